@@ -1,0 +1,325 @@
+"""The configuration as frozen dataclasses: one place for defaults, ranges and cross-field rules.
+
+`RunConfig.from_mapping` turns a plain nested mapping into a checked `RunConfig` and reports every problem at once:
+unknown keys with the nearest known one, wrong types, values out of range, impossible combinations.
+No torch, no hydra: this module loads in milliseconds and crosses process borders as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from offpolicy.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
+    """A config field: its default, its meaning and its limits (`ge gt le lt choices`)."""
+    factory = {"default_factory": lambda: dict(default)} if isinstance(default, dict) else {"default": default}
+    return field(metadata={"doc": doc, **limits}, **factory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgoConfig:
+    """Hyper-parameters shared by the off-policy algorithms."""
+
+    name: str = option("sac", "algorithm", choices=("sac", "td3"))
+    gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0)
+    tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0)
+    batch_size: int = option(256, "rows per gradient update", ge=1)
+    learning_starts: int = option(1000, "env steps of uniform random actions before the first update", ge=1)
+    utd: float = option(1.0, "gradient updates per environment transition", gt=0.0, le=64.0)
+    actor_lr: float = option(3e-4, "Adam step size of the actor", gt=0.0)
+    critic_lr: float = option(3e-4, "Adam step size of the critics", gt=0.0)
+    hidden_dims: tuple[int, ...] = option((256, 256), "units of the hidden layers of actor and critics", ge=1)
+    activation: str = option("relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"))
+    critic_layer_norm: bool = option(False, "layer norm after each hidden linear layer of the critics")
+    normalize_obs: bool = option(False, "normalise observations with running statistics")
+    policy_delay: int = option(1, "critic updates per actor update", ge=1)
+    n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64)
+    max_grad_norm: float | None = option(None, "clip the gradient norm of each network to this; null: no clipping", gt=0.0)
+    # SAC
+    alpha_lr: float = option(3e-4, "SAC: Adam step size of the temperature", gt=0.0)
+    init_alpha: float = option(1.0, "SAC: initial temperature (the temperature when auto_alpha is false)", gt=0.0)
+    auto_alpha: bool = option(True, "SAC: tune the temperature towards the target entropy")
+    target_entropy: float | None = option(None, "SAC: target entropy in the [-1, 1] action space; null: -action_dim")
+    # TD3
+    exploration_noise: float = option(0.1, "TD3: std of the Gaussian action noise, in units of the [-1, 1] space", ge=0.0)
+    target_noise: float = option(0.2, "TD3: std of the target-policy smoothing noise", ge=0.0)
+    target_noise_clip: float = option(0.5, "TD3: clip of the target-policy smoothing noise", ge=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerConfig:
+    """The topology."""
+
+    name: str = option("single_gpu", "topology", choices=("single_gpu",))
+    world_size: int = option(1, "learner ranks on this host", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvConfig:
+    """The environment."""
+
+    id: str = option("Pendulum-v1", "Gymnasium id, also module:EnvId-v0")
+    kwargs: dict[str, Any] = option({}, "keyword arguments of gymnasium.make; free keys")
+    num_envs: int = option(1, "environments stepped together by one collector", ge=1, le=65536)
+    vectorization: str = option("sync", "how they are stepped", choices=("sync", "async"))
+    step_timeout_s: float = option(60.0, "an environment silent for longer than this ends the run with exit 70", gt=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """The replay ring."""
+
+    capacity: int = option(1_000_000, "rows kept", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectConfig:
+    """How collecting and learning are interleaved."""
+
+    mode: str | None = option(None, "null: the runner's default", choices=("alternate", "overlap", "free"))
+    num_collectors: int = option(1, "collector processes", ge=1, le=256)
+    band: int = option(1000, "free mode: env steps by which either side may run ahead of the UTD", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """Evaluation of the deterministic policy on fresh seeded environments."""
+
+    every: int = option(5000, "env steps between evaluations; 0: only at the end", ge=0)
+    episodes: int = option(10, "episodes of one evaluation; 0: never evaluate", ge=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """What is saved and how often. A checkpoint is always saved at the end."""
+
+    every: int = option(50_000, "env steps between checkpoints; 0: only at the end", ge=0)
+    replay: bool = option(True, "save the replay rows too: needed for a bitwise resume")
+    keep: int = option(2, "checkpoints kept", ge=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Where the records go."""
+
+    every_s: float = option(2.0, "seconds between records", gt=0.0)
+    panel: str = option("auto", "terminal panel; auto: only when stdout is a terminal", choices=("auto", "on", "off"))
+    tensorboard: bool = option(True, "write TensorBoard events")
+    wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))
+    wandb_project: str = option("offpolicy", "Weights & Biases project")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingConfig:
+    """The time account."""
+
+    enabled: bool = option(True, "keep the account; false: no clock is read in collector and learner")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadsConfig:
+    """CPU threads of torch; null: from the cores at hand."""
+
+    collector: int | None = option(None, "threads of one collector; null: 1", ge=1)
+    learner: int | None = option(None, "threads of the learner; null: the cores the collectors leave", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything a run needs; the resolved form is written to `config.yaml` of the run directory."""
+
+    algo: AlgoConfig = field(default_factory=AlgoConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    collect: CollectConfig = field(default_factory=CollectConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    threads: ThreadsConfig = field(default_factory=ThreadsConfig)
+    seed: int = option(1, "one seed for every stream", ge=0, lt=2**31)
+    total_timesteps: int = option(20_000, "env steps to train for", ge=1)
+    device: str = option("auto", "auto (cuda, else cpu), cpu, cuda or cuda:<index>")
+    run_dir: str | None = option(None, "run directory; null: runs/<algo>/<env id>/<time>-s<seed>")
+    resume: str = option("auto", "what to do with an existing run directory", choices=("auto", "must", "never"))
+
+    @classmethod
+    def from_mapping(cls, raw: Mapping[str, Any]) -> RunConfig:
+        """Check a nested mapping. Raises `ConfigError` listing every problem."""
+        problems: list[str] = []
+        config = _build(cls, raw, "", problems)
+        if not problems:
+            problems += _impossible(config)
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The nested mapping of plain values that `from_mapping` accepts."""
+        return _plain(dataclasses.asdict(self))
+
+    @property
+    def collect_mode(self) -> str:
+        """The collection mode, with the runner's default filled in."""
+        return self.collect.mode or RUNNER_DEFAULT_MODE[self.runner.name]
+
+    @property
+    def replay_rows(self) -> int:
+        """Rows allocated: the capacity, but never more than the run can write."""
+        return min(self.replay.capacity, self.total_timesteps + self.env.num_envs * self.algo.n_step)
+
+
+RUNNER_DEFAULT_MODE = {"single_gpu": "alternate"}
+
+
+def _build(cls: type[T], raw: Any, prefix: str, problems: list[str]) -> T:
+    """An instance of `cls` from a mapping; problems are collected and defaults stand in for bad values."""
+    if not isinstance(raw, Mapping):
+        problems.append(f"{prefix.rstrip('.')}: got {raw!r}, allowed a mapping of {_known_keys(cls)}")
+        return cls()
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is one of our dataclasses
+    problems += [_unknown(prefix, key, fields) for key in raw if key not in fields]
+    values: dict[str, Any] = {}
+    for name, spec in fields.items():
+        if name not in raw:
+            continue
+        key, hint = prefix + name, hints[name]
+        if dataclasses.is_dataclass(hint):
+            values[name] = _build(hint, raw[name], key + ".", problems)  # type: ignore[arg-type]  # a class here
+        else:
+            values[name] = _value(key, raw[name], hint, spec.metadata, problems)
+    return cls(**{name: value for name, value in values.items() if value is not _BAD})
+
+
+_BAD = object()
+
+
+def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: list[str]) -> Any:
+    """`raw` as the type `hint`, or `_BAD` after noting the problem."""
+    value = _convert(raw, hint)
+    if value is _BAD:
+        problems.append(f"{key}: got {raw!r} ({type(raw).__name__}), allowed {_allowed(hint, limits)}")
+    elif value is not None and not _within(value, limits):
+        near = difflib.get_close_matches(str(value), [str(c) for c in limits.get("choices", ())], 1)
+        hint_text = f"; did you mean {near[0]}?" if near else ""
+        problems.append(f"{key}: got {raw!r}, allowed {_allowed(hint, limits)}{hint_text}")
+        return _BAD
+    return value
+
+
+def _convert(raw: Any, hint: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        return None if raw is None else _convert(raw, typing.get_args(hint)[0])
+    if hint is bool or isinstance(raw, bool):
+        return raw if hint is bool and isinstance(raw, bool) else _BAD
+    if hint is int:
+        is_whole = isinstance(raw, int) or (isinstance(raw, float) and math.isfinite(raw) and raw == int(raw))
+        return int(raw) if is_whole else _BAD
+    if hint is float:
+        return float(raw) if isinstance(raw, int | float) and math.isfinite(raw) else _BAD
+    if hint is str:
+        return raw if isinstance(raw, str) else _BAD
+    if typing.get_origin(hint) is tuple:
+        items = [_convert(item, int) for item in raw] if isinstance(raw, list | tuple) and raw else [_BAD]
+        return _BAD if _BAD in items else tuple(items)
+    return dict(raw) if isinstance(raw, Mapping) else _BAD
+
+
+def _within(value: Any, limits: Mapping[str, Any]) -> bool:
+    if isinstance(value, tuple):
+        return all(_within(item, limits) for item in value)
+    if "choices" in limits:
+        return value in limits["choices"]
+    return (
+        value >= limits.get("ge", -math.inf)
+        and value <= limits.get("le", math.inf)
+        and value > limits.get("gt", -math.inf)
+        and value < limits.get("lt", math.inf)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else True
+    )
+
+
+def _allowed(hint: Any, limits: Mapping[str, Any]) -> str:
+    """The allowed values in words, for an error message."""
+    optional = " or null" if isinstance(hint, types.UnionType) else ""
+    base = typing.get_args(hint)[0] if optional else hint
+    if "choices" in limits:
+        return "one of " + ", ".join(limits["choices"]) + optional
+    name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}.get(
+        typing.get_origin(base) or base, "a list of whole numbers"
+    )
+    low = f"[{limits['ge']}" if "ge" in limits else f"({limits['gt']}" if "gt" in limits else "(-inf"
+    high = f"{limits['le']}]" if "le" in limits else f"{limits['lt']})" if "lt" in limits else "inf)"
+    interval = f" in {low}, {high}" if {"ge", "gt", "le", "lt"} & limits.keys() else ""
+    return name + interval + optional
+
+
+def _unknown(prefix: str, key: str, fields: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(str(key), list(fields), 1)
+    elsewhere = [path for path in all_keys() if path.rsplit(".", 1)[-1] == key]
+    guess = prefix + near[0] if near else elsewhere[0] if elsewhere else None
+    known = f"known keys here: {', '.join(fields)}"
+    return f"{prefix}{key}: unknown key; " + (f"did you mean {guess}? " if guess else "") + known
+
+
+def _known_keys(cls: Any) -> str:
+    return ", ".join(f.name for f in dataclasses.fields(cls))
+
+
+def all_keys(cls: Any = RunConfig, prefix: str = "") -> list[str]:
+    """Every dotted key of the configuration."""
+    keys: list[str] = []
+    for name, hint in typing.get_type_hints(cls).items():
+        keys += all_keys(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
+    return keys
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _impossible(cfg: RunConfig) -> list[str]:
+    """The rules that join several keys."""
+    problems: list[str] = []
+    device = cfg.device.split(":")
+    if device[0] not in ("auto", "cpu", "cuda") or len(device) > 2 or (len(device) == 2 and not device[1].isdigit()):
+        problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
+    for key, rows in (("learning_starts", cfg.algo.learning_starts), ("batch_size", cfg.algo.batch_size)):
+        if cfg.replay.capacity < rows:
+            problems.append(f"replay.capacity: got {cfg.replay.capacity}, allowed at least algo.{key}={rows}")
+    if cfg.replay.capacity < 2 * cfg.env.num_envs * cfg.algo.n_step:
+        problems.append(
+            f"replay.capacity: got {cfg.replay.capacity}, allowed at least 2 * env.num_envs * algo.n_step ="
+            f" {2 * cfg.env.num_envs * cfg.algo.n_step}: one vector step must not recycle half of the ring"
+        )
+    if cfg.algo.learning_starts >= cfg.total_timesteps:
+        problems.append(
+            f"algo.learning_starts: got {cfg.algo.learning_starts}, allowed less than"
+            f" total_timesteps={cfg.total_timesteps}: no update would ever happen"
+        )
+    if cfg.runner.world_size != 1:
+        problems.append(f"runner.world_size: got {cfg.runner.world_size}, allowed 1 with runner={cfg.runner.name}")
+    if cfg.collect.num_collectors != 1:
+        problems.append(
+            f"collect.num_collectors: got {cfg.collect.num_collectors}, allowed 1 with runner={cfg.runner.name};"
+            " raise env.num_envs instead"
+        )
+    if not cfg.env.id:
+        problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
+    return problems

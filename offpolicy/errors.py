@@ -1,0 +1,72 @@
+"""The errors of the library, each with the exit code its escape from a run produces.
+
+OffPolicyError            1   unexpected
+├── ConfigError           2   configuration or preflight: names key, value and what is allowed
+├── NumericsError        65   NaN or Inf where a number is needed
+├── CheckpointError      66   no usable checkpoint
+├── HangError            70   a process made no progress for too long
+├── RunDirBusyError      73   the run directory is in use
+├── SaveError            74   the final checkpoint could not be saved
+└── EnvFailure            1   the user's environment raised
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class OffPolicyError(Exception):
+    """Root of the library's errors."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(OffPolicyError):
+    """One or more configuration problems, all reported at once."""
+
+    exit_code = 2
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class NumericsError(OffPolicyError):
+    """A value that must be finite is not."""
+
+    exit_code = 65
+
+
+class CheckpointError(OffPolicyError):
+    """No checkpoint can be used."""
+
+    exit_code = 66
+
+
+class HangError(OffPolicyError):
+    """A process made no progress before its deadline."""
+
+    exit_code = 70
+
+
+class RunDirBusyError(OffPolicyError):
+    """Another process holds the run directory."""
+
+    exit_code = 73
+
+
+class SaveError(OffPolicyError):
+    """The final checkpoint could not be written."""
+
+    exit_code = 74
+
+
+class EnvFailure(OffPolicyError):
+    """The user's environment raised; the message names its index, seed and step."""
+
+
+# exit codes that are not errors of ours
+EXIT_OK = 0
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143

@@ -1,0 +1,1 @@
+"""Time: the only package that reads a clock or synchronises a device."""

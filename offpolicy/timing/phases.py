@@ -1,0 +1,49 @@
+"""The closed vocabulary of the time account: one meaning per phase, the same for every runner and algorithm.
+
+Learner phases are exclusive on the learner's main thread; collector phases are exclusive on the collector's own
+clock and never added to the learner's. Key of a phase: `timing/learner_<phase>_ms`, `timing/collector_<phase>_ms`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class LearnerPhase(StrEnum):
+    """What the learner's main thread is doing."""
+
+    COLLECTOR_WAIT = "collector_wait"
+    REPLAY_BATCH_WAIT = "replay_batch_wait"
+    REPLAY_SAMPLE = "replay_sample"
+    H2D = "h2d"
+    RANK_BARRIER = "rank_barrier"
+    SYNC_COORDINATION = "sync_coordination"
+    TRAIN = "train"
+    PARAM_SYNC = "param_sync"
+    WEIGHT_PUBLISH = "weight_publish"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    LOG = "log"
+    OTHER = "other"
+
+
+class CollectorPhase(StrEnum):
+    """What a collector is doing."""
+
+    WEIGHT_APPLY = "weight_apply"
+    ACTION_SELECT = "action_select"
+    ENV_STEP = "env_step"
+    REPLAY_WRITE = "replay_write"
+    LEARNER_WAIT = "learner_wait"
+    OTHER = "other"
+
+
+# The learner's time that is not work of its own: it waits for somebody else.
+LEARNER_WAITS = (
+    LearnerPhase.COLLECTOR_WAIT,
+    LearnerPhase.REPLAY_BATCH_WAIT,
+    LearnerPhase.RANK_BARRIER,
+    LearnerPhase.SYNC_COORDINATION,
+)
+# Work, but not part of an update: it comes at its own cadence.
+LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)

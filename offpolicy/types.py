@@ -1,0 +1,84 @@
+"""The data that crosses module borders, and the legend of tensor shapes.
+
+Shape legend: B batch rows, U updates of one iteration, N environments, T time, O observation, A action,
+C critics, W columns of a packed replay row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceSpec:
+    """What the networks and the replay need to know of an environment; plain numbers, so it travels as JSON.
+
+    `obs_keys` lists the parts of a Dict observation in the order in which they are flattened (empty for a Box).
+    `num_actions` is 0 for a Box action space, else the number of discrete actions.
+    """
+
+    obs_dim: int
+    action_dim: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    obs_keys: tuple[str, ...] = ()
+    num_actions: int = 0
+    max_episode_steps: int | None = None
+
+
+class StepOutcome(NamedTuple):
+    """One vector step. Rows where `is_valid` is False are autoreset rows: never stored, counted or normalised."""
+
+    next_obs: Float32  # [N, O] the true successor; the final observation on rows that end an episode
+    reward: Float64  # [N] raw, as the environment gave it
+    terminated: Bool  # [N] the MDP ended: do not bootstrap
+    truncated: Bool  # [N] the clock ended: bootstrap
+    is_valid: Bool  # [N] False on the row after an episode's end (Gymnasium NEXT_STEP)
+    success: Float32  # [N] 1 or 0 at an episode's end if the environment says so, else NaN
+
+
+class Batch(NamedTuple):
+    """Rows of one gradient update; every field has the leading dimension B."""
+
+    obs: Tensor  # [B, O]
+    action: Tensor  # [B, A] in [-1, 1]
+    reward: Tensor  # [B] sum of gamma^i r_i over the k steps of the row
+    next_obs: Tensor  # [B, O] the observation k steps later
+    terminated: Tensor  # [B] 1.0 where the MDP ended
+    discount: Tensor  # [B] gamma^k
+
+
+class Batches(NamedTuple):
+    """What one learner iteration consumes."""
+
+    updates: tuple[Batch, ...]  # length U
+    fresh_obs: Tensor | None  # [M, O] observations not seen before, for the normaliser; None when it is off
+
+
+class MetricTotals(NamedTuple):
+    """Cumulative sums and counts of the learner's metrics; a reader subtracts two of these to get a mean."""
+
+    names: tuple[str, ...]
+    sums: Float64  # [len(names)]
+    counts: Float64  # [len(names)]
+
+
+class EvalResult(NamedTuple):
+    """Undiscounted raw returns of complete episodes."""
+
+    env_steps: int
+    mean_reward: float
+    std_reward: float
+    mean_length: float
+    episodes: int
