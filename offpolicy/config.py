@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -45,14 +47,14 @@ class AlgoConfig:
     normalize_obs: bool = option(False, "normalise observations with running statistics")
     policy_delay: int = option(1, "critic updates per actor update", ge=1)
     n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64)
-    max_grad_norm: float | None = option(None, "clip the gradient norm of each network to this; null: no clipping", gt=0.0)
+    max_grad_norm: float | None = option(None, "clip each network's gradient norm to this; null: no clipping", gt=0.0)
     # SAC
     alpha_lr: float = option(3e-4, "SAC: Adam step size of the temperature", gt=0.0)
     init_alpha: float = option(1.0, "SAC: initial temperature (the temperature when auto_alpha is false)", gt=0.0)
     auto_alpha: bool = option(True, "SAC: tune the temperature towards the target entropy")
     target_entropy: float | None = option(None, "SAC: target entropy in the [-1, 1] action space; null: -action_dim")
     # TD3
-    exploration_noise: float = option(0.1, "TD3: std of the Gaussian action noise, in units of the [-1, 1] space", ge=0.0)
+    exploration_noise: float = option(0.1, "TD3: std of the Gaussian action noise, in the [-1, 1] space", ge=0.0)
     target_noise: float = option(0.2, "TD3: std of the target-policy smoothing noise", ge=0.0)
     target_noise_clip: float = option(0.5, "TD3: clip of the target-policy smoothing noise", ge=0.0)
 
@@ -168,7 +170,8 @@ class RunConfig:
 
     def to_mapping(self) -> dict[str, Any]:
         """The nested mapping of plain values that `from_mapping` accepts."""
-        return _plain(dataclasses.asdict(self))
+        mapping: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return mapping
 
     @property
     def collect_mode(self) -> str:
@@ -229,7 +232,8 @@ def _convert(raw: Any, hint: Any) -> Any:
         is_whole = isinstance(raw, int) or (isinstance(raw, float) and math.isfinite(raw) and raw == int(raw))
         return int(raw) if is_whole else _BAD
     if hint is float:
-        return float(raw) if isinstance(raw, int | float) and math.isfinite(raw) else _BAD
+        is_finite = isinstance(raw, int | float) and abs(raw) <= sys.float_info.max  # not math.isfinite: 10**400 raises
+        return float(raw) if is_finite else _BAD
     if hint is str:
         return raw if isinstance(raw, str) else _BAD
     if typing.get_origin(hint) is tuple:
@@ -297,8 +301,7 @@ def _plain(value: Any) -> Any:
 def _impossible(cfg: RunConfig) -> list[str]:
     """The rules that join several keys."""
     problems: list[str] = []
-    device = cfg.device.split(":")
-    if device[0] not in ("auto", "cpu", "cuda") or len(device) > 2 or (len(device) == 2 and not device[1].isdigit()):
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", cfg.device):
         problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
     for key, rows in (("learning_starts", cfg.algo.learning_starts), ("batch_size", cfg.algo.batch_size)):
         if cfg.replay.capacity < rows:

@@ -6,6 +6,7 @@ C critics, W columns of a packed replay row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,3 +83,66 @@ class EvalResult(NamedTuple):
     std_reward: float
     mean_length: float
     episodes: int
+
+
+class EpisodeRecord(NamedTuple):
+    """One finished training episode, raw return."""
+
+    env_steps: int  # transitions collected when it ended
+    env_index: int
+    ep_return: float
+    ep_length: int
+    terminated: bool
+    truncated: bool
+    success: float  # 1 or 0 if the environment says so, else NaN
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The cumulative time of one clock since its warm-up ended, in integer nanoseconds.
+
+    `sum(phases_ns.values()) == wall_ns` always; `other` is one of the phases. The warm-up (imports, construction,
+    random collection before the first update) is kept apart in `warmup_ns`.
+    """
+
+    wall_ns: int
+    warmup_ns: int
+    iterations: int
+    phases_ns: Mapping[str, int]
+    cpu_ns: int  # CPU time of the process since its start
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerTotals:
+    """Cumulative counters of one learner; the reader subtracts. `account` is None when timing is off."""
+
+    account: Account | None
+    updates: int
+    samples: int  # replay rows used
+    sample_age_sum: float  # sum over `samples` of the row's age in env steps
+    metrics: MetricTotals
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorTotals:
+    """Cumulative counters of one collector; the reader subtracts. `account` is None when timing is off."""
+
+    account: Account | None
+    env_steps: int  # transitions
+    vector_steps: int
+    policy_lag_sum: float  # sum over vector steps of (newest published version - version acted with)
+    policy_steps: int  # vector steps acted by the policy (not uniformly at random)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything the logger needs at one instant; two of them make one record."""
+
+    wall_s: float  # supervisor's clock since the run started
+    env_steps: int
+    iteration: int
+    learners: tuple[LearnerTotals, ...]
+    collectors: tuple[CollectorTotals, ...]
+    replay_rows: int
+    replay_capacity: int
+    update_debt: float  # updates owed: (env_steps - start of learning) * utd - updates

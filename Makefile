@@ -1,0 +1,100 @@
+# Every command of the project. The first one that needs it builds .venv; nothing else is installed anywhere.
+.DEFAULT_GOAL := help
+
+# Names in capitals: a configuration key given on the command line (make train env=ant) is a make variable too, and must
+# not meet one of ours.
+VENV := .venv
+BIN := $(VENV)/bin
+# The interpreter that .venv is made with: OFFPOLICY_PYTHON, else PYTHON, else the first fit one of CANDIDATES.
+CANDIDATES := $(or $(OFFPOLICY_PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11 python)
+FIT_PYTHON := import sys, ensurepip; sys.exit(sys.version_info < (3, 11))
+
+# ---- key=value words of the command line ------------------------------------------------------------------------------
+# `make train algo.hidden_dims=[64,64]` defines the make variable `algo.hidden_dims`. GIVEN_KEYS are the names of all that
+# were defined that way; GIVEN_WORDS are the same as key='value' words, quoted for the shell, the values never expanded.
+# The loop variable has a name nobody would give on the command line: inside the loop it hides a variable of that name.
+OUR_OWN := PYTHON OFFPOLICY_PYTHON VENV SHELL MAKEFLAGS
+ORIGIN_IS_COMMAND_LINE = $(filter command,$(firstword $(origin $1)))
+GIVEN_KEYS := $(filter-out $(OUR_OWN),$(sort $(foreach GIVEN_,$(.VARIABLES),$(if $(call ORIGIN_IS_COMMAND_LINE,$(GIVEN_)),$(GIVEN_)))))
+SHELL_QUOTED = '$(subst ','\'',$1)'
+GIVEN_WORDS = $(foreach GIVEN_,$(GIVEN_KEYS),$(call SHELL_QUOTED,$(GIVEN_)=$(value $(GIVEN_))))
+# The same as options of a program: --key 'value', without the keys of $1.
+GIVEN_OPTIONS = $(foreach GIVEN_,$(filter-out $1,$(GIVEN_KEYS)),--$(GIVEN_) $(call SHELL_QUOTED,$(value $(GIVEN_))))
+# Keep them out of the environment of the recipes, where `device` or `env` could mean something to a program.
+MAKEOVERRIDES :=
+ifneq ($(GIVEN_KEYS),)
+unexport $(GIVEN_KEYS)
+endif
+
+# ---- installing -------------------------------------------------------------------------------------------------------
+# A .venv that works is kept, whoever made it.
+$(VENV)/.python:
+	@if $(BIN)/python -c '$(FIT_PYTHON)' 2>/dev/null && $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	    touch $@; exit 0; \
+	fi; \
+	for candidate in $(CANDIDATES); do \
+	    "$$candidate" -c '$(FIT_PYTHON)' 2>/dev/null || continue; \
+	    "$$candidate" -m venv --clear $(VENV) && touch $@ && exit 0; \
+	done; \
+	echo "make: no Python >= 3.11 with the venv module among: $(CANDIDATES). Set PYTHON=/path/to/python3.11" >&2; exit 1
+
+# pip first: the one that comes with Python 3.11 knows no dependency groups.
+$(VENV)/.installed: $(VENV)/.python pyproject.toml constraints.txt
+	@echo "Installing offpolicy into $(VENV); this takes minutes, once." >&2
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	@echo "Installing the development tools into $(VENV)." >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
+	@touch $@
+
+# pytest exits with 5 when it finds no test: fine when `args` chose them, an error otherwise.
+UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
+
+# ---- commands ---------------------------------------------------------------------------------------------------------
+.PHONY: help train eval tensorboard test test-slow test-gpu test-all check lint types docs clean
+
+help: ## list these commands
+	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+train: $(VENV)/.installed ## train a policy: make train algo=sac|td3 env=pendulum|halfcheetah|... key=value ...
+	@$(BIN)/offpolicy train $(GIVEN_WORDS)
+
+eval: $(VENV)/.installed ## evaluate a run: make eval run=runs/sac/Pendulum-v1/... episodes=20 [seed= step= device=]
+	@$(BIN)/offpolicy eval $(call GIVEN_OPTIONS,run) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
+
+tensorboard: $(VENV)/.installed ## show the curves of all runs: make tensorboard [logdir=runs port=6006]
+	@$(BIN)/tensorboard --logdir runs $(call GIVEN_OPTIONS)
+
+test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not bench and not mp" $(args) $(UNLESS_CHOSEN)
+	@$(BIN)/python -m pytest -m "mp and not slow and not gpu and not bench" $(args) $(UNLESS_CHOSEN)
+
+test-slow: $(VENV)/.dev ## the long tests: learning bands, kill loops, the installed wheel
+	@$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600 $(args)
+
+test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
+	@$(BIN)/python -m pytest -m gpu --timeout 600 $(args)
+
+test-all: check test ## what CI runs: lint, types, import layers and all fast tests
+
+check: lint types ## lint, format, import layers and types, without tests
+
+lint: $(VENV)/.dev ## ruff check, ruff format --check, lint-imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+types: $(VENV)/.dev ## mypy --strict and pyright
+	@$(BIN)/mypy
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(VENV)/.installed ## regenerate docs/metrics.md from the metric table
+	@$(BIN)/python -m offpolicy.logger.table
+
+clean: ## remove caches and build products; .venv and runs/ stay
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

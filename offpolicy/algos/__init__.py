@@ -1,0 +1,1 @@
+"""The algorithms: tensors and configuration in, updated networks out. The loop times and logs them."""

@@ -1,0 +1,102 @@
+"""Soft actor-critic with twin critics and a tuned temperature (arXiv:1812.05905)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from offpolicy.algos.learner import module_tensors
+from offpolicy.algos.losses import alpha_loss, sac_actor_loss, soft_value, td_target
+from offpolicy.algos.metrics import MetricSums
+from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, optimizer_step, optimizer_tensors
+from offpolicy.algos.parts import CriticTrainer, Seeds, make_critic
+from offpolicy.config import AlgoConfig
+from offpolicy.nets.actors import SquashedGaussianActor
+from offpolicy.nets.policy import make_policy
+from offpolicy.types import Batch, SpaceSpec
+
+METRICS = {
+    "critic": ("critic_loss", "q_mean", "target_q_mean"),
+    "actor": ("actor_loss", "ent_coef", "entropy"),
+    "temperature": ("alpha_loss",),
+}
+
+
+class Temperature:
+    """alpha = exp(log_alpha): tuned until the policy's entropy is the target's, or fixed."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, guard: DivergenceGuard) -> None:
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=guard.flag.device))
+        self.optimizer = GuardedAdam({"log_alpha": self.log_alpha}, algo.alpha_lr, guard)
+        self.is_tuned = algo.auto_alpha
+        self._target_entropy = float(-spec.action_dim) if algo.target_entropy is None else algo.target_entropy
+
+    @property
+    def alpha(self) -> Tensor:
+        """The temperature, without gradient. []."""
+        return self.log_alpha.detach().exp()
+
+    def step(self, log_prob: Tensor) -> Tensor:
+        """One update from the log-probabilities [B] of the actor's step. Returns alpha_loss, on the device."""
+        loss = alpha_loss(self.log_alpha, log_prob, self._target_entropy)
+        optimizer_step(loss, self.optimizer, max_grad_norm=None)
+        return loss.detach()
+
+
+class Sac:
+    """SAC's update rule. Actions, log-probabilities and entropies are those of the [-1, 1] space."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int) -> None:
+        seeds = Seeds(seed)
+        with seeds.initial_weights():
+            self.policy = make_policy(algo, spec).to(device)
+            critic = make_critic(algo, spec).to(device)
+        assert isinstance(self.policy.actor, SquashedGaussianActor)  # true by algo.name; narrows the union
+        self.metrics = MetricSums(METRICS, device)
+        self.guard = DivergenceGuard(device)
+        self.generator = seeds.generator(device)
+        self._algo = algo
+        self._actor = self.policy.actor
+        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.guard)
+        self._critic = CriticTrainer(algo, critic, self.guard)
+        self._temperature = Temperature(algo, spec, self.guard)
+
+    def update_once(self, batch: Batch, num_updates: int) -> None:
+        """Critics; every `policy_delay` updates actor and temperature; then the target critics."""
+        self.metrics.add("critic", self._critic.step(batch, self._target_q(batch)))
+        if num_updates % self._algo.policy_delay == 0:
+            self._update_actor(batch.obs)
+        self._critic.move_target()
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The live tensors of networks and optimisers by flat name."""
+        return {
+            **module_tensors(policy=self.policy, critic=self._critic.online, target_critic=self._critic.target),
+            "log_alpha": self._temperature.log_alpha,
+            **optimizer_tensors(
+                actor_optimizer=self._actor_optimizer,
+                critic_optimizer=self._critic.optimizer,
+                alpha_optimizer=self._temperature.optimizer,
+            ),
+        }
+
+    @torch.no_grad()
+    def _target_q(self, batch: Batch) -> Tensor:
+        """The Bellman target [B] with a fresh action of the current policy; SAC has no target actor."""
+        next_action, next_log_prob = self._actor.sample(batch.next_obs, self.generator)
+        next_q = self._critic.target_q(batch.next_obs, next_action)
+        next_value = soft_value(next_q, next_log_prob, self._temperature.alpha)
+        return td_target(batch.reward, batch.discount, batch.terminated, next_value)
+
+    def _update_actor(self, obs: Tensor) -> None:
+        """The actor's step against the critics just updated, then the temperature's with the same sample."""
+        alpha = self._temperature.alpha
+        action, log_prob = self._actor.sample(obs, self.generator)
+        with self._critic.frozen():
+            loss = sac_actor_loss(self._critic.online.forward(obs, action), log_prob, alpha)
+        optimizer_step(loss, self._actor_optimizer, self._algo.max_grad_norm)
+        self.metrics.add("actor", (loss.detach(), alpha, -log_prob.detach().mean()))
+        if self._temperature.is_tuned:
+            self.metrics.add("temperature", (self._temperature.step(log_prob),))

@@ -1,0 +1,72 @@
+"""TD3: clipped double Q, target-policy smoothing and delayed actor updates (arXiv:1802.09477)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from offpolicy.algos.learner import module_tensors
+from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td_target
+from offpolicy.algos.metrics import MetricSums
+from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, optimizer_step, optimizer_tensors
+from offpolicy.algos.parts import CriticTrainer, Seeds, TargetNetwork, make_critic
+from offpolicy.config import AlgoConfig
+from offpolicy.nets.actors import DeterministicActor
+from offpolicy.nets.policy import make_policy
+from offpolicy.types import Batch, SpaceSpec
+
+METRICS = {"critic": ("critic_loss", "q_mean", "target_q_mean"), "actor": ("actor_loss",)}
+
+
+class Td3:
+    """TD3's update rule. The smoothing noise is that of the [-1, 1] action space."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int) -> None:
+        seeds = Seeds(seed)
+        with seeds.initial_weights():
+            self.policy = make_policy(algo, spec).to(device)
+            critic = make_critic(algo, spec).to(device)
+        assert isinstance(self.policy.actor, DeterministicActor)  # true by algo.name; narrows the union
+        self.metrics = MetricSums(METRICS, device)
+        self.guard = DivergenceGuard(device)
+        self.generator = seeds.generator(device)
+        self._algo = algo
+        self._actor = self.policy.actor
+        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.guard)
+        self._target_actor = TargetNetwork(self._actor, algo.tau)
+        self._critic = CriticTrainer(algo, critic, self.guard)
+
+    def update_once(self, batch: Batch, num_updates: int) -> None:
+        """Critics; every `policy_delay` updates the actor, and with it all targets."""
+        self.metrics.add("critic", self._critic.step(batch, self._target_q(batch)))
+        if num_updates % self._algo.policy_delay == 0:
+            self._update_actor(batch.obs)
+            self._critic.move_target()
+            self._target_actor.follow()
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The live tensors of networks and optimisers by flat name."""
+        return {
+            **module_tensors(policy=self.policy, target_actor=self._target_actor.module),
+            **module_tensors(critic=self._critic.online, target_critic=self._critic.target),
+            **optimizer_tensors(actor_optimizer=self._actor_optimizer, critic_optimizer=self._critic.optimizer),
+        }
+
+    @torch.no_grad()
+    def _target_q(self, batch: Batch) -> Tensor:
+        """The Bellman target [B] at the smoothed action of the target actor."""
+        target_action: Tensor = self._target_actor.module(batch.next_obs)
+        noise = torch.randn(target_action.shape, generator=self.generator, device=target_action.device)
+        next_action = smoothed_target_action(
+            target_action, noise, self._algo.target_noise, self._algo.target_noise_clip
+        )
+        next_value = self._critic.target_q(batch.next_obs, next_action).amin(dim=0)
+        return td_target(batch.reward, batch.discount, batch.terminated, next_value)
+
+    def _update_actor(self, obs: Tensor) -> None:
+        """The actor's step against the first of the critics just updated."""
+        action = self._actor.forward(obs)
+        with self._critic.frozen():
+            loss = td3_actor_loss(self._critic.online.q1(obs, action))
+        optimizer_step(loss, self._actor_optimizer, self._algo.max_grad_norm)
+        self.metrics.add("actor", (loss.detach(),))

@@ -1,0 +1,11 @@
+"""Checkpoints that survive kills, full disks and bit flips, and that can execute nothing.
+
+A checkpoint is a directory `step-<12 digits>` of safetensors, JSON and raw float32 files under one manifest.
+"""
+
+from offpolicy.checkpoint.disk import Disk
+from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
+from offpolicy.checkpoint.manifest import Checkpoint
+from offpolicy.checkpoint.store import CheckpointStore, Draft
+
+__all__ = ["Checkpoint", "CheckpointStore", "Disk", "Draft", "write_json", "write_rows", "write_tensors"]

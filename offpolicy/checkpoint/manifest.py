@@ -1,0 +1,160 @@
+"""What makes a directory a checkpoint: a manifest with the size and digest of every file.
+
+Files that the manifest does not list are ignored: they are never opened, and a stray file of the operator's must
+not cost a checkpoint. Files of a suffix other than `SUFFIXES` are refused, at the save and at the load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offpolicy.checkpoint.disk import Disk
+from offpolicy.checkpoint.formats import (
+    JSON,
+    ROWS,
+    SUFFIXES,
+    TENSORS,
+    Array,
+    is_plain_name,
+    read_json,
+    read_rows,
+    read_tensors,
+)
+from offpolicy.errors import CheckpointError
+from offpolicy.types import Float32
+
+MANIFEST = "MANIFEST.json"
+FORMAT = 1
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_ENV_STEPS = 10**12 - 1
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """The size in bytes and the digest of one file."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A validated checkpoint. Its readers raise `CheckpointError`."""
+
+    env_steps: int
+    path: Path
+    files: Mapping[str, FileRecord]
+
+    def has(self, name: str) -> bool:
+        """Whether a file of this name was saved, in any of the three formats."""
+        return any(name + suffix in self.files for suffix in SUFFIXES)
+
+    def tensors(self, name: str) -> dict[str, Array]:
+        """What `add_tensors(name, ...)` saved."""
+        return read_tensors(self._file(name + TENSORS))
+
+    def json(self, name: str) -> Any:  # Any: a JSON value
+        """What `add_json(name, ...)` saved."""
+        return read_json(self._file(name + JSON))
+
+    def rows(self, name: str, width: int) -> Float32:
+        """What `add_rows(name, ...)` saved: [rows, width], mapped read-only."""
+        return read_rows(self._file(name + ROWS), width)
+
+    def _file(self, file_name: str) -> Path:
+        if file_name not in self.files:
+            raise CheckpointError(f"{self.path}: holds no {file_name}, only {', '.join(sorted(self.files))}")
+        return self.path / file_name
+
+
+def seal(directory: Path, env_steps: int, disk: Disk) -> Checkpoint:
+    """Make every file of a draft durable and write its manifest.
+
+    Raises `OSError`, and `ValueError` when somebody left a file there that no checkpoint may hold.
+    """
+    files: dict[str, FileRecord] = {}
+    for path in sorted(directory.iterdir()):
+        if not _is_allowed(path.name) or not stat.S_ISREG(path.lstat().st_mode):
+            raise ValueError(f"{path}: a checkpoint holds only {', '.join(SUFFIXES)} files, and no pickle")
+        disk.fsync(path)
+        files[path.name] = _record(path)
+    listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
+    content = json.dumps({"format": FORMAT, "env_steps": env_steps, "files": listed}, indent=1).encode()
+    disk.write(directory / MANIFEST, [content])
+    disk.fsync(directory / MANIFEST)
+    disk.fsync_dir(directory)
+    return Checkpoint(env_steps, directory, files)
+
+
+def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
+    """The checkpoint at `path` after its manifest and the sizes of its files were checked; digests are not read.
+
+    Raises `CheckpointError` naming the first bad file, what was expected and what was got.
+    """
+    content = read_json(path / MANIFEST, MAX_MANIFEST_BYTES)
+    if not isinstance(content, dict) or False:
+        got = content.get("format") if isinstance(content, dict) else content
+        raise CheckpointError(f"{path / MANIFEST}: expected format {FORMAT}, got {got!r:.40}")
+    got = content.get("env_steps")
+    if got != env_steps:
+        raise CheckpointError(f"{path / MANIFEST}: expected env_steps {env_steps}, got {got!r:.40}")
+    listed = content.get("files")
+    if not isinstance(listed, dict):
+        raise CheckpointError(f"{path / MANIFEST}: expected a mapping of files, got {listed!r:.40}")
+    checkpoint = Checkpoint(env_steps, path, {name: _listed(path, name, entry) for name, entry in listed.items()})
+    for name, expected in checkpoint.files.items():
+        size = _file_size(path / name)
+        if size != expected.size:
+            raise CheckpointError(f"{path / name}: expected {expected.size} bytes, got {size}")
+    return checkpoint
+
+
+def verify_digests(checkpoint: Checkpoint) -> None:
+    """Read every byte. Raises `CheckpointError` naming the first bad file and both digests."""
+    for name, expected in checkpoint.files.items():
+        try:
+            got = _record(checkpoint.path / name)
+        except OSError as error:
+            raise CheckpointError(f"{checkpoint.path / name}: {error}") from error
+        if got.sha256 != expected.sha256:
+            raise CheckpointError(f"{checkpoint.path / name}: expected sha256 {expected.sha256}, got {got.sha256}")
+
+
+def _listed(path: Path, name: str, entry: Any) -> FileRecord:  # Any: not checked yet
+    """One entry of the manifest, once nothing in it can lead out of the directory."""
+    if not _is_allowed(name):
+        raise CheckpointError(f"{path / MANIFEST}: expected plain {', '.join(SUFFIXES)} names, got {name!r:.120}")
+    size, sha256 = (entry.get("size"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+    if type(size) is not int or size < 0 or not isinstance(sha256, str) or not _DIGEST.fullmatch(sha256):
+        raise CheckpointError(f"{path / MANIFEST}: expected size and sha256 of {name}, got {entry!r:.120}")
+    return FileRecord(size, sha256)
+
+
+def _is_allowed(name: str) -> bool:
+    return is_plain_name(name) and Path(name).suffix in SUFFIXES and name != MANIFEST
+
+
+def _file_size(path: Path) -> int:
+    """The size of a regular file: a link could lead anywhere, and opening a FIFO would block for ever."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise CheckpointError(f"{path}: expected a file, got {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{path}: expected a regular file, got mode {stat.filemode(status.st_mode)}")
+    return status.st_size
+
+
+def _record(path: Path) -> FileRecord:
+    with path.open("rb", buffering=0) as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return FileRecord(file.tell(), digest.hexdigest())

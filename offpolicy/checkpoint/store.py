@@ -1,0 +1,262 @@
+"""The checkpoints of one run: atomic saves, validated loads, retention.
+
+A save goes to a temporary directory, is made durable file by file, and only then gets its name; so a name that
+discovery can match always stands for a complete checkpoint, whatever was killed or unplugged. Order of the commit:
+files, manifest, directory, rename, parent directory, verification, `latest`, retention.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from offpolicy.checkpoint.disk import Disk
+from offpolicy.checkpoint.formats import Array, save_error, write_json, write_rows, write_tensors
+from offpolicy.checkpoint.manifest import MAX_ENV_STEPS, Checkpoint, open_checkpoint, seal, verify_digests
+from offpolicy.errors import CheckpointError, SaveError
+from offpolicy.types import Float32
+
+LATEST = "latest"  # a hint for humans and scripts; the loader never reads it
+_STEP = re.compile(r"step-([0-9]{12})")
+# A checkpoint that is about to be replaced by another save of the same step. It got this name by a rename of a
+# complete checkpoint, so it is one; it is loaded when a crash came between the two renames.
+_REPLACED = re.compile(r"\.replaced-step-([0-9]{12})")
+_TEMP = re.compile(r"\.tmp-[0-9a-f]{32}")
+
+
+class Draft:
+    """A checkpoint being written. Other processes may put files into `path` until the draft's `with` ends."""
+
+    def __init__(self, path: Path, env_steps: int, disk: Disk) -> None:
+        self.path = path
+        self.env_steps = env_steps
+        self._disk = disk
+
+    def add_tensors(self, name: str, tensors: Mapping[str, Array]) -> None:
+        """Save named arrays. Raises as `write_tensors`."""
+        write_tensors(self.path, name, tensors, self._disk)
+
+    def add_json(self, name: str, value: Any) -> None:  # Any: a JSON value
+        """Save a JSON value without NaN or Inf; tuples come back as lists. Raises as `write_json`."""
+        write_json(self.path, name, value, self._disk)
+
+    def add_rows(self, name: str, *blocks: Float32) -> None:
+        """Save float32 rows [rows, width]; blocks are joined, so a ring needs no copy. Raises as `write_rows`."""
+        write_rows(self.path, name, *blocks, disk=self._disk)
+
+
+class CheckpointStore:
+    """The checkpoints under `root`. Any process may read; only the holder of the run directory's lock may save."""
+
+    def __init__(self, root: Path, keep: int = 2, disk: Disk | None = None) -> None:
+        if keep < 2:
+            raise ValueError(f"keep={keep}: allowed at least 2, a corrupt checkpoint must leave another one")
+        self.rejected: list[str] = []  # why the last `newest_valid` passed over newer checkpoints
+        self.warnings: list[str] = []  # what went wrong after a save was already safe; the caller logs and clears it
+        self._root = root
+        self._keep = keep
+        self._disk = disk or Disk()
+        self._is_valid_by_path: dict[Path, bool] = {}  # spares reading gigabytes again at every retention
+        self._is_saving = False
+
+    @contextmanager
+    def begin(self, env_steps: int) -> Iterator[Draft]:
+        """Save a checkpoint: fill the draft inside the `with`; it is durable when the `with` has ended.
+
+        An earlier checkpoint of the same step is replaced, and stays loadable until the new one is durable. Raises
+        `SaveError` when the disk refuses; then, and on any other exception, the draft is removed and every older
+        checkpoint is as it was.
+        """
+        if not 0 <= env_steps <= MAX_ENV_STEPS:
+            raise ValueError(f"env_steps={env_steps}: allowed 0 to {MAX_ENV_STEPS}")
+        if self._is_saving:
+            raise RuntimeError("a checkpoint is being saved already: one draft at a time")
+        self._is_saving = True
+        try:
+            draft = self._open_draft(env_steps)
+            try:
+                yield draft
+                self._commit(draft)
+            except BaseException as failure:
+                self._abandon(draft, failure)
+                raise
+            self._tidy(env_steps)
+        finally:
+            self._is_saving = False
+
+    def newest_valid(self) -> Checkpoint | None:
+        """The newest checkpoint whose every byte is as it was saved, or None; `rejected` says what was passed over."""
+        found, problems = None, []
+        for path, env_steps in self._discover():
+            try:
+                found = self._validate(path, env_steps)
+                break
+            except CheckpointError as error:
+                problems.append(str(error))
+        instead = f"using {found.path.name} instead" if found else "no usable checkpoint is left"
+        self.rejected = [f"{problem}; {instead}" for problem in problems]
+        return found
+
+    def at(self, env_steps: int) -> Checkpoint:
+        """The checkpoint of this step. Raises `CheckpointError` when it is missing or damaged."""
+        problems: list[str] = []
+        for path, found_steps in self._discover():
+            if found_steps == env_steps:
+                try:
+                    return self._validate(path, env_steps)
+                except CheckpointError as error:
+                    problems.append(str(error))
+        raise CheckpointError("\n".join(problems) or f"{self._root / step_name(env_steps)}: no such checkpoint")
+
+    def _open_draft(self, env_steps: int) -> Draft:
+        try:
+            if not self._root.is_dir():
+                self._disk.mkdir(self._root)
+            self._disk.fsync_dir(self._root.parent)
+            self._clean_up()
+            path = self._temp_path()
+            self._disk.mkdir(path)
+        except OSError as error:
+            raise save_error(self._root, error) from error
+        return Draft(path, env_steps, self._disk)
+
+    def _commit(self, draft: Draft) -> None:
+        target = self._root / step_name(draft.env_steps)
+        try:
+            sealed = seal(draft.path, draft.env_steps, self._disk)
+            if os.path.lexists(target):
+                self._disk.rename(target, _replaced_path(target))
+            self._is_valid_by_path.pop(target, None)
+            self._disk.rename(draft.path, target)
+            self._disk.fsync_dir(self._root)
+            saved = open_checkpoint(target, draft.env_steps)
+        except OSError as error:
+            raise save_error(target, error) from error
+        except CheckpointError as error:
+            raise SaveError(f"{error}: the disk does not hold what was written") from error
+        if saved.files != sealed.files:
+            raise SaveError(f"{target}: the manifest on disk is not the one that was written")
+        self._is_valid_by_path[target] = True
+
+    def _abandon(self, draft: Draft, failure: BaseException) -> None:
+        """Remove the draft; a failure to do so must not hide the reason."""
+        try:
+            if os.path.lexists(draft.path):
+                self._disk.remove(draft.path)
+        except OSError as error:
+            failure.add_note(f"{draft.path} could not be removed either: {error}")
+
+    def _tidy(self, env_steps: int) -> None:
+        """Point `latest` to the new checkpoint, delete what it supersedes; it is safe by now, so errors only warn."""
+        target = self._root / step_name(env_steps)
+        try:
+            self._point_latest(target)
+        except OSError as error:
+            self.warnings.append(f"{self._root / LATEST}: not updated: {error}")
+        try:
+            replaced = _replaced_path(target)
+            self._discard(self._expired(target) + ([replaced] if os.path.lexists(replaced) else []))
+        except (OSError, CheckpointError) as error:
+            self.warnings.append(f"{self._root}: old checkpoints not removed: {error}")
+
+    def _point_latest(self, target: Path) -> None:
+        temp = self._temp_path()
+        self._disk.write(temp, [f"{target.name}\n".encode()])
+        self._disk.fsync(temp)
+        self._disk.rename(temp, self._root / LATEST)
+
+    def _expired(self, just_saved: Path) -> list[Path]:
+        """The checkpoints older than the `keep` newest valid ones, `just_saved` counted as the first of them."""
+        num_valid, expired = 1, []
+        for path, env_steps in self._discover():
+            if path == just_saved or not _STEP.fullmatch(path.name):
+                continue
+            if num_valid >= self._keep:
+                expired.append(path)
+            elif self._is_still_valid(path, env_steps):
+                num_valid += 1
+        return expired
+
+    def _discard(self, paths: list[Path]) -> None:
+        """Remove checkpoints. Each loses its name, durably, before its first file: no crash leaves half of one."""
+        if not paths:
+            return
+        temps = [self._temp_path() for _ in paths]
+        for path, temp in zip(paths, temps, strict=True):
+            self._disk.rename(path, temp)
+            self._is_valid_by_path.pop(path, None)
+        self._disk.fsync_dir(self._root)
+        for temp in temps:
+            self._disk.remove(temp)
+
+    def _clean_up(self) -> None:
+        """Finish what a dead writer left: end its replacements, remove its temporary files."""
+        names = sorted(os.listdir(self._root))
+        for name in filter(_REPLACED.fullmatch, names):
+            replaced, target = self._root / name, self._root / name.removeprefix(".replaced-")
+            if self._is_still_valid(target, _env_steps(target)):
+                self._disk.fsync_dir(self._root)
+                self._discard([replaced])
+            else:
+                self._discard([target] if os.path.lexists(target) else [])
+                self._disk.rename(replaced, target)
+                self._disk.fsync_dir(self._root)
+                self._is_valid_by_path.pop(target, None)
+        for name in filter(_TEMP.fullmatch, names):
+            try:
+                self._disk.remove(self._root / name)
+            except OSError as error:
+                self.warnings.append(f"{self._root / name}: left-over not removed: {error}")
+
+    def _discover(self) -> list[tuple[Path, int]]:
+        """Paths and env steps of everything with the name of a complete checkpoint, newest first."""
+        try:
+            names = os.listdir(self._root)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{self._root}: {error.strerror}") from error
+        matched = [name for name in names if _STEP.fullmatch(name) or _REPLACED.fullmatch(name)]
+        paths = [self._root / name for name in matched]
+        newest_first = sorted(paths, key=lambda path: (_env_steps(path), not path.name.startswith(".")), reverse=True)
+        return [(path, _env_steps(path)) for path in newest_first]
+
+    def _is_still_valid(self, path: Path, env_steps: int) -> bool:
+        """Valid by its digests once, and by its sizes now."""
+        try:
+            if self._is_valid_by_path.get(path):
+                open_checkpoint(path, env_steps)
+            elif path not in self._is_valid_by_path:
+                self._validate(path, env_steps)
+        except CheckpointError:
+            self._is_valid_by_path[path] = False
+        return self._is_valid_by_path[path]
+
+    def _validate(self, path: Path, env_steps: int) -> Checkpoint:
+        """Check manifest, sizes and digests. Raises `CheckpointError`."""
+        self._is_valid_by_path[path] = False
+        checkpoint = open_checkpoint(path, env_steps)
+        verify_digests(checkpoint)
+        self._is_valid_by_path[path] = True
+        return checkpoint
+
+    def _temp_path(self) -> Path:
+        return self._root / f".tmp-{uuid.uuid4().hex}"
+
+
+def step_name(env_steps: int) -> str:
+    """The directory name of a checkpoint."""
+    return f"step-{env_steps:012d}"
+
+
+def _env_steps(path: Path) -> int:
+    return int(path.name[-12:])
+
+
+def _replaced_path(target: Path) -> Path:
+    return target.with_name(f".replaced-{target.name}")

@@ -1,0 +1,179 @@
+"""The command line: `offpolicy train|resume|eval`. It composes and checks, then hands over to the runners.
+
+Nothing here imports torch, so a wrong option is refused within a second. Runners are found by name when they are
+needed: the library does not depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import importlib.util
+import shutil
+import sys
+import textwrap
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from offpolicy import __version__
+from offpolicy.config import RunConfig, _allowed
+from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
+
+NO_PREFIX = "\0"  # argparse takes no word for an option: `--seed 3` must reach our own, more helpful refusal
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except ConfigError as error:
+        sys.stderr.write(_listed(error))
+        return error.exit_code
+    except OffPolicyError as error:
+        sys.stderr.write(f"offpolicy: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("offpolicy: interrupted\n")
+        return EXIT_INTERRUPTED
+
+
+def config_help() -> str:
+    """Every group with its options, and every key with its default, meaning and allowed values."""
+    from offpolicy.compose import group_options
+
+    groups = [f"{name + '=...':<32} {', '.join(options)}" for name, options in group_options().items()]
+    return "\n".join(["groups:", *map(_wrapped, groups), "", "keys:", *_key_lines(RunConfig, "")])
+
+
+def _key_lines(cls: Any, prefix: str) -> list[str]:  # Any: one of our configuration dataclasses
+    """One entry per field of `cls`: `key=default`, then its meaning and what is allowed."""
+    hints = typing.get_type_hints(cls)
+    lines: list[str] = []
+    for spec in dataclasses.fields(cls):
+        hint = hints[spec.name]
+        if dataclasses.is_dataclass(hint):
+            lines += _key_lines(hint, f"{prefix}{spec.name}.")
+        else:
+            default = _as_override(getattr(cls(), spec.name))
+            entry = f"{prefix}{spec.name}={default}"
+            lines.append(_wrapped(f"{entry:<32} {spec.metadata['doc']}; {_allowed(hint, spec.metadata)}"))
+    return lines
+
+
+def _as_override(value: Any) -> str:
+    """A default the way it is written on the command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
+
+
+def _wrapped(entry: str) -> str:
+    width = max(60, shutil.get_terminal_size((120, 24)).columns)
+    wrapper = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent=" " * 35)
+    wrapper.break_on_hyphens = wrapper.break_long_words = False
+    return wrapper.fill(entry)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="offpolicy", description="Train continuous-control policies and see where the wall time went."
+    )
+    parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    _add_train(commands)
+    _add_resume(commands)
+    _add_eval(commands)
+    return parser
+
+
+def _add_train(commands: Any) -> None:  # Any: argparse keeps the type of a subparsers action private
+    text = "train a policy: offpolicy train algo=td3 env=halfcheetah seed=3 (train --help lists every key)"
+    parser = commands.add_parser("train", help=text, prefix_chars=NO_PREFIX, add_help=False)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="groups and keys, in Hydra's grammar")
+    parser.set_defaults(command=_train, usage=parser.format_help)
+
+
+def _add_resume(commands: Any) -> None:
+    text = "continue a run from its newest checkpoint: offpolicy resume RUN_DIR total_timesteps=50000"
+    parser = commands.add_parser("resume", help=text, prefix_chars=NO_PREFIX, add_help=False)
+    parser.add_argument("run", type=Path, help="the run's directory")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys to change, in Hydra's grammar")
+    parser.set_defaults(command=_resume, usage=parser.format_help)
+
+
+def _add_eval(commands: Any) -> None:
+    text = "evaluate a run's policy: offpolicy eval RUN_DIR --episodes 20"
+    parser = commands.add_parser("eval", help=text, description=text)
+    parser.add_argument("run", type=Path, help="the run's directory")
+    parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes (default: 10)")
+    parser.add_argument("--seed", type=int, help="seed of the environments (default: that of the run)")
+    parser.add_argument("--step", type=int, help="checkpoint to load, in env steps (default: the newest)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
+    parser.set_defaults(command=_evaluate)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {number}, allowed a whole number in [1, inf)")
+    return number
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    if _asks_for_help(arguments.overrides):
+        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
+        return 0
+    from offpolicy.compose import load_config
+
+    config = load_config(arguments.overrides)
+    return int(_runner("train").train(config))
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    if _asks_for_help([str(arguments.run), *arguments.overrides]):
+        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
+        return 0
+    from offpolicy.compose import load_values
+
+    overrides = load_values(arguments.overrides)
+    return int(_runner("train").resume(_existing_run(arguments.run), overrides))
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    run = _existing_run(arguments.run)
+    evaluate = _runner("evaluate").evaluate
+    return int(
+        evaluate(run, episodes=arguments.episodes, seed=arguments.seed, step=arguments.step, device=arguments.device)
+    )
+
+
+def _asks_for_help(words: Sequence[str]) -> bool:
+    return any(word in ("-h", "--help") for word in words)
+
+
+def _existing_run(run: Path) -> Path:
+    """`run` if it looks like a run's directory. Raises `ConfigError` before torch is imported if not."""
+    if not (run / "config.yaml").is_file():
+        raise ConfigError(f"run: got {str(run)!r}, allowed the directory of a run (it has no config.yaml)")
+    return run
+
+
+def _runner(name: str) -> ModuleType:
+    """A module of `offpolicy.runners`, as the wheel installs it, or of `runners` beside the package in a checkout."""
+    package = "offpolicy.runners" if importlib.util.find_spec("offpolicy.runners") else "runners"
+    return importlib.import_module(f"{package}.{name}")
+
+
+def _listed(error: ConfigError) -> str:
+    count = len(error.problems)
+    header = f"offpolicy: {count} configuration problem{'s' if count > 1 else ''}"
+    return "\n".join([header, *(f"  {problem}" for problem in error.problems)]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""THE collector loop: wait for leave, refresh, act, step, write; one ledger iteration per vector step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
+from offpolicy.collect.policy import CollectorPolicy
+from offpolicy.collect.writers import ReplayWriter
+from offpolicy.data.ring import Ring
+from offpolicy.envs.vector import VectorAdapter
+from offpolicy.ipc.control import ControlPage, Word
+from offpolicy.ipc.gate import CollectorGate, Turn
+from offpolicy.ipc.reports import CollectorReports
+from offpolicy.timing.ledger import TimeAccount
+from offpolicy.timing.phases import CollectorPhase
+from offpolicy.types import CollectorTotals, Float32, StepOutcome
+
+
+@dataclass(slots=True)
+class Progress:
+    """The collector's cumulative counters and where its environments stand."""
+
+    obs: Float32  # [N, O] to act on next
+    env_steps: int = 0
+    vector_steps: int = 0
+    policy_steps: int = 0
+    policy_lag_sum: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorParts:
+    """What a collector is made of."""
+
+    env: VectorAdapter
+    policy: CollectorPolicy
+    writer: ReplayWriter
+    gate: CollectorGate
+    desk: ReportDesk
+    progress: Progress
+    ledger: TimeAccount
+    take_snapshot: Callable[[], None]
+
+
+class ReportDesk:
+    """Publishes the cumulative report when asked, and every finished episode at once."""
+
+    def __init__(self, control: ControlPage, reports: CollectorReports, episodes: Ring, tracker: EpisodeTracker) -> None:
+        self._control, self._reports, self._episodes = control, reports, episodes
+        self.tracker = tracker
+        self._answered = 0
+
+    def record(self, outcome: StepOutcome, env_steps: int) -> None:
+        """Account for the episodes of one vector step."""
+        finished = self.tracker.update(outcome, env_steps)
+        if finished:
+            self._episodes.append(pack_episodes(finished))
+
+    def newest_version(self) -> int:
+        """The newest weights that exist."""
+        return self._control.get(Word.VERSION)
+
+    def is_wanted(self) -> bool:
+        """Whether the supervisor asked for a report since the last one."""
+        return self._control.get(Word.REPORT_REQUEST) != self._answered
+
+    def publish(self, progress: Progress, ledger: TimeAccount) -> None:
+        """Publish the cumulative report."""
+        self._answered = self._control.get(Word.REPORT_REQUEST)
+        self._reports.publish(
+            CollectorTotals(
+                account=ledger.account(),
+                env_steps=progress.env_steps,
+                vector_steps=progress.vector_steps,
+                policy_lag_sum=progress.policy_lag_sum,
+                policy_steps=progress.policy_steps,
+            )
+        )
+
+
+def collect(parts: CollectorParts) -> None:
+    """Step the environments until told to leave; every nanosecond lands in one phase or in `other`."""
+    phase = parts.ledger.phase
+    parts.ledger.end_warmup()
+    while True:
+        with phase(CollectorPhase.LEARNER_WAIT):
+            turn = parts.gate.wait_turn(parts.progress.env_steps)
+        if turn is Turn.STOP:
+            break
+        if turn is Turn.SNAPSHOT:
+            parts.take_snapshot()
+            parts.gate.snapshot_taken()
+            continue
+        step(parts)
+        parts.ledger.close()
+        if parts.desk.is_wanted():
+            parts.desk.publish(parts.progress, parts.ledger)
+    parts.desk.publish(parts.progress, parts.ledger)
+
+
+def step(parts: CollectorParts) -> None:
+    """One vector step: `progress.obs` moves from what was acted on to what is acted on next."""
+    phase, policy, progress = parts.ledger.phase, parts.policy, parts.progress
+    is_random = policy.is_random(progress.env_steps)
+    if not is_random:
+        with phase(CollectorPhase.WEIGHT_APPLY):
+            policy.refresh()
+    with phase(CollectorPhase.ACTION_SELECT):
+        action = policy.act(progress.obs, progress.env_steps)
+    with phase(CollectorPhase.ENV_STEP):
+        outcome = parts.env.step(action)
+    with phase(CollectorPhase.REPLAY_WRITE):
+        progress.env_steps += parts.writer.write(progress.obs, action, outcome)
+        progress.vector_steps += 1
+        if not is_random:
+            progress.policy_steps += 1
+            progress.policy_lag_sum += max(parts.desk.newest_version() - policy.version, 0)
+        parts.desk.record(outcome, progress.env_steps)
+        progress.obs = np.ascontiguousarray(outcome.next_obs)
+        parts.gate.stepped(progress.env_steps)

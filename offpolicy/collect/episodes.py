@@ -1,0 +1,51 @@
+"""Episode bookkeeping: the raw return and length of every episode, never bootstrapped, clipped or normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from offpolicy.types import EpisodeRecord, Float64, StepOutcome
+
+
+class EpisodeTracker:
+    """Running returns of N environments."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.ep_return = np.zeros(num_envs, dtype=np.float64)
+        self.ep_length = np.zeros(num_envs, dtype=np.int64)
+
+    def update(self, outcome: StepOutcome, env_steps: int) -> list[EpisodeRecord]:
+        """Add one vector step; returns the episodes that ended in it. `env_steps` counts this step too."""
+        self.ep_return += np.where(outcome.is_valid, outcome.reward, 0.0)
+        self.ep_length += outcome.is_valid
+        done = (outcome.terminated | outcome.truncated) & outcome.is_valid
+        return [self._finish(env, outcome, env_steps) for env in np.flatnonzero(done)] if done.any() else []
+
+    def _finish(self, env: int, outcome: StepOutcome, env_steps: int) -> EpisodeRecord:
+        record = EpisodeRecord(
+            env_steps=env_steps,
+            env_index=int(env),
+            ep_return=float(self.ep_return[env]),
+            ep_length=int(self.ep_length[env]),
+            terminated=bool(outcome.terminated[env]),
+            truncated=bool(outcome.truncated[env]),
+            success=float(outcome.success[env]),
+        )
+        self.ep_return[env], self.ep_length[env] = 0.0, 0
+        return record
+
+
+EPISODE_COLUMNS = len(EpisodeRecord._fields)
+
+
+def pack_episodes(records: list[EpisodeRecord]) -> Float64:
+    """Rows [n, EPISODE_COLUMNS] for the shared episode ring."""
+    return np.array(records, dtype=np.float64)
+
+
+def unpack_episodes(rows: Float64) -> Iterator[EpisodeRecord]:
+    """The records of rows read from the episode ring."""
+    for steps, env, ep_return, length, terminated, truncated, success in rows.tolist():
+        yield EpisodeRecord(int(steps), int(env), ep_return, int(length), bool(terminated), bool(truncated), success)

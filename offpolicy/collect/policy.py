@@ -1,0 +1,41 @@
+"""Acting: uniform random actions until learning starts, then the newest complete weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from offpolicy.ipc.mailbox import Mailbox
+from offpolicy.nets.policy import Policy, flat_size, load_flat
+from offpolicy.seeding import generator, torch_seed
+from offpolicy.types import Float32
+
+
+class CollectorPolicy:
+    """The collector's copy of the policy and its own random streams."""
+
+    def __init__(self, policy: Policy, mailbox: Mailbox, *, action_dim: int, warmup_steps: int, seed: int) -> None:
+        self._policy, self._mailbox = policy.eval(), mailbox
+        self._action_dim, self._warmup_steps = action_dim, warmup_steps
+        self._flat = np.zeros(flat_size(policy), dtype=np.float32)
+        self.uniform = generator(seed, "warmup_action")
+        self.noise = torch.Generator().manual_seed(torch_seed(seed, "exploration"))
+        self.version = 0
+
+    def is_random(self, env_steps: int) -> bool:
+        """Whether actions are still uniform: `learning_starts` counts env steps."""
+        return env_steps < self._warmup_steps
+
+    def refresh(self) -> None:
+        """Take the newest published weights, if they are newer."""
+        if self._mailbox.version > self.version:
+            self.version = self._mailbox.read(self._flat)
+            load_flat(self._policy, self._flat)
+
+    def act(self, obs: Float32, env_steps: int) -> Float32:
+        """Exploratory actions [N, A] in [-1, 1] for obs [N, O]."""
+        if self.is_random(env_steps):
+            return self.uniform.uniform(-1.0, 1.0, (len(obs), self._action_dim)).astype(np.float32)
+        with torch.inference_mode():
+            action: Float32 = self._policy.explore(torch.from_numpy(obs), self.noise).numpy()
+        return action

@@ -1,0 +1,88 @@
+"""The collector's share of a checkpoint: counters, random streams, running episodes, environments, open n-step rows.
+
+The collector writes it between two steps, on the learner's request; the learner moves the files into its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from offpolicy.checkpoint import Checkpoint, write_json, write_tensors
+from offpolicy.collect.collector import Progress
+from offpolicy.collect.episodes import EpisodeTracker
+from offpolicy.collect.policy import CollectorPolicy
+from offpolicy.collect.writers import ReplayWriter
+from offpolicy.envs.state import EnvState, restore_state, save_state, why_not_exact
+from offpolicy.envs.vector import VectorAdapter
+from offpolicy.seeding import generator_state, set_generator_state
+
+NAME = "collector-0"
+
+
+class CollectorSnapshot:
+    """Saves and restores everything of a collector but its rows, which live in the ring."""
+
+    def __init__(
+        self, env: VectorAdapter, policy: CollectorPolicy, writer: ReplayWriter, tracker: EpisodeTracker
+    ) -> None:
+        self._env, self._policy, self._writer, self._tracker = env, policy, writer, tracker
+
+    def save(self, directory: Path, progress: Progress) -> None:
+        """Write `NAME.json` and `NAME.safetensors`."""
+        state = save_state(self._env)
+        rows, sums = self._writer.open_windows()
+        arrays = {
+            "obs": progress.obs,
+            "noise": self._policy.noise.get_state().numpy(),
+            "ep_return": self._tracker.ep_return,
+            "ep_length": self._tracker.ep_length,
+            "open_rows": rows,
+            "open_sums": sums,
+        }
+        env_arrays = {f"env/{name}": array for name, array in (state.arrays if state else {}).items()}
+        numbers = {
+            "env_steps": progress.env_steps,
+            "vector_steps": progress.vector_steps,
+            "policy_steps": progress.policy_steps,
+            "policy_lag_sum": progress.policy_lag_sum,
+            "uniform": generator_state(self._policy.uniform),
+            "env": state.meta if state else None,
+            "why_not_exact": why_not_exact(self._env),
+        }
+        directory.mkdir(exist_ok=True)
+        write_tensors(directory, NAME, {name: np.ascontiguousarray(a) for name, a in (arrays | env_arrays).items()})
+        write_json(directory, NAME, numbers)
+
+    def restore(self, checkpoint: Checkpoint, progress: Progress) -> str | None:
+        """Continue from a checkpoint. Returns why the continuation is not exact, or None if it is.
+
+        Where the environments cannot be restored, or their number changed, their episodes start anew.
+        """
+        if not checkpoint.has(f"{NAME}.json"):
+            return "the collector was gone when the checkpoint was saved"
+        numbers, arrays = checkpoint.json(NAME), checkpoint.tensors(NAME)
+        progress.env_steps = int(numbers["env_steps"])
+        progress.vector_steps = int(numbers["vector_steps"])
+        progress.policy_steps = int(numbers["policy_steps"])
+        progress.policy_lag_sum = float(numbers["policy_lag_sum"])
+        set_generator_state(self._policy.uniform, numbers["uniform"])
+        self._policy.noise.set_state(torch.from_numpy(arrays["noise"].copy()))
+        if arrays["obs"].shape != progress.obs.shape:
+            return f"env.num_envs changed from {len(arrays['obs'])} to {len(progress.obs)}"
+        if numbers["env"] is None:
+            return str(numbers["why_not_exact"])
+        return self._restore_envs(numbers, arrays, progress)
+
+    def _restore_envs(self, numbers: Mapping[str, Any], arrays: Mapping[str, Any], progress: Progress) -> str | None:
+        env_arrays = {name[4:]: array.copy() for name, array in arrays.items() if name.startswith("env/")}
+        restore_state(self._env, EnvState(numbers["env"], env_arrays))
+        progress.obs = arrays["obs"].copy()
+        self._tracker.ep_return[:] = arrays["ep_return"]
+        self._tracker.ep_length[:] = arrays["ep_length"]
+        self._writer.reopen_windows(arrays["open_rows"], arrays["open_sums"])
+        return None

@@ -1,0 +1,72 @@
+"""The pace of a run: how many updates the collected transitions call for, and how far each side may run ahead.
+
+UTD counts transitions, never vector steps: update number u (from 0) is due once `start + (u + 1) / utd` transitions
+exist. The three collection modes are one rule with different leads, in transitions:
+
+    alternate   the collector stops at the transition the next update needs              lead 0
+    overlap     it may collect one chunk more while the learner trains                   lead one chunk
+    free        both may run ahead, the collector and the learner, by `band`             lead band, credit band
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_UPDATES_PER_ITERATION = 64  # bounds the rows gathered at once and the time until a stop request is seen
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Integer arithmetic of the UTD limiter. `start`/`start_updates`: where this run's learning begins."""
+
+    utd: Fraction
+    start: int
+    start_updates: int
+    lead: int
+    credit: int
+    max_updates: int
+    total: int
+
+    @classmethod
+    def of(
+        cls, mode: str, utd: float, num_envs: int, *, band: int, start: int, start_updates: int, total: int
+    ) -> Pace:
+        """The pace of a collection mode. A chunk is what one iteration needs: a vector step, or more if utd is low."""
+        ratio = Fraction(utd).limit_denominator(10_000)
+        chunk = max(num_envs, math.ceil(1 / ratio))
+        return cls(
+            utd=ratio,
+            start=start,
+            start_updates=start_updates,
+            lead={"alternate": 0, "overlap": chunk, "free": band}[mode],
+            credit=band if mode == "free" else 0,
+            max_updates=min(max(1, math.ceil(ratio * num_envs)), MAX_UPDATES_PER_ITERATION),
+            total=total,
+        )
+
+    def needed(self, updates: int) -> int:
+        """Transitions that must exist before the next update, `updates` having been done."""
+        return self.start + math.ceil((updates - self.start_updates + 1) / self.utd)
+
+    def earliest(self, updates: int) -> int:
+        """As `needed`, less the credit by which the learner may run ahead; never before the start of learning."""
+        return max(self.needed(updates) - self.credit, self.start + 1)
+
+    def due(self, env_steps: int, updates: int) -> int:
+        """Updates to do in one iteration now."""
+        allowance = self.debt(env_steps, updates) + self.credit * self.utd
+        return max(0, min(math.floor(allowance), self.max_updates))
+
+    def debt(self, env_steps: int, updates: int) -> Fraction:
+        """Updates owed for `env_steps` transitions; negative when the learner is ahead."""
+        return max(env_steps - self.start, 0) * self.utd - (updates - self.start_updates)
+
+    def granted(self, updates: int) -> int:
+        """Transitions up to which the collector may step."""
+        return min(self.needed(updates) + self.lead, self.total)
+
+    def is_spent(self, env_steps: int, updates: int) -> bool:
+        """Whether the budget of env steps is used up and every update they call for is done."""
+        return env_steps >= self.total and self.debt(env_steps, updates) < 1

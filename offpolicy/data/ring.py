@@ -1,0 +1,90 @@
+"""The shared-memory ring: one writer, many readers, no lock.
+
+Two counters of rows ever written make it safe. The writer announces (`reserved`), copies, then reveals (`committed`).
+A reader draws below `committed`, copies, and afterwards reads `reserved` again: rows at or below
+`reserved - capacity` may have been recycled meanwhile and are drawn anew. A third word, `floor`, is raised by a
+writer that takes over from a killed one, before it lowers `reserved`: rows the dead writer had started to recycle
+are never shown. Readers therefore read `reserved` first and `floor` second.
+
+Rows are named by their logical index (how many rows were written before them), never by their slot.
+Each word is an aligned 8-byte store with a single writer; on x86-64 stores are seen in program order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADER_BYTES = 64
+_RESERVED, _COMMITTED, _FLOOR = 0, 1, 2
+
+
+class Ring:
+    """A ring of rows [capacity, W] over a buffer of `HEADER_BYTES + capacity * W * itemsize` bytes."""
+
+    def __init__(self, buffer: memoryview, width: int, dtype: type[np.floating[Any]]) -> None:
+        self._words = buffer[:HEADER_BYTES].cast("Q")
+        flat: NDArray[Any] = np.frombuffer(buffer, dtype=dtype, offset=HEADER_BYTES)
+        self.capacity = flat.size // width
+        self.width = width
+        self._rows = flat[: self.capacity * width].reshape(self.capacity, width)
+
+    @staticmethod
+    def nbytes(capacity: int, width: int, itemsize: int) -> int:
+        """Bytes of the buffer of a ring."""
+        return HEADER_BYTES + capacity * width * itemsize
+
+    @property
+    def committed(self) -> int:
+        """Rows ever written; every index below it, and not below `oldest`, is readable."""
+        return self._words[_COMMITTED]
+
+    @property
+    def oldest(self) -> int:
+        """The lowest index that is certainly intact now."""
+        reserved = self._words[_RESERVED]
+        return max(self._words[_FLOOR], reserved - self.capacity, 0)
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Write rows [n, W], n <= capacity, and reveal them."""
+        start = self._words[_COMMITTED]
+        self._words[_RESERVED] = start + len(rows)
+        slot = start % self.capacity
+        head = min(len(rows), self.capacity - slot)
+        self._rows[slot : slot + head] = rows[:head]
+        if head < len(rows):
+            self._rows[: len(rows) - head] = rows[head:]
+        self._words[_COMMITTED] = start + len(rows)
+
+    def take_over(self) -> None:
+        """Make the ring consistent after its writer died; called by the new writer before it writes."""
+        self._words[_FLOOR] = self.oldest
+        self._words[_RESERVED] = self._words[_COMMITTED]
+
+    def restore(self, first: int, rows: NDArray[Any]) -> None:
+        """Fill an unused ring with saved rows whose logical indices start at `first`; the newest that fit are kept."""
+        kept = rows[-self.capacity :]
+        start = first + len(rows) - len(kept)
+        self._words[_FLOOR] = start
+        self._words[_RESERVED] = self._words[_COMMITTED] = start
+        for begin in range(0, len(kept), 65536):
+            self.append(kept[begin : begin + 65536])
+
+    def read(self, index: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.bool_]:
+        """Copy the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
+        np.take(self._rows, index % self.capacity, axis=0, out=out, mode="clip")
+        return index >= self.oldest
+
+    def spans(self, start: int, stop: int) -> list[NDArray[Any]]:
+        """Views of the rows [start, stop) in their order: one, or two where they wrap. Only while nobody writes."""
+        head, tail = start % self.capacity, stop - start
+        first = self._rows[head : head + tail]
+        return [first] if len(first) == tail else [first, self._rows[: tail - len(first)]]
+
+    def read_range(self, start: int, stop: int) -> NDArray[Any]:
+        """A copy of the rows [start, stop); rows recycled before or during the copy are left out."""
+        start = max(start, self.oldest)
+        rows = self._rows[np.arange(start, max(stop, start)) % self.capacity]
+        return rows[max(self.oldest - start, 0) :]

@@ -1,0 +1,191 @@
+"""Which spaces are accepted, and how observations become vectors and actions become the environment's own.
+
+Observations: a Box of numbers of rank 0 or 1, or a small one of higher rank, or a Dict (nested too) of those. A Dict is
+flattened in Gymnasium's own order, the order of `space.spaces` (sorted keys for a plain dict), which is the order of
+`gymnasium.spaces.utils.flatten`. `SpaceSpec.obs_keys` records it, nested keys joined by `/`.
+Actions: a Box of floats with finite bounds, of any shape; row-major when not one-dimensional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.types import Float32, SpaceSpec
+
+MAX_FLATTENED = 1024  # numbers in an observation of rank > 1; more than this are pixels
+UNBOUNDED = 1e10  # a finite bound beyond this is a way of saying that there is none (also MuJoCo's own limit)
+OBS_ALLOWED = (
+    f"a Box of numbers of rank 0 or 1 (of at most {MAX_FLATTENED} numbers if of higher rank) or a Dict of those"
+)
+
+
+class Leaf(NamedTuple):
+    """One Box of the observation: where it is found and where its numbers go."""
+
+    path: tuple[Any, ...]  # keys from the root of a Dict observation; empty for a Box
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How one environment's observations and actions are laid out."""
+
+    spec: SpaceSpec
+    leaves: tuple[Leaf, ...]
+    action_shape: tuple[int, ...]
+    action_dtype: str
+
+    def flatten(self, obs: Any) -> Float32:  # Any: whatever the environment returns
+        """The observation as a vector [O]; it may share memory. Raises `EnvFailure` if it is not as declared."""
+        if len(self.leaves) == 1 and not self.leaves[0].path:
+            return _leaf_array(self.leaves[0], obs).reshape(-1).astype(np.float32, copy=False)
+        flat = np.empty(self.spec.obs_dim, np.float32)
+        for leaf in self.leaves:
+            flat[leaf.start : leaf.stop] = _leaf_array(leaf, _descend(leaf, obs)).reshape(-1)
+        return flat
+
+
+@dataclass(frozen=True, slots=True)
+class ActionScale:
+    """The map from [-1, 1] to the environment's bounds, exact at both ends."""
+
+    low: NDArray[np.floating[Any]]  # [A] in the environment's dtype
+    high: NDArray[np.floating[Any]]  # [A]
+    middle: NDArray[np.float64]  # [A]
+    half: NDArray[np.float64]  # [A]
+
+    @classmethod
+    def of(cls, codec: Codec) -> ActionScale:
+        """The scale of a codec's action bounds."""
+        low, high = np.asarray(codec.spec.action_low), np.asarray(codec.spec.action_high)
+        dtype = np.dtype(codec.action_dtype)
+        return cls(low.astype(dtype), high.astype(dtype), (high + low) / 2.0, (high - low) / 2.0)
+
+    def apply(self, action: Float32) -> NDArray[np.floating[Any]]:
+        """Environment actions [N, A] in the environment's dtype, never outside its bounds. action: [N, A]."""
+        # In float64, so that the ends of a float32 interval come out as those very numbers.
+        scaled = (action * self.half + self.middle).astype(self.low.dtype)
+        bounded: NDArray[np.floating[Any]] = np.minimum(np.maximum(scaled, self.low), self.high)
+        return bounded
+
+
+def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps: int | None) -> Codec:
+    """The layout of an environment with these spaces. Raises `ConfigError` naming every space that is not supported."""
+    problems: list[str] = []
+    leaves = tuple(_leaves(obs_space, problems))
+    low, high = _bounds(action_space, problems)
+    if not problems and not sum(leaf.stop - leaf.start for leaf in leaves):
+        problems.append(f"observation space {obs_space}: holds no number, allowed {OBS_ALLOWED}")
+    if problems:
+        raise ConfigError(problems)
+    spec = SpaceSpec(
+        obs_dim=leaves[-1].stop,
+        action_dim=len(low),
+        action_low=low,
+        action_high=high,
+        obs_keys=tuple(leaf.name for leaf in leaves if leaf.path),
+        max_episode_steps=max_episode_steps,
+    )
+    return Codec(spec, leaves, tuple(action_space.shape or ()), str(action_space.dtype))
+
+
+def _leaves(space: Space[Any], problems: list[str]) -> Iterator[Leaf]:
+    start = 0
+    for path, box in _walk(space, ()):
+        name = "/".join(str(key) for key in path)
+        problem = _obs_problem(box)
+        if problem:
+            problems.append(f"observation space{f' key {name!r}' if name else ''}: {problem}")
+            continue
+        size = int(np.prod(box.shape or (), dtype=int))
+        yield Leaf(path, name, tuple(box.shape or ()), str(box.dtype), start, start + size)
+        start += size
+
+
+def _walk(space: Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+    if not isinstance(space, spaces.Dict):
+        yield path, space
+        return
+    for key, child in space.spaces.items():
+        yield from _walk(child, (*path, key))
+
+
+def _obs_problem(space: Space[Any]) -> str | None:
+    if not isinstance(space, spaces.Box) or space.dtype.kind not in "fiub":
+        return f"got {space}, allowed {OBS_ALLOWED}"
+    if len(space.shape) > 1 and np.prod(space.shape) > MAX_FLATTENED:
+        return f"got {space}: pixels are not supported, allowed {OBS_ALLOWED}"
+    return None
+
+
+def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    problem = _action_problem(space)
+    if problem or not isinstance(space, spaces.Box):
+        problems.append(f"action space: got {space}; {problem}")
+        return (), ()
+    return tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist())
+
+
+def _action_problem(space: Space[Any]) -> str | None:
+    if isinstance(space, spaces.Discrete):
+        return "SAC and TD3 need a Box action space; algo=appo takes Discrete actions"
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        return "allowed a Box of floats with finite bounds"
+    if not space.low.size:
+        return "it holds no action, allowed a Box of at least one float"
+    if not (np.all(np.abs(space.low) < UNBOUNDED) and np.all(np.abs(space.high) < UNBOUNDED)):
+        return "its bounds are infinite, allowed finite bounds: declare the range in which actions make sense"
+    if np.all(space.low == space.high):
+        return "its low and high bounds are equal, so there is nothing to choose (MuJoCo: actuators without ctrlrange)"
+    return None
+
+
+def _descend(leaf: Leaf, obs: Any) -> Any:
+    for key in leaf.path:
+        if not isinstance(obs, dict) or key not in obs:
+            got = f"keys {sorted(map(str, obs))}" if isinstance(obs, dict) else _shown(obs)
+            raise EnvFailure(f"observation key {leaf.name!r}: expected {_declared(leaf)}, got {got}")
+        obs = obs[key]
+    return obs
+
+
+def _leaf_array(leaf: Leaf, value: Any) -> NDArray[Any]:
+    """`value` as an array of the declared shape, of some real dtype."""
+    array = value if type(value) is np.ndarray else _as_array(leaf, value)
+    if array.shape != leaf.shape or array.dtype.kind not in "fiub":
+        raise _mismatch(leaf, value)
+    return array
+
+
+def _as_array(leaf: Leaf, value: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # a ragged list
+        raise _mismatch(leaf, value) from error
+
+
+def _mismatch(leaf: Leaf, value: Any) -> EnvFailure:
+    where = f"observation key {leaf.name!r}" if leaf.path else "observation"
+    return EnvFailure(f"{where}: expected {_declared(leaf)}, got {_shown(value)}")
+
+
+def _declared(leaf: Leaf) -> str:
+    return f"shape {leaf.shape} dtype {leaf.dtype}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"shape {value.shape} dtype {value.dtype}"
+    text = repr(value)
+    return f"{type(value).__name__} {text[:80]}"

@@ -1,0 +1,103 @@
+"""Environments stepped together: Gymnasium's vector environments behind one contract.
+
+Actions come in [-1, 1] and are mapped to the environment's bounds here; observations leave as float32 [N, O]; rewards
+stay float64. Autoreset is Gymnasium's NEXT_STEP: the row that ends an episode carries its true final observation, and
+the next row of that environment is a reset row (`is_valid` False, action ignored, reward 0).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+from offpolicy.config import EnvConfig
+from offpolicy.envs.door import FAILURE_KEY, SUCCESS_KEY, Door, DoorFactory, codec_of
+from offpolicy.envs.make import make_env
+from offpolicy.envs.spaces import ActionScale, Codec
+from offpolicy.envs.workers import Workers
+from offpolicy.errors import EnvFailure
+from offpolicy.types import Bool, Float32, SpaceSpec, StepOutcome
+
+
+class Stepper(Protocol):
+    """What the adapter needs of a vector environment of doors, without copies: it may reuse the observation array."""
+
+    def reset(self, *, seed: list[int | None]) -> tuple[Any, dict[str, Any]]: ...
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
+
+    def close(self) -> None: ...
+
+
+class VectorAdapter:
+    """`num_envs` environments. Every array that it returns is the caller's to keep.
+
+    `reset` and `step` raise `EnvFailure` with the environment's own traceback, index, seed and step; with
+    `env.vectorization=async` also when a worker dies, and `HangError` when one is silent for `env.step_timeout_s`.
+    After a failure only `close` may be called.
+    """
+
+    def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int, stepper: Stepper) -> None:
+        self.cfg = cfg
+        self.spec: SpaceSpec = codec.spec
+        self.num_envs = num_envs
+        self.stepper = stepper
+        self.was_done: Bool = np.zeros(num_envs, np.bool_)  # [N] the previous row ended an episode
+        self._scale = ActionScale.of(codec)
+        self._untold: Float32 = np.full(num_envs, np.nan, np.float32)
+        self._untold.flags.writeable = False
+
+    def reset(self, seed: int) -> Float32:
+        """Start a first episode everywhere; environment i gets `env_seeds(seed, num_envs)[i]`. Returns obs [N, O]."""
+        obs, infos = self.stepper.reset(seed=list(env_seeds(seed, self.num_envs)))
+        _raise_failures(infos)
+        self.was_done = np.zeros(self.num_envs, np.bool_)
+        return np.array(obs)
+
+    def step(self, action: Float32) -> StepOutcome:
+        """One vector step. action: [N, A] in [-1, 1]; values outside are clipped to the bounds."""
+        obs, reward, terminated, truncated, infos = self.stepper.step(self._scale.apply(action))
+        success = self._untold
+        if infos:
+            _raise_failures(infos)
+            success = np.where(infos[f"_{SUCCESS_KEY}"], infos[SUCCESS_KEY], self._untold).astype(np.float32)
+        is_valid = ~self.was_done
+        self.was_done = terminated | truncated
+        return StepOutcome(obs.copy(), reward, terminated, truncated, is_valid, success)
+
+    def close(self) -> None:
+        """Close every environment and end every worker; safe after a failure."""
+        self.stepper.close()
+
+
+def make_vector(cfg: EnvConfig, num_envs: int | None = None) -> VectorAdapter:
+    """The environments of a collector (`cfg.num_envs` unless told otherwise), each constructed and checked.
+
+    Raises `ConfigError` for what the configuration can mend (id, kwargs, spaces), `EnvFailure` for what it cannot.
+    """
+    count = cfg.num_envs if num_envs is None else num_envs
+    first = make_env(cfg)
+    codec = codec_of(first)
+    if cfg.vectorization == "async":
+        first.close()
+        factories = [DoorFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
+        return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
+    doors = [Door(cfg, index, count, codec, first if index == 0 else None) for index in range(count)]
+    return VectorAdapter(cfg, codec, count, SyncVectorEnv([door.opened for door in doors], copy=False))
+
+
+def env_seeds(seed: int, num_envs: int) -> tuple[int, ...]:
+    """The seed of each environment: distinct, below 2**31, and far from those of a neighbouring `seed`."""
+    base = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
+    return tuple(base + index for index in range(num_envs))
+
+
+def _raise_failures(infos: dict[str, Any]) -> None:
+    if FAILURE_KEY not in infos:
+        return
+    failed = np.flatnonzero(infos[f"_{FAILURE_KEY}"]).tolist()
+    also = f"(so did envs {failed[1:]} in the same step)\n" if failed[1:] else ""
+    raise EnvFailure(also + infos[FAILURE_KEY][failed[0]])

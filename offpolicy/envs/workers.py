@@ -1,0 +1,147 @@
+"""Environment workers in their own processes: a deadline on every answer, a name for every death, no orphans."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from gymnasium import Env
+from gymnasium.vector import AsyncVectorEnv
+
+from offpolicy.errors import EnvFailure, HangError
+
+OPEN_GRACE_S = 30.0  # the first reset also imports and constructs the environment
+CLOSE_GRACE_S = 5.0  # from asking a worker to close to killing it
+REAP_S = 2.0  # from a worker's end of file to its exit code
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Tie this process to `parent_pid`: it is killed when the parent dies, however that happens (Linux).
+
+    Does nothing in the parent itself. Elsewhere than on Linux a worker ends at the end of file of its pipe.
+    """
+    if os.getpid() == parent_pid:
+        return
+    # Ctrl-C goes to the whole process group, but it is the parent that decides when the workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before the request; the signal will never come
+        os._exit(1)
+
+
+class Workers:
+    """Gymnasium's `AsyncVectorEnv` on spawned workers, whose calls end in time or raise.
+
+    A worker that died raises `EnvFailure` with its index and signal; one that is silent for longer than `timeout_s`
+    raises `HangError`. After either, only `close` may be called. Create it on the main thread: Linux ties the workers'
+    lives to the thread that started them.
+    """
+
+    def __init__(self, factories: Sequence[Callable[[], Env[Any, Any]]], timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._is_first = True
+        self._vec: AsyncVectorEnv[Any, Any] | None = None
+        try:
+            # spawn, never fork: this process has threads (torch), and a forked child inherits their locks.
+            self._vec = AsyncVectorEnv(factories, context="spawn", copy=False)
+        except (EOFError, ConnectionError) as error:
+            raise EnvFailure("an environment worker died while it started; its own message is on stderr") from error
+
+    def reset(self, *, seed: list[int | None]) -> tuple[Any, dict[str, Any]]:
+        """Observations [N, O] and infos. Raises `EnvFailure`, `HangError`."""
+        grace_s = OPEN_GRACE_S if self._is_first else 0.0
+        self._is_first = False
+        vec = self._running()
+        obs, infos = self._answer(lambda: vec.reset_async(seed=seed), vec.reset_wait, self._timeout_s + grace_s)
+        return obs, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Gymnasium's five results. Raises `EnvFailure`, `HangError`."""
+        vec = self._running()
+        obs, reward, terminated, truncated, infos = self._answer(
+            lambda: vec.step_async(actions), vec.step_wait, self._timeout_s
+        )
+        return obs, reward, terminated, truncated, infos
+
+    def close(self) -> None:
+        """End the workers: ask, wait `CLOSE_GRACE_S`, kill. Works in any state; a second call does nothing."""
+        vec, self._vec = self._vec, None
+        if vec is None:
+            return
+        for pipe in vec.parent_pipes:
+            try:
+                pipe.send(("close", None))
+            except OSError:  # its worker is gone already
+                continue
+        grace_s = CLOSE_GRACE_S
+        for process in vec.processes:
+            process.join(grace_s)
+            if process.is_alive():
+                process.kill()
+                process.join()
+                grace_s = 0.0  # the others have had the same time
+        for pipe in vec.parent_pipes:
+            pipe.close()
+        vec.closed = True  # its own close would wait for workers that cannot answer
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers, in the order of the environments."""
+        return tuple(process.pid or 0 for process in self._running().processes)
+
+    def _running(self) -> AsyncVectorEnv[Any, Any]:
+        if self._vec is None:
+            raise EnvFailure("the environment workers are closed")
+        return self._vec
+
+    def _answer(self, ask: Callable[[], None], wait: Callable[[float], Any], timeout_s: float) -> Any:
+        try:
+            ask()
+            return wait(timeout_s)
+        except multiprocessing.TimeoutError as error:
+            raise self._silence(timeout_s) from error
+        except (EOFError, OSError) as error:
+            raise self._death() from error
+
+    def _silence(self, timeout_s: float) -> EnvFailure | HangError:
+        vec = self._running()
+        if any(not process.is_alive() for process in vec.processes):
+            return self._death()
+        silent = [index for index, pipe in enumerate(vec.parent_pipes) if not pipe.poll()]
+        names = ", ".join(_name(index, vec.processes) for index in silent) or "an environment"
+        return HangError(f"{names} gave no answer for {timeout_s:g} s (env.step_timeout_s)")
+
+    def _death(self) -> EnvFailure:
+        processes = self._running().processes
+        for process in processes:
+            if not process.is_alive() or process.exitcode is not None:
+                break
+        else:  # the end of file comes a little before the exit code
+            multiprocessing.connection.wait([process.sentinel for process in processes], REAP_S)
+        dead = [(i, p) for i, p in enumerate(processes) if not p.is_alive()]
+        ends = ", ".join(f"{_name(index, processes)} {_end(process.exitcode)}" for index, process in dead)
+        return EnvFailure(ends or "an environment worker closed its pipe")
+
+
+def _name(index: int, processes: Sequence[BaseProcess]) -> str:
+    return f"env {index} of {len(processes)} (pid {processes[index].pid})"
+
+
+def _end(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"exited with code {exitcode}"
+    try:
+        return f"was killed by {signal.Signals(-exitcode).name}"
+    except ValueError:
+        return f"was killed by signal {-exitcode}"

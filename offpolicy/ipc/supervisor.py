@@ -1,0 +1,270 @@
+"""The supervisor: starts the children, hears their messages and their deaths, turns signals into an orderly stop.
+
+It imports no torch and never blocks for long, so it always answers. States: running, stopping (learner saves and
+leaves, until a deadline), killing. Every path ends in the same clean-up, and the first failure is the one reported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
+from offpolicy.ipc.control import ControlPage, Stop, Word
+from offpolicy.ipc.shared import Doorbell
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_TIMEOUT_S = 30.0  # for the iteration, the final checkpoint and the children's exit
+KILL_TIMEOUT_S = 5.0
+TICK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Who failed and why; the last block on stderr."""
+
+    role: str
+    index: int
+    pid: int
+    exit_code: int
+    cause: str
+    traceback: str = ""
+
+
+@dataclass(slots=True)
+class Child:
+    """A running child process."""
+
+    role: str
+    index: int
+    process: subprocess.Popen[bytes]
+    messages: int  # read end of its message pipe
+    pidfd: int
+    buffered: bytes = b""
+    error: dict[str, Any] = field(default_factory=dict)  # its last words, JSON
+
+    @property
+    def name(self) -> str:
+        """Role and index."""
+        return f"{self.role} {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a supervisor is given by its surroundings."""
+
+    run_id: str  # in the environment of every process of the run, grandchildren included
+    log_fd: int  # where the children's stdout and stderr go
+    elapsed_s: Callable[[], float]  # a clock that never steps back
+
+
+Handler = Callable[[Child, Mapping[str, Any]], None]
+
+
+class Supervisor:
+    """Owner of the children. Use as a context manager: leaving it kills and reaps whatever is left."""
+
+    def __init__(self, control: ControlPage, bells: tuple[Doorbell, ...], host: Host) -> None:
+        self._control, self._bells, self._host = control, bells, host
+        self._selector = selectors.DefaultSelector()
+        self._children: list[Child] = []
+        self._lifeline_read, self._lifeline_write = os.pipe()
+        self._deadline_s: float | None = None
+        self._hearts: dict[str, tuple[int, float]] = {}
+        self.failure: Failure | None = None
+        self.signal_code = 0
+
+    def __enter__(self) -> Supervisor:
+        self._wake_read, wake_write = socket.socketpair()
+        wake_write.setblocking(False)
+        self._wake_write = wake_write
+        self._old_wakeup = signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill_all()
+        os.close(self._lifeline_write)
+        os.close(self._lifeline_read)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_wakeup)
+        self._selector.close()
+        self._wake_read.close()
+        self._wake_write.close()
+
+    # -- children -----------------------------------------------------------------------------------------------------
+
+    def spawn(self, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int]) -> None:
+        """Start `target` (`module:function`) in a fresh interpreter with the shared descriptors `fds`."""
+        spec_read, spec_write = os.pipe()
+        message_read, message_write = os.pipe()
+        spec = {
+            "role": role, "index": index, "target": target, "payload": payload, "fds": dict(fds),
+            "message_fd": message_write, "lifeline_fd": self._lifeline_read, "supervisor_pid": os.getpid(),
+        }  # fmt: skip
+        passed = (spec_read, message_write, self._lifeline_read, *fds.values())
+        command = [sys.executable, "-P", "-m", "offpolicy.ipc.child", str(spec_read)]
+        environment = {**os.environ, "OFFPOLICY_RUN_ID": self._host.run_id}
+        with _signals_blocked():
+            process = subprocess.Popen(
+                command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL,
+                stdout=self._host.log_fd, stderr=self._host.log_fd,
+            )  # fmt: skip
+        os.close(spec_read)
+        os.close(message_write)
+        with os.fdopen(spec_write, "wb") as sink:
+            sink.write(json.dumps(spec).encode())
+        child = Child(role, index, process, message_read, os.pidfd_open(process.pid))
+        self._children.append(child)
+        self._selector.register(child.messages, selectors.EVENT_READ, child)
+        self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+
+    def run(self, on_message: Handler, on_tick: Callable[[], None], step_timeout_s: float) -> None:
+        """Supervise until every child has gone. `on_tick` is called about ten times a second."""
+        while self._children:
+            for key, _ in self._selector.select(TICK_S):
+                if key.data is None:
+                    self._wake_read.recv(64)
+                elif key.fd == key.data.messages:
+                    self._hear(key.data, on_message)
+                elif key.data in self._children:
+                    self._bury(key.data, on_message)
+            on_tick()
+            self._check_hearts(step_timeout_s)
+            if self._deadline_s is not None and self._host.elapsed_s() > self._deadline_s:
+                self._fail_hung_stop()
+                self._kill_all()
+
+    def stop(self, level: Stop, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask everybody to finish, and set the deadline after which they are killed."""
+        if self._control.get(Word.STOP) < level:
+            self._control.set(Word.STOP, level)
+        if self._deadline_s is None:
+            self._deadline_s = self._host.elapsed_s() + timeout_s
+        self._ring()
+
+    def _hear(self, child: Child, on_message: Handler) -> None:
+        data = os.read(child.messages, 65536)
+        if not data:
+            self._selector.unregister(child.messages)
+            return
+        *lines, child.buffered = (child.buffered + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if message["kind"] == "error":
+                child.error = message
+            else:
+                on_message(child, message)
+
+    def _bury(self, child: Child, on_message: Handler) -> None:
+        """Reap a dead child, hear its last words and draw the consequences."""
+        code = child.process.wait()
+        self._selector.unregister(child.pidfd)
+        while child.messages in self._selector.get_map():
+            self._hear(child, on_message)
+        os.close(child.pidfd)
+        os.close(child.messages)
+        self._children.remove(child)
+        if child.role == "collector":
+            self._control.set(Word.COLLECTOR_IS_GONE, 1)
+        is_expected = code == 0 and (child.role == "learner" or self._control.get(Word.STOP) == Stop.LEAVE)
+        if not is_expected:
+            self._note_failure(child, code)
+        learner_lives = any(other.role == "learner" for other in self._children)
+        self.stop(Stop.FINISH if learner_lives else Stop.LEAVE)
+
+    def _note_failure(self, child: Child, code: int) -> None:
+        if self.failure is not None:  # a consequence of the first
+            return
+        cause = child.error.get("text") or _describe_exit(code)
+        name = child.error.get("error")
+        self.failure = Failure(
+            role=child.role,
+            index=child.index,
+            pid=child.process.pid,
+            exit_code=int(child.error.get("code", 1)),
+            cause=f"{name}: {cause}" if name else cause,
+            traceback=child.error.get("traceback", ""),
+        )
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            bell.ring()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _check_hearts(self, timeout_s: float) -> None:
+        """End the run when a child has been busy without any progress for too long."""
+        for child in self._children:
+            is_collector = child.role == "collector"
+            progress = self._control.get(Word.COLLECTOR_PROGRESS if is_collector else Word.LEARNER_PROGRESS)
+            waiting = self._control.get(Word.COLLECTOR_IS_WAITING if is_collector else Word.LEARNER_IS_WAITING)
+            limit_s = timeout_s if is_collector else max(timeout_s, 600.0)
+            last, since_s = self._hearts.get(child.name, (-1, 0.0))
+            now_s = self._host.elapsed_s()
+            if progress != last or waiting or self.failure is not None:
+                self._hearts[child.name] = (progress, now_s)
+            elif now_s - since_s > limit_s:
+                self._fail_hung(child, limit_s)
+
+    def _fail_hung(self, child: Child, limit_s: float) -> None:
+        child.process.send_signal(signal.SIGUSR2)  # its stacks go to train.log
+        self._watch_briefly()
+        cause = f"no progress for {limit_s:g} s (env.step_timeout_s); the stacks of its threads are in train.log"
+        code = HangError.exit_code
+        self.failure = Failure(child.role, child.index, child.process.pid, code, cause)
+        child.process.kill()
+
+    def _fail_hung_stop(self) -> None:
+        if self.failure is None and self._control.get(Word.STOP) == Stop.FINISH:
+            child = self._children[0]
+            cause = f"did not finish within {STOP_TIMEOUT_S:g} s of the stop request"
+            self.failure = Failure(child.role, child.index, child.process.pid, HangError.exit_code, cause)
+
+    def _watch_briefly(self) -> None:
+        """Give a signalled child a moment to write its stacks."""
+        selectors.DefaultSelector().select(0.2)
+
+    # -- signals ------------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """First: finish and save. Second: everything is gone at once."""
+        if self.signal_code and number == signal.SIGINT:
+            self._kill_all()
+            return
+        self.signal_code = self.signal_code or (EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
+        self.stop(Stop.FINISH)
+
+    def _kill_all(self) -> None:
+        for child in self._children:
+            child.process.kill()
+        for child in self._children:
+            child.process.wait(KILL_TIMEOUT_S)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Hold back terminal signals: a child inherits the block and lifts it once it ignores them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _describe_exit(code: int) -> str:
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exited with code {code} without being asked to"

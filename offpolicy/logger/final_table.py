@@ -1,0 +1,85 @@
+"""The end-of-run summary on the terminal: both accounts to 100 %, rates, result, verdict and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from offpolicy.logger.summary import WARMUP
+from offpolicy.logger.table import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
+from offpolicy.logger.text import count, duration, fixed, rate
+
+Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
+Row = tuple[str, str, str]
+LEARNER_NAMES = {str(phase): row for phase, (row, _) in LEARNER_ROWS.items()} | {WARMUP: "Warm-up"}
+COLLECTOR_NAMES = {str(phase): row for phase, (row, _) in COLLECTOR_ROWS.items()} | {WARMUP: "Warm-up"}
+STATUS_STYLES = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
+
+
+def final_table(summary: Section) -> RenderableType:
+    """What a person wants to know of a finished run, from the mapping of `summary.json`."""
+    status = summary["status"]
+    headline = Text.assemble(
+        (status, STATUS_STYLES.get(status, "bold")),
+        f" after {count(summary['env_steps'])} steps, {count(summary['updates'])} updates,"
+        f" {duration(summary['wall_s'])}: {summary['reason']}",
+    )
+    return Group(headline, _account_table(summary["timing"]), *_results(summary))
+
+
+def _account_table(timing: Section) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for side in ("Learner", "Collector"):
+        table.add_column(side)
+        table.add_column("s", justify="right")
+        table.add_column("%", justify="right")
+    left = _account_rows(timing["learner"], LEARNER_NAMES)
+    right = _account_rows(timing["collector"], COLLECTOR_NAMES)
+    for pair in zip_longest(left, right, fillvalue=("", "", "")):
+        table.add_row(*pair[0], *pair[1])
+    return table
+
+
+def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[Row]:
+    """One row per bucket, the residual and the wall; percentages sum to 100."""
+    if section is None:
+        return [("not timed", "", "")]
+    seconds = {**section["phases_s"], "other": section["other_s"]}
+    shares = percentages(list(seconds.values()))
+    rows = [(names[name], f"{value:.1f}", share) for (name, value), share in zip(seconds.items(), shares, strict=True)]
+    return [*rows, ("Wall", f"{section['wall_s']:.1f}", "100.0" if section["wall_s"] else "-")]
+
+
+def percentages(values: Sequence[float]) -> list[str]:
+    """Shares in tenths of a percent that sum to exactly 100.0: what rounding leaves goes to the largest remainders."""
+    total = sum(values)
+    if total <= 0:
+        return ["-" for _ in values]
+    exact = [1000.0 * value / total for value in values]
+    tenths = [int(share // 1) for share in exact]
+    by_remainder = sorted(range(len(values)), key=lambda index: tenths[index] - exact[index])
+    for index in by_remainder[: 1000 - sum(tenths)]:
+        tenths[index] += 1
+    return [f"{share / 10:.1f}" for share in tenths]
+
+
+def _results(summary: Section) -> list[Text]:
+    rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
+    speeds = [(METRICS[f"perf/{key}"].row or key, rate(value)) for key, value in rates.items() if key != "utd"]
+    lines = [Text.assemble(("rates       ", "cyan"), "  ".join(f"{name} {value}" for name, value in speeds))]
+    lines[0].append(f" env steps/s  utd {fixed(rates['utd'], 2)}")
+    if result["episodes"]:
+        reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
+        lines.append(Text.assemble(("evaluation  ", "cyan"), f"{reward} over {result['episodes']} episodes"))
+    where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
+    lines.append(Text.assemble(("bottleneck  ", "cyan"), (bottleneck["verdict"] + where, "bold yellow")))
+    lines.append(Text.assemble(("because     ", "cyan"), bottleneck["reason"]))
+    for index, advice in enumerate(bottleneck["advice"]):
+        lines.append(Text.assemble(("advice      " if index == 0 else " " * 12, "cyan"), advice))
+    return lines

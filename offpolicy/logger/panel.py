@@ -1,0 +1,267 @@
+"""The panel as a pure function of one record: blocks of lines of exact width, set side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel as Box
+from rich.text import Text
+
+from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.table import COLLECTOR_ROWS, LEARNER_ROWS, METRICS, collector_key, learner_key
+from offpolicy.logger.text import (
+    UNKNOWN,
+    count,
+    duration,
+    fixed,
+    milliseconds,
+    number,
+    percent,
+    rate,
+    significant,
+    text,
+)
+
+WIDE = 120  # columns from which on the panel has a third column, and bars
+ROOMY = 30  # lines from which on it has space between its parts and the whole verdict
+
+Block = list[Text]
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The signs that differ between a unicode and an ASCII terminal."""
+
+    full: str
+    empty: str
+    column: str
+    rule: str
+    ellipsis: str
+    frame: box.Box
+
+
+UNICODE = Glyphs("█", "░", " │ ", "─", "…", box.ROUNDED)
+ASCII = Glyphs("#", ".", " | ", "-", "...", box.ASCII)
+
+
+def render(record: Record, header: RunHeader, width: int, height: int, *, ascii_only: bool = False) -> RenderableType:
+    """The panel of `record`, never wider than `width` columns nor higher than `height` lines."""
+    glyphs = ASCII if ascii_only else UNICODE
+    inner = max(1, width - 4)
+    is_roomy = height >= ROOMY
+    body = [_progress(record, header, inner, glyphs)]
+    body += _gap(is_roomy)
+    body += _wide_columns(record, inner, glyphs) if width >= WIDE else _narrow_columns(record, inner, glyphs)
+    body += [Text(glyphs.rule * inner, "bright_black")]
+    body += _rate_lines(record, inner)
+    body += _gap(is_roomy) + _verdict_lines(record, inner, glyphs, is_roomy)
+    lines = [_fit(line, inner, glyphs) for line in body[: max(1, height - 2)]]
+    title = Text(_title(header, glyphs), "bold")
+    title.truncate(max(1, width - 6))
+    return Box(Group(*lines), box=glyphs.frame, title=title, title_align="left", border_style="blue", width=width)
+
+
+def _title(header: RunHeader, glyphs: Glyphs) -> str:
+    parts = (header.algo, header.env_id, f"seed {header.seed}", header.mode, header.device)
+    line = " | ".join((*parts, f"{header.num_envs} env" + "s" * (header.num_envs != 1)))
+    return line.encode("ascii", "replace").decode() if glyphs is ASCII else line
+
+
+def _gap(is_roomy: bool) -> Block:
+    return [Text("")] if is_roomy else []
+
+
+def _fit(line: Text, width: int, glyphs: Glyphs) -> Text:
+    """`line` in exactly `width` cells; what does not fit ends in an ellipsis."""
+    line.no_wrap = True
+    if line.cell_len > width:
+        line.truncate(max(0, width - len(glyphs.ellipsis)))
+        line.append(glyphs.ellipsis[:width])
+    line.truncate(width, pad=True)
+    return line
+
+
+def _progress(record: Record, header: RunHeader, width: int, glyphs: Glyphs) -> Text:
+    steps = number(record, "env_steps") or 0.0
+    done = min(1.0, steps / header.total_timesteps)
+    numbers = (
+        f" {done:4.0%}  {count(steps)} / {count(header.total_timesteps)} steps"
+        f"   elapsed {duration(number(record, 'time/elapsed_s'))}   ETA {duration(number(record, 'time/eta_s'))}"
+    )
+    bar = _bar(done, max(0, width - len(numbers)), glyphs.full, glyphs.empty)
+    return Text.assemble((bar, "green"), numbers)
+
+
+def _bar(share: float, width: int, full: str, empty: str) -> str:
+    filled = round(min(1.0, max(0.0, share)) * width)
+    return full * filled + empty * (width - filled)
+
+
+def _narrow_columns(record: Record, width: int, glyphs: Glyphs) -> Block:
+    """Two columns: the learner, and the collector above the learning curves."""
+    half = (width - len(glyphs.column)) // 2
+    rest = width - len(glyphs.column) - half
+    learning = [_heading("Learning", "", rest), *_pairs(_learning(record)[:12], rest)]
+    right = _collector_block(record, rest, 0, glyphs) + learning
+    return _beside([(_learner_block(record, half, 0, glyphs), half), (right, rest)], glyphs)
+
+
+def _wide_columns(record: Record, width: int, glyphs: Glyphs) -> Block:
+    """Three columns, phases with bars: the learner, the collector, the learning curves."""
+    space = width - 2 * len(glyphs.column)
+    third = space * 36 // 100
+    rest = space - 2 * third
+    bar = third - 38
+    collector = _collector_block(record, third, bar, glyphs)
+    learning = [_heading("Learning", "", rest), *_rows(_learning(record), rest)]
+    blocks = [(_learner_block(record, third, bar, glyphs), third), (collector, third), (learning, rest)]
+    return _beside(blocks, glyphs)
+
+
+def _beside(blocks: Sequence[tuple[Block, int]], glyphs: Glyphs) -> Block:
+    """Blocks, each with its width, set side by side; shorter ones are padded with empty lines."""
+    lines = []
+    for row in zip_longest(*(block for block, _ in blocks)):
+        cells = [_fit(cell or Text(""), width, glyphs) for cell, (_, width) in zip(row, blocks, strict=True)]
+        lines.append(Text(glyphs.column, "bright_black").join(cells))
+    return lines
+
+
+def _heading(name: str, columns: str, width: int) -> Text:
+    return Text(name + columns.rjust(width - len(name)), "bold cyan")
+
+
+def _learner_block(record: Record, width: int, bar: int, glyphs: Glyphs) -> Block:
+    phases = [(row, learner_key(phase), str(phase)) for phase, (row, _) in LEARNER_ROWS.items()]
+    return _phase_block("Learner", phases, "perf/iter_ms", record, width, bar, glyphs)
+
+
+def _collector_block(record: Record, width: int, bar: int, glyphs: Glyphs) -> Block:
+    phases = [(row, collector_key(phase), str(phase)) for phase, (row, _) in COLLECTOR_ROWS.items()]
+    return _phase_block("Collector", phases, "perf/collector_cycle_ms", record, width, bar, glyphs)
+
+
+def _phase_block(
+    side: str,
+    phases: Sequence[tuple[str, str, str]],
+    wall_key: str,
+    record: Record,
+    width: int,
+    bar: int,
+    glyphs: Glyphs,
+) -> Block:
+    """One side: (row, key, phase) each with ms and share of the wall under `wall_key`; zero rows are kept."""
+    wall_ms = number(record, wall_key)
+    process = number(record, f"cpu/{side.lower()}_pct")
+    columns = f"{'ms':>9}{'%':>8}" + " " * (bar + 1 if bar > 0 else 0)
+    cpu = "" if process is None else f" ({process:.0f}% cpu)"
+    lines = [_heading(side + cpu, columns, width)]
+    guilty = f"{side.lower()}({{phase}} "
+    for row, key, phase in phases:
+        is_guilty = text(record, "perf/bottleneck").startswith(guilty.format(phase=phase))
+        lines.append(_phase_line(row, number(record, key), wall_ms, width, bar, glyphs, is_guilty))
+    total = _phase_line(METRICS[wall_key].row or "", wall_ms, wall_ms, width, bar, glyphs, False)
+    total.stylize("bold")
+    return [*lines, total]
+
+
+def _phase_line(
+    row: str, value_ms: float | None, wall_ms: float | None, width: int, bar: int, glyphs: Glyphs, is_guilty: bool
+) -> Text:
+    drawn = ""
+    if bar > 0:
+        drawn = " " + (
+            _bar(value_ms / wall_ms, bar, glyphs.full, " ") if value_ms is not None and wall_ms else " " * bar
+        )
+    columns = f"{milliseconds(value_ms):>9}{percent(value_ms, wall_ms):>8}"
+    line = Text(row + columns.rjust(width - len(row) - len(drawn)) + drawn)
+    if is_guilty:
+        line.stylize("bold yellow")
+    elif not value_ms:
+        line.stylize("bright_black")
+    return line
+
+
+def _learning(record: Record) -> list[tuple[str, str]]:
+    """Names and values of rewards and losses, the most wanted first: a small terminal shows the first twelve."""
+    shown: list[tuple[str, str]] = [
+        ("Return", fixed(number(record, "rollout/ep_rew_mean"), 1)),
+        ("Ep Length", fixed(number(record, "rollout/ep_len_mean"), 1)),
+        ("Eval", fixed(number(record, "eval/mean_reward"), 1)),
+        ("Eval Std", fixed(number(record, "eval/std_reward"), 1)),
+        ("Success", percent(number(record, "rollout/success_rate"), 1.0)),
+        ("Episodes", count(number(record, "rollout/episodes"))),
+    ]
+    for name in ("actor_loss", "critic_loss", "alpha_loss", "ent_coef", "q_mean", "target_q_mean", "entropy"):
+        key = f"train/{name}"
+        shown.append((METRICS[key].row or name, significant(number(record, key))))
+    shown.append(("Updates", count(number(record, "train/n_updates"))))
+    return shown
+
+
+def _rows(pairs: Sequence[tuple[str, str]], width: int) -> Block:
+    """One name and value per line."""
+    return [_pair(name, value, width) for name, value in pairs]
+
+
+def _pairs(pairs: Sequence[tuple[str, str]], width: int) -> Block:
+    """Two names and values per line."""
+    half = (width - 2) // 2
+    rest = width - 2 - half
+    return [
+        Text("  ").join([_pair(*left, half), _pair(*right, rest)])
+        for left, right in zip(pairs[::2], pairs[1::2], strict=True)
+    ]
+
+
+def _pair(name: str, value: str, width: int) -> Text:
+    """Where both do not fit, the name is cut, never the value."""
+    name = name[: max(0, width - len(value) - 1)]
+    return Text(name + value.rjust(width - len(name)), "bright_black" if value == UNKNOWN else "")
+
+
+def _rate_lines(record: Record, width: int) -> Block:
+    """Rates in two lines; in one where they fit."""
+    speeds = [(METRICS[key].row or key, rate(number(record, key))) for key in SPEEDS]
+    speeds[3] = (speeds[3][0], speeds[3][1] + " env steps/s")
+    states = [
+        ("utd", fixed(number(record, "perf/utd"), 2)),
+        ("debt", fixed(number(record, "perf/update_debt"), 1)),
+        ("lag", fixed(number(record, "perf/policy_lag"), 1)),
+        ("age", count(number(record, "perf/sample_age"))),
+        ("replay", f"{count(number(record, 'replay/rows'))} ({percent(number(record, 'replay/fill'), 1.0)})"),
+    ]
+    first, second = _named(speeds), _named(states)
+    joined = Text("   ").join([first, second])
+    return [joined] if joined.cell_len <= width else [first, second]
+
+
+SPEEDS = (
+    "perf/steps_per_sec",
+    "perf/collector_capacity",
+    "perf/learner_capacity",
+    "perf/predicted_steps_per_sec",
+    "perf/updates_per_sec",
+)
+
+
+def _named(pairs: Sequence[tuple[str, str]]) -> Text:
+    return Text("   ").join([Text.assemble((name + " ", "cyan"), (value, "bold")) for name, value in pairs])
+
+
+def _verdict_lines(record: Record, width: int, glyphs: Glyphs, is_roomy: bool) -> Block:
+    """The bottleneck and the first advice; with room, the whole reason and every advice."""
+    label = text(record, "perf/bottleneck") or UNKNOWN
+    reason, advice = text(record, "perf/bottleneck_reason"), text(record, "perf/bottleneck_advice").split("; ")
+    verdict = Text.assemble(("bottleneck ", "cyan"), (label, "bold yellow"))
+    if not is_roomy:
+        return [verdict, Text.assemble(("advice     ", "cyan"), advice[0] or UNKNOWN)]
+    lines = [verdict, Text.assemble(("because    ", "cyan"), reason or UNKNOWN)]
+    lines += [
+        Text.assemble(("advice     " if index == 0 else " " * 11, "cyan"), line) for index, line in enumerate(advice)
+    ]
+    return lines

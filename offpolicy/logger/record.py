@@ -1,0 +1,234 @@
+"""One flat record from two snapshots: what happened between them, in the keys of the metric table."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from offpolicy.logger.table import collector_key, learner_key
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.rates import (
+    Elapsed,
+    Rates,
+    collector_windows,
+    compute_rates,
+    learner_elapsed,
+    num_updates,
+)
+from offpolicy.timing.verdict import Verdict, judge
+from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, Snapshot
+
+Record = dict[str, float | str | None]
+
+NS_PER_MS = 1e6
+PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """What a run is, for its panel and files. `started_unix_s` dates the records: it plus `wall_s`."""
+
+    algo: str
+    env_id: str
+    seed: int
+    mode: str  # collection mode
+    total_timesteps: int
+    device: str = "cpu"
+    num_envs: int = 1
+    started_unix_s: float = 0.0
+    gpu: str | None = None
+
+
+@dataclass(slots=True)
+class EpisodeWindow:
+    """The last 100 finished training episodes, and how many there were."""
+
+    recent: deque[EpisodeRecord] = field(default_factory=lambda: deque(maxlen=100))
+    finished: int = 0
+
+    def add(self, episode: EpisodeRecord) -> None:
+        """Append an episode; the oldest of more than 100 leaves."""
+        self.recent.append(episode)
+        self.finished += 1
+
+
+def build_record(
+    previous: Snapshot | None,
+    current: Snapshot,
+    episodes_window: EpisodeWindow,
+    last_eval: EvalResult | None,
+    mode: str,
+    total_timesteps: int,
+) -> Record:
+    """The record of the window from `previous` (None: the start) to `current`; finite numbers and text only.
+
+    Phases are means per iteration in ms. Keys without data in the window are absent, as are all timing keys when
+    the account is off.
+    """
+    rates = compute_rates(previous, current, mode)
+    record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
+    record |= _phase_keys(previous, current)
+    record |= _rate_keys(rates, previous, current)
+    record |= _verdict_keys(judge_window(previous, current, rates, mode))
+    record |= _rollout_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
+    record |= _level_keys(current)
+    record["time/eta_s"] = _eta_s(current, rates, mode, total_timesteps)
+    return {key: value for key, value in record.items() if _is_known(value)}
+
+
+def _is_known(value: float | str | None) -> bool:
+    return isinstance(value, str) or (value is not None and math.isfinite(value))
+
+
+def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mode: str) -> Verdict | None:
+    """The verdict on the window, or None when timing is off."""
+    learner, collector = learner_elapsed(previous, current), _collectors_elapsed(previous, current)
+    if learner is None or collector is None:
+        return None
+    return judge(learner.phases_ns, collector.phases_ns, rates, mode)
+
+
+def _collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
+    """All collectors' windows added up; None when timing is off."""
+    windows = [window.elapsed for window in collector_windows(previous, current) if window.elapsed is not None]
+    if not windows:
+        return None
+    return Elapsed(
+        sum(window.wall_ns for window in windows),
+        sum(window.warmup_ns for window in windows),
+        sum(window.iterations for window in windows),
+        {phase: sum(window.phases_ns.get(phase, 0) for window in windows) for phase in CollectorPhase},
+        sum(window.cpu_ns for window in windows),
+    )
+
+
+def _phase_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+    learner, collector = learner_elapsed(previous, current), _collectors_elapsed(previous, current)
+    record: Record = {}
+    if learner is not None:
+        record["cpu/learner_pct"] = _cpu_pct(learner)
+    if collector is not None:
+        record["cpu/collector_pct"] = _cpu_pct(collector)
+    if learner is not None and learner.iterations > 0:
+        record |= {learner_key(phase): _mean_ms(learner, phase) for phase in LearnerPhase}
+        record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
+        record["perf/learner_pipeline_ms"] = sum(_mean_ms(learner, phase) for phase in PIPELINE)
+    if collector is not None and collector.iterations > 0:
+        record |= {collector_key(phase): _mean_ms(collector, phase) for phase in CollectorPhase}
+        record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
+    return record
+
+
+def _mean_ms(window: Elapsed, phase: str) -> float:
+    """Mean per iteration; a phase that never opened is 0, not absent: its row stays."""
+    return window.phases_ns.get(phase, 0) / window.iterations / NS_PER_MS
+
+
+def _cpu_pct(window: Elapsed) -> float | None:
+    total_ns = window.wall_ns + window.warmup_ns
+    return 100.0 * window.cpu_ns / total_ns if total_ns > 0 else None
+
+
+def _rate_keys(rates: Rates, previous: Snapshot | None, current: Snapshot) -> Record:
+    return {
+        "perf/steps_per_sec": rates.steps_per_sec,
+        "perf/updates_per_sec": rates.updates_per_sec,
+        "perf/collector_capacity": rates.collector_capacity,
+        "perf/learner_capacity": rates.learner_capacity,
+        "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
+        "perf/utd": rates.utd,
+        "perf/update_debt": current.update_debt,
+        "perf/policy_lag": _policy_lag(previous, current),
+        "perf/sample_age": _sample_age(previous, current),
+    }
+
+
+def _policy_lag(previous: Snapshot | None, current: Snapshot) -> float | None:
+    before = previous.collectors if previous is not None else ()
+    steps = sum(c.policy_steps for c in current.collectors) - sum(c.policy_steps for c in before)
+    lag = sum(c.policy_lag_sum for c in current.collectors) - sum(c.policy_lag_sum for c in before)
+    return lag / steps if steps > 0 else None
+
+
+def _sample_age(previous: Snapshot | None, current: Snapshot) -> float | None:
+    before = previous.learners if previous is not None else ()
+    samples = sum(rank.samples for rank in current.learners) - sum(rank.samples for rank in before)
+    age = sum(rank.sample_age_sum for rank in current.learners) - sum(rank.sample_age_sum for rank in before)
+    return age / samples if samples > 0 else None
+
+
+def _verdict_keys(verdict: Verdict | None) -> Record:
+    if verdict is None:
+        return {}
+    record: Record = {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
+    if verdict.advice:
+        record["perf/bottleneck_advice"] = "; ".join(verdict.advice)
+    return record
+
+
+def _rollout_keys(window: EpisodeWindow) -> Record:
+    record: Record = {"rollout/episodes": window.finished}
+    if window.recent:
+        record["rollout/ep_rew_mean"] = _mean([episode.ep_return for episode in window.recent])
+        record["rollout/ep_len_mean"] = _mean([episode.ep_length for episode in window.recent])
+        record["rollout/success_rate"] = _mean([e.success for e in window.recent if not math.isnan(e.success)])
+    return record
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _eval_keys(result: EvalResult | None) -> Record:
+    if result is None:
+        return {}
+    return {
+        "eval/mean_reward": result.mean_reward,
+        "eval/std_reward": result.std_reward,
+        "eval/mean_ep_length": result.mean_length,
+        "eval/env_steps": result.env_steps,
+    }
+
+
+def _train_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+    """Means of the learner's metrics over the window, of rank 0."""
+    if not current.learners:
+        return {}
+    before = previous.learners[0].metrics if previous is not None and previous.learners else None
+    means = metric_means(before, current.learners[0].metrics)
+    record: Record = {f"train/{name}": value for name, value in means.items()}
+    record["train/n_updates"] = num_updates(current)
+    return record
+
+
+def metric_means(previous: MetricTotals | None, current: MetricTotals) -> Mapping[str, float | None]:
+    """Mean of each metric between two cumulative readings, joined by name; None where nothing was counted."""
+    before = {} if previous is None else _by_name(previous)
+    means: dict[str, float | None] = {}
+    for name, (total, count) in _by_name(current).items():
+        total_before, count_before = before.get(name, (0.0, 0.0))
+        means[name] = (total - total_before) / (count - count_before) if count > count_before else None
+    return means
+
+
+def _by_name(totals: MetricTotals) -> dict[str, tuple[float, float]]:
+    pairs = zip(totals.sums, totals.counts, strict=True)
+    return {name: (float(total), float(count)) for name, (total, count) in zip(totals.names, pairs, strict=True)}
+
+
+def _level_keys(current: Snapshot) -> Record:
+    return {
+        "time/total_timesteps": current.env_steps,
+        "time/elapsed_s": current.wall_s,
+        "replay/rows": current.replay_rows,
+        "replay/fill": current.replay_rows / current.replay_capacity if current.replay_capacity > 0 else None,
+    }
+
+
+def _eta_s(current: Snapshot, window: Rates, mode: str, total_timesteps: int) -> float | None:
+    """Seconds left at the mean rate since the warm-up, evaluations included; at the window's when timing is off."""
+    is_timed = any(totals.account is not None and totals.account.wall_ns > 0 for totals in current.collectors)
+    rate = compute_rates(None, current, mode).steps_per_sec if is_timed else window.steps_per_sec
+    return max(0, total_timesteps - current.env_steps) / rate if rate else None

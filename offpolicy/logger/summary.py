@@ -1,0 +1,152 @@
+"""`summary.json`: how the run ended, what it reached, where its time went; and the table that says so at the end."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from offpolicy.logger.record import judge_window
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.rates import NS_PER_S, Rates, compute_rates, num_updates
+from offpolicy.timing.verdict import WARMING_UP, Verdict
+from offpolicy.types import Account, EvalResult, Snapshot
+
+WARMUP = "warmup"
+PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
+CPU_INFO = Path("/proc/cpuinfo")
+UNTIMED = Verdict("unknown", "", "timing.enabled=false: no time was measured", ())
+UNBEGUN = Verdict(WARMING_UP, "", "the run ended before its first update was timed", ())
+
+
+def build_summary(
+    final: Snapshot,
+    *,
+    status: str,
+    exit_code: int,
+    reason: str,
+    last_eval: EvalResult | None,
+    mode: str,
+    baseline: Snapshot | None = None,
+    gpu: str | None = None,
+) -> dict[str, Any]:  # Any: the nested mapping of summary.json
+    """The mapping of `summary.json`. `baseline` is what the counters held when this process started (a resume)."""
+    rates = compute_rates(baseline, final, mode)
+    learner = final.learners[0].account if final.learners else None
+    return {
+        "status": status,
+        "exit_code": exit_code,
+        "reason": reason,
+        "env_steps": final.env_steps,
+        "updates": num_updates(final),
+        "wall_s": final.wall_s,
+        "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
+        "eval": _eval_section(last_eval),
+        "timing": _timing_section(final),
+        "rates": _rates_section(rates),
+        "bottleneck": _bottleneck_section(_verdict(baseline, final, rates, mode)),
+        "versions": versions(),
+        "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": gpu},
+    }
+
+
+def _eval_section(result: EvalResult | None) -> dict[str, float | None]:
+    if result is None:
+        return {"mean_reward": None, "std_reward": None, "episodes": 0}
+    return {
+        "mean_reward": _finite(result.mean_reward),
+        "std_reward": _finite(result.std_reward),
+        "episodes": result.episodes,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _timing_section(final: Snapshot) -> dict[str, Any]:  # Any: nested mapping
+    learner = final.learners[0].account if final.learners else None
+    collectors = [_account_section(totals.account, tuple(CollectorPhase)) for totals in final.collectors]
+    section = {
+        "learner": _account_section(learner, tuple(LearnerPhase)),
+        "collector": collectors[0] if collectors else None,
+    }
+    return section | ({"collectors": collectors} if len(collectors) > 1 else {})
+
+
+def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
+    """Wall, phases and residual in seconds, warm-up included as a bucket: they sum to the wall in nanoseconds."""
+    if account is None:
+        return None
+    buckets = {str(phase): account.phases_ns.get(phase, 0) for phase in phases if phase != LearnerPhase.OTHER}
+    buckets[WARMUP] = account.warmup_ns
+    wall_ns = account.wall_ns + account.warmup_ns
+    return {
+        "wall_s": wall_ns / NS_PER_S,
+        "phases_s": {name: ns / NS_PER_S for name, ns in buckets.items()},
+        "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
+    }
+
+
+def _rates_section(rates: Rates) -> dict[str, float | None]:
+    return {
+        "steps_per_sec": rates.steps_per_sec,
+        "collector_capacity": rates.collector_capacity,
+        "learner_capacity": rates.learner_capacity,
+        "predicted_steps_per_sec": rates.predicted_steps_per_sec,
+        "utd": rates.utd,
+    }
+
+
+def _verdict(baseline: Snapshot | None, final: Snapshot, rates: Rates, mode: str) -> Verdict:
+    verdict = judge_window(baseline, final, rates, mode)
+    if verdict is not None:
+        return verdict if verdict.verdict != WARMING_UP else UNBEGUN
+    return UNTIMED if final.learners and final.collectors else UNBEGUN
+
+
+def _bottleneck_section(verdict: Verdict) -> dict[str, Any]:  # Any: text and a list
+    return {
+        "verdict": verdict.verdict,
+        "phase": verdict.phase,
+        "reason": verdict.reason,
+        "advice": list(verdict.advice),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Installed versions of what decides results; None for what is not installed."""
+    return {package: _version(package) for package in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel knows it, or 'unknown'."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown"
+
+
+def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping
+    """Replace `path` at once and durably: a reader sees the old file or the new one. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w") as file:
+        file.write(json.dumps(mapping, indent=2, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

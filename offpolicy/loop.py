@@ -1,0 +1,78 @@
+"""THE learner loop: every runner and every algorithm trains through these lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offpolicy.protocols import BatchSource, Fence, Periodic, Publisher, StopSignal, Trainable, World
+from offpolicy.timing.ledger import TimeAccount
+from offpolicy.timing.phases import LearnerPhase as Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a learner process is made of; a runner chooses the concrete parts."""
+
+    source: BatchSource
+    learner: Trainable
+    fence: Fence
+    publisher: Publisher
+    evaluator: Periodic
+    checkpointer: Periodic
+    reporter: Periodic
+    world: World
+    stop: StopSignal
+    ledger: TimeAccount
+
+
+def train(parts: Parts) -> bool:
+    """Learn until the budget is spent (True) or the supervisor asks to stop (False).
+
+    Every nanosecond of this thread lands in one phase or in `other`; what comes before the first batch is warm-up.
+    """
+    phase = parts.ledger.phase
+    parts.source.release()
+    with phase(Phase.COLLECTOR_WAIT):
+        parts.source.wait_ready()
+    parts.ledger.end_warmup()
+    while True:
+        with phase(Phase.COLLECTOR_WAIT):
+            parts.source.wait_ready()
+        with phase(Phase.RANK_BARRIER):
+            is_stopping = parts.world.any(parts.stop.is_stopping)
+        if is_stopping or parts.source.is_exhausted():
+            break
+        with phase(Phase.REPLAY_BATCH_WAIT):
+            parts.source.wait_batch()
+        with phase(Phase.REPLAY_SAMPLE):
+            rows = parts.source.sample()
+        with phase(Phase.H2D):
+            batches = parts.source.to_device(rows)
+        with phase(Phase.TRAIN):
+            parts.learner.update(batches)
+            parts.fence.wait()  # publishing would have to wait anyway; here the time lands on its cause
+        with phase(Phase.WEIGHT_PUBLISH):
+            parts.publisher.publish()
+        with phase(Phase.EVALUATION):
+            parts.evaluator.run_if_due()
+        # Before the release: in `alternate` mode the collector stands still, so the snapshot is exactly this boundary.
+        with phase(Phase.CHECKPOINT):
+            parts.checkpointer.run_if_due()
+        with phase(Phase.SYNC_COORDINATION):
+            parts.source.release()
+        with phase(Phase.LOG):
+            parts.reporter.run_if_due()
+        parts.ledger.close()
+    finish(parts, is_complete=not is_stopping)
+    return not is_stopping
+
+
+def finish(parts: Parts, *, is_complete: bool) -> None:
+    """The last evaluation, checkpoint and report, in their phases."""
+    phase = parts.ledger.phase
+    with phase(Phase.EVALUATION):
+        parts.evaluator.run_last(is_complete=is_complete)
+    with phase(Phase.CHECKPOINT):
+        parts.checkpointer.run_last(is_complete=is_complete)
+    with phase(Phase.LOG):
+        parts.reporter.run_last(is_complete=is_complete)

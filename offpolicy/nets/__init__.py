@@ -1,0 +1,1 @@
+"""Networks: shapes in, shapes out; they know no algorithm, no replay and no clock."""

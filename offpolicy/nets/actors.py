@@ -1,0 +1,92 @@
+"""Actors: observations [B, O] to actions [B, A] in the [-1, 1] space, for acting and for learning.
+
+`act` is deterministic, `explore` adds the algorithm's own noise from the caller's generator; neither keeps state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from offpolicy.nets.mlp import mlp
+
+LOG_STD_MIN = -20.0
+LOG_STD_MAX = 2.0
+_LOG_DENSITY_CONSTANT = 0.5 * math.log(2.0 * math.pi) + 2.0 * math.log(2.0)
+
+
+def squashed_gaussian_log_prob(pre_tanh: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density of tanh(u), u ~ N(mean, std), in the [-1, 1] space, SAC (arXiv:1812.05905) appendix C. [B, A] -> [B].
+
+    `noise` is (u - mean) / std. log(1 - tanh(u)^2) is written 2 (log 2 - u - softplus(-2u)): exact in float32 for
+    every u, where log(1 - a^2 + 1e-6) has a floor that corrupts the temperature as soon as |u| > 7.
+    """
+    per_dim = 0.5 * noise.square() + log_std - 2.0 * (pre_tanh + functional.softplus(-2.0 * pre_tanh))
+    return -per_dim.sum(dim=-1) - _LOG_DENSITY_CONSTANT * pre_tanh.shape[-1]
+
+
+class SquashedGaussianActor(nn.Module):
+    """SAC's policy: a = tanh(u), u ~ N(mean(s), std(s)), diagonal, log std clamped to [-20, 2]."""
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden_dims: Sequence[int], activation: str) -> None:
+        super().__init__()
+        self.body = mlp(obs_dim, hidden_dims, 2 * action_dim, activation)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, O] -> mean [B, A] and log std [B, A] before the squashing."""
+        mean, log_std = self.body(obs).chunk(2, dim=-1)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+    def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A reparameterised action [B, A] and its log-probability [B], from the kept pre-tanh sample."""
+        pre_tanh, noise, log_std = self._draw(obs, generator)
+        return pre_tanh.tanh(), squashed_gaussian_log_prob(pre_tanh, noise, log_std)
+
+    def act(self, obs: Tensor) -> Tensor:
+        """The squashed mean. [B, O] -> [B, A]."""
+        mean, _ = self.forward(obs)
+        return mean.tanh()
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """A sample of the policy. [B, O] -> [B, A]."""
+        pre_tanh, _, _ = self._draw(obs, generator)
+        return pre_tanh.tanh()
+
+    def _draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """The pre-tanh sample, the unit noise behind it and the log std, each [B, A]."""
+        mean, log_std = self.forward(obs)
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        return torch.addcmul(mean, log_std.exp(), noise), noise, log_std
+
+
+class DeterministicActor(nn.Module):
+    """TD3's policy: a = tanh(net(s)); explores with Gaussian noise of std `exploration_noise`."""
+
+    def __init__(
+        self, obs_dim: int, action_dim: int, hidden_dims: Sequence[int], activation: str, exploration_noise: float
+    ) -> None:
+        super().__init__()
+        self.body = mlp(obs_dim, hidden_dims, action_dim, activation)
+        self.exploration_noise = exploration_noise
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, O] -> [B, A]."""
+        action: Tensor = self.body(obs)
+        return action.tanh()
+
+    def act(self, obs: Tensor) -> Tensor:
+        """[B, O] -> [B, A]."""
+        return self.forward(obs)
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """The action plus noise drawn per row and per dimension, clipped to [-1, 1]. [B, O] -> [B, A]."""
+        action = self.forward(obs)
+        noise = torch.randn(action.shape, generator=generator, device=action.device)
+        return (action + self.exploration_noise * noise).clamp(-1.0, 1.0)
+
+
+Actor = SquashedGaussianActor | DeterministicActor

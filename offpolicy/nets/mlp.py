@@ -1,0 +1,33 @@
+"""Multi-layer perceptrons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import nn
+
+# In-place ReLU: its backward needs only its result, and the linear layer before it only its own input.
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
+    "relu": lambda: nn.ReLU(inplace=True),
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
+
+def mlp(
+    input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation: str, layer_norm: bool = False
+) -> nn.Sequential:
+    """Linear, [layer norm], activation for every hidden layer, then a linear output: [..., input] -> [..., output].
+
+    Weights have torch's default initialisation, drawn from the global CPU generator. Raises `KeyError` for an
+    activation that is not in `ACTIVATIONS`.
+    """
+    layers: list[nn.Module] = []
+    for in_dim, out_dim in zip((input_dim, *hidden_dims), hidden_dims, strict=False):
+        layers.append(nn.Linear(in_dim, out_dim))
+        if layer_norm:
+            layers.append(nn.LayerNorm(out_dim))
+        layers.append(ACTIVATIONS[activation]())
+    layers.append(nn.Linear(hidden_dims[-1], output_dim))
+    return nn.Sequential(*layers)

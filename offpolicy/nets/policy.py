@@ -1,0 +1,91 @@
+"""The policy as collectors, evaluation and export see it, and its transport as one flat float32 block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from offpolicy.config import AlgoConfig
+from offpolicy.nets.actors import Actor, DeterministicActor, SquashedGaussianActor
+from offpolicy.nets.normalizer import ObsNormalizer
+from offpolicy.types import Float32, SpaceSpec
+
+
+class Policy(nn.Module):
+    """An optional observation normaliser and an actor: raw observations in, actions in [-1, 1] out."""
+
+    def __init__(self, actor: Actor, normalizer: ObsNormalizer | None) -> None:
+        super().__init__()
+        self.actor = actor
+        self.normalizer = normalizer
+
+    @torch.no_grad()
+    def act(self, obs: Tensor) -> Tensor:
+        """The deterministic action. [B, O] -> [B, A]."""
+        return self.actor.act(self.normalize(obs))
+
+    @torch.no_grad()
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """An action with exploration noise from `generator`, which lives on the policy's device. [B, O] -> [B, A]."""
+        return self.actor.explore(self.normalize(obs), generator)
+
+    def normalize(self, obs: Tensor) -> Tensor:
+        """What the networks see of raw observations. [B, O] -> [B, O]."""
+        return obs if self.normalizer is None else self.normalizer.forward(obs)
+
+
+def _squashed_gaussian(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
+    return SquashedGaussianActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation)
+
+
+def _deterministic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
+    return DeterministicActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.exploration_noise)
+
+
+_ACTORS: Mapping[str, Callable[[AlgoConfig, SpaceSpec], Actor]] = {"sac": _squashed_gaussian, "td3": _deterministic}
+
+
+def make_policy(algo: AlgoConfig, spec: SpaceSpec) -> Policy:
+    """The policy of `algo` on the CPU, initialised from torch's global CPU generator."""
+    normalizer = ObsNormalizer(spec.obs_dim) if algo.normalize_obs else None
+    return Policy(_ACTORS[algo.name](algo, spec), normalizer)
+
+
+def flat_size(policy: Policy) -> int:
+    """Numbers in the flat block."""
+    return sum(tensor.numel() for tensor in _acting_tensors(policy))
+
+
+def flatten_into(policy: Policy, out: Float32) -> None:
+    """Write everything `policy` needs to act into out [flat_size] float32, with one device-to-host copy.
+
+    The block holds the actor's parameters, then the normaliser's mean and variance rounded to float32, which is how
+    `ObsNormalizer` uses them: a policy loaded from the block acts bit for bit like this one. The normaliser's count
+    stays behind: it is needed only to update the statistics, which only the learner does.
+    """
+    if out.shape != (flat_size(policy),):
+        raise ValueError(f"out has shape {out.shape}, expected ({flat_size(policy)},)")
+    blocks = [tensor.reshape(-1).float() for tensor in _acting_tensors(policy)]
+    host = torch.from_numpy(out)
+    if blocks[0].device.type == "cpu":
+        torch.cat(blocks, out=host)
+    else:
+        host.copy_(torch.cat(blocks))
+
+
+def load_flat(policy: Policy, flat: Float32) -> None:
+    """Take over the block written by `flatten_into` [flat_size], with one host-to-device copy."""
+    tensors = _acting_tensors(policy)
+    if flat.shape != (flat_size(policy),):
+        raise ValueError(f"flat has shape {flat.shape}, expected ({flat_size(policy)},)")
+    block = torch.from_numpy(flat).to(tensors[0].device)
+    pieces = torch.split(block, [tensor.numel() for tensor in tensors])
+    torch._foreach_copy_(tensors, [piece.view_as(tensor) for piece, tensor in zip(pieces, tensors, strict=True)])
+
+
+def _acting_tensors(policy: Policy) -> list[Tensor]:
+    """The tensors of the flat block, in its order."""
+    tensors = [parameter.detach() for parameter in policy.actor.parameters()]
+    return tensors if policy.normalizer is None else [*tensors, policy.normalizer.mean, policy.normalizer.var]

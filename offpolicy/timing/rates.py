@@ -1,0 +1,170 @@
+"""Rates from cumulative counters: what ran, what each side could do alone, and what the two should do together.
+
+Every function is pure and subtracts two cumulative readings; nothing is smoothed. `None` means that the window
+holds no data for the rate, which is not the same as zero. Windows are the accounts' own steady time, because a
+counter and the wall it is divided by must come from the same report; without accounts, the supervisor's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
+from offpolicy.types import Account, CollectorTotals, Snapshot
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The rates of one window; None where the window holds no data."""
+
+    steps_per_sec: float | None  # thru: env steps per second of wall
+    updates_per_sec: float | None
+    collector_capacity: float | None  # I: env steps per active second, summed over collectors
+    learner_active_s: float | None  # active seconds per update
+    learner_capacity: float | None  # T: env steps per second that the learner could absorb
+    utd: float | None  # updates per env step, achieved
+    predicted_steps_per_sec: float | None  # from I, T and the collection mode
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """The difference of two accounts of one clock."""
+
+    wall_ns: int
+    warmup_ns: int
+    iterations: int
+    phases_ns: Mapping[str, int]
+    cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorWindow:
+    """What one collector did between two readings; `elapsed` is None when timing is off."""
+
+    elapsed: Elapsed | None
+    env_steps: float  # of the whole window
+    steady_steps: float  # those that belong to `elapsed.wall_ns`; the whole window's when timing is off
+
+
+def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None:
+    """`current - previous`; a missing `previous` counts as the start of the clock, a missing `current` is None."""
+    if current is None:
+        return None
+    if previous is None:
+        return Elapsed(current.wall_ns, current.warmup_ns, current.iterations, current.phases_ns, current.cpu_ns)
+    return Elapsed(
+        current.wall_ns - previous.wall_ns,
+        current.warmup_ns - previous.warmup_ns,
+        current.iterations - previous.iterations,
+        {name: ns - previous.phases_ns.get(name, 0) for name, ns in current.phases_ns.items()},
+        current.cpu_ns - previous.cpu_ns,
+    )
+
+
+def learner_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
+    """The window of rank 0, whose clock stands for the learner side."""
+    if not current.learners:
+        return None
+    before = previous.learners[0].account if previous is not None and previous.learners else None
+    return elapsed(before, current.learners[0].account)
+
+
+def collector_windows(previous: Snapshot | None, current: Snapshot) -> tuple[CollectorWindow, ...]:
+    """One window per collector, in their order."""
+    before = previous.collectors if previous is not None else ()
+    return tuple(
+        _collector_window(before[index] if index < len(before) else None, totals)
+        for index, totals in enumerate(current.collectors)
+    )
+
+
+def _collector_window(previous: CollectorTotals | None, current: CollectorTotals) -> CollectorWindow:
+    account_before = previous.account if previous is not None else None
+    window = elapsed(account_before, current.account)
+    env_steps = current.env_steps - (previous.env_steps if previous is not None else 0)
+    vector_steps = current.vector_steps - (previous.vector_steps if previous is not None else 0)
+    has_warmup = window is not None and (account_before is None or account_before.iterations == 0)
+    if not has_warmup or window is None or vector_steps <= 0:
+        return CollectorWindow(window, env_steps, env_steps)
+    # The warm-up's random steps are in the counter but not in the account: divided by steady time they would
+    # overstate every rate of the window in which the warm-up ends.
+    return CollectorWindow(window, env_steps, env_steps * min(1.0, window.iterations / vector_steps))
+
+
+def collector_active_ns(phases_ns: Mapping[str, int]) -> int:
+    """The collector's own work: every phase but its wait for the learner."""
+    return sum(ns for name, ns in phases_ns.items() if name != CollectorPhase.LEARNER_WAIT)
+
+
+def learner_active_ns(phases_ns: Mapping[str, int]) -> int:
+    """The learner's work on updates: neither waits nor evaluation and checkpoints."""
+    return sum(ns for name, ns in phases_ns.items() if name not in LEARNER_WAITS and name not in LEARNER_PERIODIC)
+
+
+def predict_steps_per_sec(collector: float | None, learner: float | None, mode: str) -> float | None:
+    """Env steps per second of the two sides together: turns add up (alternate), overlapped work is bound by the slower.
+
+    `collector` and `learner` are I and T. Raises KeyError on an unknown mode.
+    """
+    if not collector or not learner:
+        return None
+    predictions = {"overlap": min(collector, learner), "alternate": _in_turns(collector, learner)}
+    return predictions["overlap" if mode == "free" else mode]
+
+
+def _in_turns(collector: float, learner: float) -> float:
+    return 1.0 / (1.0 / collector + 1.0 / learner)
+
+
+def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str) -> Rates:
+    """The rates between two snapshots; `previous` None is the start of the counters and of the clocks."""
+    collectors = collector_windows(previous, current)
+    learner = learner_elapsed(previous, current)
+    updates = num_updates(current) - (num_updates(previous) if previous is not None else 0)
+    wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
+    utd = _ratio(updates, sum(window.steady_steps for window in collectors))
+    active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, updates) if learner is not None else None
+    capacity = _collector_capacity(collectors)
+    absorbed = 1.0 / (active_s * utd) if active_s and utd else None
+    return Rates(
+        steps_per_sec=_steps_per_sec(collectors, wall_s),
+        updates_per_sec=_ratio(updates, learner.wall_ns / NS_PER_S if learner is not None else wall_s),
+        collector_capacity=capacity,
+        learner_active_s=active_s,
+        learner_capacity=absorbed,
+        utd=utd,
+        predicted_steps_per_sec=predict_steps_per_sec(capacity, absorbed, mode),
+    )
+
+
+def num_updates(snapshot: Snapshot) -> int:
+    """Updates of the shared networks: ranks update together, so rank 0 counts for all."""
+    return snapshot.learners[0].updates if snapshot.learners else 0
+
+
+def _steps_per_sec(collectors: tuple[CollectorWindow, ...], wall_s: float) -> float | None:
+    """Summed over collectors, each on its own clock. A window of warm-up only, or timing off: the supervisor's clock."""
+    steady = [
+        (window.steady_steps, window.elapsed.wall_ns)
+        for window in collectors
+        if window.elapsed is not None and window.elapsed.wall_ns > 0
+    ]
+    if not steady:
+        return _ratio(sum(window.env_steps for window in collectors), wall_s)
+    return sum(steps * NS_PER_S / wall_ns for steps, wall_ns in steady) or None
+
+
+def _collector_capacity(collectors: tuple[CollectorWindow, ...]) -> float | None:
+    total = 0.0
+    for window in collectors:
+        active_ns = collector_active_ns(window.elapsed.phases_ns) if window.elapsed is not None else 0
+        total += window.steady_steps * NS_PER_S / active_ns if active_ns > 0 else 0.0
+    return total or None
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    """None where either side saw nothing: no rate is known, and zero would be a claim."""
+    return numerator / denominator if numerator > 0 and denominator > 0 else None

@@ -1,0 +1,1 @@
+"""Composition roots: each topology is wired here, in one short file, and nothing imports this package."""

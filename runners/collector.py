@@ -1,0 +1,109 @@
+"""The collector process of every runner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from offpolicy.checkpoint import CheckpointStore
+from offpolicy.collect.collector import CollectorParts, Progress, ReportDesk, collect
+from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
+from offpolicy.collect.policy import CollectorPolicy
+from offpolicy.collect.snapshot import CollectorSnapshot
+from offpolicy.collect.writers import BadRowError, ReplayWriter
+from offpolicy.data.ring import Ring
+from offpolicy.envs.vector import make_vector
+from offpolicy.errors import NumericsError
+from offpolicy.ipc.child import ChildContext
+from offpolicy.ipc.control import ControlPage, Word
+from offpolicy.ipc.gate import CollectorGate
+from offpolicy.ipc.mailbox import Mailbox
+from offpolicy.nets.policy import flat_size, make_policy
+from offpolicy.seeding import env_seed
+from offpolicy.timing.clock import process_birth_ns
+from offpolicy.timing.ledger import make_ledger
+from offpolicy.timing.phases import CollectorPhase
+
+from . import wiring
+
+
+def main(context: ChildContext) -> None:
+    """Entry point of the process."""
+    job = wiring.Assignment.of(context)
+    ledger = make_ledger(CollectorPhase, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns())
+    torch.set_num_threads(wiring.thread_budget(job.cfg)["collector"])
+    env = make_vector(job.cfg.env)
+    progress = Progress(obs=env.reset(env_seed(job.cfg.seed, "collector", context.index)))
+    tracker = EpisodeTracker(env.num_envs)
+    policy = _policy(context, job)
+    writer = _writer(context, job)
+    snapshot = CollectorSnapshot(env, policy, writer, tracker)
+    if job.checkpoint is not None:
+        _resume(context, job, snapshot, progress)
+    control = ControlPage(context.block("control"))
+    control.set(Word.ENV_STEPS, progress.env_steps)
+    context.send("hello", **{name: getattr(progress, name) for name in wiring.COLLECTOR_COUNTERS})
+    reports = wiring.collector_reports(context.block("collector_report"))
+    parts = CollectorParts(
+        env=env,
+        policy=policy,
+        writer=writer,
+        gate=CollectorGate(control, context.bell("collector_bell"), context.bell("learner_bell")),
+        desk=ReportDesk(control, reports, Ring(context.block("episodes"), EPISODE_COLUMNS, np.float64), tracker),
+        progress=progress,
+        ledger=ledger,
+        take_snapshot=lambda: snapshot.save(Path(job.run_dir) / wiring.SNAPSHOT_DIR, progress),
+    )
+    try:
+        collect(parts)
+    except BadRowError as error:
+        raise _dumped(job, parts, error) from None
+    finally:
+        env.close()
+
+
+def _policy(context: ChildContext, job: wiring.Assignment) -> CollectorPolicy:
+    policy = make_policy(job.cfg.algo, job.spec)
+    return CollectorPolicy(
+        policy,
+        Mailbox(context.block("weights"), 4 * flat_size(policy)),
+        action_dim=job.spec.action_dim,
+        warmup_steps=job.cfg.algo.learning_starts,
+        seed=job.cfg.seed,
+    )
+
+
+def _writer(context: ChildContext, job: wiring.Assignment) -> ReplayWriter:
+    layout = wiring.row_layout(job.spec)
+    ring = Ring(context.block("replay"), layout.width, np.float32)
+    algo = job.cfg.algo
+    return ReplayWriter(ring, layout, gamma=algo.gamma, n_step=algo.n_step, num_envs=job.cfg.env.num_envs)
+
+
+def _resume(
+    context: ChildContext, job: wiring.Assignment, snapshot: CollectorSnapshot, progress: Progress
+) -> None:
+    """Continue from the checkpoint: replay rows first, then the environments and streams."""
+    checkpoint = CheckpointStore(Path(job.run_dir) / "checkpoints").at(int(job.checkpoint or 0))
+    state = checkpoint.json("state")
+    progress.env_steps = state["env_steps"]
+    layout = wiring.row_layout(job.spec)
+    if checkpoint.has("replay.f32"):
+        ring = Ring(context.block("replay"), layout.width, np.float32)
+        ring.restore(state["replay_first"], checkpoint.rows("replay", layout.width))
+    why_not = snapshot.restore(checkpoint, progress)
+    if why_not is not None:
+        context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew")
+
+
+def _dumped(job: wiring.Assignment, parts: CollectorParts, error: BadRowError) -> NumericsError:
+    """Write the bad transition beside the run's records and say where."""
+    env_steps, step = parts.progress.env_steps, int(parts.desk.tracker.ep_length[error.env_index])
+    path = Path(job.run_dir) / f"bad-row-{env_steps}.json"
+    facts = {"env_index": error.env_index, "env_steps": env_steps, "episode_step": step, "seed": job.cfg.seed}
+    path.write_text(json.dumps({**facts, **error.row}))
+    return NumericsError(f"{error} at env step {env_steps}, episode step {step}, seed {job.cfg.seed}; see {path}")
+

@@ -1,0 +1,134 @@
+"""What the supervisor does ten times a second: read the shared counters, feed the logger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from offpolicy.collect.episodes import unpack_episodes
+from offpolicy.config import RunConfig
+from offpolicy.data.pace import Pace
+from offpolicy.ipc.control import Word
+from offpolicy.ipc.reports import LearnerReports
+from offpolicy.ipc.supervisor import Child
+from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.timing.clock import Every, Stopwatch
+from offpolicy.types import CollectorTotals, EvalResult, LearnerTotals, MetricTotals, Snapshot
+
+from . import wiring
+
+LATE_S = 2.0  # a report not there by then is done without: its sender is in a long step
+
+
+class Monitor:
+    """Reads, never writes, what the children publish; asks for a report at every log interval."""
+
+    def __init__(
+        self, cfg: RunConfig, shared: wiring.SharedMemory, logger: OffPolicyLogger, watch: Stopwatch
+    ) -> None:
+        self._cfg, self._shared, self._logger, self._watch = cfg, shared, logger, watch
+        self._due = Every(watch, cfg.log.every_s)
+        self._asked_s: float | None = None
+        self._seen_reports = 0
+        self._episode = 0
+        self._hellos: dict[str, Mapping[str, Any]] = {}
+        self._learner: LearnerReports | None = None
+        self._pace: Pace = wiring.make_pace(cfg, start=wiring.first_learning_step(cfg), start_updates=0)
+        self.last_eval: EvalResult | None = None
+        self.is_complete = False
+        self.saved_steps: list[int] = []
+
+    def on_message(self, child: Child, message: Mapping[str, Any]) -> None:
+        """Take a message of a child."""
+        match message["kind"]:
+            case "hello":
+                self._hellos[child.role] = message
+                if child.role == "learner":
+                    self._meet_learner(child, message)
+                if len(self._hellos) == 2:  # noqa: PLR2004  # learner and collector
+                    self._logger.start_from(self._baseline())
+            case "eval":
+                fields = {name: message[name] for name in EvalResult._fields}
+                self.last_eval = EvalResult(**fields)
+                self._logger.log_eval(self.last_eval)
+            case "checkpoint":
+                self.saved_steps.append(message["env_steps"])
+            case "warning":
+                self._logger.message(f"warning: {message['text']}")
+            case "done":
+                self.is_complete = bool(message["is_complete"])
+
+    def _meet_learner(self, child: Child, message: Mapping[str, Any]) -> None:
+        self._learner = self._shared.learner_reports(message["metrics"])
+        env_steps, updates = message["start"]
+        self._pace = wiring.make_pace(self._cfg, start=env_steps, start_updates=updates)
+        self._logger.message(f"learner: {message['device']}, {message['threads']} threads, pid {child.process.pid}")
+
+    def _baseline(self) -> Snapshot:
+        """What the counters held before this process: zero, or the checkpoint's."""
+        learner, collector = self._hellos["learner"], self._hellos["collector"]
+        metrics = MetricTotals(tuple(learner["metrics"]), np.array(learner["sums"]), np.array(learner["counts"]))
+        counters = {name: collector[name] for name in wiring.COLLECTOR_COUNTERS}
+        return Snapshot(
+            wall_s=0.0,
+            env_steps=collector["env_steps"],
+            iteration=0,
+            learners=(LearnerTotals(None, learner["updates"], 0, 0.0, metrics),),
+            collectors=(CollectorTotals(None, **counters),),
+            replay_rows=0,
+            replay_capacity=self._shared.replay.capacity,
+            update_debt=0.0,
+        )
+
+    def on_tick(self) -> None:
+        """Drain the episodes, and log when a report asked for has come."""
+        self.drain_episodes()
+        if self._asked_s is None and self._due.is_due():
+            self._shared.control.bump(Word.REPORT_REQUEST)
+            self._asked_s = self._watch.elapsed_s()
+        if self._asked_s is not None and (self._has_reported() or self._watch.elapsed_s() - self._asked_s > LATE_S):
+            self._asked_s = None
+            self._log()
+
+    def snapshot(self) -> Snapshot:
+        """The newest counters of everybody."""
+        control = self._shared.control
+        learner = self._learner.read() if self._learner else None
+        collector = self._shared.collector_reports.read()
+        env_steps, updates = control.get(Word.ENV_STEPS), control.get(Word.UPDATES)
+        ring = self._shared.replay
+        return Snapshot(
+            wall_s=self._watch.elapsed_s(),
+            env_steps=env_steps,
+            iteration=control.get(Word.ITERATIONS),
+            learners=(learner,) if learner else (),
+            collectors=(collector,) if collector else (),
+            replay_rows=ring.committed - ring.oldest,
+            replay_capacity=ring.capacity,
+            update_debt=float(self._pace.debt(env_steps, updates)),
+        )
+
+    def drain_episodes(self) -> None:
+        """Log the episodes that ended since the last call."""
+        ring = self._shared.episodes
+        stop = ring.committed
+        if stop > self._episode:
+            for episode in unpack_episodes(ring.read_range(self._episode, stop)):
+                self._logger.log_episode(episode)
+            self._episode = stop
+
+    def _has_reported(self) -> bool:
+        return self._learner is not None and self._learner.version > self._seen_reports
+
+    def _log(self) -> None:
+        """One record, or a line of status while there is nothing to learn from yet."""
+        control = self._shared.control
+        env_steps, updates = control.get(Word.ENV_STEPS), control.get(Word.UPDATES)
+        if self._has_reported() and self._learner is not None:
+            self._seen_reports = self._learner.version
+            self._logger.log_interval(self.snapshot())
+        elif updates == 0:
+            first = wiring.first_learning_step(self._cfg)
+            self._logger.status(f"collecting random steps {env_steps}/{first}" if env_steps else "starting")

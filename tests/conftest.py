@@ -1,0 +1,104 @@
+"""Fixtures of all tests: the command line as a process, one torch thread, proof that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RUN_ID_VARIABLE = "OFFPOLICY_RUN_ID"
+GRACE_S = 5.0  # by then nothing of a finished run may be left
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported here or in a child: two cores, many processes
+settings.register_profile("offpolicy", deadline=None, database=None, derandomize=True, max_examples=25)
+settings.load_profile("offpolicy")
+
+RunCli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> None:
+    """One thread per test, whatever the test before it set; torch is not imported for tests that do not need it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What a run leaves on the machine: processes that carry its id, and named shared memory.
+
+    The id is put into the environment of the run and inherited by all its descendants, which survives reparenting.
+    """
+
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    shm_before: frozenset[str] = field(default_factory=lambda: frozenset(os.listdir("/dev/shm")))
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {RUN_ID_VARIABLE: self.run_id}
+
+    def processes(self) -> list[int]:
+        """Live processes of the run, this one left out."""
+        mark = f"{RUN_ID_VARIABLE}={self.run_id}".encode()
+        return [pid for pid in _pids() if pid != os.getpid() and mark in _proc(pid, "environ").split(b"\0")]
+
+    def shared_memory(self) -> list[str]:
+        """Entries of /dev/shm that are new and not mapped by a process of somebody else."""
+        new = set(os.listdir("/dev/shm")) - self.shm_before
+        if not new:
+            return []
+        ours = set(self.processes())
+        foreign = b"".join(_proc(pid, "maps") for pid in _pids() if pid not in ours)
+        return sorted(name for name in new if b"/dev/shm/" + name.encode() not in foreign)
+
+    def assert_none(self, grace_s: float = GRACE_S) -> None:
+        """Fail unless processes and shared memory of the run are gone within `grace_s`."""
+        deadline = time.monotonic() + grace_s
+        while (self.processes() or self.shared_memory()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert self.processes() == [], "processes of the run are still alive"
+        assert self.shared_memory() == [], "shared memory of the run is still there"
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _proc(pid: int, name: str) -> bytes:
+    """A file of /proc/<pid>; empty for a process that is gone, a zombie or somebody else's."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    """Watches a run started with `traces.environ` in its environment; nothing of it may outlive the test."""
+    watched = Traces()
+    yield watched
+    watched.assert_none()
+
+
+@pytest.fixture
+def run_cli(traces: Traces, tmp_path: Path) -> RunCli:
+    """`run_cli(args, cwd=tmp_path, timeout=60)`: `offpolicy <args>` of this checkout as a process of its own."""
+
+    def run(args: Sequence[str], cwd: Path = tmp_path, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY)}
+        command = [sys.executable, "-m", "offpolicy.cli", *args]
+        return subprocess.run(
+            command, cwd=cwd, timeout=timeout, env=environ, capture_output=True, text=True, check=False
+        )
+
+    return run

@@ -1,0 +1,123 @@
+"""Every ban of pyproject.toml catches its violation, and what ruff cannot see is searched for in the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# file -> the rule it must break, or None where it is allowed
+SEEDED = {
+    **{
+        f"offpolicy/data/clock_{name}.py": (f"import time\nnow = time.{name}()\n", "TID251")
+        for name in (
+            "time",
+            "time_ns",
+            "perf_counter",
+            "perf_counter_ns",
+            "monotonic",
+            "monotonic_ns",
+            "process_time",
+            "process_time_ns",
+            "thread_time",
+            "thread_time_ns",
+        )
+    },
+    "offpolicy/data/clock_from.py": ("from time import perf_counter_ns\nnow = perf_counter_ns()\n", "TID251"),
+    "runners/clock.py": ("import time\nnow = time.monotonic()\n", "TID251"),
+    "offpolicy/algos/sync.py": ("import torch\ntorch.cuda.synchronize()\n", "TID251"),
+    "offpolicy/algos/event.py": ("import torch\nevent = torch.cuda.Event(enable_timing=True)\n", "TID251"),
+    "offpolicy/ipc/unpickle.py": ("import pickle\npickle.loads(b'')\n", "TID251"),
+    "offpolicy/ipc/cloud.py": ("import cloudpickle\ncloudpickle.dumps(1)\n", "TID251"),
+    "offpolicy/algos/load.py": ("import torch\ntorch.load('x')\n", "TID251"),
+    "offpolicy/algos/save.py": ("import torch\ntorch.save(1, 'x')\n", "TID251"),
+    **{
+        f"offpolicy/ipc/mp_{name.lower()}.py": (f"import multiprocessing\nx = multiprocessing.{name}()\n", "TID251")
+        for name in ("Lock", "RLock", "Event", "Queue", "SimpleQueue", "Condition", "Semaphore", "Barrier", "Manager")
+    },
+    "offpolicy/logger/shout.py": ("print('hello')\n", "T201"),
+    "offpolicy/nets/relative.py": ("from . import mlp as mlp\n", "TID252"),
+    "offpolicy/data/many.py": ("def f(a, b, c, d, e, g, h):\n    return a\n", "PLR0913"),
+    "offpolicy/data/silent.py": ("class Nameless:\n    x = 1\n", "D101"),
+    "offpolicy/timing/clock_allowed.py": ("import time\nnow = time.perf_counter_ns()\n", None),
+    "tests/unit/test_clock_allowed.py": ("import time\nnow = time.monotonic()\n", None),
+    "benchmarks/clock_allowed.py": ("import time\n\nprint(time.perf_counter())\n", None),
+    "runners/relative_allowed.py": ("from . import wiring as wiring\n", None),
+    "offpolicy/ipc/sleep_allowed.py": ("import time\ntime.sleep(0.1)\n", None),
+}
+STYLE = {"D100", "I001", "E402", "E302", "E305"}  # the seeds are not tidy
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The rules that ruff finds broken, by seeded file."""
+    root = tmp_path_factory.mktemp("seeded")
+    shutil.copy(REPOSITORY / "pyproject.toml", root)
+    for name, (source, _) in SEEDED.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(source)
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=json", "."]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    rules: dict[str, set[str]] = {name: set() for name in SEEDED}
+    for problem in json.loads(result.stdout):
+        rules[str(Path(problem["filename"]).relative_to(root))].add(problem["code"])
+    return rules
+
+
+@pytest.mark.parametrize("name", [name for name, (_, rule) in SEEDED.items() if rule])
+def test_ruff_reports_the_seeded_violation(found: dict[str, set[str]], name: str) -> None:
+    assert SEEDED[name][1] in found[name]
+
+
+@pytest.mark.parametrize("name", [name for name, (_, rule) in SEEDED.items() if not rule])
+def test_ruff_accepts_what_is_allowed_there(found: dict[str, set[str]], name: str) -> None:
+    assert found[name] - STYLE == set()
+
+
+# Ruff resolves names, not objects: `context.Queue()` and `event.synchronize()` are only seen in the syntax tree.
+KILLED_BY_A_PEER = {
+    "Lock", "RLock", "Event", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "Queue", "SimpleQueue",
+    "JoinableQueue", "Manager",
+}  # fmt: skip
+SAFE_OWNERS = {"threading", "queue", "event_pb2"}  # event_pb2: a TensorBoard record
+DEVICE_CLOCKS = {"synchronize", "elapsed_time"}
+
+
+def hidden_bans(source: str) -> list[str]:
+    """Calls of multiprocessing primitives through a context, and of device synchronisation through an object."""
+    calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    attributes = [call for call in calls if isinstance(call, ast.Attribute)]
+    return [
+        ast.unparse(call)
+        for call in attributes
+        if call.attr in DEVICE_CLOCKS or (call.attr in KILLED_BY_A_PEER and ast.unparse(call.value) not in SAFE_OWNERS)
+    ]
+
+
+def test_no_source_file_hides_a_ban_behind_an_object() -> None:
+    files = [*(REPOSITORY / "offpolicy").rglob("*.py"), *(REPOSITORY / "runners").rglob("*.py")]
+    outside = [path for path in files if (REPOSITORY / "offpolicy/timing") not in path.parents]
+    assert len(outside) > 10
+    assert {path.name: bans for path in outside if (bans := hidden_bans(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("context.Queue()", ["context.Queue"]),
+        ("get_context('spawn').Event()", ["get_context('spawn').Event"]),
+        ("stream.synchronize()", ["stream.synchronize"]),
+        ("start.elapsed_time(end)", ["start.elapsed_time"]),
+        ("threading.Event()", []),
+        ("queue.SimpleQueue()", []),
+    ],
+)
+def test_the_search_finds_what_ruff_cannot_see(source: str, expected: list[str]) -> None:
+    assert hidden_bans(source) == expected

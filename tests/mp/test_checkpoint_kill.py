@@ -1,0 +1,195 @@
+"""SIGKILL during a save: at random instants, and before every single operation on the disk.
+
+This file is also the script that the tests start: a small parent that forks a saver, kills it, and loads what is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offpolicy
+from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk
+
+pytestmark = pytest.mark.mp
+
+REPOSITORY = Path(offpolicy.__file__).parents[1]
+NUM_RANDOM_KILLS = 40
+
+
+def save(store: CheckpointStore, env_steps: int) -> None:
+    """A state of about 400 KB in which every file carries its step."""
+    with store.begin(env_steps) as draft:
+        draft.add_tensors("model", {"weight": np.full(20_000, env_steps, np.float32)})
+        draft.add_json("state", {"env_steps": env_steps})
+        draft.add_rows("replay", np.full((20_000, 4), env_steps, np.float32))
+
+
+def is_consistent(checkpoint: Checkpoint) -> bool:
+    """Whether every file belongs to this step."""
+    weight, rows = checkpoint.tensors("model")["weight"], checkpoint.rows("replay", 4)
+    state = checkpoint.json("state")["env_steps"]
+    return state == checkpoint.env_steps and bool((weight == state).all()) and bool((rows == state).all())
+
+
+def verdict(root: Path, acknowledged: int) -> dict[str, Any]:
+    """What a fresh process would find."""
+    store = CheckpointStore(root)
+    newest = store.newest_valid()
+    return {
+        "acknowledged": acknowledged,
+        "loaded": newest.env_steps if newest else -1,
+        "is_consistent": newest is not None and is_consistent(newest),
+        "num_checkpoints": len(list(root.glob("step-*"))),
+        "rejected": store.rejected,
+        "left_over": [path.name for path in root.iterdir() if path.name.startswith(".")],
+    }
+
+
+# --- the script: no test runs below the fork, and no thread exists at it
+
+
+def fork(body: Callable[[], None]) -> int:
+    """A child that runs `body` and ends; returns its pid."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            body()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def acknowledged_in(path: Path) -> int:
+    """The last complete line: the child may die while it writes one."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return int(lines[-1]) if lines else 0
+
+
+def save_for_ever(root: Path, acks: Path, first: int) -> None:
+    store = CheckpointStore(root)
+    with acks.open("ab", buffering=0) as file:
+        for env_steps in range(first, 10**6):
+            save(store, env_steps)
+            file.write(f"{env_steps}\n".encode())
+
+
+def kill_at_random(base: Path) -> Iterable[dict[str, Any]]:
+    """Kill savers that work on the same directory one after the other, each inside one of its first saves."""
+    root, acks, rng = base / "checkpoints", base / "acks", random.Random(1)
+    for _ in range(NUM_RANDOM_KILLS):
+        before = acknowledged_in(acks)
+        pid = fork(lambda first=before + 1: save_for_ever(root, acks, first))  # type: ignore[misc]
+        while acknowledged_in(acks) == before:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0.0, 0.06))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        yield verdict(root, acknowledged_in(acks))
+
+
+class SuicidalDisk(Disk):
+    """Kills its process before its n-th operation, or half-way through it when it is a write."""
+
+    def __init__(self, kill_at: int) -> None:
+        self._left = kill_at
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def mkdir(self, path: Path) -> None:
+        self._count()
+        super().mkdir(path)
+
+    def write(self, path: Path, blocks: Iterable[bytes | memoryview]) -> None:
+        content = b"".join(blocks)
+        if self._left == 1:
+            super().write(path, [content[: len(content) // 2]])
+        self._count()
+        super().write(path, [content])
+
+    def fsync(self, path: Path) -> None:
+        self._count()
+        super().fsync(path)
+
+    def fsync_dir(self, path: Path) -> None:
+        self._count()
+        super().fsync_dir(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._count()
+        super().rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        self._count()
+        super().remove(path)
+
+
+def kill_at_every_operation(base: Path) -> Iterable[dict[str, Any]]:
+    """For a first save, a save that expires another, and a second save of the same step."""
+    for earlier, env_steps in (((), 1), ((1, 2), 3), ((1, 2), 2)):
+        for kill_at in range(1, 100):
+            run = base / f"{env_steps}-{len(earlier)}-{kill_at}"
+            run.mkdir()
+            for step in earlier:
+                save(CheckpointStore(run / "checkpoints"), step)
+            store = CheckpointStore(run / "checkpoints", 2, SuicidalDisk(kill_at))
+            _, status = os.waitpid(fork(lambda: save(store, env_steps)), 0)  # noqa: B023  # it runs at once
+            (run / "checkpoints").mkdir(exist_ok=True)
+            yield {"case": [len(earlier), env_steps, kill_at], **verdict(run / "checkpoints", max(earlier, default=-1))}
+            if not os.WIFSIGNALED(status):
+                break
+
+
+SCRIPTS = {"random": kill_at_random, "every": kill_at_every_operation}
+
+
+# --- the tests
+
+
+def run_script(name: str, base: Path) -> list[dict[str, Any]]:
+    command = [sys.executable, __file__, name, str(base)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_random_kills_never_lose_an_acknowledged_save(tmp_path: Path) -> None:
+    verdicts = run_script("random", tmp_path)
+    assert len(verdicts) == NUM_RANDOM_KILLS
+    num_inside = sum(bool(found["left_over"]) for found in verdicts)
+    assert num_inside > 10, "hardly any kill came inside a save: the test saw nothing"
+    for found in verdicts:
+        assert found["acknowledged"] <= found["loaded"] <= found["acknowledged"] + 1, found
+        assert found["is_consistent"], found
+        assert found["rejected"] == [], found
+        assert found["num_checkpoints"] >= min(2, found["acknowledged"]), found
+        assert len(found["left_over"]) <= 2, "the next saver did not remove what the killed one left"
+
+
+def test_a_kill_before_any_operation_never_loses_an_acknowledged_save(tmp_path: Path) -> None:
+    verdicts = run_script("every", tmp_path)
+    assert len(verdicts) > 50
+    for found in verdicts:
+        assert found["loaded"] >= found["acknowledged"], found
+        assert found["is_consistent"] or found["loaded"] == found["acknowledged"] == -1, found
+        assert found["rejected"] == [], found
+
+
+if __name__ == "__main__":
+    for found in SCRIPTS[sys.argv[1]](Path(sys.argv[2])):
+        print(json.dumps(found), flush=True)

@@ -1,0 +1,471 @@
+"""What a saved checkpoint holds, when it exists, what replaces and removes it, and what a refusing disk does to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import offpolicy
+from offpolicy.checkpoint import CheckpointStore, Disk, write_json
+from offpolicy.errors import CheckpointError, SaveError
+
+REPOSITORY = Path(offpolicy.__file__).parents[1]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+def save(store: CheckpointStore, env_steps: int, tag: int = 0) -> None:
+    with store.begin(env_steps) as draft:
+        draft.add_tensors("model", {"weight": np.full((3, 2), tag, np.float32)})
+        draft.add_json("state", {"tag": tag})
+        draft.add_rows("replay", np.full((5, 4), tag, np.float32))
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+class FailingDisk(Disk):
+    """Raises the error at the operation of this number, and on every later one if `for_good`."""
+
+    def __init__(self, fail_at: int, error: int, for_good: bool = False) -> None:
+        self.num_ops = 0
+        self._fail_at, self._error, self._for_good = fail_at, error, for_good
+
+    def _count(self) -> bool:
+        self.num_ops += 1
+        return self.num_ops == self._fail_at or (self._for_good and self.num_ops > self._fail_at)
+
+    def _check(self, path: Path) -> None:
+        if self._count():
+            raise OSError(self._error, os.strerror(self._error), str(path))
+
+    def mkdir(self, path: Path) -> None:
+        self._check(path)
+        super().mkdir(path)
+
+    def write(self, path: Path, blocks: Iterable[bytes | memoryview]) -> None:
+        if self._count():
+            super().write(path, [b"torn"])
+            raise OSError(self._error, os.strerror(self._error), str(path))
+        super().write(path, blocks)
+
+    def fsync(self, path: Path) -> None:
+        self._check(path)
+
+    def fsync_dir(self, path: Path) -> None:
+        self._check(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._check(old)
+        super().rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        self._check(path)
+        super().remove(path)
+
+
+def num_ops_of_a_save(root: Path) -> int:
+    """The operations of the third save, the first one that also expires a checkpoint."""
+    prepare(root)
+    disk = FailingDisk(0, 0)
+    save(CheckpointStore(root, 2, disk), 300)
+    return disk.num_ops
+
+
+def error_of_a_save(store: CheckpointStore, env_steps: int) -> SaveError | None:
+    try:
+        save(store, env_steps)
+    except SaveError as error:
+        return error
+    return None
+
+
+def prepare(root: Path) -> None:
+    root.parent.mkdir(parents=True, exist_ok=True)
+    for env_steps in (100, 200):
+        save(CheckpointStore(root, 2), env_steps, tag=env_steps)
+
+
+# --- what comes back
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float32", "float64", ">f4"])
+def test_tensors_come_back_bit_for_bit(root: Path, dtype: str) -> None:
+    store = CheckpointStore(root)
+    saved = {
+        "matrix": np.arange(6).reshape(2, 3).astype(dtype),
+        "scalar": np.ones((), dtype),
+        "none": np.zeros((0, 4), dtype),
+    }
+    with store.begin(1) as draft:
+        draft.add_tensors("model", saved)
+    loaded = store.at(1).tensors("model")
+    assert loaded.keys() == saved.keys()
+    for key, tensor in saved.items():
+        np.testing.assert_array_equal(loaded[key], tensor, strict=dtype != ">f4")
+
+
+def test_a_transposed_view_is_not_saved_scrambled(root: Path) -> None:
+    store = CheckpointStore(root)
+    with store.begin(1) as draft:
+        draft.add_tensors("model", {"weight": np.arange(6.0).reshape(2, 3).T})
+    assert store.at(1).tensors("model")["weight"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+
+def test_row_blocks_come_back_joined_and_read_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.checkpoint.formats.CHUNK_BYTES", 64)
+    store = CheckpointStore(root)
+    ring = np.arange(100 * 6, dtype=np.float32).reshape(100, 6)
+    with store.begin(1) as draft:
+        draft.add_rows("replay", ring[60:, :3], ring[:60, :3])
+    loaded = store.at(1).rows("replay", 3)
+    np.testing.assert_array_equal(loaded, np.concatenate([ring[60:, :3], ring[:60, :3]]))
+    with pytest.raises(ValueError, match="read-only"):
+        loaded[0, 0] = 1.0
+
+
+def test_an_empty_replay_comes_back_empty(root: Path) -> None:
+    store = CheckpointStore(root)
+    with store.begin(1) as draft:
+        draft.add_rows("replay", np.zeros((0, 7), np.float32))
+    assert store.at(1).rows("replay", 7).shape == (0, 7)
+
+
+def test_rows_of_another_width_are_refused(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 1)
+    with pytest.raises(CheckpointError, match=r"replay\.f32: 80 bytes are no whole number of rows of 3 float32"):
+        store.at(1).rows("replay", 3)
+
+
+def test_files_of_another_writer_are_part_of_the_checkpoint(root: Path) -> None:
+    store = CheckpointStore(root)
+    with store.begin(1) as draft:
+        write_json(draft.path, "collector-0", {"episode": 7})
+    checkpoint = store.at(1)
+    assert checkpoint.has("collector-0")
+    assert not checkpoint.has("collector-1")
+    assert checkpoint.json("collector-0") == {"episode": 7}
+
+
+def test_a_missing_name_says_what_is_there(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 1)
+    with pytest.raises(
+        CheckpointError, match=r"holds no optim\.safetensors, only model\.safetensors, replay\.f32, state\.json"
+    ):
+        store.at(1).tensors("optim")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, np.float32(1.0), "x" * (16 << 20), nested(64)])
+def test_what_json_cannot_hold_is_refused_and_nothing_is_left(root: Path, value: object) -> None:
+    store = CheckpointStore(root)
+    save(store, 1)
+    with pytest.raises(ValueError, match=r"best\.json"), store.begin(2) as draft:
+        draft.add_json("best", {"value": value})
+    assert names(root) == ["latest", "step-000000000001"]
+
+
+@pytest.mark.parametrize("name", ["../model", "a/b", "", ".hidden", "x" * 200])
+def test_names_that_lead_elsewhere_are_refused(root: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="allowed letters"), CheckpointStore(root).begin(1) as draft:
+        draft.add_json(name, 1)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((2, 2)), np.zeros(4, np.float32)])
+def test_rows_that_are_not_float32_matrices_are_refused(root: Path, rows: np.ndarray) -> None:
+    problem = r"replay\.f32: got float.*allowed float32 \[rows, width\]"
+    with pytest.raises(ValueError, match=problem), CheckpointStore(root).begin(1) as draft:
+        draft.add_rows("replay", rows)
+
+
+def test_object_arrays_are_refused(root: Path) -> None:
+    with pytest.raises(ValueError, match="tensor 'weight' is object"), CheckpointStore(root).begin(1) as draft:
+        draft.add_tensors("model", {"weight": np.array([print], dtype=object)})
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.pkl", "model.npy", ".metadata", "MANIFEST.json"])
+def test_a_foreign_file_in_the_draft_fails_the_save(root: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: a checkpoint holds only"), CheckpointStore(root).begin(1) as draft:
+        (draft.path / name).write_bytes(b"x")
+    assert names(root) == []
+
+
+# --- when it exists
+
+
+def test_nothing_is_visible_before_the_end_of_the_draft(root: Path) -> None:
+    store = CheckpointStore(root)
+    with store.begin(1) as draft:
+        draft.add_json("state", 1)
+        assert re.fullmatch(r"\.tmp-[0-9a-f]{32}", draft.path.name)
+        assert store.newest_valid() is None
+        assert store.rejected == []
+    newest = store.newest_valid()
+    assert newest is not None
+    assert newest.path == root / "step-000000000001"
+
+
+def test_an_exception_in_the_draft_removes_it_and_escapes(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 1)
+
+    def interrupted_save() -> None:
+        with store.begin(2) as draft:
+            draft.add_json("state", 1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_save()
+    assert names(root) == ["latest", "step-000000000001"]
+
+
+def test_latest_names_the_newest_save(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 1)
+    save(store, 2)
+    assert (root / "latest").read_text() == "step-000000000002\n"
+
+
+def test_latest_is_never_believed(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 1)
+    (root / "latest").write_text("step-000000000777\n")
+    newest = store.newest_valid()
+    assert newest is not None
+    assert newest.env_steps == 1
+
+
+def test_a_second_save_of_a_step_replaces_the_first(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 5, tag=1)
+    save(store, 5, tag=2)
+    assert store.at(5).json("state") == {"tag": 2}
+    assert names(root) == ["latest", "step-000000000005"]
+
+
+def test_a_replacement_cut_between_its_renames_loads_the_first_save(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 5, tag=1)
+    (root / "step-000000000005").rename(root / ".replaced-step-000000000005")
+    newest = CheckpointStore(root).newest_valid()
+    assert newest is not None
+    assert newest.json("state") == {"tag": 1}
+    assert store.at(5).json("state") == {"tag": 1}
+    save(store, 6)
+    assert names(root) == ["latest", "step-000000000005", "step-000000000006"]
+
+
+def test_a_damaged_replacement_gives_way_to_the_first_save(root: Path) -> None:
+    save(CheckpointStore(root), 5, tag=1)
+    (root / "step-000000000005").rename(root / ".replaced-step-000000000005")
+    save_beside(root, 5, tag=2)
+    (root / "step-000000000005" / "state.json").write_text("{}")
+    store = CheckpointStore(root)
+    newest = store.newest_valid()
+    assert newest is not None
+    assert newest.json("state") == {"tag": 1}
+    save(store, 6)
+    assert store.at(5).json("state") == {"tag": 1}
+
+
+def save_beside(root: Path, env_steps: int, tag: int) -> None:
+    """Save into another root and move the result here: no clean-up of this root."""
+    other = root.with_name("other")
+    save(CheckpointStore(other), env_steps, tag)
+    name = f"step-{env_steps:012d}"
+    (other / name).rename(root / name)
+
+
+def test_two_drafts_at_once_are_refused(root: Path) -> None:
+    store = CheckpointStore(root)
+    with store.begin(1), pytest.raises(RuntimeError, match="one draft at a time"), store.begin(2):
+        pass
+
+
+@pytest.mark.parametrize("env_steps", [-1, 10**12])
+def test_steps_beyond_twelve_digits_are_refused(root: Path, env_steps: int) -> None:
+    with pytest.raises(ValueError, match="allowed 0 to 999999999999"), CheckpointStore(root).begin(env_steps):
+        pass
+
+
+def test_a_missing_step_is_refused(root: Path) -> None:
+    save(CheckpointStore(root), 5)
+    with pytest.raises(CheckpointError, match="step-000000000006: no such checkpoint"):
+        CheckpointStore(root).at(6)
+
+
+def test_an_unreadable_root_is_an_error_not_an_empty_store(root: Path) -> None:
+    root.write_text("a file")
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        CheckpointStore(root).newest_valid()
+
+
+# --- retention and left-overs
+
+
+def test_the_newest_ones_are_kept(root: Path) -> None:
+    store = CheckpointStore(root, keep=3)
+    for env_steps in (10, 20, 30, 40, 50):
+        save(store, env_steps)
+    assert names(root) == ["latest", "step-000000000030", "step-000000000040", "step-000000000050"]
+
+
+def test_keeping_one_is_refused(root: Path) -> None:
+    with pytest.raises(ValueError, match="keep=1: allowed at least 2"):
+        CheckpointStore(root, keep=1)
+
+
+def test_damaged_checkpoints_do_not_count_as_kept(root: Path) -> None:
+    store = CheckpointStore(root, keep=2)
+    save(store, 10)
+    save(store, 20)
+    (root / "step-000000000020" / "model.safetensors").write_bytes(b"short")
+    save(store, 30)
+    assert names(root) == ["latest", "step-000000000010", "step-000000000020", "step-000000000030"]
+    save(store, 40)
+    assert names(root) == ["latest", "step-000000000030", "step-000000000040"]
+
+
+def test_a_save_older_than_the_others_is_kept(root: Path) -> None:
+    store = CheckpointStore(root, keep=2)
+    for env_steps in (200, 300, 150):
+        save(store, env_steps)
+    assert store.at(150).env_steps == 150
+    assert store.at(300).env_steps == 300
+
+
+def test_foreign_names_are_neither_loaded_nor_removed(root: Path) -> None:
+    foreign = ["step-1", "step-0000000000001", "step-000000000001.bak", "xstep-000000000001", ".tmp-mine", "best"]
+    for name in foreign:
+        (root / name).mkdir(parents=True)
+    store = CheckpointStore(root, keep=2)
+    for env_steps in (1, 2, 3):
+        save(store, env_steps)
+    assert names(root) == sorted([*foreign, "latest", "step-000000000002", "step-000000000003"])
+    assert store.rejected == []
+
+
+def test_the_next_save_removes_what_a_dead_writer_left(root: Path) -> None:
+    (root / (".tmp-" + "0" * 32)).mkdir(parents=True)
+    (root / (".tmp-" + "0" * 32) / "model.safetensors").write_bytes(b"torn")
+    (root / (".tmp-" + "1" * 32)).write_text("step-000000000009\n")
+    assert CheckpointStore(root).newest_valid() is None
+    assert len(names(root)) == 2  # reading never removes anything: the reader may not own the run
+    save(CheckpointStore(root), 10)
+    assert names(root) == ["latest", "step-000000000010"]
+
+
+# --- a disk that refuses
+
+
+def test_a_failure_at_any_operation_leaves_the_older_checkpoints_and_no_rest(tmp_path: Path) -> None:
+    failures, warnings = 0, 0
+    for fail_at in range(1, num_ops_of_a_save(tmp_path / "count" / "checkpoints") + 1):
+        root = tmp_path / str(fail_at) / "checkpoints"
+        prepare(root)
+        store = CheckpointStore(root, 2, FailingDisk(fail_at, errno.ENOSPC))
+        error = error_of_a_save(store, 300)
+        if error is not None:
+            failures += 1
+            assert str(tmp_path) in str(error)
+            assert "No space left on device" in str(error)
+            assert store.at(200).json("state") == {"tag": 200}
+            assert store.at(100).json("state") == {"tag": 100}
+            assert not [name for name in names(root) if name.startswith(".")]
+        else:
+            warnings += 1
+            assert "No space left on device" in "".join(store.warnings)
+            assert store.at(300)
+        save(store, 400)  # the next interval tries again
+        assert store.newest_valid() == store.at(400)
+        assert store.rejected == []
+    assert failures > 10
+    assert warnings == 6  # latest: write, fsync, rename; retention: rename, fsync, remove
+
+
+def test_a_disk_that_stays_broken_names_path_and_cause(root: Path) -> None:
+    save(CheckpointStore(root), 100)
+    store = CheckpointStore(root, 2, FailingDisk(3, errno.EIO, for_good=True))
+    with pytest.raises(SaveError, match=r"model\.safetensors: Input/output error") as caught:
+        save(store, 200)
+    assert "could not be removed either" in "".join(caught.value.__notes__)
+    newest = CheckpointStore(root).newest_valid()
+    assert newest is not None
+    assert newest.env_steps == 100
+
+
+def test_an_expired_file_size_limit_is_a_save_error(root: Path) -> None:
+    script = (
+        "import resource, sys, numpy as np; from pathlib import Path\n"
+        "from offpolicy.checkpoint import CheckpointStore\n"
+        "store = CheckpointStore(Path(sys.argv[1]))\n"
+        "for env_steps, rows in ((1, 10), (2, 100_000)):\n"
+        "    with store.begin(env_steps) as draft: draft.add_rows('replay', np.zeros((rows, 4), np.float32))\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+    )
+    command = [sys.executable, "-c", script, str(root)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert re.search(r"SaveError: .*replay\.f32: File too large; the older checkpoints are untouched", done.stderr)
+    assert names(root) == ["latest", "step-000000000001"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 1 MB; needs the right to mount."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(path)]
+    try:
+        is_mounted = subprocess.run(mount, capture_output=True, timeout=10, check=False).returncode == 0
+    except FileNotFoundError:
+        is_mounted = False
+    if not is_mounted:
+        pytest.skip("may not mount a tmpfs here")
+    yield path
+    subprocess.run(["umount", str(path)], timeout=10, check=True)
+
+
+def test_a_full_disk_keeps_what_it_has_and_saves_again_once_there_is_room(small_disk: Path) -> None:
+    store = CheckpointStore(small_disk / "checkpoints")
+    save(store, 1)
+    (small_disk / "filler").write_bytes(bytes(600_000))
+    big = np.zeros((100_000, 2), np.float32)
+    with pytest.raises(SaveError, match="No space left on device"), store.begin(2) as draft:
+        draft.add_rows("replay", big)
+    assert names(small_disk / "checkpoints") == ["latest", "step-000000000001"]
+    (small_disk / "filler").unlink()
+    with store.begin(2) as draft:
+        draft.add_rows("replay", big)
+    assert store.newest_valid() == store.at(2)
+
+
+def test_a_read_only_disk_is_a_save_error_and_still_loads(small_disk: Path) -> None:
+    store = CheckpointStore(small_disk / "checkpoints")
+    save(store, 1)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], timeout=10, check=True)
+    with pytest.raises(SaveError, match="Read-only file system"):
+        save(store, 2)
+    newest = store.newest_valid()
+    assert newest is not None
+    assert newest.env_steps == 1

@@ -1,0 +1,435 @@
+"""Power loss at every instant of a save, by simulation: what no real kill can show.
+
+One script of saves runs on a disk that records its operations. A model of the disk then replays them up to every
+instant and enumerates what a power loss may legally leave: of the names changed since the last fsync of their
+directory any subset, of a file not fsynced all, half or nothing. The loader runs on each such disk. It must find a
+fully saved state, the last acknowledged one or a newer one, and must meet nothing that looks like a checkpoint and is
+none. Broken variants of the store must each be caught, or the simulation proves nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpolicy.checkpoint import Checkpoint, CheckpointStore, Disk, Draft
+from offpolicy.errors import CheckpointError
+
+Tree = dict[str, bytes | None]  # path -> content of a file, None for a directory
+
+# The saves of the script: one after the other, one step twice, and enough of them for retention.
+STEPS = (100, 200, 200, 300)
+
+
+# --- the script of saves, recorded
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation; `save` counts the saves acknowledged before it."""
+
+    kind: str
+    path: str
+    new: str = ""
+    content: bytes = b""
+    num_acknowledged: int = 0
+
+
+class RecordingDisk(Disk):
+    """Does everything, except to wait for the hardware, and writes it down."""
+
+    def __init__(self, base: Path) -> None:
+        self.ops: list[Op] = []
+        self.num_acknowledged = 0
+        self._base = base
+
+    def _record(self, kind: str, path: Path, new: str = "", content: bytes = b"") -> None:
+        self.ops.append(Op(kind, str(path.relative_to(self._base)), new, content, self.num_acknowledged))
+
+    def mkdir(self, path: Path) -> None:
+        super().mkdir(path)
+        self._record("mkdir", path)
+
+    def write(self, path: Path, blocks: Iterable[bytes | memoryview]) -> None:
+        content = b"".join(bytes(block) for block in blocks)
+        super().write(path, [content])
+        self._record("write", path, content=content)
+
+    def fsync(self, path: Path) -> None:
+        self._record("fsync", path)
+
+    def fsync_dir(self, path: Path) -> None:
+        self._record("fsync_dir", path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        super().rename(old, new)
+        self._record("rename", old, new=str(new.relative_to(self._base)))
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self._record("remove", path)
+
+
+class LazyDisk(Disk):
+    """The real disk without the wait for the hardware."""
+
+    def _fsync(self, path: Path, flags: int) -> None:
+        assert path.exists()
+
+
+def save(store: CheckpointStore, env_steps: int, tag: int) -> None:
+    """A state in which every file carries the tag of its save."""
+    with store.begin(env_steps) as draft:
+        draft.add_tensors("model", {"weight": np.full(4, tag, np.float32)})
+        draft.add_json("state", tag)
+        draft.add_rows("replay", np.full((3, 2), tag, np.float32))
+
+
+def tag_of(checkpoint: Checkpoint | None) -> int:
+    """The save that this state is, 0 for none. A mixture of saves fails."""
+    if checkpoint is None:
+        return 0
+    tags = {checkpoint.json("state"), *checkpoint.tensors("model")["weight"], *checkpoint.rows("replay", 2).flat}
+    assert len(tags) == 1, f"mixture of the saves {tags}"
+    tag = int(checkpoint.json("state"))
+    assert checkpoint.env_steps == STEPS[tag - 1]
+    return tag
+
+
+def record(base: Path, store_class: type[CheckpointStore], disk_class: type[RecordingDisk]) -> list[Op]:
+    """Run the script; the operations, with a last one that marks the acknowledgement of the last save."""
+    disk = disk_class(base)
+    store = store_class(base / "checkpoints", 2, disk)
+    for tag, env_steps in enumerate(STEPS, start=1):
+        save(store, env_steps, tag)
+        disk.num_acknowledged = tag
+    assert store.warnings == []
+    return [*disk.ops, Op("end", ".", num_acknowledged=len(STEPS))]
+
+
+# --- the model of a disk
+
+
+@dataclass
+class File:
+    content: bytes
+    is_durable: bool = False
+
+
+@dataclass
+class Directory:
+    """Durable names, and the changes to them since the last fsync of the directory, oldest first."""
+
+    durable: dict[str, Node] = field(default_factory=dict)
+    pending: list[dict[str, Node | None]] = field(default_factory=list)
+
+    def names(self, kept: Iterable[dict[str, Node | None]]) -> dict[str, Node]:
+        """The names when of the pending changes only these reached the disk."""
+        names: dict[str, Node | None] = {**self.durable}
+        for change in kept:
+            names.update(change)
+        return {name: node for name, node in names.items() if node is not None}
+
+
+Node = File | Directory
+
+
+def replay(ops: Iterable[Op]) -> Directory:
+    """The disk after these operations."""
+    run = Directory()
+    for op in ops:
+        parent, name = find(run, str(Path(op.path).parent)), Path(op.path).name
+        assert isinstance(parent, Directory)
+        if op.kind == "mkdir":
+            parent.pending.append({name: Directory()})
+        elif op.kind == "write":
+            parent.pending.append({name: File(op.content)})
+        elif op.kind == "rename":
+            assert Path(op.new).parent == Path(op.path).parent
+            parent.pending.append({name: None, Path(op.new).name: find(run, op.path)})
+        elif op.kind == "remove":
+            remove(parent, name)
+        else:
+            fsync(find(run, op.path))
+    return run
+
+
+def find(run: Directory, path: str) -> Node:
+    """The node that a running process sees under this path."""
+    node: Node = run
+    for part in Path(path).parts:
+        assert isinstance(node, Directory)
+        node = node.names(node.pending)[part]
+    return node
+
+
+def remove(parent: Directory, name: str) -> None:
+    """Remove the content first, as any removal of a directory must."""
+    node = parent.names(parent.pending)[name]
+    if isinstance(node, Directory):
+        for child in node.names(node.pending):
+            remove(node, child)
+    parent.pending.append({name: None})
+
+
+def fsync(node: Node) -> None:
+    if isinstance(node, File):
+        node.is_durable = True
+    else:
+        node.durable, node.pending = node.names(node.pending), []
+
+
+# --- what a power loss may leave
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Which un-fsynced things below `checkpoints/` a power loss takes: all, none, or the one of this index."""
+
+    is_total: bool = False
+    index: int = -1
+    keeps_half: bool = False  # of the un-fsynced files it takes
+
+
+def crashes(run: Directory) -> Iterator[Tree]:
+    """The distinct disks that a power loss may leave."""
+    seen: set[frozenset[tuple[str, bytes | None]]] = set()
+    for tree in all_crashes(run):
+        key = frozenset(tree.items())
+        if key not in seen:
+            seen.add(key)
+            yield tree
+
+
+def all_crashes(run: Directory) -> Iterator[Tree]:
+    """Every subset of the changed names in the run's and the checkpoints' directory, times the losses below them."""
+    for kept_in_run in subsets(run.pending):
+        root = run.names(kept_in_run).get("checkpoints")
+        if not isinstance(root, Directory):
+            yield {}
+            continue
+        for kept in subsets(root.pending):
+            nodes = root.names(kept)
+            for loss in losses(nodes):
+                yield {"checkpoints": None, **flatten(nodes, loss)}
+
+
+def subsets(changes: list[dict[str, Node | None]]) -> Iterator[list[dict[str, Node | None]]]:
+    assert len(changes) <= 8, "too many to enumerate"
+    for flags in itertools.product((False, True), repeat=len(changes)):
+        yield [change for change, is_kept in zip(changes, flags, strict=True) if is_kept]
+
+
+def losses(nodes: dict[str, Node]) -> Iterator[Loss]:
+    yield from (Loss(), Loss(is_total=True), Loss(is_total=True, keeps_half=True))
+    for index, half in itertools.product(range(len(volatile(nodes))), (False, True)):
+        yield Loss(index=index, keeps_half=half)
+
+
+def volatile(nodes: dict[str, Node]) -> list[int]:
+    """Identities of what may be lost below the names themselves: contents of files, changed names of directories."""
+    lost: list[int] = []
+    for node in nodes.values():
+        if isinstance(node, File):
+            lost += [] if node.is_durable else [id(node)]
+        else:
+            lost += [id(change) for change in node.pending] + volatile(node.names(node.pending))
+    return lost
+
+
+def flatten(nodes: dict[str, Node], loss: Loss) -> Tree:
+    """The tree below `checkpoints/` after the loss."""
+    things = volatile(nodes)
+    lost = set(things) if loss.is_total else {things[loss.index]} if loss.index >= 0 else set()
+    tree: Tree = {}
+    for name, node in nodes.items():
+        path = f"checkpoints/{name}"
+        if isinstance(node, File):
+            tree[path] = surviving(node, lost, loss.keeps_half)
+            continue
+        tree[path] = None
+        # A loss of halves keeps the names: it is about contents.
+        kept = [change for change in node.pending if loss.keeps_half or id(change) not in lost]
+        for child, file in node.names(kept).items():
+            assert isinstance(file, File)
+            tree[f"{path}/{child}"] = surviving(file, lost, loss.keeps_half)
+    return tree
+
+
+def surviving(file: File, lost: set[int], keeps_half: bool) -> bytes:
+    return file.content[: len(file.content) // 2 if keeps_half else 0] if id(file) in lost else file.content
+
+
+# --- the verdict
+
+
+@contextmanager
+def disk_of(tree: Tree, base: Path, number: int) -> Iterator[Path]:
+    """The tree as a real directory."""
+    root = base / str(number)
+    root.mkdir()
+    for path, content in tree.items():
+        if content is None:
+            (root / path).mkdir()
+        else:
+            (root / path).write_bytes(content)
+    yield root / "checkpoints"
+    Disk().remove(root)
+
+
+def simulate(
+    base: Path, store_class: type[CheckpointStore] = CheckpointStore, disk_class: type[RecordingDisk] = RecordingDisk
+) -> int:
+    """Try every crash of the script; the number of distinct ones. Raises `AssertionError` at the first bad one."""
+    (base / "script").mkdir(parents=True)
+    ops = record(base / "script", store_class, disk_class)
+    num_disks = 0
+    for instant, op in enumerate(ops):
+        for tree in crashes(replay(ops[:instant])):
+            num_disks += 1
+            with disk_of(tree, base, num_disks) as root:
+                store = store_class(root, 2, LazyDisk())
+                check(store, root, op.num_acknowledged, f"crash before {op.kind} {op.path}")
+                check_recovery(store_class(root, 2, LazyDisk()), root, op.num_acknowledged)
+    return num_disks
+
+
+def check(store: CheckpointStore, root: Path, num_acknowledged: int, where: str) -> None:
+    tag = tag_of(store.newest_valid())
+    assert num_acknowledged <= tag <= num_acknowledged + 1, f"{where}: loaded save {tag} of {num_acknowledged}"
+    assert store.rejected == [], f"{where}: {store.rejected}"
+    for path in root.glob("step-*"):
+        try:
+            store.at(int(path.name[-12:]))
+        except CheckpointError as error:
+            raise AssertionError(f"{where}: a name of a checkpoint without one: {error}") from error
+
+
+def check_recovery(store: CheckpointStore, root: Path, num_acknowledged: int) -> None:
+    """The next save works on what the crash left, and leaves no rest of it."""
+    tag = min(num_acknowledged + 1, len(STEPS))
+    save(store, STEPS[tag - 1], tag)
+    assert tag_of(store.newest_valid()) == tag
+    assert store.warnings == []
+    assert not [path.name for path in root.iterdir() if path.name.startswith(".")]
+
+
+def test_every_power_loss_leaves_the_last_acknowledged_save_or_a_newer_one(tmp_path: Path) -> None:
+    assert simulate(tmp_path) > 300
+
+
+# --- broken variants
+
+
+class ForgetsFile(RecordingDisk):
+    def fsync(self, path: Path) -> None:
+        if path.name != "model.safetensors":
+            super().fsync(path)
+
+
+class ForgetsManifest(RecordingDisk):
+    def fsync(self, path: Path) -> None:
+        if path.name != "MANIFEST.json":
+            super().fsync(path)
+
+
+class ForgetsNamesOfTheDraft(RecordingDisk):
+    def fsync_dir(self, path: Path) -> None:
+        if path.parent.name != "checkpoints":
+            super().fsync_dir(path)
+
+
+class ForgetsParent(RecordingDisk):
+    def fsync_dir(self, path: Path) -> None:
+        if path.name != "checkpoints":
+            super().fsync_dir(path)
+
+
+class ForgetsGrandparent(RecordingDisk):
+    def fsync_dir(self, path: Path) -> None:
+        if path.name != "script":
+            super().fsync_dir(path)
+
+
+@pytest.mark.parametrize(
+    "disk_class", [ForgetsFile, ForgetsManifest, ForgetsNamesOfTheDraft, ForgetsParent, ForgetsGrandparent]
+)
+def test_a_forgotten_fsync_is_caught(tmp_path: Path, disk_class: type[RecordingDisk]) -> None:
+    with pytest.raises(AssertionError, match="crash before"):
+        simulate(tmp_path, CheckpointStore, disk_class)
+
+
+class BelievesLatest(CheckpointStore):
+    """Moves `latest` before the checkpoint has its name, and takes it for the truth."""
+
+    def _commit(self, draft: Draft) -> None:
+        self._point_latest(self._root / f"step-{draft.env_steps:012d}")
+        super()._commit(draft)
+
+    def newest_valid(self) -> Checkpoint | None:
+        try:
+            return self.at(int((self._root / "latest").read_text()[-13:]))
+        except (OSError, ValueError, CheckpointError):
+            return None
+
+
+class DiscoverableTemp(CheckpointStore):
+    """Gives a draft a name that discovery matches."""
+
+    num_temps = 0
+
+    def _temp_path(self) -> Path:
+        DiscoverableTemp.num_temps += 1
+        return self._root / f"step-{10**12 - self.num_temps:012d}"
+
+
+class RemovesInPlace(CheckpointStore):
+    """Removes the files of an expired checkpoint while it still has its name."""
+
+    def _discard(self, paths: list[Path]) -> None:
+        for path in paths:
+            self._disk.remove(path)
+
+
+class ExpiresFirst(CheckpointStore):
+    """Removes the old checkpoints to make room for the new one, and keeps one of them."""
+
+    def _commit(self, draft: Draft) -> None:
+        self._discard([path for path, _ in self._discover()])
+        super()._commit(draft)
+
+
+class ReplacesByRemoval(CheckpointStore):
+    """Removes an earlier save of the same step before the new one has its name."""
+
+    def _commit(self, draft: Draft) -> None:
+        target = self._root / f"step-{draft.env_steps:012d}"
+        self._discard([target] if target.exists() else [])
+        super()._commit(draft)
+
+
+class RenamesFirst(CheckpointStore):
+    """Gives the draft its name before its content is durable."""
+
+    def _commit(self, draft: Draft) -> None:
+        target = self._root / f"step-{draft.env_steps:012d}"
+        if not target.exists():
+            self._disk.rename(draft.path, target)
+            self._disk.fsync_dir(self._root)
+            self._disk.rename(target, draft.path)
+        super()._commit(draft)
+
+
+@pytest.mark.parametrize(
+    "store_class",
+    [BelievesLatest, DiscoverableTemp, RemovesInPlace, ExpiresFirst, ReplacesByRemoval, RenamesFirst],
+)
+def test_a_broken_order_is_caught(tmp_path: Path, store_class: type[CheckpointStore]) -> None:
+    with pytest.raises(AssertionError, match="crash before"):
+        simulate(tmp_path, store_class)

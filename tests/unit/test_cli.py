@@ -1,0 +1,287 @@
+"""The command line refuses everything wrong at once and quickly, composes with the promised precedence, and hands over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offpolicy import cli
+from offpolicy.compose import load_config, load_values
+from offpolicy.config import RunConfig, all_keys
+from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
+
+
+def problems(*tokens: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(tokens)
+    return caught.value.problems
+
+
+# --- what is composed --------------------------------------------------------------------------------------------------
+
+
+def test_no_override_trains_sac_on_pendulum() -> None:
+    config = load_config([])
+    assert (config.algo.name, config.env.id, config.total_timesteps) == ("sac", "Pendulum-v1", 20_000)
+
+
+def test_without_files_and_overrides_the_defaults_are_those_of_the_dataclasses() -> None:
+    assert load_config([]) == RunConfig()
+
+
+def test_groups_and_values_are_composed() -> None:
+    tokens = ["algo=td3", "env=halfcheetah", "seed=3", "env.num_envs=8", "algo.hidden_dims=[64,64]", "algo.tau=1e-2"]
+    config = load_config(tokens)
+    assert (config.algo.name, config.algo.policy_delay, config.env.id) == ("td3", 2, "HalfCheetah-v5")
+    assert (config.seed, config.env.num_envs, config.algo.hidden_dims, config.algo.tau) == (3, 8, (64, 64), 0.01)
+
+
+def test_the_id_may_be_given_with_any_group() -> None:
+    assert load_config(["env=halfcheetah", "env.id=my_module:Hand-v0"]).env.id == "my_module:Hand-v0"
+
+
+def test_kwargs_of_the_environment_are_free_and_need_no_plus() -> None:
+    config = load_config(["env.kwargs.g=9.5", "env.kwargs.nested.deep=[a,2]", "env.kwargs={flag: true}"])
+    assert config.env.kwargs == {"g": 9.5, "nested": {"deep": ["a", 2]}, "flag": True}
+
+
+def test_the_pluses_of_hydra_are_accepted_too() -> None:
+    assert load_config(["+env.kwargs.x=1", "++seed=7"]).env.kwargs == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "gamma", "learning_starts"),
+    [
+        (["env=pendulum"], 0.99, 1000),
+        (["env=swimmer"], 0.999, 1000),
+        (["env=swimmer", "algo.gamma=0.5"], 0.5, 1000),
+        (["algo.gamma=0.5", "env=swimmer"], 0.5, 1000),
+        (["experiment=halfcheetah_td3_author"], 0.99, 25_000),
+        (["env=swimmer", "experiment=halfcheetah_td3_author"], 0.999, 25_000),
+        (["algo.learning_starts=7", "experiment=halfcheetah_td3_author"], 0.99, 7),
+    ],
+)
+def test_command_line_beats_experiment_beats_env_beats_algo(
+    tokens: Sequence[str], gamma: float, learning_starts: int
+) -> None:
+    config = load_config(tokens)
+    assert (config.algo.gamma, config.algo.learning_starts) == (gamma, learning_starts)
+
+
+def test_an_experiment_beats_the_algorithms_file() -> None:
+    assert load_config(["algo=td3"]).algo.actor_lr == 1e-3
+    assert load_config(["experiment=halfcheetah_td3_author"]).algo.actor_lr == 3e-4
+
+
+def test_the_environments_file_beats_the_algorithms_and_the_experiments_beats_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = {
+        "config": "defaults: [{algo: a}, {env: e}, {experiment: null}, _self_]",
+        "algo/a": "tau: 0.1\ngamma: 0.1\nactor_lr: 0.1",
+        "env/e": "# @package _global_\nalgo: {gamma: 0.2, actor_lr: 0.2}",
+        "experiment/x": "# @package _global_\nalgo: {actor_lr: 0.3}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.yaml").write_text(text)
+    monkeypatch.setattr("offpolicy.compose.conf_dir", lambda: tmp_path)
+    algo = load_config(["experiment=x"]).algo
+    assert (algo.tau, algo.gamma, algo.actor_lr) == (0.1, 0.2, 0.3)
+
+
+def test_the_last_of_two_overrides_wins() -> None:
+    assert load_config(["seed=1", "algo=td3", "seed=2", "algo=sac"]).seed == 2
+
+
+def test_a_group_of_an_experiment_yields_to_the_command_line() -> None:
+    config = load_config(["algo=sac", "experiment=halfcheetah_td3_author"])
+    assert (config.algo.name, config.env.id) == ("sac", "HalfCheetah-v5")
+
+
+def test_references_to_other_keys_are_filled_in() -> None:
+    config = load_config(["run_dir=out/${algo.name}-${seed}", "seed=4"])
+    assert config.run_dir == "out/sac-4"
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("token", "problem"),
+    [
+        ("algo=sca", "algo: got 'sca', allowed one of sac, td3; did you mean sac?"),
+        ("algo=null", "algo: got None, allowed one of sac, td3"),
+        ("algo=", "algo: got '', allowed one of sac, td3"),
+        ("--seed=3", "--seed=3: overrides have no dashes; write seed=3"),
+        ("--resume", "--resume: overrides have no dashes; write resume=<value>"),
+        ("td3", "td3: no '=' in it; write algo=td3"),
+        ("seed", "seed: no '=' in it; write seed=<value>"),
+        ("~seed", "~seed: keys cannot be deleted; write seed=<value>"),
+        ("seed=1,2", "seed=1,2: one run takes one value; write a list as seed=[1,2], text as seed='\"1,2\"'"),
+        ("run_dir=a=b", "run_dir=a=b: not understood; quote the value: run_dir='\"a=b\"'"),
+        ("algo.name=td3", "algo.name=td3: the name alone would leave the group's other values behind; write algo=td3"),
+        ("env=gym", "env.id: not given; write env.id=<value>"),
+        ("run_dir=${nosuch}", "run_dir: Interpolation key 'nosuch' not found"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_what_to_write(token: str, problem: str) -> None:
+    assert problems(token) == (problem,)
+
+
+def test_an_option_with_its_value_as_the_next_word_is_one_problem() -> None:
+    assert problems("--algo", "td3", "seed=1") == ("--algo td3: overrides have no dashes; write algo=td3",)
+
+
+def test_an_environment_that_is_no_file_is_refused_with_the_way_to_any_id() -> None:
+    (problem,) = problems("env=MyRobot-v0")
+    assert problem.endswith("walker2d; any other Gymnasium id: env.id=MyRobot-v0")
+
+
+def test_a_package_or_a_path_of_groups_is_refused() -> None:
+    assert [problem.split(":")[0] for problem in problems("algo@x=sac", "env/id=a")] == ["algo@x=sac", "env/id=a"]
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    found = problems("algo=sca", "--seed", "3", "td3", "algo.gama=1", "nosuch=1", "algo.gamma=3", "total_timesteps=x")
+    starts = ["algo: ", "--seed 3: ", "td3: ", "nosuch: ", "algo.gama: ", "algo.gamma: ", "total_timesteps: "]
+    assert len(found) == len(starts)
+    assert [start for start in starts if any(problem.startswith(start) for problem in found)] == starts
+
+
+def test_a_broken_file_is_a_configuration_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: [1\n")
+    monkeypatch.setattr("offpolicy.compose.conf_dir", lambda: tmp_path)
+    (problem,) = problems()
+    assert str(tmp_path) in problem
+
+
+def test_a_resumed_run_takes_values_but_no_groups() -> None:
+    assert load_values(["total_timesteps=50000", "log.panel=off"]) == {
+        "total_timesteps": 50_000,
+        "log": {"panel": "off"},
+    }
+    with pytest.raises(ConfigError, match="algo: got 'td3', but a resumed run keeps its groups"):
+        load_values(["algo=td3"])
+
+
+# --- what is handed over -----------------------------------------------------------------------------------------------
+
+
+class Runners:
+    """Records what it is asked to do, in place of the runners, and answers as told."""
+
+    def __init__(self, answer: int | BaseException = 0) -> None:
+        self.asked: list[Any] = []
+        self.answer = answer
+
+    def __call__(self, name: str) -> SimpleNamespace:
+        return {
+            "train": SimpleNamespace(train=self._record, resume=self._record),
+            "evaluate": SimpleNamespace(evaluate=self._record),
+        }[name]
+
+    def _record(self, *args: Any, **options: Any) -> int:
+        self.asked.append((*args, options) if options else args)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, runners: Runners, *argv: str) -> int:
+    monkeypatch.setattr(cli, "_runner", runners)
+    return cli.main(argv)
+
+
+def test_train_hands_the_checked_configuration_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    runners = Runners()
+    assert run_with(monkeypatch, runners, "train", "algo=td3", "seed=5") == 0
+    assert runners.asked == [(load_config(["algo=td3", "seed=5"]),)]
+
+
+def test_resume_hands_the_run_and_the_overrides_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    runners = Runners()
+    assert run_with(monkeypatch, runners, "resume", str(tmp_path), "log.every_s=1") == 0
+    assert runners.asked == [(tmp_path, {"log": {"every_s": 1}})]
+
+
+def test_eval_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    runners = Runners()
+    assert run_with(monkeypatch, runners, "eval", str(tmp_path), "--episodes", "3", "--device", "cpu") == 0
+    assert runners.asked == [(tmp_path, {"episodes": 3, "seed": None, "step": None, "device": "cpu"})]
+
+
+@pytest.mark.parametrize("command", ["resume", "eval"])
+def test_a_directory_that_is_no_run_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    assert run_with(monkeypatch, Runners(), command, str(tmp_path)) == 2
+    assert f"run: got '{tmp_path}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (0, 0),
+        (143, 143),
+        (ConfigError("device: no CUDA here"), 2),
+        (CheckpointError("none is valid"), 66),
+        (RunDirBusyError("held by pid 7"), 73),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_the_exit_code_is_that_of_the_run_or_of_its_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: int | BaseException, code: int
+) -> None:
+    assert run_with(monkeypatch, Runners(answer), "train") == code
+    assert str(answer) in capsys.readouterr().err or isinstance(answer, int)
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_with(monkeypatch, Runners(ZeroDivisionError()), "train")
+
+
+# --- the process -------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_configuration_exits_2_with_one_problem_per_line(run_cli: Any) -> None:
+    result = run_cli(["train", "algo=sca", "algo.gama=1", "--seed", "3"])
+    lines = result.stderr.splitlines()
+    assert (result.returncode, result.stdout, lines[0]) == (2, "", "offpolicy: 3 configuration problems")
+    assert [line.split(":")[0] for line in lines[1:]] == ["  algo", "  --seed 3", "  algo.gama"]
+
+
+def test_a_wrong_configuration_is_refused_within_a_second_and_a_half(run_cli: Any) -> None:
+    walls: list[float] = []
+    for _ in range(3):  # the fastest: others use the machine too
+        start = time.monotonic()
+        assert run_cli(["train", "algo=sca"]).returncode == 2
+        walls.append(time.monotonic() - start)
+    assert min(walls) < 1.5
+
+
+def test_refusing_starts_no_run(run_cli: Any, tmp_path: Path) -> None:
+    run_cli(["train", "seed=x"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_every_command_and_train_help_every_key(run_cli: Any) -> None:
+    text = run_cli(["--help"]).stdout
+    assert [command for command in ("train", "resume", "eval") if f"\n    {command} " not in text] == []
+    text = run_cli(["train", "--help"]).stdout
+    assert [key for key in all_keys() if f"\n  {key}=" not in text] == []
+    assert "algo.gamma=0.99" in text
+    assert "a number in [0.0, 1.0]" in text
+
+
+@pytest.mark.parametrize("argv", [[], ["nosuch"], ["eval"], ["eval", "x", "--episodes", "0"]])
+def test_a_wrong_command_exits_2(run_cli: Any, argv: list[str]) -> None:
+    assert run_cli(argv).returncode == 2

@@ -1,0 +1,125 @@
+"""THE loop: the order of its calls is a tape, and every call lands in its phase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from offpolicy.loop import Parts, train
+from offpolicy.timing.clock import FakeClock
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import LearnerPhase
+
+
+class Tape:
+    """Fakes of every part: each call is written down and takes a time of its own."""
+
+    COST_NS = {
+        "wait_ready": 1, "any": 10, "wait_batch": 100, "sample": 1000, "to_device": 10_000, "update": 10**5,
+        "fence": 10**6, "publish": 10**7, "release": 10**8, "eval": 10**9, "save": 10**10, "report": 10**11,
+    }  # fmt: skip
+
+    def __init__(self, iterations: int, stop_at: int | None = None) -> None:
+        self.calls: list[str] = []
+        self.clock = FakeClock()
+        self._left, self._stop_at, self._polls = iterations, stop_at, 0
+
+    def note(self, name: str) -> None:
+        self.calls.append(name)
+        self.clock.advance(self.COST_NS[name])
+
+    def wait_ready(self) -> None:
+        self.note("wait_ready")
+
+    def is_exhausted(self) -> bool:
+        return self._left == 0
+
+    def wait_batch(self) -> None:
+        self.note("wait_batch")
+
+    def sample(self) -> Any:
+        self.note("sample")
+        self._left -= 1
+
+    def to_device(self, rows: Any) -> Any:
+        self.note("to_device")
+
+    def update(self, batches: Any) -> None:
+        self.note("update")
+
+    def wait(self) -> None:
+        self.note("fence")
+
+    def publish(self) -> None:
+        self.note("publish")
+
+    def release(self) -> None:
+        self.note("release")
+
+    def any(self, flag: bool) -> bool:
+        self.note("any")
+        return flag
+
+    @property
+    def is_stopping(self) -> bool:
+        self._polls += 1
+        return self._stop_at is not None and self._polls > self._stop_at
+
+
+class Duty:
+    def __init__(self, tape: Tape, name: str) -> None:
+        self._tape, self._name = tape, name
+
+    def run_if_due(self) -> None:
+        self._tape.note(self._name)
+
+    def run_last(self, *, is_complete: bool) -> None:
+        self._tape.calls.append(f"last {self._name} {is_complete}")
+
+
+def run(tape: Tape) -> tuple[bool, Ledger]:
+    ledger = Ledger(LearnerPhase, tape.clock)
+    duties = {name: Duty(tape, name) for name in ("eval", "save", "report")}
+    parts = Parts(
+        source=tape, learner=tape, fence=tape, publisher=tape, world=tape, stop=tape, ledger=ledger,
+        evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"],
+    )  # fmt: skip
+    return train(parts), ledger
+
+
+ITERATION = [
+    "wait_ready", "any", "wait_batch", "sample", "to_device", "update", "fence", "publish", "eval", "save", "release",
+    "report",
+]  # fmt: skip
+
+
+def test_an_iteration_calls_its_parts_in_this_order() -> None:
+    tape = Tape(iterations=2)
+    is_complete, _ = run(tape)
+    end = ["wait_ready", "any", "last eval True", "last save True", "last report True"]
+    assert tape.calls == ["release", "wait_ready", *ITERATION, *ITERATION, *end]
+    assert is_complete
+
+
+def test_a_stop_request_ends_before_the_next_batch_is_taken() -> None:
+    tape = Tape(iterations=5, stop_at=1)
+    is_complete, _ = run(tape)
+    end = ["wait_ready", "any", "last eval False", "last save False", "last report False"]
+    assert tape.calls == ["release", "wait_ready", *ITERATION, *end]
+    assert not is_complete
+
+
+def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None:
+    tape = Tape(iterations=3)
+    _, ledger = run(tape)
+    account = ledger.account()
+    cost = Tape.COST_NS
+    assert account.phases_ns == {
+        "collector_wait": 4 * cost["wait_ready"], "rank_barrier": 4 * cost["any"],
+        "replay_batch_wait": 3 * cost["wait_batch"], "replay_sample": 3 * cost["sample"], "h2d": 3 * cost["to_device"],
+        "train": 3 * (cost["update"] + cost["fence"]), "param_sync": 0, "weight_publish": 3 * cost["publish"],
+        "evaluation": 3 * cost["eval"], "checkpoint": 3 * cost["save"], "sync_coordination": 3 * cost["release"],
+        "log": 3 * cost["report"], "other": 0,
+    }  # fmt: skip
+    assert sum(account.phases_ns.values()) == account.wall_ns
+    assert account.warmup_ns == cost["release"] + cost["wait_ready"]
+    assert account.iterations == 3

@@ -1,0 +1,128 @@
+"""The account closes, to the nanosecond, on every path."""
+
+from __future__ import annotations
+
+import pytest
+
+from offpolicy.timing.clock import Every, FakeClock, MonotonicClock, Stopwatch, process_birth_ns
+from offpolicy.timing.ledger import Ledger, NullLedger, make_ledger
+from offpolicy.timing.phases import LearnerPhase as Phase
+
+
+def ledger_at(now_ns: int = 0) -> tuple[Ledger, FakeClock]:
+    clock = FakeClock(now_ns)
+    return Ledger(Phase, clock), clock
+
+
+def test_phases_and_other_sum_to_wall_to_the_nanosecond() -> None:
+    ledger, clock = ledger_at()
+    clock.advance(3)
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(1_000_001)
+    clock.advance(7)
+    with ledger.phase(Phase.LOG):
+        clock.advance(11)
+    account = ledger.account()
+    assert account.phases_ns[Phase.TRAIN] == 1_000_001
+    assert account.phases_ns[Phase.LOG] == 11
+    assert account.phases_ns[Phase.OTHER] == 10
+    assert sum(account.phases_ns.values()) == account.wall_ns == 1_000_022
+
+
+def test_an_inner_phase_takes_its_time_out_of_the_outer_one() -> None:
+    ledger, clock = ledger_at()
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(5)
+        with ledger.phase(Phase.PARAM_SYNC):
+            clock.advance(40)
+        clock.advance(6)
+    account = ledger.account()
+    assert (account.phases_ns[Phase.TRAIN], account.phases_ns[Phase.PARAM_SYNC]) == (11, 40)
+    assert sum(account.phases_ns.values()) == account.wall_ns
+
+
+def test_an_exception_keeps_its_interval_and_the_account_still_closes() -> None:
+    ledger, clock = ledger_at()
+    with pytest.raises(KeyError), ledger.phase(Phase.TRAIN):  # noqa: PT012  # the time before the raise is the point
+        clock.advance(9)
+        raise KeyError
+    clock.advance(1)
+    account = ledger.account()
+    assert account.phases_ns[Phase.TRAIN] == 9
+    assert account.phases_ns[Phase.OTHER] == 1
+    assert sum(account.phases_ns.values()) == account.wall_ns == 10
+
+
+def test_a_phase_inside_itself_is_refused() -> None:
+    ledger, _ = ledger_at()
+    with pytest.raises(RuntimeError, match="train opened inside itself"), ledger.phase(Phase.TRAIN):  # noqa: SIM117
+        with ledger.phase(Phase.TRAIN):
+            pass
+
+
+def test_consecutive_iterations_share_their_boundary() -> None:
+    ledger, clock = ledger_at()
+    for _ in range(3):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(10)
+        clock.advance(1)
+        ledger.close()
+    account = ledger.account()
+    assert account.iterations == 3
+    assert account.wall_ns == 33
+
+
+def test_warm_up_is_kept_apart_and_starts_at_the_birth_of_the_process() -> None:
+    clock = FakeClock(100)
+    ledger = Ledger(Phase, clock, opened_ns=40)
+    with ledger.phase(Phase.COLLECTOR_WAIT):
+        clock.advance(60)
+    ledger.end_warmup()
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(5)
+    account = ledger.account()
+    assert account.warmup_ns == 120
+    assert account.wall_ns == 5
+    assert account.phases_ns[Phase.COLLECTOR_WAIT] == 0
+
+
+def test_an_account_taken_inside_a_phase_includes_its_time_so_far() -> None:
+    ledger, clock = ledger_at()
+    with ledger.phase(Phase.LOG):
+        clock.advance(4)
+        account = ledger.account()
+        clock.advance(2)
+    assert account.phases_ns[Phase.LOG] == 4
+    assert sum(account.phases_ns.values()) == account.wall_ns == 4
+    assert ledger.account().phases_ns[Phase.LOG] == 6
+
+
+def test_a_disabled_ledger_reads_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise AssertionError("the clock was read")
+
+    monkeypatch.setattr(MonotonicClock, "now_ns", staticmethod(refuse))
+    monkeypatch.setattr("offpolicy.timing.ledger.cpu_ns", refuse)
+    ledger = make_ledger(Phase, is_enabled=False)
+    with ledger.phase(Phase.TRAIN), ledger.phase(Phase.TRAIN):
+        ledger.close()
+    ledger.end_warmup()
+    assert isinstance(ledger, NullLedger)
+    assert ledger.account() is None
+    with pytest.raises(AssertionError, match="clock was read"):
+        make_ledger(Phase, is_enabled=True)
+
+
+def test_a_process_was_born_before_now_but_not_long_ago() -> None:
+    age_s = (MonotonicClock.now_ns() - process_birth_ns()) / 1e9
+    assert 0.0 <= age_s < 3600.0
+
+
+def test_every_is_due_once_per_period_and_does_not_catch_up() -> None:
+    clock = FakeClock()
+    every = Every(Stopwatch(clock), 2.0)
+    due = []
+    for second in range(1, 10):
+        clock.advance(1_000_000_000 if second != 4 else 5_000_000_000)
+        due.append(every.is_due())
+    assert due == [False, True, False, True, False, True, False, True, False]
