@@ -9,13 +9,14 @@ BIN := $(VENV)/bin
 CANDIDATES := $(or $(OFFPOLICY_PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11 python)
 FIT_PYTHON := import sys, ensurepip; sys.exit(sys.version_info < (3, 11))
 
-# ---- key=value words of the command line ------------------------------------------------------------------------------
+# ---- key=value words of the command line
 # `make train algo.hidden_dims=[64,64]` defines the make variable `algo.hidden_dims`. GIVEN_KEYS are the names of all that
 # were defined that way; GIVEN_WORDS are the same as key='value' words, quoted for the shell, the values never expanded.
 # The loop variable has a name nobody would give on the command line: inside the loop it hides a variable of that name.
 OUR_OWN := PYTHON OFFPOLICY_PYTHON VENV SHELL MAKEFLAGS
 ORIGIN_IS_COMMAND_LINE = $(filter command,$(firstword $(origin $1)))
-GIVEN_KEYS := $(filter-out $(OUR_OWN),$(sort $(foreach GIVEN_,$(.VARIABLES),$(if $(call ORIGIN_IS_COMMAND_LINE,$(GIVEN_)),$(GIVEN_)))))
+GIVEN_KEYS := $(sort $(foreach GIVEN_,$(.VARIABLES),$(if $(call ORIGIN_IS_COMMAND_LINE,$(GIVEN_)),$(GIVEN_))))
+GIVEN_KEYS := $(filter-out $(OUR_OWN),$(GIVEN_KEYS))
 SHELL_QUOTED = '$(subst ','\'',$1)'
 GIVEN_WORDS = $(foreach GIVEN_,$(GIVEN_KEYS),$(call SHELL_QUOTED,$(GIVEN_)=$(value $(GIVEN_))))
 # The same as options of a program: --key 'value', without the keys of $1.
@@ -26,7 +27,7 @@ ifneq ($(GIVEN_KEYS),)
 unexport $(GIVEN_KEYS)
 endif
 
-# ---- installing -------------------------------------------------------------------------------------------------------
+# ---- installing
 # A .venv that works is kept, whoever made it.
 $(VENV)/.python:
 	@if $(BIN)/python -c '$(FIT_PYTHON)' 2>/dev/null && $(BIN)/python -m pip --version >/dev/null 2>&1; then \
@@ -53,7 +54,7 @@ $(VENV)/.dev: $(VENV)/.installed
 # pytest exits with 5 when it finds no test: fine when `args` chose them, an error otherwise.
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
-# ---- commands ---------------------------------------------------------------------------------------------------------
+# ---- commands
 .PHONY: help train eval tensorboard test test-slow test-gpu test-all check lint types docs clean
 
 help: ## list these commands
@@ -93,7 +94,7 @@ types: $(VENV)/.dev ## mypy --strict and pyright
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/.installed ## regenerate docs/metrics.md from the metric table
-	@$(BIN)/python -m offpolicy.logger.table
+	@$(BIN)/python -m offpolicy.logger.table > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 
 clean: ## remove caches and build products; .venv and runs/ stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

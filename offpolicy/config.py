@@ -25,8 +25,10 @@ T = TypeVar("T")
 
 def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
     """A config field: its default, its meaning and its limits (`ge gt le lt choices`)."""
-    factory = {"default_factory": lambda: dict(default)} if isinstance(default, dict) else {"default": default}
-    return field(metadata={"doc": doc, **limits}, **factory)
+    metadata = {"doc": doc, **limits}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

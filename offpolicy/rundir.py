@@ -11,6 +11,7 @@ import json
 import os
 import re
 import socket
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -131,7 +132,8 @@ def _create(path: Path) -> list[Path]:
             except FileExistsError:  # another run made it at the same instant: it is not ours to take back
                 continue
             created.append(ancestor)
-            Disk().fsync_dir(ancestor.parent)
+            with suppress(PermissionError):  # a parent that may be written but not read cannot be fsynced either
+                Disk().fsync_dir(ancestor.parent)
     except OSError as error:
         _remove(created)
         raise ConfigError(f"run_dir: {path} cannot be created: {error.strerror}") from error

@@ -91,7 +91,7 @@ def _resume(
     state = checkpoint.json("state")
     progress.env_steps = state["env_steps"]
     layout = wiring.row_layout(job.spec)
-    if checkpoint.has("replay.f32"):
+    if checkpoint.has("replay"):
         ring = Ring(context.block("replay"), layout.width, np.float32)
         ring.restore(state["replay_first"], checkpoint.rows("replay", layout.width))
     why_not = snapshot.restore(checkpoint, progress)

@@ -100,7 +100,7 @@ def _supervised(cfg: RunConfig, spec: SpaceSpec, run: RunDir, watch: Stopwatch) 
         shared = wiring.SharedMemory(cfg, spec)
         _announce(logger, cfg, spec, run)
         monitor = Monitor(cfg, shared, logger, watch)
-        host = Host(uuid.uuid4().hex, log_fd, watch.elapsed_s)
+        host = Host(os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex, log_fd, watch.elapsed_s)
         supervisor = Supervisor(shared.control, tuple(shared.bells.values()), host)
         crash: BaseException | None = None
         try:
@@ -166,7 +166,7 @@ def _conclude(
         mode=cfg.collect_mode,
         baseline=logger.baseline,
     )
-    if snapshot.learners:
+    if snapshot.learners and not monitor.has_logged(snapshot):
         logger.log_interval(snapshot)
     write_summary(path / "summary.json", summary)
     logger.finish(summary)
@@ -192,7 +192,8 @@ def _last_words(failure: Failure | None) -> None:
     """The last block on stderr: the guilty process and its traceback."""
     if failure is None:
         return
-    head = f"offpolicy: {failure.role} {failure.index} (pid {failure.pid}) failed: {failure.cause}"
+    cause = failure.cause.splitlines()[0]  # the traceback above ends with all of it
+    head = f"offpolicy: {failure.role} {failure.index} (pid {failure.pid}) failed: {cause}"
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.write(f"{failure.traceback}{head}\n")
         sys.stderr.flush()

@@ -131,9 +131,12 @@ class Checkpointer:
 
     def _adopt_snapshot(self, draft: Draft) -> None:
         source = Path(self._session.job.run_dir) / wiring.SNAPSHOT_DIR
-        for path in sorted(source.iterdir()):
-            os.rename(path, draft.path / path.name)
-        source.rmdir()
+        try:
+            for path in sorted(source.iterdir()):
+                os.rename(path, draft.path / path.name)
+            source.rmdir()
+        except OSError as error:
+            raise SaveError(f"{source}: {error}") from error
 
     def _fill(self, draft: Draft) -> None:
         state = self._session.learner.state()
@@ -270,7 +273,7 @@ class Session:
         self.evaluator.last_step = state["last_eval_step"]
         self.checkpointer.last_step = checkpoint.env_steps
         self.start = Start(*state["start"])
-        if not checkpoint.has("replay.f32"):
+        if not checkpoint.has("replay"):
             # The ring is empty: gather `learning_starts` new rows first, and owe nothing for those before.
             first = checkpoint.env_steps + wiring.first_learning_step(self.job.cfg)
             self.start, self.fresh_from = Start(first, self.learner.num_updates), 0

@@ -37,6 +37,8 @@ class Monitor:
         self._learner: LearnerReports | None = None
         self._pace: Pace = wiring.make_pace(cfg, start=wiring.first_learning_step(cfg), start_updates=0)
         self.last_eval: EvalResult | None = None
+        self._logged_eval: EvalResult | None = None
+        self._num_logged = 0
         self.is_complete = False
         self.saved_steps: list[int] = []
 
@@ -110,6 +112,14 @@ class Monitor:
             update_debt=float(self._pace.debt(env_steps, updates)),
         )
 
+    def has_logged(self, snapshot: Snapshot) -> bool:
+        """Whether a record of this very state was written: same steps, same updates, no evaluation since."""
+        last = self._logger.last_snapshot
+        if last is None or self._num_logged == 0 or not last.learners or not snapshot.learners:
+            return False
+        is_same = (last.env_steps, last.learners[0].updates) == (snapshot.env_steps, snapshot.learners[0].updates)
+        return is_same and self._logged_eval == self.last_eval
+
     def drain_episodes(self) -> None:
         """Log the episodes that ended since the last call."""
         ring = self._shared.episodes
@@ -129,6 +139,8 @@ class Monitor:
         if self._has_reported() and self._learner is not None:
             self._seen_reports = self._learner.version
             self._logger.log_interval(self.snapshot())
+            self._logged_eval = self.last_eval
+            self._num_logged += 1
         elif updates == 0:
             first = wiring.first_learning_step(self._cfg)
             self._logger.status(f"collecting random steps {env_steps}/{first}" if env_steps else "starting")

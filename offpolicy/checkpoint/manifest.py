@@ -101,7 +101,7 @@ def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
     Raises `CheckpointError` naming the first bad file, what was expected and what was got.
     """
     content = read_json(path / MANIFEST, MAX_MANIFEST_BYTES)
-    if not isinstance(content, dict) or False:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         got = content.get("format") if isinstance(content, dict) else content
         raise CheckpointError(f"{path / MANIFEST}: expected format {FORMAT}, got {got!r:.40}")
     got = content.get("env_steps")

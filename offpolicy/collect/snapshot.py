@@ -5,6 +5,7 @@ The collector writes it between two steps, on the learner's request; the learner
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ class CollectorSnapshot:
             "env": state.meta if state else None,
             "why_not_exact": why_not_exact(self._env),
         }
-        directory.mkdir(exist_ok=True)
+        shutil.rmtree(directory, ignore_errors=True)  # of a save that came to nothing
+        directory.mkdir()
         write_tensors(directory, NAME, {name: np.ascontiguousarray(a) for name, a in (arrays | env_arrays).items()})
         write_json(directory, NAME, numbers)
 
@@ -63,7 +65,7 @@ class CollectorSnapshot:
 
         Where the environments cannot be restored, or their number changed, their episodes start anew.
         """
-        if not checkpoint.has(f"{NAME}.json"):
+        if not checkpoint.has(NAME):
             return "the collector was gone when the checkpoint was saved"
         numbers, arrays = checkpoint.json(NAME), checkpoint.tensors(NAME)
         progress.env_steps = int(numbers["env_steps"])

@@ -9,6 +9,7 @@ They are therefore saved too and written over what `mj_forward` computes.
 from __future__ import annotations
 
 import hashlib
+import importlib
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,7 @@ def models_digest(models: list[Any]) -> str | None:
     """A fingerprint of every number of some models, to see whether an environment has changed one; None without any."""
     if not models:
         return None
-    import mujoco
-
+    mujoco = _mujoco()
     digest = hashlib.sha256()
     for model in models:
         buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
@@ -41,8 +41,7 @@ def models_digest(models: list[Any]) -> str | None:
 
 def save_data(data: Any) -> dict[str, Any]:
     """The integration state, and the derived arrays as one row of bytes with their names; all copies."""
-    import mujoco
-
+    mujoco = _mujoco()
     spec = int(mujoco.mjtState.mjSTATE_INTEGRATION)
     state = np.empty(mujoco.mj_stateSize(data.model, spec), np.float64)
     mujoco.mj_getState(data.model, data, state, spec)
@@ -53,8 +52,7 @@ def save_data(data: Any) -> dict[str, Any]:
 
 def load_data(data: Any, saved: dict[str, Any]) -> None:
     """Continue from `save_data`. Raises `ValueError` if the arrays do not fit the model."""
-    import mujoco
-
+    mujoco = _mujoco()
     derived = _derived(data)
     if saved["names"] != list(derived) or saved["derived"].size != sum(array.nbytes for array in derived.values()):
         raise ValueError("the MuJoCo data has other fields; was it saved by another version of mujoco?")
@@ -67,6 +65,11 @@ def load_data(data: Any, saved: dict[str, Any]) -> None:
         part = saved["derived"][start : start + array.nbytes]
         array[...] = part.view(array.dtype).reshape(array.shape)
         start += array.nbytes
+
+
+def _mujoco() -> Any:  # Any: an extension module without type stubs
+    """MuJoCo, imported only when one of its environments is here."""
+    return importlib.import_module("mujoco")
 
 
 def _derived(data: Any) -> dict[str, NDArray[Any]]:

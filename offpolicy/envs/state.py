@@ -8,6 +8,7 @@ what the constructor makes them. What cannot be seen is state kept outside the o
 
 from __future__ import annotations
 
+import json
 import pathlib
 import types
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def restore_state(adapter: VectorAdapter, state: EnvState) -> Float32:
             _restore_door(door, state, index)
         return _restore_vector(adapter, vec, state)
     except (NotPlainError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise CheckpointError(f"the environments' state does not fit {adapter.cfg.id}: {error!r}") from error
+        raise CheckpointError(f"the environments' state does not fit {adapter.cfg.id}: {error}") from error
 
 
 def _capture(adapter: VectorAdapter) -> EnvState:
@@ -104,7 +105,7 @@ def _capture(adapter: VectorAdapter) -> EnvState:
         encoder = Encoder(f"env{index}/")
         envs.append(_capture_door(door, encoder))
         arrays |= encoder.arrays
-    return EnvState({"id": adapter.cfg.id, "num_envs": adapter.num_envs, "envs": envs}, arrays)
+    return EnvState({**_identity(adapter), "envs": envs}, arrays)
 
 
 def _sync_vector(adapter: VectorAdapter) -> SyncVectorEnv[Any, Any]:
@@ -118,9 +119,15 @@ def _doors(vec: SyncVectorEnv[Any, Any]) -> list[Door]:
 
 
 def _check_fit(adapter: VectorAdapter, meta: dict[str, JSON]) -> None:
-    for key, own in (("id", adapter.cfg.id), ("num_envs", adapter.num_envs)):
+    for key, own in _identity(adapter).items():
         if meta[key] != own:
             raise ValueError(f"it was saved with {key} {meta[key]!r}, this is {own!r}")
+
+
+def _identity(adapter: VectorAdapter) -> dict[str, JSON]:
+    """What must agree before a state can fit; the keyword arguments as text, for JSON knows no tuples."""
+    kwargs = json.dumps(adapter.cfg.kwargs, sort_keys=True, default=str)
+    return {"id": adapter.cfg.id, "kwargs": kwargs, "num_envs": adapter.num_envs}
 
 
 def _restore_vector(adapter: VectorAdapter, vec: SyncVectorEnv[Any, Any], state: EnvState) -> Float32:

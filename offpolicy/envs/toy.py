@@ -108,8 +108,8 @@ class Faulty(gymnasium.Env[Array, Float32]):
     """Fails on purpose: `fail` names how, `at` the step of the episode, `only_seed` the one environment that does."""
 
     FAILURES = (
-        *("init_raise", "reset_raise", "step_raise", "unpicklable", "exit", "segv", "hang", "sleep"),
-        *("nan_obs", "inf_reward", "wrong_shape", "wrong_dtype", "wrong_length"),
+        *("init_raise", "reset_raise", "step_raise", "unpicklable", "exit", "segv", "hang", "sleep", "close_raise"),
+        *("nan_obs", "inf_reward", "wrong_shape", "wrong_dtype", "wrong_length", "wrong_reward"),
     )
 
     def __init__(
@@ -142,6 +142,10 @@ class Faulty(gymnasium.Env[Array, Float32]):
             return self._misbehave()
         return np.zeros(2, np.float32), 0.0, False, False, {}
 
+    def close(self) -> None:
+        if self._fail == "close_raise":
+            raise RuntimeError("fails in close")
+
     def _is_meant(self) -> bool:
         return self._only_seed is None or self._only_seed == self._seed
 
@@ -154,6 +158,7 @@ class Faulty(gymnasium.Env[Array, Float32]):
             "wrong_shape": (np.zeros(3, np.float32), 0.0, False, False, {}),
             "wrong_dtype": (np.array(["a", "b"]), 0.0, False, False, {}),
             "wrong_length": (good, 0.0, False, {}),
+            "wrong_reward": (good, "much", False, False, {}),
         }
         if self._fail in results:
             return results[self._fail]

@@ -7,6 +7,7 @@ the next row of that environment is a reset row (`is_valid` False, action ignore
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, Protocol
 
@@ -79,14 +80,18 @@ def make_vector(cfg: EnvConfig, num_envs: int | None = None) -> VectorAdapter:
     Raises `ConfigError` for what the configuration can mend (id, kwargs, spaces), `EnvFailure` for what it cannot.
     """
     count = cfg.num_envs if num_envs is None else num_envs
-    first = make_env(cfg)
-    codec = codec_of(first)
-    if cfg.vectorization == "async":
-        first.close()
-        factories = [DoorFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
-        return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
-    doors = [Door(cfg, index, count, codec, first if index == 0 else None) for index in range(count)]
-    return VectorAdapter(cfg, codec, count, SyncVectorEnv([door.opened for door in doors], copy=False))
+    with contextlib.ExitStack() as undo:
+        first = undo.enter_context(contextlib.closing(make_env(cfg)))
+        codec = codec_of(first)
+        if cfg.vectorization == "async":  # `first` has told its spaces and is closed on the way out
+            factories = [DoorFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
+            return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
+        doors = [Door(cfg, index, count, codec, first if index == 0 else None) for index in range(count)]
+        for door in doors[1:]:
+            undo.callback(door.close)
+        adapter = VectorAdapter(cfg, codec, count, SyncVectorEnv([door.opened for door in doors], copy=False))
+        undo.pop_all()
+    return adapter
 
 
 def env_seeds(seed: int, num_envs: int) -> tuple[int, ...]:

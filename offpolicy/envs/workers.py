@@ -19,7 +19,7 @@ from offpolicy.errors import EnvFailure, HangError
 
 OPEN_GRACE_S = 30.0  # the first reset also imports and constructs the environment
 CLOSE_GRACE_S = 5.0  # from asking a worker to close to killing it
-REAP_S = 2.0  # from a worker's end of file to its exit code
+REAP_S = 2.0  # from the end of file of a worker's pipe to its end
 
 _PR_SET_PDEATHSIG = 1
 
@@ -116,7 +116,7 @@ class Workers:
 
     def _silence(self, timeout_s: float) -> EnvFailure | HangError:
         vec = self._running()
-        if any(not process.is_alive() for process in vec.processes):
+        if multiprocessing.connection.wait([process.sentinel for process in vec.processes], 0.0):
             return self._death()
         silent = [index for index, pipe in enumerate(vec.parent_pipes) if not pipe.poll()]
         names = ", ".join(_name(index, vec.processes) for index in silent) or "an environment"
@@ -124,13 +124,11 @@ class Workers:
 
     def _death(self) -> EnvFailure:
         processes = self._running().processes
-        for process in processes:
-            if not process.is_alive() or process.exitcode is not None:
-                break
-        else:  # the end of file comes a little before the exit code
-            multiprocessing.connection.wait([process.sentinel for process in processes], REAP_S)
-        dead = [(i, p) for i, p in enumerate(processes) if not p.is_alive()]
-        ends = ", ".join(f"{_name(index, processes)} {_end(process.exitcode)}" for index, process in dead)
+        ended = multiprocessing.connection.wait([process.sentinel for process in processes], REAP_S)
+        dead = [index for index, process in enumerate(processes) if process.sentinel in ended]
+        for index in dead:
+            processes[index].join()  # its files are closed, its exit code comes a moment later
+        ends = ", ".join(f"{_name(index, processes)} {_end(processes[index].exitcode)}" for index in dead)
         return EnvFailure(ends or "an environment worker closed its pipe")
 
 

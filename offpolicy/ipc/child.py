@@ -24,6 +24,7 @@ from offpolicy.errors import OffPolicyError
 from offpolicy.ipc.shared import Doorbell, SharedBlock
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 ORPHANED = 71
 
 
@@ -67,6 +68,11 @@ def die_with(parent_pid: int, lifeline_fd: int) -> None:
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
+def take_name(role: str, index: int) -> None:
+    """Show the role in `ps` and `top`."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, f"op-{role}-{index}".encode())  # the kernel keeps 15 characters
+
+
 def ignore_terminal() -> None:
     """Leave Ctrl-C, TERM and HUP to the supervisor; the parent blocked them until here so that none is missed."""
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -88,6 +94,7 @@ def main() -> int:
         spec = json.load(source)
     ignore_terminal()
     die_with(spec["supervisor_pid"], spec["lifeline_fd"])
+    take_name(spec["role"], spec["index"])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing

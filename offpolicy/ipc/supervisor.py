@@ -25,6 +25,8 @@ from offpolicy.ipc.shared import Doorbell
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOP_TIMEOUT_S = 30.0  # for the iteration, the final checkpoint and the children's exit
+START_TIMEOUT_S = 120.0  # imports and construction of a child
+LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included
 KILL_TIMEOUT_S = 5.0
 TICK_S = 0.1
 
@@ -211,7 +213,9 @@ class Supervisor:
             is_collector = child.role == "collector"
             progress = self._control.get(Word.COLLECTOR_PROGRESS if is_collector else Word.LEARNER_PROGRESS)
             waiting = self._control.get(Word.COLLECTOR_IS_WAITING if is_collector else Word.LEARNER_IS_WAITING)
-            limit_s = timeout_s if is_collector else max(timeout_s, 600.0)
+            limit_s = timeout_s if is_collector else max(timeout_s, LEARNER_STEP_TIMEOUT_S)
+            if progress == 0:  # still starting
+                limit_s = max(limit_s, START_TIMEOUT_S)
             last, since_s = self._hearts.get(child.name, (-1, 0.0))
             now_s = self._host.elapsed_s()
             if progress != last or waiting or self.failure is not None:

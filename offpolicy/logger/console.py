@@ -39,13 +39,14 @@ class View(Protocol):
 def plain_line(record: Record, total_timesteps: int) -> str:
     """One interval in one line of ASCII."""
     steps = int(number(record, "env_steps") or 0)
+    wait_ms = number(record, "timing/learner_collector_wait_ms")
     return (
         f"{100 * steps // total_timesteps}% step={steps}/{total_timesteps}"
         f" ret={fixed(number(record, 'rollout/ep_rew_mean'), 1)}"
         f" thru={rate(number(record, 'perf/steps_per_sec'))}"
         f" I={rate(number(record, 'perf/collector_capacity'))}"
         f" T={rate(number(record, 'perf/learner_capacity'))}"
-        f" wait={fixed(number(record, 'timing/learner_collector_wait_ms'), 1)}ms"
+        f" wait={fixed(wait_ms, 1)}{'' if wait_ms is None else 'ms'}"
         f" utd={fixed(number(record, 'perf/utd'), 2)}"
         f" eta={duration(number(record, 'time/eta_s'))}"
         f" bottleneck={text(record, 'perf/bottleneck') or '-'}"

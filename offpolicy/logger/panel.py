@@ -66,8 +66,9 @@ def render(record: Record, header: RunHeader, width: int, height: int, *, ascii_
 
 
 def _title(header: RunHeader, glyphs: Glyphs) -> str:
-    parts = (header.algo, header.env_id, f"seed {header.seed}", header.mode, header.device)
-    line = " | ".join((*parts, f"{header.num_envs} env" + "s" * (header.num_envs != 1)))
+    envs = f"{header.num_envs} env" + "s" * (header.num_envs != 1)
+    parts = (header.algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs)
+    line = " | ".join(part for part in parts if part)
     return line.encode("ascii", "replace").decode() if glyphs is ASCII else line
 
 
@@ -106,8 +107,8 @@ def _narrow_columns(record: Record, width: int, glyphs: Glyphs) -> Block:
     half = (width - len(glyphs.column)) // 2
     rest = width - len(glyphs.column) - half
     learning = [_heading("Learning", "", rest), *_pairs(_learning(record)[:12], rest)]
-    right = _collector_block(record, rest, 0, glyphs) + learning
-    return _beside([(_learner_block(record, half, 0, glyphs), half), (right, rest)], glyphs)
+    right = _side(COLLECTOR, record, Frame(rest, 0, glyphs)) + learning
+    return _beside([(_side(LEARNER, record, Frame(half, 0, glyphs)), half), (right, rest)], glyphs)
 
 
 def _wide_columns(record: Record, width: int, glyphs: Glyphs) -> Block:
@@ -115,11 +116,10 @@ def _wide_columns(record: Record, width: int, glyphs: Glyphs) -> Block:
     space = width - 2 * len(glyphs.column)
     third = space * 36 // 100
     rest = space - 2 * third
-    bar = third - 38
-    collector = _collector_block(record, third, bar, glyphs)
+    frame = Frame(third, third - 38, glyphs)
     learning = [_heading("Learning", "", rest), *_rows(_learning(record), rest)]
-    blocks = [(_learner_block(record, third, bar, glyphs), third), (collector, third), (learning, rest)]
-    return _beside(blocks, glyphs)
+    blocks = [(_side(side, record, frame), third) for side in (LEARNER, COLLECTOR)]
+    return _beside([*blocks, (learning, rest)], glyphs)
 
 
 def _beside(blocks: Sequence[tuple[Block, int]], glyphs: Glyphs) -> Block:
@@ -135,55 +135,65 @@ def _heading(name: str, columns: str, width: int) -> Text:
     return Text(name + columns.rjust(width - len(name)), "bold cyan")
 
 
-def _learner_block(record: Record, width: int, bar: int, glyphs: Glyphs) -> Block:
-    phases = [(row, learner_key(phase), str(phase)) for phase, (row, _) in LEARNER_ROWS.items()]
-    return _phase_block("Learner", phases, "perf/iter_ms", record, width, bar, glyphs)
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One clock: its phases as (row, key, phase), the key of its wall, and the key of its process's CPU time."""
+
+    name: str
+    phases: tuple[tuple[str, str, str], ...]
+    wall_key: str
+    cpu_key: str
 
 
-def _collector_block(record: Record, width: int, bar: int, glyphs: Glyphs) -> Block:
-    phases = [(row, collector_key(phase), str(phase)) for phase, (row, _) in COLLECTOR_ROWS.items()]
-    return _phase_block("Collector", phases, "perf/collector_cycle_ms", record, width, bar, glyphs)
+LEARNER = Side(
+    "Learner",
+    tuple((row, learner_key(phase), str(phase)) for phase, (row, _) in LEARNER_ROWS.items()),
+    "perf/iter_ms",
+    "cpu/learner_pct",
+)
+COLLECTOR = Side(
+    "Collector",
+    tuple((row, collector_key(phase), str(phase)) for phase, (row, _) in COLLECTOR_ROWS.items()),
+    "perf/collector_cycle_ms",
+    "cpu/collector_pct",
+)
 
 
-def _phase_block(
-    side: str,
-    phases: Sequence[tuple[str, str, str]],
-    wall_key: str,
-    record: Record,
-    width: int,
-    bar: int,
-    glyphs: Glyphs,
-) -> Block:
-    """One side: (row, key, phase) each with ms and share of the wall under `wall_key`; zero rows are kept."""
-    wall_ms = number(record, wall_key)
-    process = number(record, f"cpu/{side.lower()}_pct")
-    columns = f"{'ms':>9}{'%':>8}" + " " * (bar + 1 if bar > 0 else 0)
-    cpu = "" if process is None else f" ({process:.0f}% cpu)"
-    lines = [_heading(side + cpu, columns, width)]
-    guilty = f"{side.lower()}({{phase}} "
-    for row, key, phase in phases:
-        is_guilty = text(record, "perf/bottleneck").startswith(guilty.format(phase=phase))
-        lines.append(_phase_line(row, number(record, key), wall_ms, width, bar, glyphs, is_guilty))
-    total = _phase_line(METRICS[wall_key].row or "", wall_ms, wall_ms, width, bar, glyphs, False)
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The room of a side's block: its width, of which `bar` cells show shares (0: no bars)."""
+
+    width: int
+    bar: int
+    glyphs: Glyphs
+
+
+def _side(side: Side, record: Record, frame: Frame) -> Block:
+    """A heading, one line per phase and the wall; zero rows are kept, the bottleneck's is lit."""
+    wall_ms, cpu_pct = number(record, side.wall_key), number(record, side.cpu_key)
+    cpu = "" if cpu_pct is None else f" ({cpu_pct:.0f}% cpu)"
+    columns = f"{'ms':>9}{'%':>8}" + " " * (frame.bar + 1 if frame.bar > 0 else 0)
+    lines = [_heading(side.name + cpu, columns, frame.width)]
+    for row, key, phase in side.phases:
+        value_ms = number(record, key)
+        line = _phase_line(row, value_ms, wall_ms, frame)
+        if text(record, "perf/bottleneck").startswith(f"{side.name.lower()}({phase} "):
+            line.stylize("bold yellow")
+        elif not value_ms:
+            line.stylize("bright_black")
+        lines.append(line)
+    total = _phase_line(METRICS[side.wall_key].row or "", wall_ms, wall_ms, frame)
     total.stylize("bold")
     return [*lines, total]
 
 
-def _phase_line(
-    row: str, value_ms: float | None, wall_ms: float | None, width: int, bar: int, glyphs: Glyphs, is_guilty: bool
-) -> Text:
-    drawn = ""
-    if bar > 0:
-        drawn = " " + (
-            _bar(value_ms / wall_ms, bar, glyphs.full, " ") if value_ms is not None and wall_ms else " " * bar
-        )
+def _phase_line(row: str, value_ms: float | None, wall_ms: float | None, frame: Frame) -> Text:
+    bar = ""
+    if frame.bar > 0:
+        share = value_ms / wall_ms if value_ms is not None and wall_ms else 0.0
+        bar = " " + _bar(share, frame.bar, frame.glyphs.full, " ")
     columns = f"{milliseconds(value_ms):>9}{percent(value_ms, wall_ms):>8}"
-    line = Text(row + columns.rjust(width - len(row) - len(drawn)) + drawn)
-    if is_guilty:
-        line.stylize("bold yellow")
-    elif not value_ms:
-        line.stylize("bright_black")
-    return line
+    return Text(row + columns.rjust(frame.width - len(row) - len(bar)) + bar)
 
 
 def _learning(record: Record) -> list[tuple[str, str]]:

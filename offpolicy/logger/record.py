@@ -16,6 +16,7 @@ from offpolicy.timing.rates import (
     compute_rates,
     learner_elapsed,
     num_updates,
+    policy_steps,
 )
 from offpolicy.timing.verdict import Verdict, judge
 from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, Snapshot
@@ -35,10 +36,9 @@ class RunHeader:
     seed: int
     mode: str  # collection mode
     total_timesteps: int
-    device: str = "cpu"
+    device: str = ""  # '' until the learner has chosen
     num_envs: int = 1
     started_unix_s: float = 0.0
-    gpu: str | None = None
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ def build_record(
     record |= _verdict_keys(judge_window(previous, current, rates, mode))
     record |= _rollout_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
     record |= _level_keys(current)
-    record["time/eta_s"] = _eta_s(current, rates, mode, total_timesteps)
+    record["time/eta_s"] = eta_s(current, rates, total_timesteps)
     return {key: value for key, value in record.items() if _is_known(value)}
 
 
@@ -83,9 +83,13 @@ def _is_known(value: float | str | None) -> bool:
 
 
 def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mode: str) -> Verdict | None:
-    """The verdict on the window, or None when timing is off."""
+    """The verdict on the window; None when timing is off, or when a side did not report in the window."""
     learner, collector = learner_elapsed(previous, current), _collectors_elapsed(previous, current)
     if learner is None or collector is None:
+        return None
+    if num_updates(current) == 0:
+        return judge({}, {}, rates, mode)
+    if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
     return judge(learner.phases_ns, collector.phases_ns, rates, mode)
 
@@ -97,7 +101,7 @@ def _collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed
         return None
     return Elapsed(
         sum(window.wall_ns for window in windows),
-        sum(window.warmup_ns for window in windows),
+        sum(window.total_ns for window in windows),
         sum(window.iterations for window in windows),
         {phase: sum(window.phases_ns.get(phase, 0) for window in windows) for phase in CollectorPhase},
         sum(window.cpu_ns for window in windows),
@@ -127,8 +131,7 @@ def _mean_ms(window: Elapsed, phase: str) -> float:
 
 
 def _cpu_pct(window: Elapsed) -> float | None:
-    total_ns = window.wall_ns + window.warmup_ns
-    return 100.0 * window.cpu_ns / total_ns if total_ns > 0 else None
+    return 100.0 * window.cpu_ns / window.total_ns if window.total_ns > 0 else None
 
 
 def _rate_keys(rates: Rates, previous: Snapshot | None, current: Snapshot) -> Record:
@@ -147,7 +150,7 @@ def _rate_keys(rates: Rates, previous: Snapshot | None, current: Snapshot) -> Re
 
 def _policy_lag(previous: Snapshot | None, current: Snapshot) -> float | None:
     before = previous.collectors if previous is not None else ()
-    steps = sum(c.policy_steps for c in current.collectors) - sum(c.policy_steps for c in before)
+    steps = policy_steps(current) - (policy_steps(previous) if previous is not None else 0)
     lag = sum(c.policy_lag_sum for c in current.collectors) - sum(c.policy_lag_sum for c in before)
     return lag / steps if steps > 0 else None
 
@@ -227,8 +230,7 @@ def _level_keys(current: Snapshot) -> Record:
     }
 
 
-def _eta_s(current: Snapshot, window: Rates, mode: str, total_timesteps: int) -> float | None:
-    """Seconds left at the mean rate since the warm-up, evaluations included; at the window's when timing is off."""
-    is_timed = any(totals.account is not None and totals.account.wall_ns > 0 for totals in current.collectors)
-    rate = compute_rates(None, current, mode).steps_per_sec if is_timed else window.steps_per_sec
-    return max(0, total_timesteps - current.env_steps) / rate if rate else None
+def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None:
+    """Seconds left at the rate of `rates`."""
+    remaining = max(0, total_timesteps - current.env_steps)
+    return remaining / rates.steps_per_sec if rates.steps_per_sec else None

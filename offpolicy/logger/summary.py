@@ -23,8 +23,8 @@ UNTIMED = Verdict("unknown", "", "timing.enabled=false: no time was measured", (
 UNBEGUN = Verdict(WARMING_UP, "", "the run ended before its first update was timed", ())
 
 
-def build_summary(
-    final: Snapshot,
+def build_summary(  # noqa: PLR0913  # keywords only, one for each fact of the file
+    snapshot: Snapshot,
     *,
     status: str,
     exit_code: int,
@@ -34,21 +34,25 @@ def build_summary(
     baseline: Snapshot | None = None,
     gpu: str | None = None,
 ) -> dict[str, Any]:  # Any: the nested mapping of summary.json
-    """The mapping of `summary.json`. `baseline` is what the counters held when this process started (a resume)."""
-    rates = compute_rates(baseline, final, mode)
-    learner = final.learners[0].account if final.learners else None
+    """The mapping of `summary.json` from the last snapshot.
+
+    Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`); None: from zero, which is wrong
+    after a resume.
+    """
+    rates = compute_rates(baseline, snapshot, mode)
+    learner = snapshot.learners[0].account if snapshot.learners else None
     return {
         "status": status,
         "exit_code": exit_code,
         "reason": reason,
-        "env_steps": final.env_steps,
-        "updates": num_updates(final),
-        "wall_s": final.wall_s,
+        "env_steps": snapshot.env_steps,
+        "updates": num_updates(snapshot),
+        "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": _eval_section(last_eval),
-        "timing": _timing_section(final),
+        "timing": _timing_section(snapshot),
         "rates": _rates_section(rates),
-        "bottleneck": _bottleneck_section(_verdict(baseline, final, rates, mode)),
+        "bottleneck": _bottleneck_section(_verdict(baseline, snapshot, rates, mode)),
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": gpu},
     }
@@ -68,9 +72,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _timing_section(final: Snapshot) -> dict[str, Any]:  # Any: nested mapping
-    learner = final.learners[0].account if final.learners else None
-    collectors = [_account_section(totals.account, tuple(CollectorPhase)) for totals in final.collectors]
+def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
+    learner = snapshot.learners[0].account if snapshot.learners else None
+    collectors = [_account_section(totals.account, tuple(CollectorPhase)) for totals in snapshot.collectors]
     section = {
         "learner": _account_section(learner, tuple(LearnerPhase)),
         "collector": collectors[0] if collectors else None,
@@ -102,11 +106,12 @@ def _rates_section(rates: Rates) -> dict[str, float | None]:
     }
 
 
-def _verdict(baseline: Snapshot | None, final: Snapshot, rates: Rates, mode: str) -> Verdict:
-    verdict = judge_window(baseline, final, rates, mode)
-    if verdict is not None:
-        return verdict if verdict.verdict != WARMING_UP else UNBEGUN
-    return UNTIMED if final.learners and final.collectors else UNBEGUN
+def _verdict(baseline: Snapshot | None, snapshot: Snapshot, rates: Rates, mode: str) -> Verdict:
+    verdict = judge_window(baseline, snapshot, rates, mode)
+    if verdict is not None and verdict.verdict != WARMING_UP:
+        return verdict
+    accounts = [rank.account for rank in snapshot.learners] + [totals.account for totals in snapshot.collectors]
+    return UNTIMED if None in accounts else UNBEGUN
 
 
 def _bottleneck_section(verdict: Verdict) -> dict[str, Any]:  # Any: text and a list

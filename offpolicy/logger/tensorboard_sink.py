@@ -1,8 +1,11 @@
 """TensorBoard events without torch and without tensorflow: scalars over env steps, grouped charts, hparams.
 
-Events are written by the calling thread, one flush per record: a full disk shows up where `SafeSink` sees it, and
+Events are written by the calling thread, one write per record: a full disk shows up where `SafeSink` sees it, and
 no writer thread is left to die with a traceback of its own.
 """
+
+# pyright: reportAttributeAccessIssue=false
+# protobuf makes its classes when it is imported, where a type checker cannot see them
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from offpolicy.logger.append_file import AppendFile
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import NewEvaluations, Summary
 from offpolicy.logger.table import METRICS, MetricClass
@@ -42,7 +47,9 @@ class TensorBoardSink:
         self._started_s = header.started_unix_s
         self._wall_s = 0.0
         self._evaluations = NewEvaluations()
-        self._writer = RecordWriter(_event_path(run_dir, int(header.started_unix_s)).open("ab"))
+        self._file = AppendFile(_event_path(run_dir, int(header.started_unix_s)))
+        self._pending = BytesIO()
+        self._writer = RecordWriter(self._pending)
         self._event(file_version="brain.Event:2")
         if resume_step is not None:
             # Readers drop what earlier files hold from this step on.
@@ -50,7 +57,7 @@ class TensorBoardSink:
             self._event(resume_step + 1, session_log=start)
         self._event(0, summary=_layout_summary())
         self._event(0, summary=_hparams_summary(config, header.started_unix_s))
-        self._writer.flush()
+        self._flush()
 
     def write(self, record: Record) -> None:
         """One event of scalars at the record's env steps; a new evaluation at the step of its policy."""
@@ -59,7 +66,7 @@ class TensorBoardSink:
         self._scalars(int(_number(record.get("env_steps"))), rest)
         if evaluation:
             self._scalars(int(_number(evaluation["eval/env_steps"])), evaluation)
-        self._writer.flush()
+        self._flush()
 
     def episode(self, episode: EpisodeRecord) -> None:
         """Episodes are summarised by `rollout/`."""
@@ -69,7 +76,7 @@ class TensorBoardSink:
         value = summary_pb2.Summary.Value(tag=f"{tag}/text_summary", tensor=_string_tensor(content))
         value.metadata.plugin_data.plugin_name = "text"
         self._event(0, summary=summary_pb2.Summary(value=[value]))
-        self._writer.flush()
+        self._flush()
 
     def finish(self, summary: Summary) -> None:
         """The final values of the hparams metrics, and how the session ended."""
@@ -85,11 +92,18 @@ class TensorBoardSink:
         data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
         value = _hparams_value(hparams_metadata.SESSION_END_INFO_TAG, data)
         self._event(summary["env_steps"], summary=summary_pb2.Summary(value=[value]))
-        self._writer.flush()
+        self._flush()
 
     def close(self) -> None:
-        """Flush and close the event file."""
-        self._writer.close()
+        """Close the event file; nothing is pending."""
+        self._file.close()
+
+    def _flush(self) -> None:
+        """Append what is pending, whole or not at all: a torn event would hide those behind it."""
+        piece = self._pending.getvalue()
+        self._pending.seek(0)
+        self._pending.truncate()
+        self._file.append(piece)
 
     def _scalars(self, step: int, record: Record) -> None:
         values = [

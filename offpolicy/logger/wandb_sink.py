@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import Record
@@ -18,7 +18,7 @@ INIT_TIMEOUT_S = 30
 class WandbSink:
     """One W&B run per run directory: its id is kept in `wandb_id`, and a resumed run continues it.
 
-    Raises whatever `wandb` raises, and RuntimeError when online mode has no API key: it never asks on the terminal.
+    Raises whatever `wandb` raises, and `ConfigError` when online mode has no API key: it never asks on the terminal.
     """
 
     def __init__(
@@ -26,12 +26,12 @@ class WandbSink:
         run_dir: Path,
         config: Mapping[str, Any],  # Any: nested configuration values
         project: str,
-        mode: str,
+        mode: Literal["offline", "online"],
     ) -> None:
-        import wandb  # noqa: PLC0415  # optional back-end, 0.4 s to import
+        import wandb  # optional back-end, 0.4 s to import
 
-        if mode == "online" and not wandb.login(prompt=False, verify=False):
-            raise RuntimeError("no API key: run `wandb login`, or set log.wandb=offline")
+        if mode == "online":
+            require_login()
         settings = wandb.Settings(
             init_timeout=INIT_TIMEOUT_S,
             console="off",
@@ -91,9 +91,9 @@ def _run_id(path: Path) -> str:
 
 def require_login() -> None:
     """Refuse `log.wandb=online` where nobody is logged in. Raises `ConfigError`."""
-    import wandb  # noqa: PLC0415  # optional back-end
+    import wandb  # optional back-end
 
-    if not wandb.api.api_key:
+    if not wandb.login(prompt=False, verify=False):
         raise ConfigError(
             "log.wandb: got online, but no W&B API key is configured; allowed: log.wandb=offline, or log in first"
             " (`wandb login`, or the environment variable WANDB_API_KEY)"

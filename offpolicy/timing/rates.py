@@ -25,16 +25,16 @@ class Rates:
     collector_capacity: float | None  # I: env steps per active second, summed over collectors
     learner_active_s: float | None  # active seconds per update
     learner_capacity: float | None  # T: env steps per second that the learner could absorb
-    utd: float | None  # updates per env step, achieved
+    utd: float | None  # updates per env step since learning began, achieved
     predicted_steps_per_sec: float | None  # from I, T and the collection mode
 
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """The difference of two accounts of one clock."""
+    """What one clock saw between two readings; `wall_ns` and `phases_ns` without the warm-up, `total_ns` with it."""
 
     wall_ns: int
-    warmup_ns: int
+    total_ns: int
     iterations: int
     phases_ns: Mapping[str, int]
     cpu_ns: int
@@ -47,20 +47,28 @@ class CollectorWindow:
     elapsed: Elapsed | None
     env_steps: float  # of the whole window
     steady_steps: float  # those that belong to `elapsed.wall_ns`; the whole window's when timing is off
+    policy_env_steps: float  # those acted by the policy, that is, since learning began
+
+
+START_OF_CLOCK = Account(wall_ns=0, warmup_ns=0, iterations=0, phases_ns={}, cpu_ns=0)
 
 
 def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None:
-    """`current - previous`; a missing `previous` counts as the start of the clock, a missing `current` is None."""
+    """`current - previous`; a missing `previous` is the start of the clock, a missing `current` gives None."""
     if current is None:
         return None
-    if previous is None:
-        return Elapsed(current.wall_ns, current.warmup_ns, current.iterations, current.phases_ns, current.cpu_ns)
+    before = previous or START_OF_CLOCK
+    total_ns = current.wall_ns + current.warmup_ns - before.wall_ns - before.warmup_ns
+    cpu_ns = current.cpu_ns - before.cpu_ns
+    if before.warmup_ns != current.warmup_ns:
+        # The warm-up ended inside the window: the account started anew there, and all of it is of this window.
+        return Elapsed(current.wall_ns, total_ns, current.iterations, current.phases_ns, cpu_ns)
     return Elapsed(
-        current.wall_ns - previous.wall_ns,
-        current.warmup_ns - previous.warmup_ns,
-        current.iterations - previous.iterations,
-        {name: ns - previous.phases_ns.get(name, 0) for name, ns in current.phases_ns.items()},
-        current.cpu_ns - previous.cpu_ns,
+        current.wall_ns - before.wall_ns,
+        total_ns,
+        current.iterations - before.iterations,
+        {name: ns - before.phases_ns.get(name, 0) for name, ns in current.phases_ns.items()},
+        cpu_ns,
     )
 
 
@@ -76,22 +84,34 @@ def collector_windows(previous: Snapshot | None, current: Snapshot) -> tuple[Col
     """One window per collector, in their order."""
     before = previous.collectors if previous is not None else ()
     return tuple(
-        _collector_window(before[index] if index < len(before) else None, totals)
+        _collector_window(before[index] if index < len(before) else NOTHING_COLLECTED, totals)
         for index, totals in enumerate(current.collectors)
     )
 
 
-def _collector_window(previous: CollectorTotals | None, current: CollectorTotals) -> CollectorWindow:
-    account_before = previous.account if previous is not None else None
-    window = elapsed(account_before, current.account)
-    env_steps = current.env_steps - (previous.env_steps if previous is not None else 0)
-    vector_steps = current.vector_steps - (previous.vector_steps if previous is not None else 0)
-    has_warmup = window is not None and (account_before is None or account_before.iterations == 0)
-    if not has_warmup or window is None or vector_steps <= 0:
-        return CollectorWindow(window, env_steps, env_steps)
-    # The warm-up's random steps are in the counter but not in the account: divided by steady time they would
-    # overstate every rate of the window in which the warm-up ends.
-    return CollectorWindow(window, env_steps, env_steps * min(1.0, window.iterations / vector_steps))
+NOTHING_COLLECTED = CollectorTotals(account=None, env_steps=0, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
+
+
+def _collector_window(before: CollectorTotals, current: CollectorTotals) -> CollectorWindow:
+    window = elapsed(before.account, current.account)
+    env_steps = float(current.env_steps - before.env_steps)
+    vector_steps = current.vector_steps - before.vector_steps
+    policy_steps = current.policy_steps - before.policy_steps
+    steady_steps = env_steps
+    if window is not None and _restarted(before.account, current.account):
+        # Steps of the warm-up are in the counter but not in the account: divided by steady time they would
+        # overstate every rate of the window in which the warm-up ends.
+        steady_steps = _part(env_steps, window.iterations, vector_steps)
+    return CollectorWindow(window, env_steps, steady_steps, _part(env_steps, policy_steps, vector_steps))
+
+
+def _restarted(before: Account | None, current: Account | None) -> bool:
+    return before is None or current is None or before.warmup_ns != current.warmup_ns
+
+
+def _part(env_steps: float, steps: int, vector_steps: int) -> float:
+    """The transitions of `steps` out of `vector_steps` vector steps."""
+    return env_steps * min(1.0, steps / vector_steps) if vector_steps > 0 else 0.0
 
 
 def collector_active_ns(phases_ns: Mapping[str, int]) -> int:
@@ -125,7 +145,7 @@ def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str) -> Ra
     learner = learner_elapsed(previous, current)
     updates = num_updates(current) - (num_updates(previous) if previous is not None else 0)
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
-    utd = _ratio(updates, sum(window.steady_steps for window in collectors))
+    utd = _ratio(updates, sum(window.policy_env_steps for window in collectors))
     active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, updates) if learner is not None else None
     capacity = _collector_capacity(collectors)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
@@ -145,8 +165,13 @@ def num_updates(snapshot: Snapshot) -> int:
     return snapshot.learners[0].updates if snapshot.learners else 0
 
 
+def policy_steps(snapshot: Snapshot) -> int:
+    """Vector steps acted by the policy, over all collectors."""
+    return sum(totals.policy_steps for totals in snapshot.collectors)
+
+
 def _steps_per_sec(collectors: tuple[CollectorWindow, ...], wall_s: float) -> float | None:
-    """Summed over collectors, each on its own clock. A window of warm-up only, or timing off: the supervisor's clock."""
+    """Summed over collectors, each on its own clock; on the supervisor's when no account has steady time."""
     steady = [
         (window.steady_steps, window.elapsed.wall_ns)
         for window in collectors

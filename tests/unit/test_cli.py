@@ -1,9 +1,8 @@
-"""The command line refuses everything wrong at once and quickly, composes with the promised precedence, and hands over."""
+"""The command line refuses all that is wrong at once, composes with the promised precedence, and hands over."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from offpolicy import cli
 from offpolicy.compose import load_config, load_values
-from offpolicy.config import RunConfig, all_keys
+from offpolicy.config import all_keys
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 
 
@@ -22,16 +21,9 @@ def problems(*tokens: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
-# --- what is composed --------------------------------------------------------------------------------------------------
-
-
 def test_no_override_trains_sac_on_pendulum() -> None:
     config = load_config([])
     assert (config.algo.name, config.env.id, config.total_timesteps) == ("sac", "Pendulum-v1", 20_000)
-
-
-def test_without_files_and_overrides_the_defaults_are_those_of_the_dataclasses() -> None:
-    assert load_config([]) == RunConfig()
 
 
 def test_groups_and_values_are_composed() -> None:
@@ -54,45 +46,31 @@ def test_the_pluses_of_hydra_are_accepted_too() -> None:
     assert load_config(["+env.kwargs.x=1", "++seed=7"]).env.kwargs == {"x": 1}
 
 
-@pytest.mark.parametrize(
-    ("tokens", "gamma", "learning_starts"),
-    [
-        (["env=pendulum"], 0.99, 1000),
-        (["env=swimmer"], 0.999, 1000),
-        (["env=swimmer", "algo.gamma=0.5"], 0.5, 1000),
-        (["algo.gamma=0.5", "env=swimmer"], 0.5, 1000),
-        (["experiment=halfcheetah_td3_author"], 0.99, 25_000),
-        (["env=swimmer", "experiment=halfcheetah_td3_author"], 0.999, 25_000),
-        (["algo.learning_starts=7", "experiment=halfcheetah_td3_author"], 0.99, 7),
-    ],
-)
-def test_command_line_beats_experiment_beats_env_beats_algo(
-    tokens: Sequence[str], gamma: float, learning_starts: int
-) -> None:
-    config = load_config(tokens)
-    assert (config.algo.gamma, config.algo.learning_starts) == (gamma, learning_starts)
-
-
-def test_an_experiment_beats_the_algorithms_file() -> None:
-    assert load_config(["algo=td3"]).algo.actor_lr == 1e-3
-    assert load_config(["experiment=halfcheetah_td3_author"]).algo.actor_lr == 3e-4
-
-
-def test_the_environments_file_beats_the_algorithms_and_the_experiments_beats_both(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def tiny_conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A conf/ where each level sets one key more than the level below it leaves to it."""
     files = {
         "config": "defaults: [{algo: a}, {env: e}, {experiment: null}, _self_]",
-        "algo/a": "tau: 0.1\ngamma: 0.1\nactor_lr: 0.1",
-        "env/e": "# @package _global_\nalgo: {gamma: 0.2, actor_lr: 0.2}",
-        "experiment/x": "# @package _global_\nalgo: {actor_lr: 0.3}",
+        "algo/a": "tau: 0.1\ngamma: 0.1\nactor_lr: 0.1\ncritic_lr: 0.1",
+        "env/e": "# @package _global_\nalgo: {gamma: 0.2, actor_lr: 0.2, critic_lr: 0.2}",
+        "experiment/x": "# @package _global_\nalgo: {actor_lr: 0.3, critic_lr: 0.3}",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.yaml").write_text(text)
     monkeypatch.setattr("offpolicy.compose.conf_dir", lambda: tmp_path)
-    algo = load_config(["experiment=x"]).algo
-    assert (algo.tau, algo.gamma, algo.actor_lr) == (0.1, 0.2, 0.3)
+
+
+@pytest.mark.usefixtures("tiny_conf")
+@pytest.mark.parametrize("tokens", [["algo.critic_lr=0.4", "experiment=x"], ["experiment=x", "algo.critic_lr=0.4"]])
+def test_command_line_beats_experiment_beats_env_beats_algo_beats_default(tokens: list[str]) -> None:
+    algo = load_config(tokens).algo
+    assert (algo.batch_size, algo.tau, algo.gamma, algo.actor_lr, algo.critic_lr) == (256, 0.1, 0.2, 0.3, 0.4)
+
+
+@pytest.mark.usefixtures("tiny_conf")
+def test_an_experiment_is_optional_and_null_leaves_it_out() -> None:
+    assert [load_config(tokens).algo.actor_lr for tokens in ([], ["experiment=x", "experiment=null"])] == [0.2, 0.2]
 
 
 def test_the_last_of_two_overrides_wins() -> None:
@@ -107,9 +85,6 @@ def test_a_group_of_an_experiment_yields_to_the_command_line() -> None:
 def test_references_to_other_keys_are_filled_in() -> None:
     config = load_config(["run_dir=out/${algo.name}-${seed}", "seed=4"])
     assert config.run_dir == "out/sac-4"
-
-
-# --- what is refused ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,9 +143,6 @@ def test_a_resumed_run_takes_values_but_no_groups() -> None:
     }
     with pytest.raises(ConfigError, match="algo: got 'td3', but a resumed run keeps its groups"):
         load_values(["algo=td3"])
-
-
-# --- what is handed over -----------------------------------------------------------------------------------------------
 
 
 class Runners:
@@ -247,9 +219,6 @@ def test_the_exit_code_is_that_of_the_run_or_of_its_error(
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         run_with(monkeypatch, Runners(ZeroDivisionError()), "train")
-
-
-# --- the process -------------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_configuration_exits_2_with_one_problem_per_line(run_cli: Any) -> None:

@@ -236,6 +236,7 @@ def test_a_lock_on_a_withdrawn_file_is_not_believed(tmp_path: Path, monkeypatch:
         names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         if len(names) == 1:
             (tmp_path / ".lock").unlink()
+            (tmp_path / ".lock").touch()  # the file of a third claim
 
     monkeypatch.setattr(fcntl, "flock", withdrawn_meanwhile)
     with RunDir.claim(tmp_path, "auto"):

@@ -1,0 +1,103 @@
+"""Every `key=value` given to make reaches the program unchanged, and nothing else of the command line does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAM = """#!/usr/bin/env python3
+import json, os, sys
+print(json.dumps({"argv": sys.argv[1:], "environ": dict(os.environ)}))
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A directory where everything is installed already and each program reports how it was called."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for name in ("offpolicy", "tensorboard"):
+        (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
+        (tmp_path / ".venv/bin" / name).chmod(0o755)
+    for stamp in (".python", ".installed", ".dev"):
+        (tmp_path / ".venv" / stamp).touch()
+    return tmp_path
+
+
+def make(checkout: Path, *words: str, **environ: str) -> dict[str, Any]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    command = ["make", "--no-print-directory", *words]
+    result = subprocess.run(
+        command, cwd=checkout, env=clean | environ, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "algo=td3",
+        "env=halfcheetah",
+        "env.num_envs=8",
+        "env.id=my_module:Hand-v0",
+        "algo.hidden_dims=[64,64]",
+        "env.kwargs={a: 1, b: [x, y]}",
+        "run_dir=/tmp/two  spaces",
+        "run_dir='quoted'",
+        'run_dir="a,b"',
+        "run_dir=$HOME/${oc.env:USER}/$(shell id)/`id`",
+        "run_dir=a;b|c&d<e>f*g?h#i%j\\k!",
+        "run_dir=a=b",
+        "run_dir=",
+        "+env.kwargs.x=1",
+        "++seed=1",
+        "~seed=1",
+        "word=1",
+        "args=1",
+    ],
+)
+def test_a_word_reaches_the_trainer_unchanged(checkout: Path, word: str) -> None:
+    assert make(checkout, "train", word)["argv"] == ["train", word]
+
+
+def test_all_words_arrive_in_whatever_order(checkout: Path) -> None:
+    words = ["seed=3", "algo=td3", "env.kwargs.x=1", "total_timesteps=3000"]
+    assert sorted(make(checkout, words[0], "train", *words[1:])["argv"]) == sorted(["train", *words])
+
+
+def test_the_words_do_not_become_environment_variables(checkout: Path) -> None:
+    report = make(checkout, "train", "env=ant", "device=cpu", "seed=3", "run_dir=x", "algo=sac")
+    assert {"env", "device", "seed", "run_dir", "algo"} & report["environ"].keys() == set()
+    assert [name for name, value in report["environ"].items() if "device=cpu" in value] == []
+
+
+def test_the_environment_does_not_become_overrides(checkout: Path) -> None:
+    report = make(checkout, "train", device="cuda", seed="9", env="ant", run="x")
+    assert report["argv"] == ["train"]
+    assert report["environ"]["device"] == "cuda"
+
+
+def test_the_choice_of_python_is_no_override(checkout: Path) -> None:
+    assert make(checkout, "train", "PYTHON=python3.12", "OFFPOLICY_PYTHON=python3.11")["argv"] == ["train"]
+
+
+def test_eval_and_tensorboard_take_their_options_as_words(checkout: Path) -> None:
+    report = make(checkout, "eval", "run=runs/a b", "episodes=3")
+    assert report["argv"] == ["eval", "--episodes", "3", "runs/a b"]
+    assert make(checkout, "tensorboard", "port=7")["argv"] == ["--logdir", "runs", "--port", "7"]
+
+
+def test_help_lists_every_command(checkout: Path) -> None:
+    text = subprocess.run(["make"], cwd=checkout, capture_output=True, text=True, timeout=30, check=True).stdout
+    phony = next(line for line in (checkout / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
+    assert [name for name in phony.split()[1:] if f"  make {name} " not in text] == []

@@ -1,0 +1,155 @@
+"""The metric table is the only source of names, its page is up to date, and the logger runs without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from offpolicy.algos import sac, td3
+from offpolicy.logger.table import (
+    ALIASES,
+    COLLECTOR_ROWS,
+    LEARNER_ROWS,
+    METRICS,
+    MetricClass,
+    UnknownMetricError,
+    current_name,
+    metrics_markdown,
+    require_known,
+)
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUN = """
+import sys
+sys.modules["torch"] = None  # an import of torch now raises ImportError
+from pathlib import Path
+import numpy as np
+from offpolicy.config import RunConfig
+from offpolicy.logger.logger import open_logger
+from offpolicy.logger.record import RunHeader
+from offpolicy.logger.summary import build_summary, write_summary
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.types import Account, CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, MetricTotals, Snapshot
+
+def snapshot(k):
+    def account(phases):
+        return Account(len(phases) * k * 10**6, 10**9, k, {phase: k * 10**6 for phase in phases}, k * 10**6)
+    learner, steps = account(LearnerPhase), account(CollectorPhase)
+    names = tuple(sys.argv[3].split(","))
+    metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))
+    return Snapshot(1.0 + k / 100, 100 + k, k, (LearnerTotals(account=learner, updates=k, samples=256 * k,
+        sample_age_sum=9.0 * k, metrics=metrics),), (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k),), k, 1000, 0.0)
+
+def main():
+    run_dir = Path(sys.argv[1])
+    cfg = RunConfig.from_mapping({"log": {"wandb": sys.argv[2]}, "total_timesteps": 2000})
+    header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
+    logger = open_logger(run_dir, cfg, header, None)
+    logger.status("starting")
+    logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
+    logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3))
+    for k in (10, 20, 30):
+        logger.log_interval(snapshot(k))
+    summary = build_summary(snapshot(30), status="completed", exit_code=0, reason="done", last_eval=logger.last_eval,
+        mode="alternate", baseline=logger.baseline)
+    write_summary(run_dir / "summary.json", summary)
+    logger.finish(summary)
+    logger.close()
+    sys.exit(3 if logger.num_dropped else 0)
+
+main()
+"""
+
+
+def learner_metrics() -> set[str]:
+    return {name for table in (sac.METRICS, td3.METRICS) for names in table.values() for name in names}
+
+
+def run_logger(run_dir: Path, wandb: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "WANDB_SILENT": "true"}
+    command = [sys.executable, "-c", RUN, str(run_dir), wandb, ",".join(sorted(learner_metrics()))]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run directory that the whole logger wrote in a process where torch cannot be imported."""
+    run_dir = tmp_path_factory.mktemp("run")
+    return run_dir, run_logger(run_dir, "offline")
+
+
+def test_the_documentation_page_is_the_generated_one() -> None:
+    assert (REPOSITORY / "docs/metrics.md").read_text() == metrics_markdown(), (
+        "run: python -m offpolicy.logger.table > docs/metrics.md"
+    )
+
+
+def test_the_module_prints_the_page() -> None:
+    command = [sys.executable, "-m", "offpolicy.logger.table"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == metrics_markdown()
+
+
+def test_every_phase_of_the_vocabulary_has_a_key_a_row_and_a_meaning() -> None:
+    assert set(LEARNER_ROWS) == set(LearnerPhase)
+    assert set(COLLECTOR_ROWS) == set(CollectorPhase)
+    for phase in LearnerPhase:
+        assert METRICS[f"timing/learner_{phase}_ms"].kind is MetricClass.EXCLUSIVE
+    for phase in CollectorPhase:
+        assert METRICS[f"timing/collector_{phase}_ms"].kind is MetricClass.EXCLUSIVE
+    exclusive = [metric for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
+    assert len(exclusive) == len(LearnerPhase) + len(CollectorPhase)
+
+
+def test_no_metric_is_listed_twice_or_without_a_meaning() -> None:
+    assert all(key == metric.key and metric.help.endswith(".") for key, metric in METRICS.items())
+    assert all(metric.unit and metric.window and metric.reduction for metric in METRICS.values())
+
+
+def test_every_metric_of_an_algorithm_is_in_the_table() -> None:
+    require_known(f"train/{name}" for name in learner_metrics())
+
+
+def test_an_unknown_key_is_named() -> None:
+    with pytest.raises(UnknownMetricError, match="timing/learner_nap_ms"):
+        require_known(["perf/utd", "timing/learner_nap_ms"])
+
+
+def test_old_names_lead_to_names_of_today() -> None:
+    assert set(ALIASES.values()) <= METRICS.keys()
+    assert not ALIASES.keys() & METRICS.keys()
+    assert current_name("timing/learner_weight_sync_ms") == "timing/learner_weight_publish_ms"
+    assert current_name("perf/utd") == "perf/utd"
+
+
+def test_the_whole_logger_runs_without_torch(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    run_dir, done = finished
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "warning" not in done.stdout
+    names = {path.name for path in run_dir.iterdir()}
+    assert {"metrics.jsonl", "episodes.jsonl", "summary.json", "wandb_id", "wandb"} <= names
+    assert [name for name in names if name.startswith("events.out.tfevents.")]
+
+
+def test_every_key_of_a_written_record_is_in_the_table(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    records = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    assert len(records) == 3
+    assert set(records[-1]) <= METRICS.keys()
+    assert METRICS.keys() - set(records[-1]) == set()
+
+
+def test_stdout_without_a_terminal_has_one_line_per_interval(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    lines = finished[1].stdout.splitlines()
+    assert lines[0] == "starting"
+    assert [line.split()[1] for line in lines[1:4]] == ["step=110/2000", "step=120/2000", "step=130/2000"]
+    assert lines[4].startswith("completed after 130 steps")

@@ -1,0 +1,110 @@
+"""The built wheel is one package that trains anywhere: built, installed into a clean environment, run elsewhere.
+
+The environment sees the dependencies of this one through a .pth file, so nothing is downloaded and the checkout itself
+is out of sight.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SHIPPED = ("offpolicy", "runners", "conf", "pyproject.toml", "README.md", "LICENSE")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A virtual environment with the wheel in it, and an empty directory to work in."""
+
+    home: Path
+    cwd: Path
+
+    def run(self, program: str, *args: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        command = [str(self.home / "bin" / program), *args]
+        return subprocess.run(
+            command, cwd=self.cwd, env=environ, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of what goes into it."""
+    root = tmp_path_factory.mktemp("source")
+    for name in SHIPPED:
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, root / name)
+        else:
+            shutil.copy(source, root / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(root / "dist"), str(root)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (built,) = (root / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel in an environment of its own."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, symlinks=True, with_pip=False)
+    place = Path(sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)}))
+    # A .pth file adds the directory but not the .pth files in it, so an editable install of the checkout stays unseen.
+    (place / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    command = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "install", "--no-deps", "--no-index"]
+    result = subprocess.run([*command, str(wheel)], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return Installed(home, tmp_path_factory.mktemp("elsewhere"))
+
+
+def test_the_wheel_holds_one_package_with_conf_and_runners_inside(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"offpolicy"}
+    assert {"offpolicy/py.typed", "offpolicy/conf/config.yaml", "offpolicy/runners/train.py"} <= set(names)
+
+
+def test_the_wheel_holds_every_file_of_conf_and_runners(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = [*(REPOSITORY / "conf").rglob("*.yaml"), *(REPOSITORY / "runners").rglob("*.py")]
+    assert [path for path in files if f"offpolicy/{path.relative_to(REPOSITORY)}" not in names] == []
+
+
+def test_the_wheel_holds_no_tests_and_no_caches(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert [name for name in names if "test" in name.split("/") or "tests" in name.split("/") or "cache" in name] == []
+
+
+def test_runners_are_importable_inside_the_package_only(installed: Installed) -> None:
+    code = "import offpolicy, offpolicy.runners; print(offpolicy.__file__)"
+    found = installed.run("python", "-c", code)
+    assert found.stdout.startswith(str(installed.home)), found.stderr
+    assert "No module named 'runners'" in installed.run("python", "-c", "import runners").stderr
+    assert "No module named 'conf'" in installed.run("python", "-c", "import conf").stderr
+
+
+def test_the_installed_command_refuses_a_wrong_configuration(installed: Installed) -> None:
+    result = installed.run("offpolicy", "train", "algo=sca")
+    assert (result.returncode, list(installed.cwd.iterdir())) == (2, [])
+    assert "allowed one of sac, td3" in result.stderr
+
+
+@pytest.mark.mp
+def test_the_installed_command_trains_outside_the_checkout(installed: Installed) -> None:
+    budget = ["total_timesteps=500", "algo.learning_starts=100", "algo.hidden_dims=[32,32]", "algo.batch_size=32"]
+    options = ["eval.episodes=1", "device=cpu", "run_dir=run"]
+    result = installed.run("offpolicy", "train", *budget, *options, timeout=110)
+    assert result.returncode == 0, result.stdout + result.stderr
+    summary = json.loads((installed.cwd / "run/summary.json").read_text())
+    assert (summary["status"], summary["exit_code"], summary["env_steps"]) == ("completed", 0, 500)

@@ -1,0 +1,142 @@
+"""Bad environments, bad directories, bad configurations: a clear error, the right exit code, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.mp
+FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "words"),
+    [
+        ("step_raise", 1, ["Traceback", "step", "seed"]),
+        ("unpicklable", 1, ["Traceback", "step"]),
+        ("nan_obs", 65, ["NaN or Inf", "next_obs", "seed", "bad-row-"]),
+        ("inf_reward", 65, ["NaN or Inf", "reward", "bad-row-"]),
+        ("wrong_shape", 1, ["shape"]),
+        ("hang", 70, ["no progress for 3 s"]),
+        ("segv", 1, ["SIGSEGV"]),
+    ],
+)
+def test_an_environment_that_fails_ends_the_run_with_its_story(
+    start_run: Any, traces: Any, fail: str, code: int, words: list[str]
+) -> None:
+    run = start_run(FAULTY, f"env.kwargs.fail={fail}", "env.kwargs.at=250", "env.step_timeout_s=3")
+    got, _, err = run.finish()
+    assert got == code, err
+    assert [word for word in words if word not in err] == []
+    assert err.strip().splitlines()[-1].startswith("offpolicy: collector 0 (pid ")
+    summary = run.summary()
+    assert (summary["status"], summary["exit_code"]) == ("failed", code)
+    assert summary["timing"]["learner"]["wall_s"] > 0
+    traces.assert_none()
+
+
+def test_the_rows_before_a_bad_one_are_saved_and_the_bad_one_is_dumped(start_run: Any) -> None:
+    run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=250")
+    assert run.finish()[0] == 65
+    [dump] = run.directory.glob("bad-row-*.json")
+    facts = json.loads(dump.read_text())
+    assert {"env_index", "env_steps", "seed", "obs", "action", "reward"} <= facts.keys()
+    [checkpoint] = run.checkpoints()
+    state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
+    assert state["env_steps"] == facts["env_steps"]
+
+
+@pytest.mark.parametrize("fail", ["init_raise", "reset_raise"])
+def test_an_environment_that_fails_before_training_leaves_no_directory(start_run: Any, fail: str) -> None:
+    run = start_run(FAULTY, f"env.kwargs.fail={fail}")
+    code, _, err = run.finish()
+    assert code == 1
+    assert "Traceback" in err
+    assert not run.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("env.id=Pendlum-v1", ["env.id", "Pendlum-v1", "Pendulum"]),
+        ("env.id=offpolicy.envs.toy:DiscreteToy-v0", ["Discrete", "appo"]),
+        ("replay.capacity=50", ["replay.capacity", "learning_starts"]),
+        ("algo.learning_starts=600", ["algo.learning_starts", "total_timesteps"]),
+        ("algo.gama=0.9", ["algo.gama", "algo.gamma"]),
+        ("algo.batch_size=many", ["algo.batch_size", "many"]),
+        ("run_dir=/proc/nowhere/run", ["run_dir", "/proc/nowhere/run"]),
+        ("log.wandb=online", ["log.wandb", "API key"]),
+        ("device=cuda:7", ["device", "cuda:7"]),
+    ],
+)
+def test_a_bad_value_is_refused_with_exit_2(
+    start_run: Any, monkeypatch: pytest.MonkeyPatch, override: str, words: list[str]
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", "/nonexistent")
+    run = start_run(override)
+    code, _, err = run.finish()
+    assert code == 2, err
+    assert [word for word in words if word not in err] == []
+    assert "device" in override or not run.directory.exists()
+
+
+def test_a_replay_that_does_not_fit_is_refused_with_its_size(start_run: Any) -> None:
+    run = start_run("replay.capacity=100000000000", "total_timesteps=90000000000")
+    code, _, err = run.finish()
+    assert code == 2
+    assert "replay.capacity" in err
+    assert "GiB" in err
+    assert not run.directory.exists()
+
+
+def test_a_run_directory_in_use_is_refused_and_the_first_run_goes_on(start_run: Any) -> None:
+    first = start_run("total_timesteps=100000000", "replay.capacity=100000")
+    first.wait_for_updates()
+    second = start_run()
+    code, _, err = second.finish()
+    assert code == 73
+    assert f"pid {first.process.pid}" in err
+    assert first.process.poll() is None
+    first.signal(signal.SIGINT)
+    assert first.finish()[0] == 130
+
+
+def test_a_finished_run_is_never_overwritten(start_run: Any) -> None:
+    run = start_run()
+    assert run.finish()[0] == 0
+    before = (run.directory / "metrics.jsonl").read_text()
+    code, _, err = start_run("resume=never").finish()
+    assert code == 2
+    assert "never overwritten" in err
+    assert (run.directory / "metrics.jsonl").read_text() == before
+
+
+def test_resuming_with_another_shape_is_refused_with_the_difference(start_run: Any) -> None:
+    assert start_run().finish()[0] == 0
+    code, _, err = start_run("algo.hidden_dims=[32,32]", "algo.n_step=2").finish()
+    assert code == 2
+    assert "algo.hidden_dims" in err
+    assert "[16, 16]" in err
+    assert "algo.n_step" in err
+
+
+def test_a_full_disk_does_not_stop_training_and_a_lost_final_save_exits_74(start_run: Any, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    assert os.system(f"mount -t tmpfs -o size=128k tmpfs {disk}") == 0
+    try:
+        run = start_run("run_dir=disk/run", "checkpoint.every=150", "algo.hidden_dims=[64,64]")
+        code, out, err = run.finish()
+        assert code == 74, err
+        assert "not saved" in out
+        assert "No space left" in err
+    finally:
+        os.system(f"umount {disk}")

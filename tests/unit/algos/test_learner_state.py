@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from offpolicy.algos.learner import Learner, LearnerState
+from offpolicy.errors import CheckpointError
+from offpolicy.types import Batch, Batches
+
+LearnerOf = Callable[..., Learner]
+BatchOf = Callable[..., Batch]
+
+both = pytest.mark.parametrize("name", ["sac", "td3"])
+
+
+def run(learner: Learner, batch_of: BatchOf, first: int, last: int) -> None:
+    for seed in range(first, last):
+        batch = batch_of(seed)
+        learner.update(Batches((batch,), batch.obs))
+
+
+def assert_same(left: LearnerState, right: LearnerState) -> None:
+    assert left.numbers == right.numbers
+    assert left.tensors.keys() == right.tensors.keys()
+    different = [name for name, tensor in left.tensors.items() if not torch.equal(tensor, right.tensors[name])]
+    assert different == []
+
+
+@both
+def test_a_restored_learner_continues_bit_for_bit(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    whole = learner_of(name, policy_delay=2, normalize_obs=True)
+    run(whole, batch_of, 0, 5)
+    restored = learner_of(name, seed=99, policy_delay=2, normalize_obs=True)
+    restored.load_state(whole.state())
+    run(whole, batch_of, 5, 10)
+    run(restored, batch_of, 5, 10)
+    assert_same(restored.state(), whole.state())
+    assert restored.num_updates == 10
+    assert torch.equal(restored.policy.act(torch.ones(2, 3)), whole.policy.act(torch.ones(2, 3)))
+
+
+@both
+@pytest.mark.parametrize(
+    "dropped", ["generator", "critic_optimizer.num_steps", "critic_optimizer.exp_avg_sq.first.0.bias"]
+)
+def test_a_learner_restored_without_a_part_continues_differently(
+    name: str, dropped: str, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    whole, restored = learner_of(name), learner_of(name)
+    fresh = whole.state().tensors[dropped]
+    run(whole, batch_of, 0, 5)
+    state = whole.state()
+    state.tensors[dropped] = fresh
+    restored.load_state(state)
+    run(whole, batch_of, 5, 6)
+    run(restored, batch_of, 5, 6)
+    weight = "critic.first.0.bias"
+    assert not torch.equal(restored.state().tensors[weight], whole.state().tensors[weight])
+
+
+@both
+def test_a_state_before_the_first_update_restores_too(name: str, learner_of: LearnerOf) -> None:
+    source, restored = learner_of(name, seed=1), learner_of(name, seed=2)
+    restored.load_state(source.state())
+    assert_same(restored.state(), source.state())
+
+
+@both
+def test_a_state_is_a_copy(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    learner = learner_of(name)
+    state, later = learner.state(), learner.state()
+    run(learner, batch_of, 0, 3)
+    assert_same(state, later)
+
+
+@both
+def test_a_state_holds_plain_cpu_tensors_that_share_no_memory(name: str, learner_of: LearnerOf) -> None:
+    tensors = learner_of(name, normalize_obs=True).state().tensors
+    assert all(type(tensor) is torch.Tensor and not tensor.requires_grad for tensor in tensors.values())
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(tensors)
+
+
+def test_a_missing_tensor_is_named_and_nothing_is_changed(learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    source, learner = learner_of("sac", seed=1), learner_of("sac", seed=2)
+    before, state = learner.state(), source.state()
+    del state.tensors["log_alpha"]
+    with pytest.raises(CheckpointError, match="no tensor log_alpha"):
+        learner.load_state(state)
+    assert_same(learner.state(), before)
+
+
+def test_a_tensor_of_another_shape_is_named(learner_of: LearnerOf) -> None:
+    state = learner_of("sac", hidden_dims=(8,)).state()
+    with pytest.raises(CheckpointError, match=r"policy.actor.body.0.weight is torch.float32 \(8, 3\).*\(16, 3\)"):
+        learner_of("sac").load_state(state)
+
+
+def test_a_normaliser_that_the_learner_lacks_is_named(learner_of: LearnerOf) -> None:
+    state = learner_of("sac", normalize_obs=True).state()
+    with pytest.raises(CheckpointError, match=r"policy.normalizer.count that this learner does not know"):
+        learner_of("sac").load_state(state)
+
+
+def test_a_missing_number_is_named(learner_of: LearnerOf) -> None:
+    state = learner_of("td3").state()
+    del state.numbers["num_updates"]
+    with pytest.raises(CheckpointError, match="no number num_updates"):
+        learner_of("td3").load_state(state)
+
+
+def test_the_state_of_another_algorithm_is_refused(learner_of: LearnerOf) -> None:
+    with pytest.raises(CheckpointError, match=r"policy.actor.body.2.weight is torch.float32 \(4, 16\)"):
+        learner_of("td3").load_state(learner_of("sac").state())

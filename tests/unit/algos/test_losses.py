@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from offpolicy.algos import losses
+
+B = torch.tensor
+
+
+def test_td_target_bootstraps_unless_terminated_and_uses_the_discount_of_the_row() -> None:
+    target = losses.td_target(
+        reward=B([1.0, 1.0, 1.0]),
+        discount=B([0.9, 0.9, 0.81]),
+        terminated=B([0.0, 1.0, 0.0]),  # a truncated row is a row that is not terminated
+        next_value=B([10.0, 10.0, 10.0]),
+    )
+    assert target.tolist() == pytest.approx([10.0, 1.0, 9.1])
+
+
+def test_soft_value_takes_the_smaller_critic_and_subtracts_the_scaled_log_prob() -> None:
+    value = losses.soft_value(B([[1.0, 5.0], [2.0, 3.0]]), B([0.5, -0.5]), B(0.2))
+    assert value.tolist() == pytest.approx([0.9, 3.1])
+
+
+def test_critic_loss_sums_the_critics_and_averages_the_rows() -> None:
+    loss = losses.critic_loss(B([[1.0, 2.0], [3.0, 4.0]]), B([1.0, 1.0]))
+    assert float(loss) == (0.0 + 1.0) / 2 + (4.0 + 9.0) / 2
+
+
+def test_sac_actor_loss_is_entropy_cost_minus_the_smaller_value() -> None:
+    loss = losses.sac_actor_loss(B([[1.0, 5.0], [2.0, 3.0]]), B([0.5, -0.5]), B(0.2))
+    assert float(loss) == pytest.approx(((0.1 - 1.0) + (-0.1 - 3.0)) / 2)
+
+
+def alpha_gradient(log_prob: float) -> float:
+    log_alpha = B(math.log(0.5), requires_grad=True)
+    losses.alpha_loss(log_alpha, B([log_prob, log_prob]), target_entropy=-2.0).backward()
+    assert log_alpha.grad is not None
+    return float(log_alpha.grad)
+
+
+def test_too_little_entropy_raises_the_temperature() -> None:
+    assert alpha_gradient(log_prob=3.0) == pytest.approx(-0.5)  # entropy -3 < -2: descent raises log_alpha
+
+
+def test_too_much_entropy_lowers_the_temperature() -> None:
+    assert alpha_gradient(log_prob=1.0) == pytest.approx(0.5)
+
+
+def test_alpha_loss_gives_the_policy_no_gradient() -> None:
+    log_prob = B([1.0], requires_grad=True)
+    assert losses.alpha_loss(B(0.0), log_prob, -1.0).requires_grad is False
+
+
+def test_smoothed_target_action_clips_the_noise_and_then_the_action() -> None:
+    action = losses.smoothed_target_action(
+        B([[0.0, 0.9], [0.0, -0.9]]), B([[1.0, 1.0], [9.0, -9.0]]), noise_std=0.2, noise_clip=0.5
+    )
+    assert torch.allclose(action, B([[0.2, 1.0], [0.5, -1.0]]))
+
+
+def test_td3_actor_loss_is_minus_the_mean_value() -> None:
+    assert float(losses.td3_actor_loss(B([1.0, 3.0]))) == -2.0
+
+
+def test_polyak_moves_the_target_by_tau_of_the_gap() -> None:
+    targets, sources = (B([1.0, 2.0]), B([[0.0]])), (B([3.0, 2.0]), B([[8.0]]))
+    losses.polyak_update(targets, sources, 0.25)
+    assert [target.tolist() for target in targets] == [[1.5, 2.0], [[2.0]]]
+    assert [source.tolist() for source in sources] == [[3.0, 2.0], [[8.0]]]
+
+
+COLUMN, ROW, PAIR = torch.zeros(4, 1), torch.zeros(4), torch.zeros(2, 4)
+
+
+@pytest.mark.parametrize("bad", range(4))
+def test_td_target_refuses_a_column(bad: int) -> None:
+    fields = [COLUMN if i == bad else ROW for i in range(4)]
+    with pytest.raises(ValueError, match=r"has shape \(4, 1\), expected \[B\]"):
+        losses.td_target(*fields)
+
+
+@pytest.mark.parametrize(
+    ("q", "target_q"), [(PAIR, COLUMN), (torch.zeros(2, 4, 1), ROW), (PAIR, torch.zeros(1)), (ROW, ROW)]
+)
+def test_critic_loss_refuses_shapes_that_would_broadcast(q: Tensor, target_q: Tensor) -> None:
+    with pytest.raises(ValueError, match="has shape"):
+        losses.critic_loss(q, target_q)
+
+
+def test_actor_and_alpha_losses_refuse_a_column() -> None:
+    with pytest.raises(ValueError, match="log_prob has shape"):
+        losses.sac_actor_loss(PAIR, COLUMN, B(1.0))
+    with pytest.raises(ValueError, match="log_prob has shape"):
+        losses.alpha_loss(B(0.0), COLUMN, -1.0)
+    with pytest.raises(ValueError, match="q1 has shape"):
+        losses.td3_actor_loss(COLUMN)
+
+
+def test_smoothing_refuses_noise_shared_by_the_rows() -> None:
+    with pytest.raises(ValueError, match="unit_noise has shape"):
+        losses.smoothed_target_action(torch.zeros(4, 2), torch.zeros(1, 2), 0.2, 0.5)

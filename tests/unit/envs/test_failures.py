@@ -1,0 +1,113 @@
+"""What a failing environment leaves behind: its index, seed, step, action and its own traceback."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.config import EnvConfig
+from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
+from offpolicy.errors import ConfigError, EnvFailure
+
+
+def faulty(num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
+    return make_vector(EnvConfig(id="offpolicy.envs.toy:Faulty-v0", kwargs=kwargs, num_envs=num_envs))
+
+
+def step_until_failure(envs: VectorAdapter) -> None:
+    for _ in range(5):
+        envs.step(np.full((envs.num_envs, 1), 0.25, np.float32))
+
+
+def failure_of(envs: VectorAdapter) -> str:
+    with pytest.raises(EnvFailure) as caught:
+        step_until_failure(envs)
+    return str(caught.value)
+
+
+def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action() -> None:
+    seed = env_seeds(1, 4)[2]
+    envs = faulty(4, fail="step_raise", at=3, only_seed=seed)
+    envs.reset(1)
+    told = failure_of(envs)
+    assert told.startswith("env 2 of 4 (offpolicy.envs.toy:Faulty-v0) failed in step: ")
+    assert f"seed {seed}, episode step 3, last action [0.25]" in told
+    assert 'raise ValueError("fails in step")' in told
+    assert told.endswith("ValueError: fails in step")
+
+
+def test_an_exception_that_cannot_be_pickled_is_told_as_well() -> None:
+    envs = faulty(fail="unpicklable", at=1)
+    envs.reset(1)
+    assert "UnpicklableError: holds a lock" in failure_of(envs)
+
+
+def test_an_environment_that_exits_the_interpreter_is_a_failure_like_any_other() -> None:
+    envs = faulty(fail="exit", at=1)
+    envs.reset(1)
+    assert failure_of(envs).endswith("SystemExit: 3")
+
+
+def test_an_environment_that_raises_in_reset_is_named() -> None:
+    envs = faulty(2, fail="reset_raise", only_seed=env_seeds(1, 2)[1])
+    with pytest.raises(EnvFailure, match=r"(?s)env 1 of 2 .* failed in reset: .*RuntimeError: fails in reset"):
+        envs.reset(1)
+
+
+def test_an_environment_that_raises_in_its_constructor_is_named() -> None:
+    with pytest.raises(EnvFailure, match=r"(?s)creating .*Faulty-v0 .*failed.*RuntimeError: fails in __init__"):
+        faulty(fail="init_raise")
+
+
+def test_several_failures_in_one_step_are_all_counted() -> None:
+    envs = faulty(3, fail="step_raise", at=1)
+    envs.reset(1)
+    told = failure_of(envs)
+    assert "(so did envs [1, 2] in the same step)" in told
+    assert "env 0 of 3" in told
+
+
+@pytest.mark.parametrize(
+    ("fail", "told"),
+    [
+        ("wrong_shape", "observation: expected shape (2,) dtype float32, got shape (3,) dtype float32"),
+        ("wrong_dtype", "observation: expected shape (2,) dtype float32, got shape (2,) dtype <U1"),
+        ("wrong_length", "step must return (obs, reward, terminated, truncated, info), got a tuple of 4"),
+        ("wrong_reward", "reward: expected a number, got str 'much'"),
+    ],
+)
+def test_a_result_that_is_not_as_declared_is_named(fail: str, told: str) -> None:
+    envs = faulty(2, fail=fail, at=2)
+    envs.reset(1)
+    message = failure_of(envs)
+    assert "env 0 of 2" in message
+    assert told in message
+
+
+def test_nan_and_inf_pass_the_door_unchanged() -> None:
+    nan, inf = faulty(fail="nan_obs", at=1), faulty(fail="inf_reward", at=1)
+    nan.reset(1)
+    inf.reset(1)
+    action = np.zeros((1, 1), np.float32)
+    assert np.isnan(nan.step(action).next_obs).tolist() == [[False, True]]
+    assert inf.step(action).reward.tolist() == [np.inf]
+
+
+def test_unsupported_spaces_are_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="SAC and TD3 need a Box action space; algo=appo takes Discrete actions"):
+        make_vector(EnvConfig(id="offpolicy.envs.toy:DiscreteToy-v0"))
+
+
+def test_an_environment_that_raises_in_close_is_logged_and_the_others_are_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    envs = faulty(2, fail="close_raise")
+    with caplog.at_level(logging.WARNING):
+        envs.close()
+    assert [record.getMessage().split("\n")[0] for record in caplog.records] == [
+        "env 0 of 2 failed in close",
+        "env 1 of 2 failed in close",
+    ]

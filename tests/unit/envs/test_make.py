@@ -1,0 +1,108 @@
+"""Making an environment: the user's mistakes are named with what is allowed, and MuJoCo is quiet."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from offpolicy.config import EnvConfig
+from offpolicy.envs import make as make_module
+from offpolicy.envs.make import make_env
+from offpolicy.errors import ConfigError, EnvFailure
+
+
+def refusal(env_id: str, **kwargs: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make_env(EnvConfig(id=env_id, kwargs=kwargs))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "told"),
+    [
+        ("Pendlum-v1", "Closest ids: Pendulum-v1"),
+        ("halfcheetah-v5", "Closest ids: HalfCheetah-v5"),
+        ("Pendulum-v7", "Closest ids: Pendulum-v1"),
+        ("offpolicy.envs.toy:PointMas-v0", "Closest ids: PointMass-v0"),
+        ("no_such_module:Env-v0", "No module named 'no_such_module'; looked in "),
+        ("HalfCheetah-v3", "gymnasium-robotics"),
+        ("LunarLanderContinuous-v3", "Box2D is not installed"),
+    ],
+)
+def test_an_unknown_or_unavailable_id_is_refused_with_help(env_id: str, told: str) -> None:
+    message = refusal(env_id)
+    assert message.startswith(f"env.id: got {env_id!r}")
+    assert told in message
+
+
+def test_an_unknown_keyword_is_refused_with_the_closest_and_all_allowed() -> None:
+    message = refusal("HalfCheetah-v5", reset_noise=0.1)
+    assert message.startswith(
+        "env.kwargs.reset_noise: HalfCheetah-v5 does not take it; did you mean env.kwargs.reset_noise_scale?"
+    )
+    assert "frame_skip" in message
+
+
+@pytest.mark.parametrize("limit", [0, -2, 2.5, "3", True])
+def test_an_impossible_time_limit_is_refused(limit: Any) -> None:
+    assert "env.kwargs.max_episode_steps: got" in refusal("Pendulum-v1", max_episode_steps=limit)
+
+
+def test_a_missing_keyword_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Needy(gymnasium.Env[Any, Any]):
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+    monkeypatch.setitem(gymnasium.registry, "Needy-v0", gymnasium.envs.registration.EnvSpec("Needy-v0", Needy))
+    assert refusal("Needy-v0") == "env.kwargs.size: missing, and Needy-v0 needs it"
+
+
+def test_a_type_error_inside_the_constructor_is_the_environments_own() -> None:
+    with pytest.raises(EnvFailure, match=r"(?s)creating HalfCheetah-v5.*TypeError"):
+        make_env(EnvConfig(id="HalfCheetah-v5", kwargs={"frame_skip": None}))
+
+
+def test_a_module_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_env_of_test_make.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Mine-v0', 'gymnasium.envs.classic_control:PendulumEnv', max_episode_steps=7)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["/nowhere"])
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", gymnasium.registry)
+    env = make_env(EnvConfig(id="my_env_of_test_make:Mine-v0"))
+    gymnasium.registry.pop("Mine-v0")
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 7
+
+
+def test_a_module_that_fails_at_import_shows_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_of_test_make.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EnvFailure, match=r"(?s)importing broken_of_test_make .*ZeroDivisionError"):
+        make_env(EnvConfig(id="broken_of_test_make:Env-v0"))
+
+
+def test_mujoco_writes_neither_to_stderr_nor_into_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_env(EnvConfig(id="HalfCheetah-v5"))
+    assert os.listdir(tmp_path) == []
+    assert capfd.readouterr().err == ""
+
+
+def test_a_warning_of_mujoco_that_matters_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    make_module._SEEN_WARNINGS.clear()
+    with caplog.at_level(logging.WARNING):
+        make_module._mujoco_warning("compiler attribute 'settotalmass' is deprecated")
+        make_module._mujoco_warning("Nan, Inf or huge value in QACC at DOF 0. Time = 0.1.")
+        make_module._mujoco_warning("Nan, Inf or huge value in QACC at DOF 3. Time = 0.2.")
+    assert [record.getMessage() for record in caplog.records] == [
+        "MuJoCo: Nan, Inf or huge value in QACC at DOF 0. Time = 0.1."
+    ]

@@ -1,0 +1,96 @@
+"""The probe: a look at an environment in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.config import EnvConfig
+from offpolicy.envs import probe as probe_module
+from offpolicy.envs.probe import check_id, probe
+from offpolicy.envs.vector import make_vector
+from offpolicy.errors import ConfigError, EnvFailure, HangError
+from offpolicy.types import SpaceSpec
+
+
+def toy(name: str, step_timeout_s: float = 20.0, **kwargs: Any) -> EnvConfig:
+    return EnvConfig(id=f"offpolicy.envs.toy:{name}", kwargs=kwargs, step_timeout_s=step_timeout_s)
+
+
+def test_an_unknown_id_is_refused_in_process_with_the_closest() -> None:
+    with pytest.raises(ConfigError, match="Closest ids: Pendulum-v1"):
+        check_id("Pendlum-v1")
+
+
+def test_a_known_id_and_a_module_form_pass_in_process() -> None:
+    check_id("HalfCheetah-v5")
+    check_id("no_such_module:Env-v0")
+
+
+@pytest.mark.mp
+def test_the_spaces_come_back_as_the_vector_gives_them() -> None:
+    expected = SpaceSpec(3, 1, (-2.0,), (2.0,), (), 0, 50)
+    cfg = EnvConfig(id="Pendulum-v1", kwargs={"max_episode_steps": 50})
+    assert probe(cfg) == expected
+    assert make_vector(cfg).spec == expected
+
+
+@pytest.mark.mp
+def test_dict_keys_come_back_in_their_order() -> None:
+    assert probe(toy("DictObs-v0")).obs_keys == ("alpha", "beta/count", "beta/matrix", "zeta")
+
+
+@pytest.mark.mp
+def test_what_an_environment_prints_does_not_disturb_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loud_of_test_probe.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "class Loud(PendulumEnv):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); print('{\"spec\": 1}', flush=True)\n"
+        "gymnasium.register('Loud-v0', Loud)\n"
+    )
+    monkeypatch.chdir(tmp_path)  # found there: the probe looks in the working directory
+    assert probe(EnvConfig(id="loud_of_test_probe:Loud-v0")).obs_dim == 3
+
+
+@pytest.mark.mp
+@pytest.mark.parametrize(
+    ("cfg", "told"),
+    [
+        (toy("DiscreteToy-v0"), "SAC and TD3 need a Box action space; algo=appo takes Discrete actions"),
+        (toy("Counter-v0", terminat_at=3), "did you mean env.kwargs.terminate_at?"),
+        (toy("Conter-v0"), "Closest ids: Counter-v0"),
+    ],
+)
+def test_mistakes_of_the_configuration_come_back_as_such(cfg: EnvConfig, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        probe(cfg)
+    assert told in str(caught.value)
+
+
+@pytest.mark.mp
+@pytest.mark.parametrize(
+    ("fail", "told"),
+    [
+        ("init_raise", "RuntimeError: fails in __init__"),
+        ("reset_raise", "RuntimeError: fails in reset"),
+        ("step_raise", "ValueError: fails in step"),
+        ("wrong_shape", r"expected shape \(2,\) dtype float32, got shape \(3,\)"),
+        ("segv", r"(?s)was killed by SIGSEGV.*in _act_out"),
+    ],
+)
+def test_failures_of_the_environment_come_back_with_their_text(fail: str, told: str) -> None:
+    with pytest.raises(EnvFailure, match=told):
+        probe(toy("Faulty-v0", fail=fail, at=1))
+
+
+@pytest.mark.mp
+def test_a_hanging_environment_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_module, "OPEN_GRACE_S", 0.5)
+    with pytest.raises(HangError, match=r"was not created, reset and stepped once within 0.6 s"):
+        probe(toy("Faulty-v0", 0.1, fail="hang", at=1))

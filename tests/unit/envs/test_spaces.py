@@ -1,0 +1,162 @@
+"""Spaces: what is flattened in which order, where actions end up, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import Space, spaces
+from gymnasium.spaces.utils import flatten
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offpolicy.envs.spaces import ActionScale, describe
+from offpolicy.errors import ConfigError, EnvFailure
+
+ACTION = spaces.Box(-1.0, 1.0, (1,), np.float32)
+NESTED = spaces.Dict(
+    {
+        "zeta": spaces.Box(0, 255, (2,), np.uint8),
+        "beta": spaces.Dict({"y": spaces.Box(-9.0, 9.0, (2, 2), np.float64), "x": spaces.Box(-9, 9, (), np.int64)}),
+        "alpha": spaces.Box(-9.0, 9.0, (1,), np.float32),
+    }
+)
+
+
+def scale(low: list[float], high: list[float], dtype: str = "float32") -> ActionScale:
+    box = spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=np.dtype(dtype).type)
+    return ActionScale.of(describe(spaces.Box(-1.0, 1.0, (1,)), box, None))
+
+
+def problems(obs: Space[Any], action: Space[Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        describe(obs, action, None)
+    return str(caught.value)
+
+
+def test_dict_observations_are_flattened_in_gymnasiums_order_which_the_spec_records() -> None:
+    codec = describe(NESTED, ACTION, 10)
+    obs = {
+        "zeta": np.array([6, 7], np.uint8),
+        "beta": {"y": np.array([[2.0, 3.0], [4.0, 5.0]]), "x": np.int64(1)},
+        "alpha": np.array([0.0], np.float32),
+    }
+    flat = codec.flatten(obs)
+    assert codec.spec.obs_keys == ("alpha", "beta/x", "beta/y", "zeta")
+    assert flat.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    assert flat.dtype == np.float32
+    assert flat.tolist() == flatten(NESTED, obs).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int16", "uint8", "bool"])
+def test_every_numeric_dtype_becomes_float32(dtype: str) -> None:
+    codec = describe(spaces.Box(0, 1, (3,), np.dtype(dtype).type), ACTION, None)
+    flat = codec.flatten(np.array([1, 0, 1], dtype))
+    assert flat.dtype == np.float32
+    assert flat.tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_small_matrix_observation_is_flattened_row_major() -> None:
+    codec = describe(spaces.Box(-9.0, 9.0, (2, 2)), ACTION, None)
+    assert codec.flatten([[1.0, 2.0], [3.0, 4.0]]).tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_both_ends_of_every_bound_are_reached_exactly() -> None:
+    odd = scale([-2.0, 1.0, 0.1], [0.5, 3.1, 0.3])
+    ends = odd.apply(np.array([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]], np.float32))
+    assert ends.dtype == np.float32
+    assert ends[0].tolist() == np.array([-2.0, 1.0, 0.1], np.float32).tolist()
+    assert ends[1].tolist() == np.array([0.5, 3.1, 0.3], np.float32).tolist()
+
+
+def test_the_middle_of_the_action_range_is_the_middle_of_the_bounds() -> None:
+    assert scale([-2.0, 1.0], [0.5, 3.0]).apply(np.zeros((1, 2), np.float32)).tolist() == [[-0.75, 2.0]]
+
+
+def test_float64_bounds_are_kept_in_float64() -> None:
+    ends = scale([-0.1], [0.1], "float64").apply(np.ones((1, 1), np.float32))
+    assert ends.dtype == np.float64
+    assert ends.tolist() == [[0.1]]
+
+
+@given(
+    low=st.floats(-1e6, 1e6, width=32),
+    size=st.floats(1.0, 1e6, width=32),
+    action=st.floats(-1.0, 1.0, width=32),
+)
+def test_no_action_ever_leaves_the_bounds(low: float, size: float, action: float) -> None:
+    box = spaces.Box(np.float32(low), np.float32(low + size), (1,), np.float32)
+    made = scale([float(box.low[0])], [float(box.high[0])]).apply(np.array([[action]], np.float32))
+    assert box.contains(made[0])
+
+
+def test_actions_outside_the_unit_range_are_clipped_to_the_bounds() -> None:
+    assert scale([-2.0], [4.0]).apply(np.array([[-1.5], [7.0]], np.float32)).tolist() == [[-2.0], [4.0]]
+
+
+def test_discrete_actions_are_refused_with_the_algorithm_that_takes_them() -> None:
+    assert "SAC and TD3 need a Box action space; algo=appo takes Discrete actions" in problems(
+        ACTION, spaces.Discrete(2)
+    )
+
+
+@pytest.mark.parametrize("bound", [np.inf, 3.4e38])
+def test_infinite_action_bounds_are_refused(bound: float) -> None:
+    assert "its bounds are infinite" in problems(ACTION, spaces.Box(-bound, 1.0, (1,)))
+
+
+def test_an_action_space_without_a_choice_is_refused() -> None:
+    assert "nothing to choose" in problems(ACTION, spaces.Box(0.0, 0.0, (2,)))
+
+
+@pytest.mark.parametrize("space", [spaces.Box(0, 4, (1,), np.int64), spaces.MultiBinary(2), spaces.Dict({"a": ACTION})])
+def test_other_action_spaces_are_refused(space: Space[Any]) -> None:
+    assert "allowed a Box of floats with finite bounds" in problems(ACTION, space)
+
+
+def test_pixels_are_refused_by_that_name() -> None:
+    assert "pixels are not supported" in problems(spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTION)
+
+
+def test_every_unsupported_part_is_named_at_once() -> None:
+    obs = spaces.Dict({"a": spaces.Discrete(3), "b": ACTION, "c": spaces.Dict({"d": spaces.Text(5)})})
+    told = problems(obs, spaces.Discrete(2))
+    assert "key 'a': got Discrete(3)" in told
+    assert "key 'c/d': got Text" in told
+    assert "action space: got Discrete(2)" in told
+
+
+def test_an_observation_without_numbers_is_refused() -> None:
+    assert "holds no number" in problems(spaces.Dict({}), ACTION)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.zeros(3, np.float32), r"observation: expected shape \(2,\) dtype float32, got shape \(3,\) dtype float32"),
+        (np.array(["a", "b"]), r"expected shape \(2,\) dtype float32, got shape \(2,\) dtype <U1"),
+        (None, "expected shape .*, got NoneType None"),
+        ([[1.0], [1.0, 2.0]], "expected shape .*, got list"),
+    ],
+)
+def test_an_observation_that_is_not_as_declared_is_named(value: Any, told: str) -> None:
+    codec = describe(spaces.Box(-1.0, 1.0, (2,), np.float32), ACTION, None)
+    with pytest.raises(EnvFailure, match=told):
+        codec.flatten(value)
+
+
+@pytest.mark.parametrize(
+    ("obs", "told"),
+    [
+        (
+            {"alpha": np.zeros(1), "zeta": np.zeros(2)},
+            r"key 'beta/x': expected shape \(\) dtype int64, got keys \['alpha'",
+        ),
+        ({"alpha": np.zeros(2)}, r"key 'alpha': expected shape \(1,\) dtype float32, got shape \(2,\)"),
+        (np.zeros(8), r"key 'alpha': expected shape \(1,\).*, got shape \(8,\)"),
+    ],
+)
+def test_a_wrong_part_of_a_dict_is_named_by_its_key(obs: Any, told: str) -> None:
+    with pytest.raises(EnvFailure, match=told):
+        describe(NESTED, ACTION, None).flatten(obs)

@@ -1,0 +1,255 @@
+"""Saved and restored environments continue bit for bit; what cannot be saved exactly is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from offpolicy.config import EnvConfig
+from offpolicy.envs.state import EnvState, restore_state, save_state, why_not_exact
+from offpolicy.envs.vector import VectorAdapter, make_vector
+from offpolicy.errors import CheckpointError, EnvFailure
+from offpolicy.types import StepOutcome
+
+EPISODE = 90  # short enough for an end in every stretch of 200 steps
+CONTINUED = 200
+ENVIRONMENTS = (
+    *("Pendulum-v1", "MountainCarContinuous-v0", "offpolicy.envs.toy:PointMass-v0", "offpolicy.envs.toy:Counter-v0"),
+    *("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Reacher-v5", "Pusher-v5", "Hopper-v5", "HalfCheetah-v5"),
+    *("Walker2d-v5", "Ant-v5", "Humanoid-v5", "Swimmer-v5"),
+)
+
+
+def make(env_id: str, num_envs: int = 2, **kwargs: Any) -> VectorAdapter:
+    return make_vector(EnvConfig(id=env_id, kwargs={"max_episode_steps": EPISODE, **kwargs}, num_envs=num_envs))
+
+
+def actions_of(envs: VectorAdapter, steps: int) -> Any:
+    return np.random.default_rng(0).uniform(-1.0, 1.0, (steps, envs.num_envs, envs.spec.action_dim)).astype(np.float32)
+
+
+def roll(envs: VectorAdapter, actions: Any) -> list[StepOutcome]:
+    return [envs.step(action) for action in actions]
+
+
+def bits(outcomes: list[StepOutcome]) -> list[bytes]:
+    return [array.tobytes() for outcome in outcomes for array in outcome]
+
+
+def saved(envs: VectorAdapter) -> EnvState:
+    """The state as it comes back from a file."""
+    state = save_state(envs)
+    assert state is not None, why_not_exact(envs)
+    meta = json.loads(json.dumps(state.meta, allow_nan=False))
+    return EnvState(
+        meta, {name: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape) for name, a in state.arrays.items()}
+    )
+
+
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_a_restored_environment_continues_bit_for_bit_across_episode_ends(env_id: str) -> None:
+    envs = make(env_id)
+    actions = actions_of(envs, 37 + CONTINUED)
+    envs.reset(5)
+    before = roll(envs, actions[:37])
+    state = saved(envs)
+    after = roll(envs, actions[37:])
+    fresh = make(env_id)
+    assert restore_state(fresh, state).tobytes() == before[-1].next_obs.tobytes()
+    assert bits(roll(fresh, actions[37:])) == bits(after)
+    assert any(outcome.is_valid.sum() < 2 for outcome in after), "no episode ended"
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5", "Pusher-v5"])
+def test_what_an_environment_did_before_it_was_restored_does_not_matter(env_id: str) -> None:
+    envs = make(env_id)
+    actions = actions_of(envs, 80)
+    envs.reset(5)
+    roll(envs, actions[:20])
+    state = saved(envs)
+    after = roll(envs, actions[20:])
+    envs.reset(77)
+    roll(envs, actions[::-1])
+    restore_state(envs, state)
+    assert bits(roll(envs, actions[20:])) == bits(after)
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5"])
+def test_saving_changes_nothing(env_id: str) -> None:
+    watched, alone = make(env_id), make(env_id)
+    actions = actions_of(watched, 40)
+    watched.reset(5)
+    alone.reset(5)
+    seen = []
+    for action in actions:
+        save_state(watched)
+        seen.append(watched.step(action))
+    assert bits(seen) == bits(roll(alone, actions))
+
+
+def test_a_state_saved_on_the_row_of_a_done_is_followed_by_the_reset_row() -> None:
+    envs = make("offpolicy.envs.toy:Counter-v0", 1, terminate_at=3)
+    envs.reset(1)
+    roll(envs, actions_of(envs, 3))
+    state = saved(envs)
+    fresh = make("offpolicy.envs.toy:Counter-v0", 1, terminate_at=3)
+    assert restore_state(fresh, state)[0, 1:].tolist() == [3.0, 0.0]
+    row = roll(fresh, actions_of(fresh, 1))[0]
+    assert (row.is_valid.tolist(), row.next_obs[0, 1:].tolist()) == ([False], [0.0, 1.0])
+
+
+def test_a_state_can_be_saved_before_the_first_step() -> None:
+    envs = make("HalfCheetah-v5")
+    envs.reset(5)
+    state = saved(envs)
+    actions = actions_of(envs, 20)
+    after = roll(envs, actions)
+    fresh = make("HalfCheetah-v5")
+    restore_state(fresh, state)
+    assert bits(roll(fresh, actions)) == bits(after)
+
+
+def test_a_restored_environment_still_names_its_seed_and_step_when_it_fails() -> None:
+    kwargs = {"fail": "step_raise", "at": 4}
+    envs = make("offpolicy.envs.toy:Faulty-v0", 1, **kwargs)
+    envs.reset(1)
+    roll(envs, actions_of(envs, 3))
+    fresh = make("offpolicy.envs.toy:Faulty-v0", 1, **kwargs)
+    restore_state(fresh, saved(envs))
+    with pytest.raises(EnvFailure, match="episode step 4"):
+        roll(fresh, actions_of(fresh, 1))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "num_envs", "kwargs", "told"),
+    [
+        ("Hopper-v5", 2, {}, "saved with id 'HalfCheetah-v5', this is 'Hopper-v5'"),
+        ("HalfCheetah-v5", 1, {}, "saved with num_envs 2, this is 1"),
+        ("HalfCheetah-v5", 2, {"frame_skip": 4}, "saved with kwargs"),
+    ],
+)
+def test_a_state_of_other_environments_is_refused(
+    env_id: str, num_envs: int, kwargs: dict[str, Any], told: str
+) -> None:
+    envs = make("HalfCheetah-v5")
+    envs.reset(1)
+    with pytest.raises(CheckpointError, match=told):
+        restore_state(make(env_id, num_envs, **kwargs), saved(envs))
+
+
+def test_a_state_of_another_mujoco_model_is_refused() -> None:
+    envs = make("HalfCheetah-v5", 1)
+    envs.reset(1)
+    state = saved(envs)
+    state.meta["envs"][0]["model"] = "0" * 64
+    with pytest.raises(CheckpointError, match="its MuJoCo model is another one"):
+        restore_state(make("HalfCheetah-v5", 1), state)
+
+
+def test_a_damaged_state_is_refused() -> None:
+    envs = make("Pendulum-v1")
+    envs.reset(1)
+    state = saved(envs)
+    del state.arrays["env1/0"]
+    with pytest.raises(CheckpointError, match="does not fit Pendulum-v1"):
+        restore_state(envs, state)
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Keeps something that is not plain data, or changes what is taken for constant."""
+
+    def __init__(self, habit: str = "none") -> None:
+        self.observation_space = spaces.Box(-9.0, 9.0, (1,))
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+        self.habit = habit
+        if habit == "object":
+            self.world = object()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        if self.habit == "samples":
+            self.action_space.sample()
+        self.place = np.zeros(1, np.float32)
+        self.alias = self.place
+        return self.place.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        is_first = not hasattr(self, "has_stepped")
+        self.has_stepped = True
+        self.place += action
+        return self.alias.copy(), float(is_first), False, False, {}
+
+
+@pytest.fixture
+def odd(monkeypatch: pytest.MonkeyPatch) -> Any:
+    spec = gymnasium.envs.registration.EnvSpec("Odd-v0", Odd)
+    monkeypatch.setitem(gymnasium.registry, "Odd-v0", spec)
+
+    def build(habit: str) -> VectorAdapter:
+        envs = make_vector(EnvConfig(id="Odd-v0", kwargs={"habit": habit}))
+        envs.reset(1)
+        return envs
+
+    return build
+
+
+def test_two_names_of_one_array_stay_one_array(odd: Any) -> None:
+    envs, fresh = odd("none"), odd("none")
+    envs.step(np.ones((1, 1), np.float32))
+    restore_state(fresh, saved(envs))
+    assert fresh.step(np.ones((1, 1), np.float32)).next_obs.tolist() == [[2.0]]
+
+
+def test_an_attribute_that_the_saved_environment_did_not_have_is_forgotten(odd: Any) -> None:
+    envs = odd("none")
+    state = saved(envs)
+    action = np.ones((1, 1), np.float32)
+    assert [envs.step(action).reward[0], envs.step(action).reward[0]] == [1.0, 0.0]
+    restore_state(envs, state)
+    assert envs.step(action).reward[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("habit", "told"),
+    [("object", "Odd.world is a builtins.object"), ("samples", "Odd.action_space has drawn random samples of its own")],
+)
+def test_what_cannot_be_exact_is_refused_with_the_culprit(odd: Any, habit: str, told: str) -> None:
+    envs = odd(habit)
+    assert save_state(envs) is None
+    assert why_not_exact(envs) == told
+
+
+def test_there_is_no_reason_where_the_state_is_exact(odd: Any) -> None:
+    assert why_not_exact(odd("none")) is None
+
+
+def test_a_mujoco_model_that_changed_at_run_time_is_refused() -> None:
+    envs = make("Hopper-v5", 1)
+    envs.reset(1)
+    envs.stepper.envs[0].env.unwrapped.model.body_mass[1] *= 2.0  # type: ignore[attr-defined]
+    assert save_state(envs) is None
+    assert why_not_exact(envs) == "Hopper-v5 has changed its MuJoCo model since it was constructed"
+
+
+@pytest.mark.mp
+def test_environments_in_other_processes_are_refused() -> None:
+    envs = make_vector(EnvConfig(id="Pendulum-v1", vectorization="async"))
+    try:
+        assert save_state(envs) is None
+        assert why_not_exact(envs) == "env.vectorization=async keeps the environments in other processes; use sync"
+    finally:
+        envs.close()
+
+
+def test_arrays_are_few_and_of_types_that_every_file_format_holds() -> None:
+    envs = make("Humanoid-v5")
+    envs.reset(1)
+    state = saved(envs)
+    assert len(state.arrays) < 20
+    assert {array.dtype.kind for array in state.arrays.values()} <= set("biuf")
+    assert all(array.flags.c_contiguous for array in state.arrays.values())

@@ -1,0 +1,181 @@
+"""The vector contract: NEXT_STEP autoreset, flags, seeds, success, ownership of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.config import EnvConfig
+from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
+from offpolicy.types import StepOutcome
+
+
+def toy(name: str, num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
+    return make_vector(EnvConfig(id=f"offpolicy.envs.toy:{name}", kwargs=kwargs, num_envs=num_envs))
+
+
+def roll(envs: VectorAdapter, steps: int) -> list[StepOutcome]:
+    action = np.zeros((envs.num_envs, envs.spec.action_dim), np.float32)
+    return [envs.step(action) for _ in range(steps)]
+
+
+def column(outcomes: list[StepOutcome], field: str, env: int) -> list[Any]:
+    return [getattr(outcome, field)[env].tolist() for outcome in outcomes]
+
+
+def test_an_episode_ends_with_its_true_last_observation_and_then_comes_a_reset_row() -> None:
+    envs = toy("Counter-v0", terminate_at=3)
+    envs.reset(1)
+    rows = roll(envs, 6)
+    assert [obs[1:] for obs in column(rows, "next_obs", 0)] == [[1, 0], [2, 0], [3, 0], [0, 1], [1, 1], [2, 1]]
+    assert column(rows, "reward", 0) == [1.0, 2.0, 3.0, 0.0, 1.0, 2.0]
+    assert column(rows, "terminated", 0) == [False, False, True, False, False, False]
+    assert column(rows, "is_valid", 0) == [True, True, True, False, True, True]
+
+
+def test_environments_end_and_reset_each_at_its_own_step() -> None:
+    envs = toy("Counter-v0", num_envs=4, truncate_at=2, stagger=1)
+    late = [seed % 4 for seed in env_seeds(7, 4)]
+    envs.reset(7)
+    rows = roll(envs, 12)
+    assert sorted(late) == [0, 1, 2, 3]
+    for env, length in enumerate(2 + extra for extra in late):
+        phase = [t % (length + 1) for t in range(1, 13)]  # 0 on the reset row
+        assert [obs[1] for obs in column(rows, "next_obs", env)] == phase
+        assert column(rows, "truncated", env) == [p == length for p in phase]
+        assert column(rows, "is_valid", env) == [p != 0 for p in phase]
+        assert column(rows, "reward", env) == phase
+
+
+def test_a_row_with_both_flags_keeps_both() -> None:
+    envs = toy("Counter-v0", terminate_at=2, both=True)
+    envs.reset(1)
+    rows = roll(envs, 3)
+    assert column(rows, "terminated", 0) == [False, True, False]
+    assert column(rows, "truncated", 0) == [False, True, False]
+    assert column(rows, "is_valid", 0) == [True, True, False]
+
+
+def test_the_time_limit_of_gymnasium_truncates_without_terminating() -> None:
+    envs = toy("Counter-v0", max_episode_steps=2)
+    envs.reset(1)
+    rows = roll(envs, 2)
+    assert envs.spec.max_episode_steps == 2
+    assert column(rows, "truncated", 0) == [False, True]
+    assert column(rows, "terminated", 0) == [False, False]
+
+
+def test_a_reset_in_mid_episode_starts_every_environment_anew() -> None:
+    envs = toy("Counter-v0", num_envs=2, terminate_at=3)
+    envs.reset(1)
+    roll(envs, 3)
+    obs = envs.reset(1)
+    row = roll(envs, 1)[0]
+    assert obs[:, 1].tolist() == [0, 0]
+    assert row.is_valid.tolist() == [True, True]
+    assert row.next_obs[:, 1].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("key", ["is_success", "success"])
+def test_success_is_told_at_an_episodes_end_and_only_there(key: str) -> None:
+    envs = toy("Counter-v0", num_envs=1, terminate_at=2, success_key=key)
+    envs.reset(1)
+    told = [outcome.success[0] for outcome in roll(envs, 5)]
+    assert np.isnan(told).tolist() == [True, False, True, True, False]
+    assert (told[1], told[4]) == (0.0, 1.0)
+
+
+def test_success_of_one_environment_says_nothing_of_the_others() -> None:
+    envs = toy("Counter-v0", num_envs=4, terminate_at=2, stagger=1, success_key="success")
+    envs.reset(7)
+    row = roll(envs, 2)[1]
+    assert np.isnan(row.success).tolist() == (~row.terminated).tolist()
+    assert row.terminated.sum() == 1
+
+
+def test_without_a_word_on_success_it_is_nan_at_the_end_too() -> None:
+    envs = toy("Counter-v0", terminate_at=1)
+    envs.reset(1)
+    assert np.isnan(roll(envs, 1)[0].success).tolist() == [True]
+
+
+def test_dtypes_and_shapes_are_those_of_the_contract() -> None:
+    envs = toy("Counter-v0", num_envs=3)
+    obs = envs.reset(1)
+    row = roll(envs, 1)[0]
+    assert (obs.dtype, obs.shape) == (np.float32, (3, 3))
+    assert (row.next_obs.dtype, row.next_obs.shape) == (np.float32, (3, 3))
+    assert [array.dtype for array in row[1:]] == [np.float64, np.bool_, np.bool_, np.bool_, np.float32]
+    assert {array.shape for array in row[1:]} == {(3,)}
+
+
+def test_no_array_that_was_handed_out_ever_changes() -> None:
+    envs = toy("Counter-v0", num_envs=2, terminate_at=3, success_key="success")
+    kept = [envs.reset(1)]
+    seen = [kept[0].copy()]
+    for _ in range(8):
+        for array in roll(envs, 1)[0]:
+            kept.append(array)
+            seen.append(array.copy())
+    envs.reset(2)
+    assert all(np.array_equal(now, then, equal_nan=True) for now, then in zip(kept, seen, strict=True))
+
+
+def test_actions_reach_the_environment_in_its_own_bounds_exactly() -> None:
+    envs = toy("OddBounds-v0", num_envs=3)
+    envs.reset(1)
+    row = envs.step(np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]], np.float32))
+    assert row.next_obs[0].tolist() == [-2.0, 1.0]
+    assert row.next_obs[1].tolist() == pytest.approx([-0.75, 2.05])
+    assert row.next_obs[2].tolist() == np.array([0.5, 3.1], np.float32).tolist()
+
+
+@pytest.mark.parametrize("kwargs", [{"matrix": True}, {"dtype": "float64"}, {"matrix": True, "dtype": "float64"}])
+def test_actions_have_the_shape_and_dtype_that_the_environment_declares(kwargs: dict[str, Any]) -> None:
+    envs = toy("OddBounds-v0", **kwargs)  # raises on an action that its space does not contain
+    envs.reset(1)
+    assert envs.step(np.array([[-1.0, 1.0]], np.float32)).next_obs[0].tolist() == pytest.approx([-2.0, 3.1])
+
+
+def test_dict_observations_arrive_flat() -> None:
+    envs = toy("DictObs-v0", num_envs=2)
+    envs.reset(1)
+    row = roll(envs, 2)[1]
+    assert envs.spec.obs_keys == ("alpha", "beta/count", "beta/matrix", "zeta")
+    assert row.next_obs.tolist() == [[1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]] * 2
+
+
+def test_every_environment_gets_its_own_seed_and_the_same_seed_gives_the_same_run() -> None:
+    first, second = toy("PointMass-v0", num_envs=3), toy("PointMass-v0", num_envs=3)
+    obs = first.reset(5)
+    assert np.array_equal(obs, second.reset(5))
+    assert not np.array_equal(obs, second.reset(6))
+    assert len(np.unique(obs, axis=0)) == 3
+
+
+def test_neighbouring_seeds_share_no_environment_seed() -> None:
+    seeds = [env_seeds(seed, 64) for seed in range(100)]
+    assert len({seed for group in seeds for seed in group}) == 6400
+    assert all(0 <= seed < 2**31 for group in seeds for seed in group)
+
+
+def test_a_smaller_number_of_environments_has_the_first_seeds() -> None:
+    assert env_seeds(3, 2) == env_seeds(3, 8)[:2]
+
+
+def test_num_envs_of_the_call_wins_over_the_configuration() -> None:
+    envs = make_vector(EnvConfig(id="Pendulum-v1", num_envs=5), num_envs=2)
+    assert (envs.num_envs, envs.reset(1).shape) == (2, (2, 3))
+
+
+def test_the_rewards_of_gymnasium_arrive_unrounded() -> None:
+    import gymnasium
+
+    envs = make_vector(EnvConfig(id="Pendulum-v1"))
+    bare = gymnasium.make("Pendulum-v1")
+    envs.reset(9)
+    bare.reset(seed=env_seeds(9, 1)[0])
+    action = np.array([[0.3]], np.float32)
+    assert envs.step(action).reward[0] == bare.step(action[0] * np.float32(2.0))[1]

@@ -1,0 +1,71 @@
+"""A scripted run: after `updates` updates, every counter and phase has a known value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.types import Account, CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, MetricTotals, Snapshot
+
+MS = 1_000_000
+LEARNER_US = {"collector_wait": 120, "replay_sample": 310, "train": 6100, "weight_publish": 40, "sync_coordination": 30}
+COLLECTOR_US = {"weight_apply": 30, "action_select": 90, "env_step": 100, "replay_write": 10, "learner_wait": 6360}
+METRICS = {"actor_loss": 41.5, "critic_loss": 3.25, "alpha_loss": -0.25, "ent_coef": 0.5, "q_mean": -38.5}
+RANDOM_STEPS = 1000
+
+MakeSnapshot = Callable[..., Snapshot]
+
+
+def timed(phases: type[LearnerPhase] | type[CollectorPhase], per_step_us: dict[str, int], steps: int) -> Account:
+    """6.6 ms per step; what the phases leave is `other`."""
+    phases_ns = {str(phase): steps * 1000 * per_step_us.get(phase, 0) for phase in phases}
+    wall_ns = steps * 66 * MS // 10
+    phases_ns["other"] = wall_ns - sum(phases_ns.values())
+    return Account(wall_ns, 2000 * MS, steps, phases_ns, cpu_ns=wall_ns // 2)
+
+
+@pytest.fixture
+def make_snapshot() -> MakeSnapshot:
+    def make(updates: int, *, is_timed: bool = True) -> Snapshot:
+        learner = timed(LearnerPhase, LEARNER_US, updates) if is_timed else None
+        collector = timed(CollectorPhase, COLLECTOR_US, updates) if is_timed else None
+        steps = RANDOM_STEPS + updates
+        sums = np.array([value * updates for value in METRICS.values()])
+        metrics = MetricTotals(tuple(METRICS), sums, np.full(len(METRICS), float(updates)))
+        return Snapshot(
+            wall_s=2.0 + updates * 0.0066,
+            env_steps=steps,
+            iteration=updates,
+            learners=(LearnerTotals(learner, updates, 256 * updates, 256.0 * updates * 500, metrics),),
+            collectors=(CollectorTotals(collector, steps, steps, 0.5 * updates, updates),),
+            replay_rows=steps,
+            replay_capacity=20_000,
+            update_debt=0.0,
+        )
+
+    return make
+
+
+@pytest.fixture
+def header() -> RunHeader:
+    return RunHeader(
+        algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=20_000, started_unix_s=1_000_000.0
+    )
+
+
+@pytest.fixture
+def evaluation() -> EvalResult:
+    return EvalResult(env_steps=1500, mean_reward=-150.25, std_reward=80.5, mean_length=200.0, episodes=10)
+
+
+@pytest.fixture
+def record(make_snapshot: MakeSnapshot, evaluation: EvalResult) -> Record:
+    """The record between the 500th and the 1000th update."""
+    window = EpisodeWindow()
+    window.add(EpisodeRecord(200, 0, -1000.0, 200, False, True, float("nan")))
+    window.add(EpisodeRecord(400, 0, -500.0, 100, True, False, 1.0))
+    return build_record(make_snapshot(500), make_snapshot(1000), window, evaluation, "alternate", 20_000)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.config import RunConfig
+from offpolicy.logger.console import PlainLines
+from offpolicy.logger.jsonl_sink import JsonlSink
+from offpolicy.logger.logger import OffPolicyLogger, open_logger
+from offpolicy.logger.record import RunHeader
+from offpolicy.logger.sinks import SafeSink
+from offpolicy.logger.table import UnknownMetricError
+from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, Snapshot
+
+
+@pytest.fixture
+def logger(tmp_path: Path, header: RunHeader) -> OffPolicyLogger:
+    stream = io.StringIO()
+    view = PlainLines(stream, header)
+    sink = SafeSink("metrics.jsonl", JsonlSink(tmp_path, None), view.message)
+    return OffPolicyLogger(tmp_path, {}, header, [sink], view)
+
+
+def records_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_each_record_covers_the_time_since_the_last_one(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    logger.log_interval(make_snapshot(100))
+    slow = make_snapshot(200)
+    slow.learners[0].account.phases_ns["train"] += 100 * 1_000_000
+    assert logger.log_interval(slow)["timing/learner_train_ms"] == pytest.approx(7.1)
+    logger.close()
+
+
+def test_records_reach_the_sinks(logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path) -> None:
+    logger.log_interval(make_snapshot(100))
+    logger.log_interval(make_snapshot(200))
+    logger.close()
+    assert [record["env_steps"] for record in records_of(tmp_path)] == [1100, 1200]
+
+
+def test_an_evaluation_is_in_every_record_from_then_on(
+    logger: OffPolicyLogger, make_snapshot: Any, evaluation: EvalResult
+) -> None:
+    assert "eval/mean_reward" not in logger.log_interval(make_snapshot(100))
+    logger.log_eval(evaluation)
+    logger.log_interval(make_snapshot(200))
+    assert logger.log_interval(make_snapshot(300))["eval/mean_reward"] == -150.25
+    logger.close()
+
+
+def test_episodes_reach_file_and_curve(logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path) -> None:
+    logger.log_episode(EpisodeRecord(200, 0, -900.0, 200, False, True, float("nan")))
+    assert logger.log_interval(make_snapshot(100))["rollout/ep_rew_mean"] == -900.0
+    logger.close()
+    assert json.loads((tmp_path / "episodes.jsonl").read_text())["ep_return"] == -900.0
+
+
+def test_an_unknown_metric_is_refused(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    snapshot = make_snapshot(100)
+    metrics = snapshot.learners[0].metrics._replace(names=("actor_loss", "vibes", "alpha_loss", "ent_coef", "q_mean"))
+    odd = LearnerTotals(None, 100, 0, 0.0, metrics)
+    with pytest.raises(UnknownMetricError, match="train/vibes"):
+        logger.log_interval(Snapshot(1.0, 1, 1, (odd,), (), 0, 1, 0.0))
+    logger.close()
+
+
+def test_a_resumed_run_does_not_count_what_was_restored(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    now = make_snapshot(300)
+    restored = 49_000
+    learner, collector = now.learners[0], now.collectors[0]
+    metrics = learner.metrics
+    origin = Snapshot(
+        wall_s=0.0,
+        env_steps=restored,
+        iteration=0,
+        learners=(
+            LearnerTotals(None, restored, 0, 0.0, metrics._replace(sums=metrics.sums * 0, counts=metrics.counts * 0)),
+        ),
+        collectors=(CollectorTotals(None, restored, restored, 0.0, restored),),
+        replay_rows=0,
+        replay_capacity=1,
+        update_debt=0.0,
+    )
+    logger.start_from(origin)
+    steps = restored + 300
+    record = logger.log_interval(
+        Snapshot(
+            wall_s=4.0,
+            env_steps=steps,
+            iteration=300,
+            learners=(LearnerTotals(learner.account, steps, learner.samples, learner.sample_age_sum, metrics),),
+            collectors=(CollectorTotals(collector.account, steps, steps, 0.0, steps),),
+            replay_rows=0,
+            replay_capacity=1,
+            update_debt=0.0,
+        )
+    )
+    assert record["perf/steps_per_sec"] == pytest.approx(1000 / 6.6)
+    assert record["perf/utd"] == pytest.approx(1.0)
+    assert record["train/n_updates"] == steps
+    logger.close()
+
+
+def test_the_time_left_is_not_multiplied_by_an_evaluation(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    logger.log_interval(make_snapshot(100))
+    logger.log_interval(make_snapshot(10_000))
+    paused = make_snapshot(10_001)
+    paused.collectors[0].account.phases_ns["learner_wait"] += 1
+    record = logger.log_interval(paused)
+    assert record["time/eta_s"] == pytest.approx(8999 * 0.0066, rel=0.01)
+    logger.close()
+
+
+def test_the_runs_rates_are_measured_from_the_first_snapshot_of_learning(
+    logger: OffPolicyLogger, make_snapshot: Any
+) -> None:
+    origin, warm, first, last = (make_snapshot(updates) for updates in (0, 0, 100, 1000))
+    logger.start_from(origin)
+    assert logger.baseline is origin
+    logger.log_interval(warm)
+    logger.log_interval(first)
+    assert logger.baseline is origin
+    logger.log_interval(last)
+    assert logger.baseline is first
+    logger.close()
+
+
+def test_a_collectors_report_from_before_learning_is_no_start_of_it(
+    logger: OffPolicyLogger, make_snapshot: Any
+) -> None:
+    origin, late = make_snapshot(0), make_snapshot(4)
+    stale = dataclasses.replace(late, collectors=origin.collectors)
+    logger.start_from(origin)
+    logger.log_interval(stale)
+    logger.log_interval(make_snapshot(1000))
+    logger.log_interval(make_snapshot(9000))
+    assert logger.baseline is not None
+    assert logger.baseline.iteration == 1000
+    logger.close()
+
+
+def test_dropped_calls_are_counted_by_sink(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    stream = io.StringIO()
+    view = PlainLines(stream, header)
+    sink = SafeSink("metrics.jsonl", JsonlSink(tmp_path, None), view.message)
+    logger = OffPolicyLogger(tmp_path, {}, header, [sink], view)
+    logger.log_interval(make_snapshot(100))
+    logger.log_interval(make_snapshot(200))
+    logger.close()
+    assert logger.num_dropped == {"metrics.jsonl": 2}
+    assert stream.getvalue().count("warning: metrics.jsonl is disabled") == 1
+    assert "step=1200/20000" in stream.getvalue()
+
+
+@pytest.mark.parametrize("tensorboard", [True, False])
+def test_the_configuration_chooses_the_sinks(
+    tmp_path: Path, header: RunHeader, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch, tensorboard: bool
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    cfg = RunConfig.from_mapping({"log": {"tensorboard": tensorboard}})
+    logger = open_logger(tmp_path, cfg, header, None)
+    logger.log_interval(make_snapshot(100))
+    logger.close()
+    assert bool(list(tmp_path.glob("events.out.tfevents.*"))) is tensorboard
+    assert len(records_of(tmp_path)) == 1
+    assert stream.getvalue().startswith("5% step=1100/20000")
+
+
+def test_a_sink_that_cannot_open_does_not_stop_the_run(
+    tmp_path: Path, header: RunHeader, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    (tmp_path / "metrics.jsonl").mkdir()
+    logger = open_logger(tmp_path, RunConfig(), header, None)
+    logger.log_interval(make_snapshot(100))
+    logger.close()
+    assert "warning: metrics.jsonl is disabled for the rest of the run: IsADirectoryError" in stream.getvalue()
+    assert list(tmp_path.glob("events.out.tfevents.*"))

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from offpolicy.logger.panel import render
+from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.table import METRICS
+
+SIZES = [(80, 24), (160, 50), (80, 20), (60, 15), (100, 40), (120, 30), (250, 70), (30, 10), (8, 4)]
+
+
+def lines_of(record: Record, header: RunHeader, width: int, height: int, *, ascii_only: bool = False) -> list[str]:
+    console = Console(width=width, height=height, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(render(record, header, width, height, ascii_only=ascii_only))
+    return capture.get().rstrip("\n").split("\n")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_panel_never_exceeds_its_terminal(record: Record, header: RunHeader, width: int, height: int) -> None:
+    lines = lines_of(record, header, width, height)
+    assert len(lines) <= height
+    assert {cell_len(line) for line in lines} == {width}
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
+def test_every_row_of_the_table_is_shown(record: Record, header: RunHeader, width: int, height: int) -> None:
+    shown = "\n".join(lines_of(record, header, width, height))
+    timing = [metric.row for key, metric in METRICS.items() if key.startswith("timing/")]
+    assert len(timing) == 19
+    for row in (*timing, "Iter Wall", "Cycle", "Return", "Eval", "Actor Loss", "Critic Loss"):
+        assert row is not None
+        assert row in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "expected"),
+    [
+        (80, 24, "│ Train                   6.10   92.4% │ Cycle                    6.60  100.0% │"),
+        (80, 24, "│ Rank Barrier            0.00    0.0% │ Learner Wait             6.36   96.4% │"),
+        (80, 24, "│ Return     -750.0  Ep Length    150.0 │"),
+        (80, 24, "│ bottleneck learner(train 92%)  "),
+        (160, 50, "because    in turns, the learner is busy 98% and the collector 4% of the time;"),
+        (160, 50, "Train                    6.10   92.4% ███████████████  │"),
+    ],
+)
+def test_values_stand_in_their_rows(record: Record, header: RunHeader, width: int, height: int, expected: str) -> None:
+    assert expected in "\n".join(lines_of(record, header, width, height))
+
+
+def test_a_terminal_of_24_lines_shows_the_verdict_and_one_advice(record: Record, header: RunHeader) -> None:
+    lines = lines_of(record, header, 80, 24 - 1)
+    assert "bottleneck" in lines[-3]
+    assert "threads.learner" in lines[-2]
+
+
+def test_the_ascii_panel_is_ascii(record: Record, header: RunHeader) -> None:
+    foreign = dataclasses.replace(header, env_id="Größe-v0")
+    for width, height in ((80, 24), (160, 50), (40, 12)):
+        assert "\n".join(lines_of(record, foreign, width, height, ascii_only=True)).isascii()
+
+
+def test_an_empty_record_shows_dashes(header: RunHeader) -> None:
+    shown = "\n".join(lines_of({"env_steps": 0}, header, 80, 24))
+    assert "Train                      -       - │" in shown
+    assert "thru -" in shown
+
+
+def test_markup_in_a_name_is_text(record: Record, header: RunHeader) -> None:
+    odd = dataclasses.replace(header, env_id="[red]X[/red]-v0")
+    assert "[red]X[/red]-v0" in lines_of(record, odd, 80, 24)[0]
+
+
+def test_huge_values_never_push_their_row_out_of_the_frame(record: Record, header: RunHeader) -> None:
+    huge = {key: -1.23456789e12 if isinstance(value, float) else value for key, value in record.items()}
+    assert {cell_len(line) for line in lines_of(huge, header, 80, 24)} == {80}
+    assert "-1.23e12" in "\n".join(lines_of(huge, header, 80, 24))

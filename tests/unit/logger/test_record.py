@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.logger.record import EpisodeWindow, Record, build_record, metric_means
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.types import Account, EpisodeRecord, MetricTotals
+
+GOLDEN = Path(__file__).with_name("golden_record.json")
+NO_EPISODES = EpisodeWindow()
+
+
+def test_a_full_record_equals_the_golden_file(record: Record) -> None:
+    golden = json.loads(GOLDEN.read_text())
+    assert list(record) == list(golden)
+    numbers = {key: value for key, value in golden.items() if not isinstance(value, str)}
+    assert {key: value for key, value in record.items() if key in numbers} == pytest.approx(numbers, rel=1e-12)
+    assert {key: record[key] for key in golden if key not in numbers} == {
+        key: value for key, value in golden.items() if key not in numbers
+    }
+
+
+def test_the_phases_of_each_side_sum_to_its_wall(record: Record) -> None:
+    learner = sum(record[f"timing/learner_{phase}_ms"] for phase in LearnerPhase)  # type: ignore[misc]  # numbers
+    collector = sum(record[f"timing/collector_{phase}_ms"] for phase in CollectorPhase)  # type: ignore[misc]
+    assert learner == pytest.approx(record["perf/iter_ms"], rel=1e-12)
+    assert collector == pytest.approx(record["perf/collector_cycle_ms"], rel=1e-12)
+
+
+def test_a_phase_that_never_opened_is_zero_not_absent(record: Record) -> None:
+    assert record["timing/learner_rank_barrier_ms"] == 0.0
+
+
+def test_means_are_of_the_window_not_since_the_start(make_snapshot: Any) -> None:
+    early, late = make_snapshot(100), make_snapshot(200)
+    late.learners[0].metrics.sums[0] = early.learners[0].metrics.sums[0] + 100 * 7.0
+    record = build_record(early, late, NO_EPISODES, None, "alternate", 20_000)
+    assert record["train/actor_loss"] == pytest.approx(7.0)
+
+
+def test_with_timing_off_no_timing_key_is_there_and_the_counters_rates_stay(make_snapshot: Any) -> None:
+    before, after = make_snapshot(500, is_timed=False), make_snapshot(1000, is_timed=False)
+    record = build_record(before, after, NO_EPISODES, None, "alternate", 20_000)
+    assert not [key for key in record if key.startswith(("timing/", "cpu/", "perf/bottleneck", "perf/iter"))]
+    assert record["perf/steps_per_sec"] == pytest.approx(500 / 3.3)
+    assert record["perf/utd"] == pytest.approx(1.0)
+
+
+def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any) -> None:
+    snapshot = make_snapshot(1000)
+    snapshot.learners[0].metrics.sums[0] = np.nan
+    record = build_record(None, snapshot, NO_EPISODES, None, "alternate", 20_000)
+    assert "train/actor_loss" not in record
+    assert None not in record.values()
+    json.dumps(record, allow_nan=False)
+
+
+def test_before_the_first_update_the_bottleneck_is_warming_up(make_snapshot: Any) -> None:
+    record = build_record(None, make_snapshot(0), NO_EPISODES, None, "alternate", 20_000)
+    assert record["perf/bottleneck"] == "warming up"
+
+
+def longer(account: Account, phase: str, seconds: int) -> Account:
+    extra_ns = seconds * 1_000_000_000
+    phases_ns = {**account.phases_ns, phase: account.phases_ns[phase] + extra_ns}
+    return dataclasses.replace(account, wall_ns=account.wall_ns + extra_ns, phases_ns=phases_ns)
+
+
+def test_a_window_of_one_long_evaluation_blames_the_evaluation(make_snapshot: Any) -> None:
+    before = make_snapshot(500)
+    learner, collector = before.learners[0], before.collectors[0]
+    after = dataclasses.replace(
+        before,
+        learners=(dataclasses.replace(learner, account=longer(learner.account, "evaluation", 3)),),
+        collectors=(dataclasses.replace(collector, account=longer(collector.account, "learner_wait", 3)),),
+    )
+    record = build_record(before, after, NO_EPISODES, None, "alternate", 20_000)
+    assert record["perf/bottleneck"] == "learner(evaluation 100%)"
+    assert "perf/steps_per_sec" not in record
+
+
+def test_without_a_report_of_one_side_nobody_is_blamed(make_snapshot: Any) -> None:
+    before, after = make_snapshot(500), make_snapshot(600)
+    silent = dataclasses.replace(after, collectors=before.collectors)
+    record = build_record(before, silent, NO_EPISODES, None, "alternate", 20_000)
+    assert "perf/bottleneck" not in record
+    assert record["perf/iter_ms"] == pytest.approx(6.6)
+
+
+def test_only_the_last_hundred_episodes_count() -> None:
+    window = EpisodeWindow()
+    for index in range(150):
+        window.add(EpisodeRecord(index, 0, float(index), 1, True, False, float("nan")))
+    assert (window.finished, len(window.recent), window.recent[0].ep_return) == (150, 100, 50.0)
+
+
+def test_success_rate_ignores_episodes_that_do_not_tell(record: Record) -> None:
+    assert record["rollout/success_rate"] == 1.0
+    assert record["rollout/ep_rew_mean"] == -750.0
+
+
+def test_metrics_are_joined_by_name_when_new_ones_appear() -> None:
+    before = MetricTotals(("critic_loss",), np.array([10.0]), np.array([5.0]))
+    after = MetricTotals(("actor_loss", "critic_loss"), np.array([3.0, 16.0]), np.array([1.0, 8.0]))
+    assert metric_means(before, after) == {"actor_loss": 3.0, "critic_loss": 2.0}
+
+
+def test_a_metric_that_was_not_counted_in_the_window_is_unknown() -> None:
+    totals = MetricTotals(("actor_loss",), np.array([10.0]), np.array([5.0]))
+    assert metric_means(totals, totals) == {"actor_loss": None}

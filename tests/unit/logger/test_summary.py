@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from offpolicy.logger.final_table import final_table, percentages
+from offpolicy.logger.summary import build_summary, write_summary
+from offpolicy.types import EvalResult, Snapshot
+
+
+def summary_of(snapshot: Snapshot, **changes: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "status": "completed",
+        "exit_code": 0,
+        "reason": "2,000 env steps done",
+        "last_eval": None,
+        "mode": "alternate",
+    }
+    return build_summary(snapshot, **arguments | changes)
+
+
+def printed(summary: dict[str, Any], width: int = 80) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(final_table(summary))
+    return capture.get().rstrip("\n").split("\n")
+
+
+def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluation: EvalResult) -> None:
+    summary = summary_of(make_snapshot(1000), last_eval=evaluation)
+    assert list(summary) == [
+        "status", "exit_code", "reason", "env_steps", "updates", "wall_s", "warmup_s", "eval", "timing", "rates",
+        "bottleneck", "versions", "hardware",
+    ]  # fmt: skip
+    assert summary["eval"] == {"mean_reward": -150.25, "std_reward": 80.5, "episodes": 10}
+    assert list(summary["timing"]) == ["learner", "collector"]
+    assert list(summary["timing"]["learner"]) == ["wall_s", "phases_s", "other_s"]
+    assert list(summary["rates"]) == [
+        "steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec", "utd",
+    ]  # fmt: skip
+    assert list(summary["bottleneck"]) == ["verdict", "phase", "reason", "advice"]
+    assert list(summary["versions"]) == ["offpolicy", "torch", "gymnasium", "mujoco"]
+    assert list(summary["hardware"]) == ["cpu", "cores", "gpu"]
+
+
+@pytest.mark.parametrize("side", ["learner", "collector"])
+def test_the_account_closes_over_the_whole_life_of_the_process(make_snapshot: Any, side: str) -> None:
+    account = summary_of(make_snapshot(1000))["timing"][side]
+    nanoseconds = [round(seconds * 1e9) for seconds in (*account["phases_s"].values(), account["other_s"])]
+    assert sum(nanoseconds) == round(account["wall_s"] * 1e9) == 8_600_000_000
+    assert account["phases_s"]["warmup"] == 2.0
+
+
+def test_the_phases_are_the_frozen_ones_and_the_warmup(make_snapshot: Any) -> None:
+    timing = summary_of(make_snapshot(1000))["timing"]
+    assert list(timing["learner"]["phases_s"]) == [
+        "collector_wait", "replay_batch_wait", "replay_sample", "h2d", "rank_barrier", "sync_coordination", "train",
+        "param_sync", "weight_publish", "evaluation", "checkpoint", "log", "warmup",
+    ]  # fmt: skip
+    assert list(timing["collector"]["phases_s"]) == [
+        "weight_apply", "action_select", "env_step", "replay_write", "learner_wait", "warmup",
+    ]  # fmt: skip
+    assert timing["learner"]["phases_s"]["train"] == 6.1
+
+
+def test_several_collectors_are_listed_not_summed(make_snapshot: Any) -> None:
+    snapshot = make_snapshot(1000)
+    timing = summary_of(dataclasses.replace(snapshot, collectors=snapshot.collectors * 2))["timing"]
+    assert timing["collectors"] == [timing["collector"], timing["collector"]]
+    assert timing["collector"]["wall_s"] == 8.6
+
+
+def test_rates_and_verdict_are_of_the_run_since_the_baseline(make_snapshot: Any) -> None:
+    summary = summary_of(make_snapshot(1000), baseline=make_snapshot(100))
+    assert summary["rates"]["steps_per_sec"] == pytest.approx(900 / 5.94)
+    assert summary["rates"]["utd"] == 1.0
+    assert (summary["bottleneck"]["verdict"], summary["bottleneck"]["phase"]) == ("learner", "train")
+    assert summary["warmup_s"] == 2.0
+
+
+def test_with_timing_off_the_account_is_null_and_the_rates_stay(make_snapshot: Any) -> None:
+    summary = summary_of(make_snapshot(1000, is_timed=False), baseline=make_snapshot(100, is_timed=False))
+    assert summary["timing"] == {"learner": None, "collector": None}
+    assert summary["bottleneck"]["verdict"] == "unknown"
+    assert summary["rates"]["steps_per_sec"] == pytest.approx(900 / 5.94)
+    assert "not timed" in "\n".join(printed(summary))
+
+
+def test_a_crash_before_the_first_report_still_has_a_summary() -> None:
+    nothing = Snapshot(0.5, 0, 0, (), (), 0, 20_000, 0.0)
+    summary = summary_of(nothing, status="failed", exit_code=2, reason="learner 0: no such device")
+    assert (summary["updates"], summary["warmup_s"]) == (0, None)
+    assert summary["eval"] == {"mean_reward": None, "std_reward": None, "episodes": 0}
+    assert summary["bottleneck"]["verdict"] == "warming up"
+    json.dumps(summary, allow_nan=False)
+    assert printed(summary)[0].startswith("failed after 0 steps, 0 updates, 0:00: learner 0: no such device")
+
+
+def test_a_return_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: EvalResult) -> None:
+    summary = summary_of(make_snapshot(10), last_eval=evaluation._replace(mean_reward=float("nan")))
+    assert summary["eval"]["mean_reward"] is None
+
+
+def test_the_hardware_is_the_one_of_this_process(make_snapshot: Any) -> None:
+    hardware = summary_of(make_snapshot(10), gpu="Some GPU")["hardware"]
+    assert hardware["cores"] == len(os.sched_getaffinity(0))
+    assert hardware["cpu"]
+    assert hardware["gpu"] == "Some GPU"
+
+
+def test_an_installed_package_has_its_version_and_a_missing_one_null(make_snapshot: Any) -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = summary_of(make_snapshot(10))["versions"]
+    assert found["gymnasium"] == version("gymnasium")
+    with pytest.raises(PackageNotFoundError):
+        version("offpolicy-that-is-not-installed")
+
+
+def test_the_summary_file_is_replaced_whole(tmp_path: Path, make_snapshot: Any) -> None:
+    path = tmp_path / "summary.json"
+    write_summary(path, {"status": "failed"})
+    summary = summary_of(make_snapshot(10))
+    write_summary(path, summary)
+    assert json.loads(path.read_text()) == summary
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_summary_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_summary(path, {"status": "completed"})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_summary(path, {"wall_s": float("nan")})
+    assert json.loads(path.read_text()) == {"status": "completed"}
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [0.333, 0.333, 0.334], [1e-9, 5.0, 2.0, 0.0], [7.0] * 13])
+def test_percentages_sum_to_exactly_one_hundred(values: list[float]) -> None:
+    assert sum(round(10 * float(share)) for share in percentages(values)) == 1000
+
+
+def test_percentages_of_nothing_are_unknown() -> None:
+    assert percentages([0.0, 0.0]) == ["-", "-"]
+
+
+def test_the_final_table_fits_eighty_columns_and_says_what_matters(make_snapshot: Any, evaluation: EvalResult) -> None:
+    lines = printed(summary_of(make_snapshot(1000), last_eval=evaluation, baseline=make_snapshot(100)))
+    shown = "\n".join(lines)
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("completed after 2,000 steps, 1,000 updates, 0:08: 2,000 env steps done")
+    for text in (
+        "Train",
+        "6.1",
+        "70.9",
+        "Warm-up",
+        "23.3",
+        "100.0",
+        "-150.2 +/- 80.5 over 10 episodes",
+        "learner (train)",
+    ):
+        assert text in shown
+    assert "threads.learner: give the update more CPU threads" in shown

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from offpolicy.nets.actors import DeterministicActor, SquashedGaussianActor, squashed_gaussian_log_prob
+
+
+def log_prob(u: float, mean: float, std: float) -> float:
+    """The log-density at one pre-tanh sample of one dimension, in float32 as in training."""
+    pre_tanh = torch.tensor([[u]])
+    return float(squashed_gaussian_log_prob(pre_tanh, (pre_tanh - mean) / std, torch.tensor([[math.log(std)]])))
+
+
+@pytest.mark.parametrize(
+    ("u", "mean", "std", "expected"),
+    [
+        (0.0, 0.0, 1.0, -0.918939),
+        (1.2, 0.3, 0.5, -0.658413),
+        (3.0, 2.5, 0.2, 2.184156),
+        (7.0, 7.0, 0.1, 13.997354),  # log(1 - a^2 + 1e-6) would say 13.734489
+        (12.0, 10.0, 1.0, 19.694767),  # and here 10.896421
+        (-12.0, -10.0, 1.0, 19.694767),
+    ],
+)
+def test_log_prob_has_the_known_values(u: float, mean: float, std: float, expected: float) -> None:
+    assert log_prob(u, mean, std) == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("u", [-60.0, 60.0])
+def test_log_prob_is_finite_far_in_the_tails(u: float) -> None:
+    assert math.isfinite(log_prob(u, 0.0, 1.0))
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.8, 0.4), (-1.5, 0.7)])
+def test_density_integrates_to_one_over_the_action_space(mean: float, std: float) -> None:
+    edges = torch.linspace(-1.0, 1.0, 400_001, dtype=torch.float64)
+    action = (edges[1:] + edges[:-1]) / 2
+    pre_tanh = action.atanh().unsqueeze(-1)
+    log_std = torch.full_like(pre_tanh, math.log(std))
+    density = squashed_gaussian_log_prob(pre_tanh, (pre_tanh - mean) / std, log_std).exp()
+    assert float(density.sum() * (2.0 / 400_000)) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_log_prob_sums_over_dimensions() -> None:
+    pre_tanh, noise = torch.tensor([[0.0, 1.2]]), torch.tensor([[0.0, 1.8]])
+    log_std = torch.tensor([[0.0, math.log(0.5)]])
+    assert float(squashed_gaussian_log_prob(pre_tanh, noise, log_std)) == pytest.approx(-0.918939 - 0.658413, abs=1e-5)
+
+
+def fixed_gaussian(mean: float, log_std: float, action_dim: int = 1) -> SquashedGaussianActor:
+    """An actor whose distribution does not depend on the observation."""
+    actor = SquashedGaussianActor(3, action_dim, (8,), "relu")
+    output = actor.body[-1]
+    torch.nn.init.zeros_(output.weight)
+    with torch.no_grad():
+        output.bias.copy_(torch.tensor([mean] * action_dim + [log_std] * action_dim))
+    return actor
+
+
+@pytest.mark.parametrize(("raw", "clamped"), [(-50.0, -20.0), (0.5, 0.5), (9.0, 2.0)])
+def test_log_std_is_clamped(raw: float, clamped: float) -> None:
+    _, log_std = fixed_gaussian(0.0, raw)(torch.zeros(1, 3))
+    assert log_std.tolist() == [[clamped]]
+
+
+def test_sampled_actions_have_the_distribution_whose_log_prob_is_returned() -> None:
+    with torch.no_grad():
+        action, log_prob_of_action = fixed_gaussian(0.4, -0.5).sample(torch.zeros(200_000, 3), torch.Generator())
+    pre_tanh = action.atanh()
+    assert float(pre_tanh.mean()) == pytest.approx(0.4, abs=0.01)
+    assert float(pre_tanh.std()) == pytest.approx(math.exp(-0.5), abs=0.01)
+    density = torch.distributions.Normal(0.4, math.exp(-0.5)).log_prob(pre_tanh) - (1 - action.square()).log()
+    assert torch.allclose(log_prob_of_action, density.squeeze(-1), atol=1e-3)
+
+
+def test_samples_carry_gradients_to_mean_and_std() -> None:
+    actor = SquashedGaussianActor(3, 2, (8,), "tanh")
+    action, log_prob_of_action = actor.sample(torch.randn(4, 3), torch.Generator())
+    for value in (action.sum(), log_prob_of_action.sum()):
+        (gradient,) = torch.autograd.grad(value, [actor.body[-1].weight], retain_graph=True)
+        assert bool((gradient.abs().sum(dim=1) > 0).all())  # all rows: two means and two log stds
+
+
+def test_act_is_the_squashed_mean() -> None:
+    assert torch.allclose(fixed_gaussian(0.4, -0.5).act(torch.zeros(2, 3)), torch.tensor([[0.4], [0.4]]).tanh())
+
+
+def test_explore_draws_the_same_actions_as_sample() -> None:
+    actor, obs = SquashedGaussianActor(3, 2, (8,), "relu"), torch.randn(5, 3)
+    sampled, _ = actor.sample(obs, torch.Generator().manual_seed(7))
+    assert torch.equal(actor.explore(obs, torch.Generator().manual_seed(7)), sampled)
+
+
+def td3_noise(exploration_noise: float, num_rows: int) -> Tensor:
+    actor, obs = DeterministicActor(3, 2, (8,), "relu", exploration_noise), torch.zeros(num_rows, 3)
+    with torch.no_grad():
+        return actor.explore(obs, torch.Generator().manual_seed(3)) - actor.act(obs)
+
+
+def test_td3_explores_with_its_own_noise_per_environment_and_dimension() -> None:
+    noise = td3_noise(0.1, 20_000)
+    assert float(noise.std()) == pytest.approx(0.1, abs=0.002)
+    assert abs(float(torch.corrcoef(noise.T)[0, 1])) < 0.02
+    assert noise[:100].unique().numel() == 200
+
+
+def test_td3_exploration_stays_inside_the_action_space() -> None:
+    actor = DeterministicActor(3, 2, (8,), "relu", 5.0)
+    action = actor.explore(torch.zeros(1000, 3), torch.Generator()).detach()
+    assert float(action.abs().max()) == 1.0
+
+
+def test_td3_without_noise_explores_as_it_acts() -> None:
+    assert bool((td3_noise(0.0, 4) == 0.0).all())

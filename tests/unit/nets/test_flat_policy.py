@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.config import AlgoConfig
+from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+OBS = torch.linspace(-2.0, 2.0, 12).reshape(4, 3)
+
+
+def policy_of(name: str, *, normalize_obs: bool = True) -> Policy:
+    policy = make_policy(AlgoConfig(name=name, hidden_dims=(8,), normalize_obs=normalize_obs), SPEC)
+    if policy.normalizer is not None:
+        policy.normalizer.update(1.0 / 3.0 + 2.0 * torch.randn(50, 3))
+    return policy
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(name: str) -> None:
+    source, copy = policy_of(name), policy_of(name)
+    flat = np.zeros(flat_size(source), dtype=np.float32)
+    flatten_into(source, flat)
+    load_flat(copy, flat)
+    assert torch.equal(copy.act(OBS), source.act(OBS))
+    seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
+    assert torch.equal(copy.explore(OBS, seeds[0]), source.explore(OBS, seeds[1]))
+
+
+def test_the_block_survives_a_round_trip_exactly() -> None:
+    source, copy = policy_of("sac"), policy_of("sac")
+    first, second = (np.zeros(flat_size(source), dtype=np.float32) for _ in range(2))
+    flatten_into(source, first)
+    load_flat(copy, first)
+    flatten_into(copy, second)
+    assert np.array_equal(first, second)
+
+
+def test_the_block_holds_every_parameter_and_the_statistics() -> None:
+    assert flat_size(policy_of("sac")) == 3 * 8 + 8 + 8 * 4 + 4 + 3 + 3
+    assert flat_size(policy_of("td3", normalize_obs=False)) == 3 * 8 + 8 + 8 * 2 + 2
+
+
+def test_the_block_does_not_alias_the_caller_array() -> None:
+    policy = policy_of("td3")
+    flat = np.zeros(flat_size(policy), dtype=np.float32)
+    flatten_into(policy, flat)
+    load_flat(policy, flat)
+    before = policy.act(OBS)
+    flat.fill(0.0)
+    assert torch.equal(policy.act(OBS), before)
+
+
+def test_a_block_of_another_size_is_refused() -> None:
+    policy = policy_of("sac")
+    wrong = np.zeros(flat_size(policy) + 1, dtype=np.float32)
+    with pytest.raises(ValueError, match="out has shape"):
+        flatten_into(policy, wrong)
+    with pytest.raises(ValueError, match="flat has shape"):
+        load_flat(policy, wrong)
+
+
+def test_actions_are_those_of_the_normalised_observation() -> None:
+    policy = policy_of("td3")
+    assert policy.normalizer is not None
+    assert torch.equal(policy.act(OBS), policy.actor.act(policy.normalizer(OBS)))
+    assert not torch.allclose(policy.act(OBS), policy.actor.act(OBS))
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_acting_records_no_graph(name: str) -> None:
+    policy = policy_of(name)
+    assert not policy.act(OBS).requires_grad
+    assert not policy.explore(OBS, torch.Generator()).requires_grad

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.rates import compute_rates, elapsed, predict_steps_per_sec
+from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals, Snapshot
+
+S = 1_000_000_000
+NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
+
+
+def account(wall_s: float, warmup_s: float = 1.0, iterations: int = 0, **phases_s: float) -> Account:
+    phases = {name: int(seconds * S) for name, seconds in phases_s.items()}
+    phases["other"] = int(wall_s * S) - sum(phases.values())
+    return Account(int(wall_s * S), int(warmup_s * S), iterations, phases, cpu_ns=0)
+
+
+def collector(timed: Account | None, steps: int, policy_steps: int | None = None) -> CollectorTotals:
+    return CollectorTotals(timed, steps, steps, 0.0, steps if policy_steps is None else policy_steps)
+
+
+def snapshot(
+    wall_s: float, learner: Account | None, updates: int, *collectors: CollectorTotals, env_steps: int = 0
+) -> Snapshot:
+    totals = LearnerTotals(learner, updates, 0, 0.0, NO_METRICS)
+    return Snapshot(wall_s, env_steps, updates, (totals,), collectors, 0, 1, 0.0)
+
+
+def test_steps_per_sec_divides_by_the_collectors_wall_not_the_supervisors() -> None:
+    before = snapshot(0.0, None, 0, collector(account(10.0), 1000))
+    after = snapshot(99.0, None, 0, collector(account(12.0), 1300))
+    assert compute_rates(before, after, "free").steps_per_sec == 150.0
+
+
+def test_without_accounts_rates_come_from_counters_and_the_supervisors_clock() -> None:
+    before = snapshot(10.0, None, 100, collector(None, 1000))
+    after = snapshot(12.0, None, 400, collector(None, 1300))
+    rates = compute_rates(before, after, "alternate")
+    assert (rates.steps_per_sec, rates.updates_per_sec, rates.utd) == (150.0, 150.0, 1.0)
+    assert (rates.collector_capacity, rates.learner_capacity, rates.predicted_steps_per_sec) == (None, None, None)
+
+
+def test_collector_capacity_leaves_out_its_wait_for_the_learner() -> None:
+    before = snapshot(0.0, None, 0, collector(account(0.0), 0))
+    after = snapshot(2.0, None, 0, collector(account(2.0, learner_wait=1.5, env_step=0.4), 100))
+    assert compute_rates(before, after, "overlap").collector_capacity == pytest.approx(200.0)
+
+
+def test_collector_capacity_is_the_sum_over_collectors() -> None:
+    fast = account(2.0, learner_wait=1.0)
+    slow = account(4.0, learner_wait=0.0)
+    after = snapshot(4.0, None, 0, collector(fast, 100), collector(slow, 100))
+    before = snapshot(0.0, None, 0, collector(account(0.0), 0), collector(account(0.0), 0))
+    rates = compute_rates(before, after, "free")
+    assert rates.collector_capacity == pytest.approx(100.0 + 25.0)
+    assert rates.steps_per_sec == pytest.approx(50.0 + 25.0)
+
+
+@pytest.mark.parametrize(
+    "phase", ["collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination", "evaluation", "checkpoint"]
+)
+def test_learner_capacity_leaves_out_waits_and_periodic_work(phase: str) -> None:
+    learner = account(10.0, train=2.0, **{phase: 8.0})
+    before = snapshot(0.0, account(0.0), 0, collector(None, 0))
+    rates = compute_rates(before, snapshot(10.0, learner, 100, collector(None, 50)), "overlap")
+    assert rates.learner_active_s == pytest.approx(0.02)
+    assert rates.utd == 2.0
+    assert rates.learner_capacity == pytest.approx(1 / (0.02 * 2.0))
+
+
+@pytest.mark.parametrize("phase", ["train", "replay_sample", "h2d", "param_sync", "weight_publish", "log", "other"])
+def test_learner_capacity_counts_every_phase_of_work(phase: str) -> None:
+    learner = account(10.0, collector_wait=8.0, **{phase: 2.0} if phase != "other" else {})
+    before = snapshot(0.0, account(0.0), 0, collector(None, 0))
+    rates = compute_rates(before, snapshot(10.0, learner, 100, collector(None, 100)), "overlap")
+    assert rates.learner_active_s == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("alternate", 75.0), ("overlap", 100.0), ("free", 100.0)])
+def test_prediction_adds_turns_up_and_bounds_overlap_by_the_slower_side(mode: str, expected: float) -> None:
+    assert predict_steps_per_sec(300.0, 100.0, mode) == pytest.approx(expected)
+
+
+def test_prediction_refuses_an_unknown_mode() -> None:
+    with pytest.raises(KeyError, match="sideways"):
+        predict_steps_per_sec(300.0, 100.0, "sideways")
+
+
+def test_a_window_without_data_gives_none_not_zero() -> None:
+    idle = snapshot(5.0, account(5.0), 100, collector(account(5.0), 100))
+    later = snapshot(7.0, account(7.0), 100, collector(account(7.0), 100))
+    rates = compute_rates(idle, later, "alternate")
+    assert set(astuple(rates)) == {None}
+
+
+@pytest.mark.parametrize(("burst", "period_s"), [(2, 0.25), (8, 1.0), (24, 3.0), (48, 6.0)])
+def test_bursts_do_not_bias_the_rate(burst: int, period_s: float) -> None:
+    first, last = 5, 5 + int(60 / period_s)
+    before = snapshot(0, None, 0, collector(account(first * period_s), first * burst))
+    after = snapshot(0, None, 0, collector(account(last * period_s), last * burst))
+    assert compute_rates(before, after, "free").steps_per_sec == pytest.approx(8.0, rel=1e-9)
+
+
+def test_random_steps_do_not_dilute_the_utd() -> None:
+    after = snapshot(10.0, account(9.0, train=9.0), 900, collector(account(10.0), 1900, policy_steps=900))
+    assert compute_rates(None, after, "alternate").utd == pytest.approx(1.0)
+
+
+def test_steps_of_a_warmup_are_not_divided_by_steady_time() -> None:
+    before = snapshot(1.0, None, 0, collector(account(1.0, warmup_s=0.0, iterations=1000), 1000))
+    after = snapshot(3.0, None, 0, collector(account(1.0, warmup_s=2.0, iterations=100), 2100))
+    assert compute_rates(before, after, "free").steps_per_sec == pytest.approx(100.0)
+
+
+def test_a_warmup_that_ends_in_the_window_never_gives_negative_time() -> None:
+    before = account(5.0, warmup_s=0.0, iterations=7, collector_wait=5.0)
+    after = account(1.0, warmup_s=6.0, iterations=3, train=0.5)
+    window = elapsed(before, after)
+    assert window is not None
+    assert (window.wall_ns, window.total_ns, window.iterations) == (1 * S, 2 * S, 3)
+    assert window.phases_ns == after.phases_ns
+
+
+def test_the_phases_of_a_window_sum_to_its_wall() -> None:
+    before = account(5.0, collector_wait=1.0, train=3.0)
+    after = account(9.0, collector_wait=2.0, train=5.5)
+    window = elapsed(before, after)
+    assert window is not None
+    assert sum(window.phases_ns.values()) == window.wall_ns == 4 * S
+
+
+def test_restored_counters_are_not_counted_again() -> None:
+    restored = CollectorTotals(None, 50_000, 50_000, 0.0, 49_000)
+    before = snapshot(0.0, None, 49_000, restored)
+    fresh = account(2.0, iterations=300, learner_wait=1.0)
+    after = snapshot(2.0, account(2.0, train=2.0), 49_300, CollectorTotals(fresh, 50_300, 50_300, 0.0, 49_300))
+    rates = compute_rates(before, after, "alternate")
+    assert (rates.steps_per_sec, rates.updates_per_sec, rates.utd) == (150.0, 150.0, 1.0)
+    assert rates.collector_capacity == pytest.approx(300.0)
+
+
+def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
+    """Turns of 2 ms of collecting and 6 ms of learning per env step, 500 of them, on a fake clock."""
+    wall_ns, collect_ns, learn_ns = 500 * 8_000_000, 500 * 2_000_000, 500 * 6_000_000
+    learner = Account(wall_ns, 1, 500, {LearnerPhase.COLLECTOR_WAIT: collect_ns, LearnerPhase.TRAIN: learn_ns}, 0)
+    steps = Account(wall_ns, 1, 500, {CollectorPhase.LEARNER_WAIT: learn_ns, CollectorPhase.ENV_STEP: collect_ns}, 0)
+    rates = compute_rates(None, snapshot(4.0, learner, 500, collector(steps, 500)), "alternate")
+    assert rates.predicted_steps_per_sec == pytest.approx(rates.steps_per_sec, rel=1e-9)
+    overlapped = predict_steps_per_sec(rates.collector_capacity, rates.learner_capacity, "overlap")
+    assert overlapped != pytest.approx(rates.steps_per_sec, rel=0.1)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from offpolicy.config import all_keys
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.rates import Rates, predict_steps_per_sec
+from offpolicy.timing.verdict import COLLECTOR_ADVICE, LEARNER_ADVICE, judge
+
+
+def rates(collector: float | None = None, learner: float | None = None, mode: str = "overlap") -> Rates:
+    return Rates(100.0, 100.0, collector, 0.01, learner, 1.0, predict_steps_per_sec(collector, learner, mode))
+
+
+def test_a_learner_that_never_waits_is_the_bottleneck() -> None:
+    verdict = judge(
+        {"collector_wait": 1, "train": 94, "other": 5}, {"learner_wait": 90, "env_step": 10}, rates(), "overlap"
+    )
+    assert (verdict.verdict, verdict.phase, verdict.label) == ("learner", "train", "learner(train 94%)")
+
+
+def test_a_collector_that_never_waits_is_the_bottleneck() -> None:
+    verdict = judge(
+        {"collector_wait": 70, "train": 30}, {"learner_wait": 2, "env_step": 80, "action_select": 18}, rates(), "free"
+    )
+    assert (verdict.verdict, verdict.phase, verdict.label) == ("collector", "env_step", "collector(env_step 80%)")
+
+
+def test_in_turns_the_longer_turn_is_the_bottleneck() -> None:
+    verdict = judge(
+        {"collector_wait": 60, "train": 40}, {"learner_wait": 40, "action_select": 60}, rates(), "alternate"
+    )
+    assert (verdict.verdict, verdict.phase) == ("collector", "action_select")
+
+
+def test_equal_sides_are_balanced() -> None:
+    verdict = judge({"collector_wait": 48, "train": 52}, {"learner_wait": 52, "env_step": 48}, rates(), "alternate")
+    assert verdict.verdict == "balanced"
+
+
+def test_the_learners_own_wait_for_batches_is_the_learners_fault() -> None:
+    learner = {"collector_wait": 0, "replay_batch_wait": 60, "train": 40}
+    verdict = judge(learner, {"learner_wait": 80, "env_step": 20}, rates(), "overlap")
+    assert (verdict.verdict, verdict.phase) == ("learner", "replay_batch_wait")
+
+
+def test_without_time_on_either_side_it_is_warming_up() -> None:
+    verdict = judge({}, {"env_step": 10}, rates(), "alternate")
+    assert (verdict.verdict, verdict.phase, verdict.label, verdict.advice) == ("warming up", "", "warming up", ())
+
+
+def test_overlapping_is_advised_where_turns_cost_more_than_five_percent() -> None:
+    in_turns = rates(300.0, 100.0, "alternate")
+    verdict = judge({"collector_wait": 25, "train": 75}, {"learner_wait": 75, "env_step": 25}, in_turns, "alternate")
+    assert verdict.advice[0] == "collect.mode=overlap: up to 100 instead of 75 env steps/s"
+
+
+@pytest.mark.parametrize(("collector", "mode"), [(4000.0, "alternate"), (300.0, "overlap")])
+def test_overlapping_is_not_advised_without_a_gain(collector: float, mode: str) -> None:
+    verdict = judge({"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, rates(collector, 100.0, mode), mode)
+    assert not [line for line in verdict.advice if line.startswith("collect.mode")]
+
+
+def test_the_reason_states_both_sides_and_both_capacities() -> None:
+    verdict = judge(
+        {"collector_wait": 5, "train": 95}, {"learner_wait": 90, "env_step": 10}, rates(4100.0, 155.0), "overlap"
+    )
+    assert verdict.reason == (
+        "at the same time, the learner is busy 95% and the collector 10% of the time;"
+        " learner train takes 95% (I=4100, T=155 env steps/s)"
+    )
+
+
+@pytest.mark.parametrize("phase", [phase for phase in LearnerPhase if phase != LearnerPhase.COLLECTOR_WAIT])
+def test_every_learner_phase_has_advice(phase: LearnerPhase) -> None:
+    assert judge({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice == LEARNER_ADVICE[phase]
+
+
+@pytest.mark.parametrize("phase", [phase for phase in CollectorPhase if phase != CollectorPhase.LEARNER_WAIT])
+def test_every_collector_phase_has_advice(phase: CollectorPhase) -> None:
+    assert judge({"collector_wait": 9}, {phase: 9}, rates(), "overlap").advice == COLLECTOR_ADVICE[phase]
+
+
+def test_advice_names_only_keys_of_the_configuration() -> None:
+    lines = [line for advice in (LEARNER_ADVICE, COLLECTOR_ADVICE) for lines in advice.values() for line in lines]
+    named = {key for line in lines for key in re.findall(r"\b[a-z]+\.[a-z_]+\b|\bdevice(?==)", line)}
+    assert len(named) > 10
+    assert named <= set(all_keys())
