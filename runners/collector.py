@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from offpolicy.checkpoint import CheckpointStore
+from offpolicy.checkpoint import Checkpoint, CheckpointStore
 from offpolicy.collect.collector import CollectorParts, Progress, ReportDesk, collect
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
@@ -42,7 +42,8 @@ def main(context: ChildContext) -> None:
     writer = _writer(context, job)
     snapshot = CollectorSnapshot(env, policy, writer, tracker)
     if job.checkpoint is not None:
-        _resume(context, job, snapshot, progress)
+        checkpoint = CheckpointStore(Path(job.run_dir) / "checkpoints").at(job.checkpoint)
+        _resume(context, checkpoint, snapshot, progress)
     control = ControlPage(context.block("control"))
     control.set(Word.ENV_STEPS, progress.env_steps)
     context.send("hello", **{name: getattr(progress, name) for name in wiring.COLLECTOR_COUNTERS})
@@ -83,17 +84,14 @@ def _writer(context: ChildContext, job: wiring.Assignment) -> ReplayWriter:
     return ReplayWriter(ring, layout, gamma=algo.gamma, n_step=algo.n_step, num_envs=job.cfg.env.num_envs)
 
 
-def _resume(
-    context: ChildContext, job: wiring.Assignment, snapshot: CollectorSnapshot, progress: Progress
-) -> None:
+def _resume(context: ChildContext, checkpoint: Checkpoint, snapshot: CollectorSnapshot, progress: Progress) -> None:
     """Continue from the checkpoint: replay rows first, then the environments and streams."""
-    checkpoint = CheckpointStore(Path(job.run_dir) / "checkpoints").at(int(job.checkpoint or 0))
     state = checkpoint.json("state")
     progress.env_steps = state["env_steps"]
-    layout = wiring.row_layout(job.spec)
     if checkpoint.has("replay"):
-        ring = Ring(context.block("replay"), layout.width, np.float32)
-        ring.restore(state["replay_first"], checkpoint.rows("replay", layout.width))
+        width = wiring.row_layout(wiring.Assignment.of(context).spec).width
+        ring = Ring(context.block("replay"), width, np.float32)
+        ring.restore(state["replay_first"], checkpoint.rows("replay", width))
     why_not = snapshot.restore(checkpoint, progress)
     if why_not is not None:
         context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew")
@@ -106,4 +104,3 @@ def _dumped(job: wiring.Assignment, parts: CollectorParts, error: BadRowError) -
     facts = {"env_index": error.env_index, "env_steps": env_steps, "episode_step": step, "seed": job.cfg.seed}
     path.write_text(json.dumps({**facts, **error.row}))
     return NumericsError(f"{error} at env step {env_steps}, episode step {step}, seed {job.cfg.seed}; see {path}")
-

@@ -18,8 +18,8 @@ from offpolicy.collect.evaluation import rollout_returns
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.policy import Policy, make_policy
 
-from .launch import read_config, read_spec
 from .learner import pick_device
+from .preflight import read_config, read_spec
 
 
 def evaluate(run: Path, *, episodes: int, seed: int | None, step: int | None, device: str) -> int:

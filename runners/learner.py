@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import Learner, LearnerState
 from offpolicy.checkpoint import Checkpoint, CheckpointStore, Draft
 from offpolicy.collect.evaluation import evaluate
+from offpolicy.data.pace import Anchor
 from offpolicy.data.ring import Ring
 from offpolicy.data.sources import ReplaySource, UniformSampler
 from offpolicy.errors import ConfigError, NumericsError, SaveError
@@ -83,9 +84,7 @@ class Evaluator:
         if cfg.eval.episodes == 0:
             return
         load_flat(self._policy, self._session.publisher.flat)
-        self.last = evaluate(
-            self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, env_steps=env_steps
-        )
+        self.last = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, env_steps=env_steps)
         self._session.context.send("eval", **self.last._asdict())
 
 
@@ -164,7 +163,7 @@ class Reporter:
             updates=session.learner.num_updates,
             device=str(session.device),
             threads=torch.get_num_threads(),
-            start=[session.start.env_steps, session.start.updates],
+            start=astuple(session.anchor),
         )
 
     def run_if_due(self) -> None:
@@ -198,14 +197,6 @@ class Reporter:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where this process's learning begins: the anchor of the pace."""
-
-    env_steps: int
-    updates: int
-
-
 class Session:
     """One learner process: its learner, its view of the shared memory and its periodic duties."""
 
@@ -228,11 +219,11 @@ class Session:
         self.publisher = WeightPublisher(self.learner, mailbox, self.control)
         self.evaluator = Evaluator(self)
         self.checkpointer = Checkpointer(self)
-        self.start = Start(wiring.first_learning_step(cfg), 0)
+        self.anchor = Anchor(wiring.first_learning_step(cfg), 0)
         self.fresh_from = 0
         self.source: ReplaySource | None = None
         if self.job.checkpoint is not None:
-            self._resume(CheckpointStore(Path(self.job.run_dir) / "checkpoints").at(int(self.job.checkpoint)))
+            self._resume(CheckpointStore(Path(self.job.run_dir) / "checkpoints").at(self.job.checkpoint))
         self.publisher.publish()
         self.reporter = Reporter(self)
 
@@ -255,7 +246,7 @@ class Session:
         return {
             "numbers": state.numbers,
             "env_steps": self.env_steps,
-            "start": [self.start.env_steps, self.start.updates],
+            "start": list(astuple(self.anchor)),
             "fresh_from": source.fresh_from if source else self.fresh_from,
             "sampler": generator_state(self.sampler.rng),
             "replay_first": self.ring.oldest,
@@ -272,8 +263,8 @@ class Session:
         self.fresh_from = state["fresh_from"]
         self.evaluator.last_step = state["last_eval_step"]
         self.checkpointer.last_step = checkpoint.env_steps
-        self.start = Start(*state["start"])
+        self.anchor = Anchor(*state["start"])
         if not checkpoint.has("replay"):
             # The ring is empty: gather `learning_starts` new rows first, and owe nothing for those before.
             first = checkpoint.env_steps + wiring.first_learning_step(self.job.cfg)
-            self.start, self.fresh_from = Start(first, self.learner.num_updates), 0
+            self.anchor, self.fresh_from = Anchor(first, self.learner.num_updates), 0

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config import RunConfig
-from offpolicy.data.pace import Pace
+from offpolicy.data.pace import Anchor, Pace
 from offpolicy.ipc.control import Word
 from offpolicy.ipc.reports import LearnerReports
 from offpolicy.ipc.supervisor import Child
 from offpolicy.logger.logger import OffPolicyLogger
-from offpolicy.timing.clock import Every, Stopwatch
+from offpolicy.timing.clock import Every
 from offpolicy.types import CollectorTotals, EvalResult, LearnerTotals, MetricTotals, Snapshot
 
 from . import wiring
@@ -26,16 +26,16 @@ class Monitor:
     """Reads, never writes, what the children publish; asks for a report at every log interval."""
 
     def __init__(
-        self, cfg: RunConfig, shared: wiring.SharedMemory, logger: OffPolicyLogger, watch: Stopwatch
+        self, cfg: RunConfig, shared: wiring.SharedMemory, logger: OffPolicyLogger, elapsed_s: Callable[[], float]
     ) -> None:
-        self._cfg, self._shared, self._logger, self._watch = cfg, shared, logger, watch
-        self._due = Every(watch, cfg.log.every_s)
+        self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
+        self._due = Every(elapsed_s, cfg.log.every_s)
         self._asked_s: float | None = None
-        self._seen_reports = 0
+        self._seen = (0, 0)
         self._episode = 0
         self._hellos: dict[str, Mapping[str, Any]] = {}
         self._learner: LearnerReports | None = None
-        self._pace: Pace = wiring.make_pace(cfg, start=wiring.first_learning_step(cfg), start_updates=0)
+        self._pace: Pace = wiring.make_pace(cfg, Anchor(wiring.first_learning_step(cfg), 0))
         self.last_eval: EvalResult | None = None
         self._logged_eval: EvalResult | None = None
         self._num_logged = 0
@@ -64,8 +64,7 @@ class Monitor:
 
     def _meet_learner(self, child: Child, message: Mapping[str, Any]) -> None:
         self._learner = self._shared.learner_reports(message["metrics"])
-        env_steps, updates = message["start"]
-        self._pace = wiring.make_pace(self._cfg, start=env_steps, start_updates=updates)
+        self._pace = wiring.make_pace(self._cfg, Anchor(*message["start"]))
         self._logger.message(f"learner: {message['device']}, {message['threads']} threads, pid {child.process.pid}")
 
     def _baseline(self) -> Snapshot:
@@ -89,8 +88,8 @@ class Monitor:
         self.drain_episodes()
         if self._asked_s is None and self._due.is_due():
             self._shared.control.bump(Word.REPORT_REQUEST)
-            self._asked_s = self._watch.elapsed_s()
-        if self._asked_s is not None and (self._has_reported() or self._watch.elapsed_s() - self._asked_s > LATE_S):
+            self._asked_s = self._elapsed_s()
+        if self._asked_s is not None and (self._has_answered() or self._elapsed_s() - self._asked_s > LATE_S):
             self._asked_s = None
             self._log()
 
@@ -102,7 +101,7 @@ class Monitor:
         env_steps, updates = control.get(Word.ENV_STEPS), control.get(Word.UPDATES)
         ring = self._shared.replay
         return Snapshot(
-            wall_s=self._watch.elapsed_s(),
+            wall_s=self._elapsed_s(),
             env_steps=env_steps,
             iteration=control.get(Word.ITERATIONS),
             learners=(learner,) if learner else (),
@@ -112,7 +111,14 @@ class Monitor:
             update_debt=float(self._pace.debt(env_steps, updates)),
         )
 
-    def has_logged(self, snapshot: Snapshot) -> bool:
+    def log_rest(self) -> None:
+        """At the end: the episodes and the counters that no record holds yet."""
+        self.drain_episodes()
+        snapshot = self.snapshot()
+        if snapshot.learners and not self._has_logged(snapshot):
+            self._logger.log_interval(snapshot)
+
+    def _has_logged(self, snapshot: Snapshot) -> bool:
         """Whether a record of this very state was written: same steps, same updates, no evaluation since."""
         last = self._logger.last_snapshot
         if last is None or self._num_logged == 0 or not last.learners or not snapshot.learners:
@@ -129,15 +135,20 @@ class Monitor:
                 self._logger.log_episode(episode)
             self._episode = stop
 
-    def _has_reported(self) -> bool:
-        return self._learner is not None and self._learner.version > self._seen_reports
+    def _has_answered(self) -> bool:
+        """Whether both sides reported: one side's window beside another one's would compare two times."""
+        return all(now > seen for now, seen in zip(self._versions(), self._seen, strict=True))
+
+    def _versions(self) -> tuple[int, int]:
+        """How many reports learner and collector have published."""
+        return (self._learner.version if self._learner else 0), self._shared.collector_reports.version
 
     def _log(self) -> None:
         """One record, or a line of status while there is nothing to learn from yet."""
         control = self._shared.control
         env_steps, updates = control.get(Word.ENV_STEPS), control.get(Word.UPDATES)
-        if self._has_reported() and self._learner is not None:
-            self._seen_reports = self._learner.version
+        if self._versions()[0] > self._seen[0]:
+            self._seen = self._versions()
             self._logger.log_interval(self.snapshot())
             self._logged_eval = self.last_eval
             self._num_logged += 1

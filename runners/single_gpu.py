@@ -18,7 +18,7 @@ def learner_main(context: ChildContext) -> None:
     cfg = session.job.cfg
     spec = SourceSpec(
         layout=wiring.row_layout(session.job.spec),
-        pace=wiring.make_pace(cfg, start=session.start.env_steps, start_updates=session.start.updates),
+        pace=wiring.make_pace(cfg, session.anchor),
         batch_size=cfg.algo.batch_size,
         normalize_obs=cfg.algo.normalize_obs,
         device=session.device,

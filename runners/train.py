@@ -9,7 +9,8 @@ from typing import Any
 from offpolicy.config import RunConfig
 from offpolicy.errors import ConfigError
 
-from .launch import launch, read_config
+from .launch import launch
+from .preflight import read_config
 
 # What may change when a run goes on; anything else would make it another experiment.
 RESUMABLE = ("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s")

@@ -12,7 +12,7 @@ import numpy as np
 from offpolicy.collect.episodes import EPISODE_COLUMNS
 from offpolicy.config import RunConfig
 from offpolicy.data.layout import RowLayout
-from offpolicy.data.pace import Pace
+from offpolicy.data.pace import Anchor, Pace
 from offpolicy.data.ring import Ring
 from offpolicy.errors import ConfigError
 from offpolicy.ipc.child import ChildContext
@@ -20,6 +20,7 @@ from offpolicy.ipc.control import PAGE_BYTES, ControlPage
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.reports import CollectorReports, LearnerReports
 from offpolicy.ipc.shared import Doorbell, SharedBlock
+from offpolicy.rundir import RunDir
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import SpaceSpec
 
@@ -42,21 +43,20 @@ def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     return Ring.nbytes(cfg.replay_rows, row_layout(spec).width, 4)
 
 
-def make_pace(cfg: RunConfig, *, start: int, start_updates: int) -> Pace:
-    """The pace of this configuration. Learning never starts before the first n-step row can exist."""
+def make_pace(cfg: RunConfig, anchor: Anchor) -> Pace:
+    """The pace of this configuration."""
     return Pace.of(
         cfg.collect_mode,
         cfg.algo.utd,
         cfg.env.num_envs,
         band=cfg.collect.band,
-        start=start,
-        start_updates=start_updates,
+        anchor=anchor,
         total=cfg.total_timesteps,
     )
 
 
 def first_learning_step(cfg: RunConfig) -> int:
-    """Env steps before the first update."""
+    """Env steps before the first update: never before the first n-step row can exist."""
     return max(cfg.algo.learning_starts, cfg.algo.n_step * cfg.env.num_envs)
 
 
@@ -163,7 +163,8 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
 
 def spec_from_json(data: Mapping[str, Any]) -> SpaceSpec:
     """The inverse of `asdict` after a trip through JSON."""
-    return SpaceSpec(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+    fields: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in data.items()}
+    return SpaceSpec(**fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,12 @@ class Assignment:
     cfg: RunConfig
     spec: SpaceSpec
     run_dir: str
-    checkpoint: str | None  # the checkpoint to continue from
+    checkpoint: int | None  # the env step of the checkpoint to continue from
+
+    @classmethod
+    def for_run(cls, cfg: RunConfig, spec: SpaceSpec, run: RunDir) -> Assignment:
+        """The assignment of a claimed run directory."""
+        return cls(cfg, spec, str(run.path.resolve()), run.checkpoint.env_steps if run.checkpoint else None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

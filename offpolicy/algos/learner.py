@@ -29,18 +29,23 @@ class Learner(Protocol):
 
     def update(self, batches: Batches) -> None:
         """Absorb the fresh observations, then make one gradient update per batch; never waits for the device."""
+        ...
 
     def read_metrics(self) -> MetricTotals:
         """The cumulative metrics. Waits for the device."""
+        ...
 
     def has_diverged(self) -> bool:
         """Whether a loss was not finite; the parameters are those from before it. Waits for the device."""
+        ...
 
     def state(self) -> LearnerState:
         """A copy of everything. Waits for the device."""
+        ...
 
     def load_state(self, state: LearnerState) -> None:
         """Become that learner. Raises `CheckpointError` naming the first misfit, and then changes nothing."""
+        ...
 
 
 class LiveState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, optimizer_step
 from offpolicy.config import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.types import Batch, SpaceSpec
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class Seeds:
@@ -36,11 +39,11 @@ class Seeds:
         return torch.Generator(device).manual_seed(self._updates)
 
 
-class TargetNetwork:
+class TargetNetwork(Generic[Network]):
     """A copy of a network that follows it by Polyak averaging and never takes part in a backward pass."""
 
-    def __init__(self, source: nn.Module, tau: float) -> None:
-        self.module = copy.deepcopy(source).requires_grad_(False)
+    def __init__(self, source: Network, tau: float) -> None:
+        self.module: Network = copy.deepcopy(source).requires_grad_(False)
         self._tau = tau
         self._targets = tuple(self.module.parameters())
         self._sources = tuple(source.parameters())
@@ -60,14 +63,13 @@ class CriticTrainer:
         self._max_grad_norm = algo.max_grad_norm
 
     @property
-    def target(self) -> nn.Module:
+    def target(self) -> TwinCritic:
         """The target critics."""
         return self._target.module
 
     def target_q(self, obs: Tensor, action: Tensor) -> Tensor:
         """The target critics' values. [B, O], [B, A] -> [C, B]."""
-        q: Tensor = self.target(obs, action)
-        return q
+        return self.target.forward(obs, action)
 
     def step(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One update towards target_q [B]. Returns critic_loss, q_mean and target_q_mean, on the device."""

@@ -24,9 +24,11 @@ class UpdateRule(Protocol):
 
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """The update number `num_updates` (from 1), on a batch of normalised observations."""
+        ...
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The live tensors of networks and optimisers by flat name."""
+        ...
 
 
 class ReplayLearner:

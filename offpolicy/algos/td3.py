@@ -55,7 +55,7 @@ class Td3:
     @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:
         """The Bellman target [B] at the smoothed action of the target actor."""
-        target_action: Tensor = self._target_actor.module(batch.next_obs)
+        target_action = self._target_actor.module.forward(batch.next_obs)
         noise = torch.randn(target_action.shape, generator=self.generator, device=target_action.device)
         next_action = smoothed_target_action(
             target_action, noise, self._algo.target_noise, self._algo.target_noise_clip

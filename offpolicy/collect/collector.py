@@ -48,7 +48,9 @@ class CollectorParts:
 class ReportDesk:
     """Publishes the cumulative report when asked, and every finished episode at once."""
 
-    def __init__(self, control: ControlPage, reports: CollectorReports, episodes: Ring, tracker: EpisodeTracker) -> None:
+    def __init__(
+        self, control: ControlPage, reports: CollectorReports, episodes: Ring, tracker: EpisodeTracker
+    ) -> None:
         self._control, self._reports, self._episodes = control, reports, episodes
         self.tracker = tracker
         self._answered = 0
@@ -120,4 +122,3 @@ def step(parts: CollectorParts) -> None:
             progress.policy_lag_sum += max(parts.desk.newest_version() - policy.version, 0)
         parts.desk.record(outcome, progress.env_steps)
         progress.obs = np.ascontiguousarray(outcome.next_obs)
-        parts.gate.stepped(progress.env_steps)

@@ -1,8 +1,8 @@
 """Writing transitions into the replay ring: the one place that decides which rows exist and what they hold.
 
-A row of n-step replay spans k <= n steps of one environment: it ends at the n-th step or at the episode's end, whichever
-comes first, and stores `discount = gamma ** k` for the k it really has. Rows become visible only when complete, so no
-window ever crosses the write head (SB3's NStepReplayBuffer cuts there instead).
+A row of n-step replay spans k <= n steps of one environment: it ends at the n-th step or at the episode's end,
+whichever comes first, and stores `discount = gamma ** k` for the k it really has. Rows become visible only when
+complete, so no window ever crosses the write head (SB3's NStepReplayBuffer cuts there instead).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from offpolicy.data.layout import RowLayout
 from offpolicy.data.ring import Ring
 from offpolicy.errors import NumericsError
-from offpolicy.types import Float32, StepOutcome
+from offpolicy.types import Float32, Float64, StepOutcome
 
 
 @dataclass(slots=True)
@@ -92,14 +92,14 @@ class ReplayWriter:
         names, ends = ("obs", "next_obs", "action", "reward"), (o, 2 * o, 2 * o + a, 2 * o + a + 1)
         return {name: row[start:end].tolist() for name, start, end in zip(names, (0, *ends), ends, strict=False)}
 
-    def open_windows(self) -> tuple[Float32, Float32]:
+    def open_windows(self) -> tuple[Float32, Float64]:
         """The incomplete rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
         open_rows = [(env, window) for env, windows in enumerate(self._windows) for window in windows]
         rows = np.array([window.row for _, window in open_rows], dtype=np.float32).reshape(-1, self._layout.width)
         sums = [(env, window.reward, window.discount, window.num_steps) for env, window in open_rows]
         return rows, np.array(sums, dtype=np.float64).reshape(-1, 4)
 
-    def reopen_windows(self, rows: Float32, sums: Float32) -> None:
+    def reopen_windows(self, rows: Float32, sums: Float64) -> None:
         """Restore what `open_windows` returned."""
         for row, (env, reward, discount, num_steps) in zip(rows, sums.tolist(), strict=True):
             self._windows[int(env)].append(_Window(row.copy(), reward, discount, int(num_steps)))

@@ -18,8 +18,16 @@ MAX_UPDATES_PER_ITERATION = 64  # bounds the rows gathered at once and the time 
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """Where learning begins: no update is owed for the transitions before it."""
+
+    env_steps: int
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pace:
-    """Integer arithmetic of the UTD limiter. `start`/`start_updates`: where this run's learning begins."""
+    """Exact arithmetic of the UTD limiter; `start` and `start_updates` are the anchor."""
 
     utd: Fraction
     start: int
@@ -30,16 +38,14 @@ class Pace:
     total: int
 
     @classmethod
-    def of(
-        cls, mode: str, utd: float, num_envs: int, *, band: int, start: int, start_updates: int, total: int
-    ) -> Pace:
+    def of(cls, mode: str, utd: float, num_envs: int, *, band: int, anchor: Anchor, total: int) -> Pace:
         """The pace of a collection mode. A chunk is what one iteration needs: a vector step, or more if utd is low."""
         ratio = Fraction(utd).limit_denominator(10_000)
         chunk = max(num_envs, math.ceil(1 / ratio))
         return cls(
             utd=ratio,
-            start=start,
-            start_updates=start_updates,
+            start=anchor.env_steps,
+            start_updates=anchor.updates,
             lead={"alternate": 0, "overlap": chunk, "free": band}[mode],
             credit=band if mode == "free" else 0,
             max_updates=min(max(1, math.ceil(ratio * num_envs)), MAX_UPDATES_PER_ITERATION),

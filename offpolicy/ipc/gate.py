@@ -29,7 +29,13 @@ class CollectorGate:
         self._control, self._own_bell, self._learner_bell = control, own_bell, learner_bell
 
     def wait_turn(self, env_steps: int) -> Turn:
-        """Block until there is something to do. A snapshot is taken between steps, never during one."""
+        """Say that the rows of `env_steps` transitions are committed, then block until there is something to do.
+
+        A snapshot is taken between steps, never during one.
+        """
+        self._control.set(Word.ENV_STEPS, env_steps)
+        self._control.bump(Word.COLLECTOR_PROGRESS)
+        self._learner_bell.ring()
         while True:
             turn = self._turn(env_steps)
             if turn is not None:
@@ -48,12 +54,6 @@ class CollectorGate:
         # Until the release the learner is still copying the rows that belong to the snapshot.
         may_step = not self._control.is_stopping and self._control.get(Word.SNAPSHOT_RELEASE) >= done
         return Turn.STEP if may_step and env_steps < self._control.get(Word.GRANTED) else None
-
-    def stepped(self, env_steps: int) -> None:
-        """Say that the rows of `env_steps` transitions are committed."""
-        self._control.set(Word.ENV_STEPS, env_steps)
-        self._control.bump(Word.COLLECTOR_PROGRESS)
-        self._learner_bell.ring()
 
     def snapshot_taken(self) -> None:
         """Say that the snapshot asked for is on disk."""

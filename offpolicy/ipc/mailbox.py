@@ -1,9 +1,9 @@
 """Three-slot publication of one flat block by one writer to many readers: never torn, never blocking either side.
 
 Used for the actor's weights (learner to collectors) and for the cumulative reports (everybody to the supervisor).
-Header: the newest version. Each slot carries the version it holds, which the writer zeroes before it overwrites the slot
-and sets after; version v lives in slot v % 3. A reader copies the newest slot and looks at the slot's version again:
-if it changed, the writer has lapped it (published twice during one copy), and it takes the newer one.
+Header: the newest version. Each slot carries the version it holds, which the writer zeroes before it overwrites the
+slot and sets after; version v lives in slot v % 3. A reader copies the newest slot and looks at the slot's version
+again: if it changed, the writer has lapped it (published twice during one copy), and it takes the newer one.
 """
 
 from __future__ import annotations

@@ -92,6 +92,11 @@ class CollectorReports:
         """The layout of a collector's report."""
         return ReportLayout(phases, counters=3)
 
+    @property
+    def version(self) -> int:
+        """How many reports were published."""
+        return self._mailbox.version
+
     def publish(self, totals: CollectorTotals) -> None:
         """Make `totals` the newest report."""
         payload, ints, floats = self._layout.new()

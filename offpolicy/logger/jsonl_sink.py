@@ -43,7 +43,7 @@ def _mend(path: Path, last_step: float) -> None:
     for line in lines:
         steps = _env_steps(line)
         if steps is not None:
-            (kept if True else superseded).append(line + b"\n")
+            (kept if steps <= last_step else superseded).append(line + b"\n")
     if superseded:
         _append_synced(path.with_name(f"{path.stem}.superseded{path.suffix}"), b"".join(superseded))
     if b"".join(kept) != b"\n".join(lines):

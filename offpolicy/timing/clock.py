@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -76,16 +77,16 @@ class Stopwatch:
 
 
 class Every:
-    """True once per period of a stopwatch; missed periods are not made up for."""
+    """True once per period of a clock in seconds; missed periods are not made up for."""
 
-    def __init__(self, watch: Stopwatch, period_s: float) -> None:
-        self._watch = watch
+    def __init__(self, elapsed_s: Callable[[], float], period_s: float) -> None:
+        self._elapsed_s = elapsed_s
         self._period_s = period_s
-        self._next_s = watch.elapsed_s() + period_s
+        self._next_s = elapsed_s() + period_s
 
     def is_due(self) -> bool:
         """Whether a period has passed since the last time this was true."""
-        now_s = self._watch.elapsed_s()
+        now_s = self._elapsed_s()
         if now_s < self._next_s:
             return False
         self._next_s += self._period_s

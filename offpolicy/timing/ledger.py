@@ -1,9 +1,9 @@
 """The account of one process's wall time: it closes, by construction, in integer nanoseconds.
 
-Exactly one phase is open at any instant, `other` by default. Switching closes one phase and opens the next at the same
-clock reading, so no nanosecond is counted twice and none is lost: `sum(phases) == wall`. Entering a phase inside another
-(`param_sync` inside `train`) takes its time out of the outer one. An exception keeps its interval. One ledger belongs to
-one thread.
+Exactly one phase is open at any instant, `other` by default. Switching closes one phase and opens the next at the
+same clock reading, so no nanosecond is counted twice and none is lost: `sum(phases) == wall`. Entering a phase inside
+another (`param_sync` inside `train`) takes its time out of the outer one. An exception keeps its interval. One ledger
+belongs to one thread.
 """
 
 from __future__ import annotations

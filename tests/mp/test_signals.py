@@ -46,7 +46,12 @@ def test_an_interrupted_run_resumes_where_it_stopped(start_run: Any) -> None:
 
 
 def test_a_second_ctrl_c_is_gone_within_a_second(start_run: Any, traces: Any) -> None:
-    fault = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=sleep", "env.kwargs.at=200", "env.kwargs.sleep_s=30")
+    fault = (
+        "env.id=offpolicy.envs.toy:Faulty-v0",
+        "env.kwargs.fail=sleep",
+        "env.kwargs.at=200",
+        "env.kwargs.sleep_s=30",
+    )
     run = start_run(*ENDLESS, *fault)
     run.wait_until(lambda: len(run.records()) > 2, timeout_s=40)
     time.sleep(1)  # the collector is inside a step of 30 s: the first signal cannot be honoured

@@ -34,4 +34,4 @@ def test_a_small_value_is_not_lost_beside_a_large_sum() -> None:
     metrics = metric_sums()
     metrics.add("actor", (torch.tensor(2.0**30),))
     metrics.add("actor", (torch.tensor(0.25),))
-    assert metrics.totals().sums[2] == 2.0**30 + 0.25
+    assert float(metrics.totals().sums[2]) == 2.0**30 + 0.25

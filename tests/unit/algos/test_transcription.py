@@ -59,6 +59,16 @@ def assert_same_weights(state: LearnerState, prefix: str, w: Weights) -> None:
         assert torch.allclose(state.tensors[prefix + key], tensor, rtol=0.0, atol=2e-6), prefix + key
 
 
+def move_targets_away(learner: Learner) -> LearnerState:
+    """Give the targets weights of their own: at the start they are copies, and could be mistaken for their sources."""
+    state, generator = learner.state(), torch.Generator().manual_seed(11)
+    for key, tensor in state.tensors.items():
+        if key.startswith("target_"):
+            tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
+    learner.load_state(state)
+    return state
+
+
 def draws(state: LearnerState, count: int) -> list[Tensor]:
     """The next noises [8, 2] of the learner's generator."""
     generator = torch.Generator()
@@ -77,7 +87,7 @@ def squashed(w: Weights, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 def test_sac_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learner = learner_of("sac", init_alpha=0.3, actor_lr=1e-3, critic_lr=2e-3, alpha_lr=3e-3, tau=0.1)
     batch = batch_of(terminated=torch.tensor([0.0, 1.0] * 4))
-    start = learner.state()
+    start = move_targets_away(learner)
     actor, critic = weights(start, "policy.actor.body."), weights(start, "critic.")
     target, temperature = weights(start, "target_critic."), {"log_alpha": start.tensors["log_alpha"].clone()}
     alpha = temperature["log_alpha"].requires_grad_().exp().detach()
@@ -115,7 +125,7 @@ def test_sac_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
 def test_td3_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learner = learner_of("td3", actor_lr=1e-3, critic_lr=2e-3, tau=0.1, target_noise=0.4, target_noise_clip=0.5)
     batch = batch_of(terminated=torch.tensor([0.0, 1.0] * 4))
-    start = learner.state()
+    start = move_targets_away(learner)
     actor, critic = weights(start, "policy.actor.body."), weights(start, "critic.")
     target_actor, target = weights(start, "target_actor.body."), weights(start, "target_critic.")
     (unit_noise,) = draws(start, 1)

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from offpolicy.data.pace import MAX_UPDATES_PER_ITERATION, Pace
+from offpolicy.data.pace import MAX_UPDATES_PER_ITERATION, Anchor, Pace
 
 
 def pace(mode: str = "alternate", utd: float = 1.0, num_envs: int = 1, total: int = 1000, band: int = 10) -> Pace:
-    return Pace.of(mode, utd, num_envs, band=band, start=100, start_updates=0, total=total)
+    return Pace.of(mode, utd, num_envs, band=band, anchor=Anchor(100, 0), total=total)
 
 
 def run(pace: Pace, num_envs: int) -> tuple[int, int, list[int]]:
@@ -69,6 +69,6 @@ def test_the_collector_is_never_granted_more_than_the_budget() -> None:
 
 
 def test_a_resumed_run_without_replay_owes_nothing_for_the_steps_before() -> None:
-    resumed = Pace.of("alternate", 1.0, 1, band=1, start=600, start_updates=450, total=1000)
+    resumed = Pace.of("alternate", 1.0, 1, band=1, anchor=Anchor(600, 450), total=1000)
     assert resumed.due(600, 450) == 0
     assert resumed.due(601, 450) == 1

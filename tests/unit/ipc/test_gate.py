@@ -37,7 +37,8 @@ def test_the_collector_steps_up_to_its_grant_and_then_waits(gates: Gates) -> Non
 
 def test_the_learner_waits_for_the_transitions_it_needs(gates: Gates) -> None:
     _, collector, learner = gates
-    timer = threading.Timer(0.05, lambda: collector.stepped(5))
+    learner.grant(6)
+    timer = threading.Timer(0.05, lambda: collector.wait_turn(5))
     timer.start()
     learner.wait_for(5)
     assert learner.env_steps == 5

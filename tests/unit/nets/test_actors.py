@@ -54,10 +54,10 @@ def test_log_prob_sums_over_dimensions() -> None:
 def fixed_gaussian(mean: float, log_std: float, action_dim: int = 1) -> SquashedGaussianActor:
     """An actor whose distribution does not depend on the observation."""
     actor = SquashedGaussianActor(3, action_dim, (8,), "relu")
-    output = actor.body[-1]
-    torch.nn.init.zeros_(output.weight)
+    *_, weight, bias = actor.parameters()
+    torch.nn.init.zeros_(weight)
     with torch.no_grad():
-        output.bias.copy_(torch.tensor([mean] * action_dim + [log_std] * action_dim))
+        bias.copy_(torch.tensor([mean] * action_dim + [log_std] * action_dim))
     return actor
 
 
@@ -80,8 +80,9 @@ def test_sampled_actions_have_the_distribution_whose_log_prob_is_returned() -> N
 def test_samples_carry_gradients_to_mean_and_std() -> None:
     actor = SquashedGaussianActor(3, 2, (8,), "tanh")
     action, log_prob_of_action = actor.sample(torch.randn(4, 3), torch.Generator())
+    *_, output_weight, _ = actor.parameters()
     for value in (action.sum(), log_prob_of_action.sum()):
-        (gradient,) = torch.autograd.grad(value, [actor.body[-1].weight], retain_graph=True)
+        (gradient,) = torch.autograd.grad(value, [output_weight], retain_graph=True)
         assert bool((gradient.abs().sum(dim=1) > 0).all())  # all rows: two means and two log stds
 
 

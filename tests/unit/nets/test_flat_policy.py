@@ -68,6 +68,9 @@ def test_actions_are_those_of_the_normalised_observation() -> None:
     assert policy.normalizer is not None
     assert torch.equal(policy.act(OBS), policy.actor.act(policy.normalizer(OBS)))
     assert not torch.allclose(policy.act(OBS), policy.actor.act(OBS))
+    seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
+    expected = policy.actor.explore(policy.normalizer(OBS), seeds[0])
+    assert torch.equal(policy.explore(OBS, seeds[1]), expected)
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])

@@ -120,7 +120,7 @@ def test_a_process_was_born_before_now_but_not_long_ago() -> None:
 
 def test_every_is_due_once_per_period_and_does_not_catch_up() -> None:
     clock = FakeClock()
-    every = Every(Stopwatch(clock), 2.0)
+    every = Every(Stopwatch(clock).elapsed_s, 2.0)
     due = []
     for second in range(1, 10):
         clock.advance(1_000_000_000 if second != 4 else 5_000_000_000)

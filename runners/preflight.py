@@ -1,0 +1,60 @@
+"""What can be refused before a training process exists, and the files that describe a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+
+from offpolicy.checkpoint import Checkpoint
+from offpolicy.config import RunConfig
+from offpolicy.envs.probe import check_id, probe
+from offpolicy.errors import ConfigError
+from offpolicy.logger.wandb_sink import require_login
+from offpolicy.types import SpaceSpec
+
+from . import wiring
+
+
+def preflight(cfg: RunConfig) -> SpaceSpec:
+    """Look at the environment and the memory. Raises `ConfigError`, or `EnvFailure` if the environment itself fails."""
+    check_id(cfg.env.id)
+    if cfg.log.wandb == "online":
+        require_login()
+    spec = probe(cfg.env)
+    wiring.check_memory(wiring.replay_nbytes(cfg, spec))
+    return spec
+
+
+def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
+    """Refuse to continue a checkpoint of another shape, naming every difference. Raises `ConfigError`."""
+    saved = checkpoint.json("state")["fingerprint"]
+    now = wiring.fingerprint(cfg, spec)
+    differences = [
+        f"{key}: the checkpoint {checkpoint.path} has {saved.get(key)}, this configuration {value}"
+        for key, value in now.items()
+        if saved.get(key) != value
+    ]
+    if differences:
+        raise ConfigError(differences)
+
+
+def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
+    """`config.yaml`, the resolved configuration, and `spaces.json`, what the environment said of itself."""
+    (path / "config.yaml").write_text(yaml.safe_dump(cfg.to_mapping(), sort_keys=False))
+    (path / "spaces.json").write_text(json.dumps(asdict(spec)))
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration of a run directory. Raises `ConfigError`."""
+    try:
+        return RunConfig.from_mapping(yaml.safe_load((path / "config.yaml").read_text()))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path / 'config.yaml'}: cannot be read: {error}") from None
+
+
+def read_spec(path: Path) -> SpaceSpec:
+    """The spaces of a run directory."""
+    return wiring.spec_from_json(json.loads((path / "spaces.json").read_text()))
