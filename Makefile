@@ -51,11 +51,25 @@ $(VENV)/.dev: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
 	@touch $@
 
+# The peers of `make bench-peers`, each in an environment of its own: never a dependency of offpolicy. They get our torch
+# and mujoco, so that only the trainers differ, and choose the rest. One that cannot be installed is no error here: the
+# benchmark names it, with the reason from install.log, and the next call tries again.
+PEER_sb3 := stable-baselines3
+PEER_sbx := sbx-rl
+PEER_STAMPS := .bench/sb3/.installed .bench/sbx/.installed
+$(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
+	@echo "Installing $(PEER_$*) into .bench/$*; this takes minutes, once." >&2
+	@$(BIN)/python -m venv --clear .bench/$*
+	@grep -E '^(torch|mujoco)==' constraints.txt > .bench/$*/constraints.txt
+	@if .bench/$*/bin/python -m pip install --quiet -c .bench/$*/constraints.txt \
+	    torch 'gymnasium[mujoco]' $(PEER_$*) 2> .bench/$*/install.log; then touch $@; \
+	else echo "make: $(PEER_$*) is left out; see .bench/$*/install.log" >&2; fi
+
 # pytest exits with 5 when it finds no test: fine when `args` chose them, an error otherwise.
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train eval tensorboard test test-slow test-gpu test-all check lint types docs clean
+.PHONY: help train eval tensorboard test test-slow test-gpu test-all check lint types bench bench-peers docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -92,6 +106,12 @@ lint: $(VENV)/.dev ## ruff check, ruff format --check, lint-imports
 types: $(VENV)/.dev ## mypy --strict and pyright
 	@$(BIN)/mypy
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.installed ## what each part costs: ledger, replay, handshake, update, memory, start [only=memory rounds=3]
+	@$(BIN)/python -m benchmarks.parts $(call GIVEN_OPTIONS)
+
+bench-peers: $(VENV)/.installed $(PEER_STAMPS) ## env steps/s beside SB3 and SBX [steps=12000 rounds=3 only=ours,sb3-1]
+	@$(BIN)/python -m benchmarks.peers $(call GIVEN_OPTIONS)
 
 docs: $(VENV)/.installed ## regenerate docs/metrics.md from the metric table
 	@$(BIN)/python -m offpolicy.logger.table > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from offpolicy import __version__
-from offpolicy.config import RunConfig, _allowed
+from offpolicy.config import RunConfig, allowed_text
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 
 NO_PREFIX = "\0"  # argparse takes no word for an option: `--seed 3` must reach our own, more helpful refusal
@@ -61,7 +61,7 @@ def _key_lines(cls: Any, prefix: str) -> list[str]:  # Any: one of our configura
         else:
             default = _as_override(getattr(cls(), spec.name))
             entry = f"{prefix}{spec.name}={default}"
-            lines.append(_wrapped(f"{entry:<32} {spec.metadata['doc']}; {_allowed(hint, spec.metadata)}"))
+            lines.append(_wrapped(f"{entry:<32} {spec.metadata['doc']}; {allowed_text(hint, spec.metadata)}"))
     return lines
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config import RunConfig
+from offpolicy.config import RunConfig, merge
 from offpolicy.errors import ConfigError
 
 OPTIONAL_GROUPS = ("experiment",)
@@ -47,7 +47,7 @@ def load_config(tokens: Sequence[str]) -> RunConfig:
     """The configuration that the overrides describe. Raises `ConfigError` listing every problem."""
     overrides = parse_overrides(tokens)
     problems = list(overrides.problems)
-    tree = _merged(_merged(RunConfig().to_mapping(), _composed(overrides.groups)), overrides.values)
+    tree = merge(merge(RunConfig().to_mapping(), _composed(overrides.groups)), overrides.values)
     try:
         config = RunConfig.from_mapping(_resolved(tree, problems))
     except ConfigError as error:
@@ -81,7 +81,7 @@ def parse_overrides(tokens: Sequence[str]) -> Overrides:
             if key in options:
                 groups[key] = _choice(key, value, options[key])
             else:
-                values = _merged(values, _nested(key, value))
+                values = merge(values, _nested(key, value))
         except ConfigError as error:
             problems += error.problems
     return Overrides(groups, values, tuple(problems))
@@ -157,15 +157,6 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     for part in reversed(key.split(".")):
         value = {part: value}
     return dict(value)
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` updated with `over`: mappings merge, everything else replaces."""
-    result = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = _merged(result[key], value) if both else value
-    return result
 
 
 def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:

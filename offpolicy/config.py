@@ -216,11 +216,11 @@ def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: l
     """`raw` as the type `hint`, or `_BAD` after noting the problem."""
     value = _convert(raw, hint)
     if value is _BAD:
-        problems.append(f"{key}: got {raw!r} ({type(raw).__name__}), allowed {_allowed(hint, limits)}")
+        problems.append(f"{key}: got {raw!r} ({type(raw).__name__}), allowed {allowed_text(hint, limits)}")
     elif value is not None and not _within(value, limits):
         near = difflib.get_close_matches(str(value), [str(c) for c in limits.get("choices", ())], 1)
         hint_text = f"; did you mean {near[0]}?" if near else ""
-        problems.append(f"{key}: got {raw!r}, allowed {_allowed(hint, limits)}{hint_text}")
+        problems.append(f"{key}: got {raw!r}, allowed {allowed_text(hint, limits)}{hint_text}")
         return _BAD
     return value
 
@@ -259,7 +259,7 @@ def _within(value: Any, limits: Mapping[str, Any]) -> bool:
     )
 
 
-def _allowed(hint: Any, limits: Mapping[str, Any]) -> str:
+def allowed_text(hint: Any, limits: Mapping[str, Any]) -> str:
     """The allowed values in words, for an error message."""
     optional = " or null" if isinstance(hint, types.UnionType) else ""
     base = typing.get_args(hint)[0] if optional else hint
@@ -328,3 +328,12 @@ def _impossible(cfg: RunConfig) -> list[str]:
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` updated with `over`: mappings merge, everything else replaces."""
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merge(result[key], value) if both else value
+    return result

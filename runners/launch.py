@@ -23,8 +23,6 @@ from . import wiring
 from .monitor import Monitor
 from .preflight import check_fits, preflight, write_config
 
-RUNNERS = ("single_gpu",)  # each is a module of this package with a `learner_main`
-
 
 def launch(cfg: RunConfig) -> int:
     """Train from the start, or go on where the run directory says; returns the exit code."""
@@ -68,7 +66,7 @@ def _open_logger(cfg: RunConfig, run: RunDir) -> OffPolicyLogger:
         seed=cfg.seed,
         mode=cfg.collect_mode,
         total_timesteps=cfg.total_timesteps,
-        device=cfg.device,
+        device="" if cfg.device == "auto" else cfg.device,
         num_envs=cfg.env.num_envs,
         started_unix_s=unix_s(),
     )
@@ -98,6 +96,7 @@ def _supervise(
 def _spawn(supervisor: Supervisor, cfg: RunConfig, job: wiring.Assignment, shared: wiring.SharedMemory) -> None:
     package = __package__ or "runners"
     payload = job.to_json()
+    # A runner is a module of this package with a `learner_main`.
     supervisor.spawn("learner", 0, f"{package}.{cfg.runner.name}:learner_main", payload, shared.fds)
     supervisor.spawn("collector", 0, f"{package}.collector:main", payload, shared.fds)
 
@@ -146,6 +145,7 @@ def _conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Ou
         last_eval=monitor.last_eval,
         mode=logger.header.mode,
         baseline=logger.baseline,
+        gpu=monitor.gpu,
     )
     write_summary(path / "summary.json", summary)
     logger.finish(summary)

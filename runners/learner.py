@@ -162,6 +162,7 @@ class Reporter:
             counts=metrics.counts.tolist(),
             updates=session.learner.num_updates,
             device=str(session.device),
+            gpu=torch.cuda.get_device_name(session.device) if session.device.type == "cuda" else None,
             threads=torch.get_num_threads(),
             start=astuple(session.anchor),
         )

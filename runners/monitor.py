@@ -40,6 +40,7 @@ class Monitor:
         self._logged_eval: EvalResult | None = None
         self._num_logged = 0
         self.is_complete = False
+        self.gpu: str | None = None
         self.saved_steps: list[int] = []
 
     def on_message(self, child: Child, message: Mapping[str, Any]) -> None:
@@ -65,6 +66,7 @@ class Monitor:
     def _meet_learner(self, child: Child, message: Mapping[str, Any]) -> None:
         self._learner = self._shared.learner_reports(message["metrics"])
         self._pace = wiring.make_pace(self._cfg, Anchor(*message["start"]))
+        self.gpu = message["gpu"]
         self._logger.message(f"learner: {message['device']}, {message['threads']} threads, pid {child.process.pid}")
 
     def _baseline(self) -> Snapshot:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,11 +23,22 @@ from . import wiring
 def preflight(cfg: RunConfig) -> SpaceSpec:
     """Look at the environment and the memory. Raises `ConfigError`, or `EnvFailure` if the environment itself fails."""
     check_id(cfg.env.id)
+    if cfg.device.startswith("cuda"):
+        _check_cuda(cfg.device)
     if cfg.log.wandb == "online":
         require_login()
     spec = probe(cfg.env)
     wiring.check_memory(wiring.replay_nbytes(cfg, spec))
     return spec
+
+
+def _check_cuda(device: str) -> None:
+    """Refuse a CUDA device that is not there. Another process asks torch: the supervisor stays free of it."""
+    command = [sys.executable, "-P", "-c", "import torch; print(torch.cuda.device_count())"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    count = int(answer.stdout or 0)
+    if int(device.partition(":")[2] or 0) >= count:
+        raise ConfigError(f"device: got {device}, allowed auto, cpu or one of the {count} CUDA devices of this machine")
 
 
 def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:

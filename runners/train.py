@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config import RunConfig
+from offpolicy.config import RunConfig, merge
 from offpolicy.errors import ConfigError
 
 from .launch import launch
@@ -28,7 +28,7 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
         allowed = ", ".join(RESUMABLE)
         raise ConfigError([f"{key}: cannot change when a run is resumed; allowed {allowed}" for key in refused])
     saved = read_config(run).to_mapping()
-    return launch(RunConfig.from_mapping(_merged(saved, {**overrides, "run_dir": str(run), "resume": "must"})))
+    return launch(RunConfig.from_mapping(merge(saved, {**overrides, "run_dir": str(run), "resume": "must"})))
 
 
 def _flat_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -36,11 +36,3 @@ def _flat_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
     for name, value in tree.items():
         keys += _flat_keys(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
     return keys
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        is_tree = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
-        merged[key] = _merged(base[key], value) if is_tree else value
-    return merged

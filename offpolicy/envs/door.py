@@ -20,7 +20,7 @@ from offpolicy.config import EnvConfig
 from offpolicy.envs.make import Env, failure_text, make_env
 from offpolicy.envs.mujoco_state import is_model, models_digest
 from offpolicy.envs.spaces import Codec, describe
-from offpolicy.envs.workers import die_with_parent
+from offpolicy.envs.workers import tie_to_collector
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Float32
 
@@ -134,7 +134,7 @@ class DoorFactory:
 
     def __call__(self) -> Door:
         """A door that is not open yet: its first reset, which has a deadline, runs the user's constructor."""
-        die_with_parent(self._parent_pid)
+        tie_to_collector(self._parent_pid)
         return Door(self._cfg, self._index, self._num_envs, self._codec)
 
 

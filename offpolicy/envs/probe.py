@@ -21,7 +21,7 @@ import numpy as np
 from offpolicy.config import EnvConfig
 from offpolicy.envs.door import FAILURE_KEY, Door, codec_of
 from offpolicy.envs.make import find_spec, make_env
-from offpolicy.envs.workers import OPEN_GRACE_S, die_with_parent
+from offpolicy.envs.workers import OPEN_GRACE_S, tie_to_collector
 from offpolicy.errors import ConfigError, EnvFailure, HangError
 from offpolicy.types import SpaceSpec
 
@@ -127,7 +127,7 @@ def main() -> None:
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # whatever the environment prints must not end up in the answer
     request = json.loads(sys.stdin.read())
-    die_with_parent(request["parent"])
+    tie_to_collector(request["parent"])
     sys.path += [entry for entry in (*request["sys_path"], os.getcwd()) if entry not in sys.path]
     answer = _try_out(EnvConfig(**request["env"]))
     with os.fdopen(answer_fd, "w") as stream:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -16,28 +14,21 @@ from gymnasium import Env
 from gymnasium.vector import AsyncVectorEnv
 
 from offpolicy.errors import EnvFailure, HangError
+from offpolicy.orphans import die_with_parent
 
 OPEN_GRACE_S = 30.0  # the first reset also imports and constructs the environment
 CLOSE_GRACE_S = 5.0  # from asking a worker to close to killing it
 REAP_S = 2.0  # from the end of file of a worker's pipe to its end
 
-_PR_SET_PDEATHSIG = 1
 
+def tie_to_collector(parent_pid: int) -> None:
+    """Called in a worker: its life ends with the collector's, and Ctrl-C is the collector's business.
 
-def die_with_parent(parent_pid: int) -> None:
-    """Tie this process to `parent_pid`: it is killed when the parent dies, however that happens (Linux).
-
-    Does nothing in the parent itself. Elsewhere than on Linux a worker ends at the end of file of its pipe.
+    Does nothing in the collector itself.
     """
-    if os.getpid() == parent_pid:
-        return
-    # Ctrl-C goes to the whole process group, but it is the parent that decides when the workers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the request; the signal will never come
-        os._exit(1)
+    if os.getpid() != parent_pid:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        die_with_parent(parent_pid)
 
 
 class Workers:

@@ -22,10 +22,9 @@ from typing import Any
 
 from offpolicy.errors import OffPolicyError
 from offpolicy.ipc.shared import Doorbell, SharedBlock
+from offpolicy.orphans import ORPHANED, die_with_parent
 
-PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
-ORPHANED = 71
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,7 @@ class ChildContext:
 
 def die_with(parent_pid: int, lifeline_fd: int) -> None:
     """Arrange to die when the parent does: the kernel's signal, and a watch on the lifeline for when that fails."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before prctl
-        os._exit(ORPHANED)
+    die_with_parent(parent_pid)
 
     def watch() -> None:
         while os.read(lifeline_fd, 1):

@@ -1,0 +1,28 @@
+"""Programs that the benchmarks run: the trainer itself, on few cores and in a clean environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def use_cores(count: int) -> tuple[int, ...]:
+    """Confine this process, and all that it starts, to the first `count` of its cores; returns them."""
+    cores = sorted(os.sched_getaffinity(0))[:count]
+    os.sched_setaffinity(0, cores)
+    return tuple(cores)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of this process without the caller's choice of thread counts, and with `variables`."""
+    return {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES} | variables
+
+
+def offpolicy_train(run_dir: Path, *overrides: str) -> list[str]:
+    """The command of a training run, as a user types it."""
+    script = Path(sys.executable).with_name("offpolicy")
+    program = [str(script)] if script.is_file() else [sys.executable, "-m", "offpolicy.cli"]
+    return [*program, "train", f"run_dir={run_dir}", *overrides]
