@@ -1,0 +1,36 @@
+"""The shapes of SAC and TD3 on HalfCheetah-v5: 17 observations, 6 actions, two hidden layers of 256, batches of 256."""
+
+from __future__ import annotations
+
+import torch
+
+from offpolicy.algos.build import make_learner
+from offpolicy.algos.learner import Learner
+from offpolicy.compose import load_config
+from offpolicy.config import RunConfig
+from offpolicy.data.layout import RowLayout
+from offpolicy.types import Batches, SpaceSpec
+
+SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6, max_episode_steps=1000)
+LAYOUT = RowLayout(SPEC.obs_dim, SPEC.action_dim)
+BATCH_SIZE = 256
+
+
+def config(algo: str) -> RunConfig:
+    """The configuration of `offpolicy train algo=<algo> env=halfcheetah device=cpu`."""
+    return load_config([f"algo={algo}", "env=halfcheetah", "device=cpu"])
+
+
+def learner(algo: str) -> Learner:
+    """A fresh learner on the CPU."""
+    return make_learner(config(algo).algo, SPEC, torch.device("cpu"), seed=1)
+
+
+def batches() -> Batches:
+    """One batch of plausible rows."""
+    rows = torch.randn((BATCH_SIZE, LAYOUT.width), generator=torch.Generator().manual_seed(1))
+    action_columns = slice(2 * SPEC.obs_dim, 2 * SPEC.obs_dim + SPEC.action_dim)
+    rows[:, action_columns] = rows[:, action_columns].tanh()
+    rows[:, -3:-1] = 0.0  # neither terminated nor truncated
+    rows[:, -1] = 0.99
+    return Batches((LAYOUT.split(rows),), None)

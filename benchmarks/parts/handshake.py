@@ -1,0 +1,71 @@
+"""The gate between learner and collector: one grant, one step, and back, between two processes.
+
+Run as a program with three descriptors (control page, collector's bell, learner's bell) it is the other process: a
+collector whose environment takes no time.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.parts.measurement import Measurement, call_us
+from benchmarks.results import REPOSITORY
+from offpolicy.ipc.control import PAGE_BYTES, ControlPage, Stop, Word
+from offpolicy.ipc.gate import CollectorGate, LearnerGate, Turn
+from offpolicy.ipc.shared import Doorbell, SharedBlock
+
+CALLS = 500
+START_TIMEOUT_S = 60.0
+
+
+def measure(rounds: int) -> Iterator[Measurement]:
+    """Microseconds per round trip."""
+    with _collector() as gate:
+
+        def round_trip() -> None:
+            env_steps = gate.env_steps + 1
+            gate.grant(env_steps)
+            gate.wait_for(env_steps)
+
+        call_us(round_trip, CALLS)  # warms up
+        samples = [call_us(round_trip, CALLS) for _ in range(10 * rounds)]
+    yield Measurement("gate", "round trip between two processes", "us", samples)
+
+
+@contextmanager
+def _collector() -> Iterator[LearnerGate]:
+    """The learner's side of a gate whose other side has taken its first step."""
+    block, collector_bell, learner_bell = (
+        SharedBlock.create("bench-gate", PAGE_BYTES), Doorbell.create(), Doorbell.create()
+    )  # fmt: skip
+    fds = (block.fd, collector_bell.fd, learner_bell.fd)
+    command = [sys.executable, "-m", __name__, *map(str, fds)]
+    control = ControlPage(block.buffer)
+    gate = LearnerGate(control, learner_bell, collector_bell)
+    process = subprocess.Popen(command, cwd=REPOSITORY, pass_fds=fds)
+    try:
+        gate.grant(1)
+        if not learner_bell.wait(START_TIMEOUT_S):
+            raise RuntimeError("the other process does not answer")
+        yield gate
+    finally:
+        control.set(Word.STOP, Stop.LEAVE)
+        collector_bell.ring()
+        process.wait(START_TIMEOUT_S)
+
+
+def main(control_fd: int, collector_fd: int, learner_fd: int) -> None:
+    """The other process."""
+    control = ControlPage(SharedBlock.attach(control_fd).buffer)
+    gate = CollectorGate(control, Doorbell(collector_fd), Doorbell(learner_fd))
+    env_steps = 0
+    while gate.wait_turn(env_steps) is Turn.STEP:
+        env_steps += 1
+        gate.stepped(env_steps)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
