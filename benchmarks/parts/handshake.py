@@ -37,7 +37,7 @@ def measure(rounds: int) -> Iterator[Measurement]:
 
 @contextmanager
 def _collector() -> Iterator[LearnerGate]:
-    """The learner's side of a gate whose other side has taken its first step."""
+    """The learner's side of a gate whose other side waits for its first grant."""
     block, collector_bell, learner_bell = (
         SharedBlock.create("bench-gate", PAGE_BYTES), Doorbell.create(), Doorbell.create()
     )  # fmt: skip
@@ -47,8 +47,7 @@ def _collector() -> Iterator[LearnerGate]:
     gate = LearnerGate(control, learner_bell, collector_bell)
     process = subprocess.Popen(command, cwd=REPOSITORY, pass_fds=fds)
     try:
-        gate.grant(1)
-        if not learner_bell.wait(START_TIMEOUT_S):
+        if not learner_bell.wait(START_TIMEOUT_S):  # it rings when it comes to its first wait
             raise RuntimeError("the other process does not answer")
         yield gate
     finally:
@@ -64,7 +63,6 @@ def main(control_fd: int, collector_fd: int, learner_fd: int) -> None:
     env_steps = 0
     while gate.wait_turn(env_steps) is Turn.STEP:
         env_steps += 1
-        gate.stepped(env_steps)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.stats import Spread
@@ -38,7 +38,7 @@ def call_us(function: Callable[[], object], calls: int) -> float:
     return (time.perf_counter_ns() - start_ns) / calls / 1000
 
 
-def interleaved_us(functions: dict[str, Callable[[], object]], calls: int, rounds: int) -> dict[str, list[float]]:
+def interleaved_us(functions: Mapping[str, Callable[[], object]], calls: int, rounds: int) -> dict[str, list[float]]:
     """Microseconds per call of each function in every round: A B C, A B C, so that all share the machine's weather."""
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(-1, rounds):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -23,7 +24,7 @@ def measure(rounds: int) -> Iterator[Measurement]:
     for number in range(-1, 5 * rounds):
         for algo, threads in cases:
             torch.set_num_threads(threads)
-            update_us = call_us(lambda update=learners[algo].update: update(batches), CALLS)
+            update_us = call_us(partial(learners[algo].update, batches), CALLS)
             if number >= 0:  # the first round warms up
                 samples[algo, threads].append(update_us / 1000)
     for (algo, threads), update_ms in samples.items():
