@@ -24,8 +24,9 @@ from offpolicy.ipc.gate import CollectorGate
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.shared import Doorbell, SharedBlock
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
-from offpolicy.timing.ledger import TimeAccount, make_ledger
+from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.types import Float32
 from runners import wiring
 
 STEPS = 400
@@ -33,40 +34,49 @@ CAPACITY = 10_000
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
-    """Microseconds of the median step with and without the ledger, and of each phase."""
+    """Microseconds of the median step with and without the ledger, and of each phase's median."""
     torch.set_num_threads(1)
-    steps_us: dict[bool, list[float]] = {True: [], False: []}
-    phases_us: dict[str, list[float]] = {}
+    timed_us: dict[str, list[float]] = {}
+    untimed_us: list[float] = []
     with _collector() as collector:
         for _ in range(5 * rounds):
-            for is_timed in (True, False):
-                ledger = make_ledger(CollectorPhase, is_enabled=is_timed)
-                steps_us[is_timed].append(collector.median_us(ledger))
-                account = ledger.account()
-                for name, ns in account.phases_ns.items() if account else ():
-                    phases_us.setdefault(name, []).append(ns / STEPS / 1000)
-    yield Measurement("collector", "step", "us", steps_us[True])
-    yield Measurement("collector", "step, timing.enabled=false", "us", steps_us[False])
+            for name, phase_us in collector.phases_us().items():
+                timed_us.setdefault(name, []).append(phase_us)
+            untimed_us.append(collector.step_us())
+    yield Measurement("collector", "step", "us", timed_us["step"])
+    yield Measurement("collector", "step, timing.enabled=false", "us", untimed_us)
     for name in ("weight_apply", "action_select", "env_step", "replay_write"):
-        yield Measurement("collector", f"  {name}", "us", phases_us[name])
+        yield Measurement("collector", f"  {name}", "us", timed_us[name])
 
 
 class _Collector:
     """A collector's parts in one process, with somebody who publishes weights."""
 
-    def __init__(self, parts: CollectorParts, mailbox: Mailbox, flat: np.ndarray) -> None:
+    def __init__(self, parts: CollectorParts, mailbox: Mailbox, flat: Float32) -> None:
         self._parts, self._mailbox, self._flat = parts, mailbox, flat
 
-    def median_us(self, ledger: TimeAccount) -> float:
-        """The median of `STEPS` steps."""
+    def phases_us(self) -> dict[str, float]:
+        """The medians of `step` and of every phase."""
+        ledger = Ledger(CollectorPhase)
         parts = dataclasses.replace(self._parts, ledger=ledger)
-        steps_ns = []
+        samples: list[dict[str, int]] = []
+        before = ledger.account().phases_ns
         for _ in range(STEPS):
-            self._mailbox.publish(self._flat)
-            start_ns = time.perf_counter_ns()
-            step(parts)
-            steps_ns.append(time.perf_counter_ns() - start_ns)
-        return median(steps_ns) / 1000
+            step_ns = self._step_ns(parts)
+            after = ledger.account().phases_ns
+            samples.append({"step": step_ns} | {name: ns - before[name] for name, ns in after.items()})
+            before = after
+        return {name: median(sample[name] for sample in samples) / 1000 for name in samples[0]}
+
+    def step_us(self) -> float:
+        """The median of a step that reads no clock itself."""
+        return median(self._step_ns(self._parts) for _ in range(STEPS)) / 1000
+
+    def _step_ns(self, parts: CollectorParts) -> int:
+        self._mailbox.publish(self._flat)
+        start_ns = time.perf_counter_ns()
+        step(parts)
+        return time.perf_counter_ns() - start_ns
 
 
 @contextmanager
@@ -89,7 +99,7 @@ def _collector() -> Iterator[_Collector]:
             gate=CollectorGate(control, Doorbell.create(), Doorbell.create()),
             desk=ReportDesk(control, reports, episodes, tracker),
             progress=Progress(obs=env.reset(1)),
-            ledger=make_ledger(CollectorPhase, is_enabled=False),
+            ledger=NullLedger(),
             take_snapshot=lambda: None,
         )
         yield _Collector(parts, mailbox, flat)

@@ -7,7 +7,7 @@ noise of real work) or a SAC update (the cost in percent as a run has it).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from statistics import median
 from typing import Protocol
@@ -25,26 +25,31 @@ from offpolicy.types import Batches, Float32
 
 SPIN_NS = 5_000_000
 LIMIT_PERCENT = 1.0
+PAIRS = 20  # of blocks per sample, the order swapped from pair to pair
+ITERATIONS = 6  # of a block: short, so that both of a pair meet the same weather
+SAMPLES_PER_ROUND = 3
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
-    """Pairs of blocks, ledger and null object, the order swapped from pair to pair."""
+    """Each sample is the median of `PAIRS` pairs of blocks, with the ledger and with the null object."""
     torch.set_num_threads(1)
-    pairs = 20 * rounds
-    bare_us = [(with_ns - without_ns) / 1000 for with_ns, without_ns in _pairs(_Nothing(), pairs, 2000)]
+    count = SAMPLES_PER_ROUND * rounds
+    bare_us = [median(_pairs(_Nothing(), 200, lambda on_ns, off_ns: (on_ns - off_ns) / 1000)) for _ in range(count)]
     yield Measurement("timing", "ledger per iteration", "us", bare_us)
     for name, work in (("spin of 5 ms", _Spin()), ("SAC update", halfcheetah.learner("sac"))):
-        percents = [100 * (with_ns / without_ns - 1) for with_ns, without_ns in _pairs(work, pairs, 20)]
+        percents = [
+            median(_pairs(work, ITERATIONS, lambda on_ns, off_ns: 100 * (on_ns / off_ns - 1))) for _ in range(count)
+        ]
         yield Measurement("timing", f"ledger around a {name}", "%", percents, LIMIT_PERCENT)
 
 
-def _pairs(work: _Work, pairs: int, iterations: int) -> Iterator[tuple[float, float]]:
-    """Nanoseconds of the median iteration with the ledger and without, pair by pair."""
+def _pairs(work: _Work, iterations: int, cost: Callable[[float, float], float]) -> Iterator[float]:
+    """The cost, from the nanoseconds of the median iteration with the ledger and without, pair by pair."""
     _iteration_ns(work, is_timed=True, iterations=iterations)  # warms up
-    for number in range(pairs):
+    for number in range(PAIRS):
         order = (True, False) if number % 2 else (False, True)
         ns = {is_timed: _iteration_ns(work, is_timed=is_timed, iterations=iterations) for is_timed in order}
-        yield ns[True], ns[False]
+        yield cost(ns[True], ns[False])
 
 
 def _iteration_ns(work: _Work, *, is_timed: bool, iterations: int) -> float:
