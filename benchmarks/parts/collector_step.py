@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -24,29 +25,36 @@ from offpolicy.ipc.gate import CollectorGate
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.shared import Doorbell, SharedBlock
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger, NullLedger, TimeAccount
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.types import Float32
 from runners import wiring
 
 STEPS = 400
 CAPACITY = 10_000
+PHASES = (
+    CollectorPhase.WEIGHT_APPLY,
+    CollectorPhase.ACTION_SELECT,
+    CollectorPhase.ENV_STEP,
+    CollectorPhase.REPLAY_WRITE,
+)
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
     """Microseconds of the median step with and without the ledger, and of each phase's median."""
     torch.set_num_threads(1)
-    timed_us: dict[str, list[float]] = {}
-    untimed_us: list[float] = []
+    steps_us: dict[str, list[float]] = {"step": [], "step, timing.enabled=false": []}
+    phases_us: dict[str, list[float]] = {f"  {phase}": [] for phase in PHASES}
     with _collector() as collector:
+        collector.step_us(NullLedger())  # warms up
         for _ in range(5 * rounds):
-            for name, phase_us in collector.phases_us().items():
-                timed_us.setdefault(name, []).append(phase_us)
-            untimed_us.append(collector.step_us())
-    yield Measurement("collector", "step", "us", timed_us["step"])
-    yield Measurement("collector", "step, timing.enabled=false", "us", untimed_us)
-    for name in ("weight_apply", "action_select", "env_step", "replay_write"):
-        yield Measurement("collector", f"  {name}", "us", timed_us[name])
+            ledgers: tuple[TimeAccount, ...] = (Ledger(CollectorPhase), NullLedger())
+            for name, ledger in zip(steps_us, ledgers, strict=True):
+                steps_us[name].append(collector.step_us(ledger))
+            for name, phase_us in zip(phases_us, collector.phases_us(), strict=True):
+                phases_us[name].append(phase_us)
+    for name, samples in (steps_us | phases_us).items():
+        yield Measurement("collector", name, "us", samples)
 
 
 class _Collector:
@@ -55,22 +63,23 @@ class _Collector:
     def __init__(self, parts: CollectorParts, mailbox: Mailbox, flat: Float32) -> None:
         self._parts, self._mailbox, self._flat = parts, mailbox, flat
 
-    def phases_us(self) -> dict[str, float]:
-        """The medians of `step` and of every phase."""
+    def step_us(self, ledger: TimeAccount) -> float:
+        """The median step."""
+        parts = dataclasses.replace(self._parts, ledger=ledger)
+        return median(self._step_ns(parts) for _ in range(STEPS)) / 1000
+
+    def phases_us(self) -> list[float]:
+        """The median of each of `PHASES`. Asking for an account slows the step after it, so steps are timed apart."""
         ledger = Ledger(CollectorPhase)
         parts = dataclasses.replace(self._parts, ledger=ledger)
-        samples: list[dict[str, int]] = []
-        before = ledger.account().phases_ns
+        accounts = [ledger.account()]
         for _ in range(STEPS):
-            step_ns = self._step_ns(parts)
-            after = ledger.account().phases_ns
-            samples.append({"step": step_ns} | {name: ns - before[name] for name, ns in after.items()})
-            before = after
-        return {name: median(sample[name] for sample in samples) / 1000 for name in samples[0]}
-
-    def step_us(self) -> float:
-        """The median of a step that reads no clock itself."""
-        return median(self._step_ns(self._parts) for _ in range(STEPS)) / 1000
+            self._step_ns(parts)
+            accounts.append(ledger.account())
+        return [
+            median(after.phases_ns[phase] - before.phases_ns[phase] for before, after in pairwise(accounts)) / 1000
+            for phase in PHASES
+        ]
 
     def _step_ns(self, parts: CollectorParts) -> int:
         self._mailbox.publish(self._flat)

@@ -55,23 +55,29 @@ def _first_seen(markers: Sequence[bytes], panel: str) -> dict[bytes, float]:
 def _watch(terminal: int, markers: Sequence[bytes], start_s: float) -> dict[bytes, float]:
     output, seen = b"", dict[bytes, float]()
     while len(seen) < len(markers):
-        output += os.read(terminal, 65536)
+        news = _read(terminal)
+        output += news
         now_s = time.monotonic() - start_s
         for marker in markers:
             if marker in output:
                 seen.setdefault(marker, now_s)
-        if now_s > TIMEOUT_S:
-            raise RuntimeError(f"not on the terminal after {TIMEOUT_S:.0f} s; it shows:\n{output.decode()}")
+        if not news or now_s > TIMEOUT_S:
+            raise RuntimeError(f"not seen within {now_s:.1f} s: {set(markers) - seen.keys()}; seen:\n{output.decode()}")
     return seen
+
+
+def _read(terminal: int) -> bytes:
+    """What is new on the terminal; empty once the run has closed its end."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says EIO when the last writer has gone
+        return b""
 
 
 def _drain(terminal: int) -> None:
     """Read until the run has closed its end; it would block on a full terminal otherwise."""
-    try:
-        while os.read(terminal, 65536):
-            pass
-    except OSError:  # Linux says EIO when the last writer has gone
-        return
+    while _read(terminal):
+        pass
 
 
 def _refusal_s() -> float:

@@ -86,7 +86,6 @@ class ReportDesk:
 def collect(parts: CollectorParts) -> None:
     """Step the environments until told to leave; every nanosecond lands in one phase or in `other`."""
     phase = parts.ledger.phase
-    parts.ledger.end_warmup()
     while True:
         with phase(CollectorPhase.LEARNER_WAIT):
             turn = parts.gate.wait_turn(parts.progress.env_steps)
@@ -108,6 +107,7 @@ def step(parts: CollectorParts) -> None:
     phase, policy, progress = parts.ledger.phase, parts.policy, parts.progress
     is_random = policy.is_random(progress.env_steps)
     if not is_random:
+        parts.ledger.end_warmup()
         with phase(CollectorPhase.WEIGHT_APPLY):
             policy.refresh()
     with phase(CollectorPhase.ACTION_SELECT):

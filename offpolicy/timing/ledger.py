@@ -78,6 +78,7 @@ class Ledger:
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
         self._start_ns = self._last_ns = self._born_ns
         self._iterations = 0
+        self._is_warm = False
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
         """The span of a phase, for a `with` statement."""
@@ -97,15 +98,23 @@ class Ledger:
         self._iterations += 1
 
     def end_warmup(self) -> None:
-        """Put everything so far into the warm-up bucket; the account starts here."""
+        """Put everything so far into the warm-up bucket; the account starts here. Only the first call counts."""
+        if not self._is_warm:
+            self._start_here()
+            self._is_warm = True
+
+    def _start_here(self) -> None:
         self.switch(self._open)
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
         self._iterations = 0
 
     def account(self) -> Account:
-        """The cumulative account up to now; `sum(phases_ns.values()) == wall_ns`."""
-        self.switch(self._open)
+        """The cumulative account up to now; `sum(phases_ns.values()) == wall_ns`. All is warm-up until that ends."""
+        if self._is_warm:
+            self.switch(self._open)
+        else:
+            self._start_here()
         return Account(
             wall_ns=self._last_ns - self._start_ns,
             warmup_ns=self._start_ns - self._born_ns,

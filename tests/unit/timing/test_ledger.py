@@ -11,7 +11,9 @@ from offpolicy.timing.phases import LearnerPhase as Phase
 
 def ledger_at(now_ns: int = 0) -> tuple[Ledger, FakeClock]:
     clock = FakeClock(now_ns)
-    return Ledger(Phase, clock), clock
+    ledger = Ledger(Phase, clock)
+    ledger.end_warmup()
+    return ledger, clock
 
 
 def test_phases_and_other_sum_to_wall_to_the_nanosecond() -> None:
@@ -84,6 +86,22 @@ def test_warm_up_is_kept_apart_and_starts_at_the_birth_of_the_process() -> None:
     assert account.warmup_ns == 120
     assert account.wall_ns == 5
     assert account.phases_ns[Phase.COLLECTOR_WAIT] == 0
+
+
+def test_until_the_warm_up_ends_everything_is_warm_up() -> None:
+    clock = FakeClock()
+    ledger = Ledger(Phase, clock)
+    with ledger.phase(Phase.LOG):
+        clock.advance(5)
+        during = ledger.account()
+        clock.advance(2)
+        ledger.close()
+    ledger.end_warmup()
+    clock.advance(1)
+    ledger.end_warmup()
+    account = ledger.account()
+    assert (during.wall_ns, during.warmup_ns, sum(during.phases_ns.values())) == (0, 5, 0)
+    assert (account.wall_ns, account.warmup_ns, account.iterations) == (1, 7, 0)
 
 
 def test_an_account_taken_inside_a_phase_includes_its_time_so_far() -> None:
