@@ -36,7 +36,7 @@ def main() -> int:
         measured += PARTS[part](arguments.rounds)
         file.save(cores=cores, rounds=arguments.rounds, measurements=[_entry(one) for one in measured])
     console.print(_table(measured))
-    console.print(f"written: {file.path}", soft_wrap=True)
+    console.print(f"written: {file.path}", soft_wrap=True, highlight=False)
     return int(any(measurement.is_over for measurement in measured))
 
 

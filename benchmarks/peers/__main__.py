@@ -29,10 +29,15 @@ def main() -> int:
     for number in range(1, arguments.rounds + 1):
         for key in present:  # A B C, A B C: the weather of a shared machine falls on all alike
             repeats.append(run(key, CONTENDERS[key], arguments.steps, number, cores))
-            console.print(_line(repeats[-1], arguments.rounds), highlight=False, markup=False)
+            console.print(_line(repeats[-1], arguments.rounds), highlight=False, markup=False, soft_wrap=True)
             file.save(steps=arguments.steps, cores=cores, missing=missing, **_summary(repeats))
-    console.print(rates_table(repeats, missing, arguments.steps), ratios_table(repeats))
-    console.print(f"written: {file.path}", soft_wrap=True)
+    console.print(rates_table(repeats, missing, arguments.steps))
+    for key, reason in missing.items():
+        console.print(f"{CONTENDERS[key].name} is not installed: {reason}", soft_wrap=True, markup=False)
+    if any(ratios(repeats).values()):
+        console.print(ratios_table(repeats))
+    if repeats:
+        console.print(f"written: {file.path}", soft_wrap=True, highlight=False)
     return int(any(repeat.failure for repeat in repeats if repeat.contender in ("ours", "overlap")))
 
 

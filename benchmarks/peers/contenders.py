@@ -98,7 +98,7 @@ class Peer:
             return None
         log = home / "install.log"
         errors = [line for line in log.read_text().splitlines() if "ERROR" in line] if log.is_file() else []
-        return f"not installed: {errors[-1]}" if errors else "not installed: run `make bench-peers`"
+        return errors[-1] if errors else "run `make bench-peers` to install it"
 
     def command(self, job: Job) -> list[str]:
         python, script = PEERS / self.home / "bin" / "python", Path(__file__).with_name("peer_sac.py")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
@@ -35,10 +35,10 @@ def ratios(repeats: Sequence[Repeat]) -> dict[str, dict[int, float]]:
     return table
 
 
-def rates_table(repeats: Sequence[Repeat], missing: Mapping[str, str], steps: int) -> Table:
-    """Median and range per contender; who is missing or failed says why."""
+def rates_table(repeats: Sequence[Repeat], missing: Iterable[str], steps: int) -> Table:
+    """Median and range per contender; whoever is missing or failed has a row too."""
     table = Table(title=f"SAC, HalfCheetah-v5, {steps:,} env steps, one update each: env steps per second")
-    for heading in ("", "median", "min", "max", "repeats", "others' CPU"):
+    for heading in ("", "median", "min", "max", "repeats", "CPU s", "others' CPU"):
         table.add_column(heading, justify="right" if heading else "left")
     for key in dict.fromkeys(repeat.contender for repeat in repeats):
         own = [repeat for repeat in repeats if repeat.contender == key]
@@ -46,9 +46,13 @@ def rates_table(repeats: Sequence[Repeat], missing: Mapping[str, str], steps: in
         others = max(repeat.others_share for repeat in own)
         noise = f"[red]{others:.0%}[/red]" if others > NOISY else f"{others:.0%}"
         numbers = [f"{value:.1f}" for value in Spread.of(values)] if values else ["failed", "", ""]
-        table.add_row(CONTENDERS[key].name, *numbers, f"{len(values)}/{len(own)}", noise)
-    for key, reason in missing.items():
-        table.add_row(CONTENDERS[key].name, reason)
+        # Of the whole repeat, start-up included: hardly different on a busy machine.
+        cpu = f"{Spread.of([repeat.cpu_s for repeat in own]).median:.0f}"
+        table.add_row(CONTENDERS[key].name, *numbers, f"{len(values)}/{len(own)}", cpu, noise)
+    for key in missing:
+        table.add_row(CONTENDERS[key].name, "not installed")
+    if any(repeat.others_share > NOISY for repeat in repeats):
+        table.caption = f"Others took more than {NOISY:.0%} of the cores: repeat this on a quiet machine."
     return table
 
 
