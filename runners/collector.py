@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,9 @@ def main(context: ChildContext) -> None:
     job = wiring.Assignment.of(context)
     ledger = make_ledger(CollectorPhase, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns())
     torch.set_num_threads(wiring.thread_budget(job.cfg)["collector"])
+    # Woken by the learner's grant, this process must not take the learner's core before the learner lets go of it:
+    # its step would be charged to the learner's sync_coordination.
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     env = make_vector(job.cfg.env)
     progress = Progress(obs=env.reset(env_seed(job.cfg.seed, "collector", context.index)))
     tracker = EpisodeTracker(env.num_envs)

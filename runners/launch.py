@@ -84,6 +84,7 @@ def _supervise(
     try:
         with supervisor:
             _spawn(supervisor, cfg, wiring.Assignment.for_run(cfg, spec, run), shared)
+            logger.status("starting")
             supervisor.run(monitor.on_message, monitor.on_tick, cfg.env.step_timeout_s)
     except BaseException as error:
         _conclude(run.path, monitor, logger, ("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}"))

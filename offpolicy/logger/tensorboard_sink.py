@@ -146,7 +146,7 @@ def _layout_summary() -> summary_pb2.Summary:
             _category("Learner phases", {"ms per iteration": _starting(exclusive, "timing/learner_")}),
             _category("Collector phases", {"ms per vector step": _starting(exclusive, "timing/collector_")}),
             _category("Rates", {"env steps per second": speeds, "updates per env step": ["perf/utd"]}),
-            _category("Learning curves", {group: _starting(curves, f"{group}/") for group in CURVE_GROUPS}),
+            _category("Learning curves", {title: _matching(curves, words) for title, words in CURVES.items()}),
         ]
     )
     value = summary_pb2.Summary.Value(
@@ -157,11 +157,23 @@ def _layout_summary() -> summary_pb2.Summary:
     return summary_pb2.Summary(value=[value])
 
 
-CURVE_GROUPS = ("rollout", "eval", "train")
+# Chart title -> words of the keys it shows: quantities of one scale side by side.
+CURVES = {
+    "return": ("rew", "reward"),
+    "episode length": ("len", "length"),
+    "success": ("success",),
+    "losses": ("loss",),
+    "temperature and entropy": ("coef", "entropy"),
+    "Q values": ("q_mean",),
+}
 
 
 def _starting(keys: list[str], prefix: str) -> list[str]:
     return [key for key in keys if key.startswith(prefix)]
+
+
+def _matching(keys: list[str], words: tuple[str, ...]) -> list[str]:
+    return [key for key in keys if any(word in key for word in words)]
 
 
 def _category(title: str, charts: Mapping[str, list[str]]) -> layout_pb2.Category:

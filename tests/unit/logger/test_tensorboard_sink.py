@@ -12,6 +12,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
+from offpolicy.logger.table import METRICS, MetricClass
 from offpolicy.logger.tensorboard_sink import TensorBoardSink, flatten
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256]}, "seed": 3, "timing": {"enabled": True}}
@@ -89,6 +90,8 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
     assert len(layout.category[0].chart[0].multiline.tag) == 13
     assert len(layout.category[1].chart[0].multiline.tag) == 6
     assert "^timing/learner_train_ms$" in layout.category[0].chart[0].multiline.tag
+    shown = {tag.strip("^$").replace("\\", "") for chart in layout.category[3].chart for tag in chart.multiline.tag}
+    assert shown == {metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE}
     assert all(chart.multiline.tag for category in layout.category for chart in category.chart)
 
 
