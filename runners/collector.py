@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from offpolicy.collect.snapshot import CollectorSnapshot
 from offpolicy.collect.writers import BadRowError, ReplayWriter
 from offpolicy.data.ring import Ring
 from offpolicy.envs.vector import make_vector
-from offpolicy.errors import NumericsError
+from offpolicy.errors import NumericsError, SaveError
 from offpolicy.ipc.child import ChildContext
 from offpolicy.ipc.control import ControlPage, Word
 from offpolicy.ipc.gate import CollectorGate
@@ -38,7 +40,8 @@ def main(context: ChildContext) -> None:
     torch.set_num_threads(wiring.thread_budget(job.cfg)["collector"])
     # Woken by the learner's grant, this process must not take the learner's core before the learner lets go of it:
     # its step would be charged to the learner's sync_coordination.
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError):  # a sandbox may refuse it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     env = make_vector(job.cfg.env)
     progress = Progress(obs=env.reset(env_seed(job.cfg.seed, "collector", context.index)))
     tracker = EpisodeTracker(env.num_envs)
@@ -60,7 +63,7 @@ def main(context: ChildContext) -> None:
         desk=ReportDesk(control, reports, Ring(context.block("episodes"), EPISODE_COLUMNS, np.float64), tracker),
         progress=progress,
         ledger=ledger,
-        take_snapshot=lambda: snapshot.save(Path(job.run_dir) / wiring.SNAPSHOT_DIR, progress),
+        take_snapshot=lambda: _take_snapshot(context, snapshot, Path(job.run_dir) / wiring.SNAPSHOT_DIR, progress),
     )
     try:
         collect(parts)
@@ -99,6 +102,15 @@ def _resume(context: ChildContext, checkpoint: Checkpoint, snapshot: CollectorSn
     why_not = snapshot.restore(checkpoint, progress)
     if why_not is not None:
         context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew")
+
+
+def _take_snapshot(context: ChildContext, snapshot: CollectorSnapshot, directory: Path, progress: Progress) -> None:
+    """Save, or say why not and leave nothing: the learner, finding nothing, gives up this checkpoint, not the run."""
+    try:
+        snapshot.save(directory, progress)
+    except SaveError as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        context.send("warning", text=str(error))
 
 
 def _dumped(job: wiring.Assignment, parts: CollectorParts, error: BadRowError) -> NumericsError:

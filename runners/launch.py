@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from offpolicy.config import RunConfig
-from offpolicy.errors import EXIT_OK
+from offpolicy.errors import EXIT_OK, SaveError
 from offpolicy.ipc.supervisor import Failure, Host, Supervisor
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
@@ -21,7 +21,10 @@ from offpolicy.types import SpaceSpec
 
 from . import wiring
 from .monitor import Monitor
-from .preflight import check_fits, preflight, write_config
+from .preflight import check_fits, check_same, preflight, read_config, write_config
+
+STOP_TIMEOUT_S = 30.0
+SAVE_BYTES_PER_S = 50e6  # a slow disk: a large replay gets the time that saving it takes
 
 
 def launch(cfg: RunConfig) -> int:
@@ -30,10 +33,11 @@ def launch(cfg: RunConfig) -> int:
     spec = preflight(cfg)
     with RunDir.claim(_run_dir(cfg), cfg.resume) as run:
         if run.checkpoint is not None:
+            check_same(cfg, read_config(run.path))
             check_fits(cfg, spec, run.checkpoint)
         write_config(run.path, cfg, spec)
         with _opened(run.path / "train.log") as log_fd, contextlib.closing(_open_logger(cfg, run)) as logger:
-            code, failure = _supervise(cfg, spec, run, logger, Host(_run_id(), log_fd, watch.elapsed_s))
+            code, failure = _supervise(cfg, spec, run, logger, _host(cfg, spec, log_fd, watch))
     _last_words(failure)
     return code
 
@@ -44,9 +48,11 @@ def _run_dir(cfg: RunConfig) -> Path:
     return default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
 
 
-def _run_id() -> str:
-    """What marks every process of the run in its environment; a caller may have chosen it."""
-    return os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
+def _host(cfg: RunConfig, spec: SpaceSpec, log_fd: int, watch: Stopwatch) -> Host:
+    """The run's id marks every process of it in its environment; a caller may have chosen it."""
+    run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
+    stop_timeout_s = STOP_TIMEOUT_S + wiring.replay_nbytes(cfg, spec) / SAVE_BYTES_PER_S
+    return Host(run_id, log_fd, stop_timeout_s, watch.elapsed_s)
 
 
 @contextlib.contextmanager
@@ -90,7 +96,11 @@ def _supervise(
         _conclude(run.path, monitor, logger, ("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}"))
         raise
     outcome = _outcome(supervisor, monitor)
-    _conclude(run.path, monitor, logger, outcome)
+    try:
+        _conclude(run.path, monitor, logger, outcome)
+    except OSError as error:
+        logger.message(f"summary.json not written: {error}")
+        return outcome[1] or SaveError.exit_code, supervisor.failure
     return outcome[1], supervisor.failure
 
 
@@ -157,7 +167,8 @@ def _last_words(failure: Failure | None) -> None:
     if failure is None:
         return
     cause = failure.cause.splitlines()[0]  # the traceback ends with all of it
-    head = f"offpolicy: {failure.role} {failure.index} (pid {failure.pid}) failed: {cause}"
+    who = f"{failure.role} {failure.index} (pid {failure.pid})"
+    head = f"offpolicy: {who} failed at env step {failure.env_steps:,}: {cause}"
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.write(f"{failure.traceback}{head}\n")
         sys.stderr.flush()

@@ -155,5 +155,6 @@ class Monitor:
             self._logged_eval = self.last_eval
             self._num_logged += 1
         elif updates == 0:
-            first = wiring.first_learning_step(self._cfg)
-            self._logger.status(f"collecting random steps {env_steps}/{first}" if env_steps else "starting")
+            first = self._pace.start
+            is_early = 0 < env_steps < first
+            self._logger.status(f"collecting steps before learning {env_steps}/{first}" if is_early else "starting")

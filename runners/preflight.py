@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -39,6 +41,36 @@ def _check_cuda(device: str) -> None:
     count = int(answer.stdout or 0)
     if int(device.partition(":")[2] or 0) >= count:
         raise ConfigError(f"device: got {device}, allowed auto, cpu or one of the {count} CUDA devices of this machine")
+
+
+# What may change when a run goes on; anything else would make it another experiment.
+RESUMABLE = ("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s")
+
+
+def check_same(cfg: RunConfig, saved: RunConfig) -> None:
+    """Refuse to go on with a run under another configuration, naming every difference. Raises `ConfigError`."""
+    before, now = flat(saved.to_mapping()), flat(cfg.to_mapping())
+    free = (*RESUMABLE, "run_dir", "resume")
+    differences = [
+        f"{key}: the run has {before.get(key)!r}, this command {now.get(key)!r}; cannot change when a run goes on"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and not is_within(key, free)
+    ]
+    if differences:
+        raise ConfigError(differences)
+
+
+def is_within(key: str, sections: tuple[str, ...]) -> bool:
+    """Whether a dotted key is one of the sections or inside one."""
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nested mapping by dotted key."""
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return values
 
 
 def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:

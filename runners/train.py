@@ -10,10 +10,7 @@ from offpolicy.config import RunConfig, merge
 from offpolicy.errors import ConfigError
 
 from .launch import launch
-from .preflight import read_config
-
-# What may change when a run goes on; anything else would make it another experiment.
-RESUMABLE = ("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s")
+from .preflight import RESUMABLE, flat, is_within, read_config
 
 
 def train(cfg: RunConfig) -> int:
@@ -23,16 +20,9 @@ def train(cfg: RunConfig) -> int:
 
 def resume(run: Path, overrides: Mapping[str, Any]) -> int:
     """Go on with the run in directory `run`; `overrides` may change what `RESUMABLE` lists."""
-    refused = [key for key in _flat_keys(overrides) if not key.startswith(RESUMABLE)]
+    refused = [key for key in flat(overrides) if not is_within(key, RESUMABLE)]
     if refused:
         allowed = ", ".join(RESUMABLE)
         raise ConfigError([f"{key}: cannot change when a run is resumed; allowed {allowed}" for key in refused])
     saved = read_config(run).to_mapping()
     return launch(RunConfig.from_mapping(merge(saved, {**overrides, "run_dir": str(run), "resume": "must"})))
-
-
-def _flat_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
-    keys: list[str] = []
-    for name, value in tree.items():
-        keys += _flat_keys(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
-    return keys

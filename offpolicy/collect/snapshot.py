@@ -20,6 +20,7 @@ from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.writers import ReplayWriter
 from offpolicy.envs.state import EnvState, restore_state, save_state, why_not_exact
 from offpolicy.envs.vector import VectorAdapter
+from offpolicy.errors import SaveError
 from offpolicy.seeding import generator_state, set_generator_state
 
 NAME = "collector-0"
@@ -34,7 +35,7 @@ class CollectorSnapshot:
         self._env, self._policy, self._writer, self._tracker = env, policy, writer, tracker
 
     def save(self, directory: Path, progress: Progress) -> None:
-        """Write `NAME.json` and `NAME.safetensors`."""
+        """Write `NAME.json` and `NAME.safetensors`. Raises `SaveError`."""
         state = save_state(self._env)
         rows, sums = self._writer.open_windows()
         arrays = {
@@ -56,7 +57,10 @@ class CollectorSnapshot:
             "why_not_exact": why_not_exact(self._env),
         }
         shutil.rmtree(directory, ignore_errors=True)  # of a save that came to nothing
-        directory.mkdir()
+        try:
+            directory.mkdir()
+        except OSError as error:
+            raise SaveError(f"{directory}: {error.strerror}") from error
         write_tensors(directory, NAME, {name: np.ascontiguousarray(a) for name, a in (arrays | env_arrays).items()})
         write_json(directory, NAME, numbers)
 

@@ -62,6 +62,7 @@ class ReplaySource:
         self._spec, self._ring, self.sampler, self._gate = spec, ring, sampler, gate
         self.updates = updates  # including those of the batch handed out last
         self.fresh_from = 0  # the first row whose observation the normaliser has not seen
+        self._fresh: Float32 | None = None
         is_pinned = spec.device.type == "cuda"
         shape = (spec.pace.max_updates, spec.batch_size, spec.layout.width)
         self._staging = torch.empty(shape, dtype=torch.float32, pin_memory=is_pinned)
@@ -88,21 +89,21 @@ class ReplaySource:
         rows: Float32 = self._staging[:num_updates].numpy()
         self.sampler.fill(rows.reshape(-1, self._spec.layout.width))
         self.updates += num_updates
+        if self._spec.normalize_obs:
+            self._gather_fresh()
         return rows
 
     def to_device(self, rows: Float32) -> Batches:
         """The batches on the learner's device, and the observations the normaliser has not seen yet."""
         block = torch.from_numpy(rows).to(self._spec.device)
         updates = tuple(self._spec.layout.split(batch) for batch in block)
-        return Batches(updates, self._fresh_obs())
+        fresh_obs = None if self._fresh is None else torch.from_numpy(self._fresh).to(self._spec.device)
+        return Batches(updates, fresh_obs)
 
-    def _fresh_obs(self) -> torch.Tensor | None:
-        if not self._spec.normalize_obs:
-            return None
+    def _gather_fresh(self) -> None:
         stop = self._ring.committed
-        rows = self._ring.read_range(self.fresh_from, stop)
+        self._fresh = self._spec.layout.obs_of(self._ring.read_range(self.fresh_from, stop))
         self.fresh_from = stop
-        return torch.from_numpy(self._spec.layout.obs_of(rows)).to(self._spec.device)
 
     def release(self) -> None:
         """Grant the collector what the next iteration needs, and the lead of the mode."""

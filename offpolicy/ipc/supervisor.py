@@ -24,7 +24,6 @@ from offpolicy.ipc.control import ControlPage, Stop, Word
 from offpolicy.ipc.shared import Doorbell
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOP_TIMEOUT_S = 30.0  # for the iteration, the final checkpoint and the children's exit
 START_TIMEOUT_S = 120.0  # imports and construction of a child
 LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included
 KILL_TIMEOUT_S = 5.0
@@ -38,6 +37,7 @@ class Failure:
     role: str
     index: int
     pid: int
+    env_steps: int  # transitions collected when it was noticed
     exit_code: int
     cause: str
     traceback: str = ""
@@ -67,6 +67,7 @@ class Host:
 
     run_id: str  # in the environment of every process of the run, grandchildren included
     log_fd: int  # where the children's stdout and stderr go
+    stop_timeout_s: float  # for the iteration, the final checkpoint and the children's exit
     elapsed_s: Callable[[], float]  # a clock that never steps back
 
 
@@ -149,12 +150,12 @@ class Supervisor:
                 self._fail_hung_stop()
                 self._kill_all()
 
-    def stop(self, level: Stop, timeout_s: float = STOP_TIMEOUT_S) -> None:
+    def stop(self, level: Stop) -> None:
         """Ask everybody to finish, and set the deadline after which they are killed."""
         if self._control.get(Word.STOP) < level:
             self._control.set(Word.STOP, level)
         if self._deadline_s is None:
-            self._deadline_s = self._host.elapsed_s() + timeout_s
+            self._deadline_s = self._host.elapsed_s() + self._host.stop_timeout_s
         self._ring()
 
     def _hear(self, child: Child, on_message: Handler) -> None:
@@ -196,6 +197,7 @@ class Supervisor:
             role=child.role,
             index=child.index,
             pid=child.process.pid,
+            env_steps=self._control.get(Word.ENV_STEPS),
             exit_code=int(child.error.get("code", 1)),
             cause=f"{name}: {cause}" if name else cause,
             traceback=child.error.get("traceback", ""),
@@ -227,15 +229,18 @@ class Supervisor:
         child.process.send_signal(signal.SIGUSR2)  # its stacks go to train.log
         self._watch_briefly()
         cause = f"no progress for {limit_s:g} s (env.step_timeout_s); the stacks of its threads are in train.log"
-        code = HangError.exit_code
-        self.failure = Failure(child.role, child.index, child.process.pid, code, cause)
+        self.failure = self._hang(child, cause)
         child.process.kill()
 
     def _fail_hung_stop(self) -> None:
         if self.failure is None and self._control.get(Word.STOP) == Stop.FINISH:
             child = self._children[0]
-            cause = f"did not finish within {STOP_TIMEOUT_S:g} s of the stop request"
-            self.failure = Failure(child.role, child.index, child.process.pid, HangError.exit_code, cause)
+            cause = f"did not finish within {self._host.stop_timeout_s:g} s of the stop request"
+            self.failure = self._hang(child, cause)
+
+    def _hang(self, child: Child, cause: str) -> Failure:
+        env_steps = self._control.get(Word.ENV_STEPS)
+        return Failure(child.role, child.index, child.process.pid, env_steps, HangError.exit_code, cause)
 
     def _watch_briefly(self) -> None:
         """Give a signalled child a moment to write its stacks."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ def test_an_environment_that_fails_ends_the_run_with_its_story(
     assert got == code, err
     assert [word for word in words if word not in err] == []
     assert err.strip().splitlines()[-1].startswith("offpolicy: collector 0 (pid ")
+    assert "failed at env step" in err
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == ("failed", code)
     assert summary["timing"]["learner"]["wall_s"] > 0
@@ -117,13 +120,47 @@ def test_a_finished_run_is_never_overwritten(start_run: Any) -> None:
     assert (run.directory / "metrics.jsonl").read_text() == before
 
 
-def test_resuming_with_another_shape_is_refused_with_the_difference(start_run: Any) -> None:
+def test_going_on_under_another_configuration_is_refused_with_every_difference(start_run: Any, tmp_path: Path) -> None:
     assert start_run().finish()[0] == 0
-    code, _, err = start_run("algo.hidden_dims=[32,32]", "algo.n_step=2").finish()
+    before = (tmp_path / "run" / "config.yaml").read_text()
+    code, _, err = start_run("algo.hidden_dims=[32,32]", "algo.utd=2", "log.every_s=1", "seed=7").finish()
     assert code == 2
-    assert "algo.hidden_dims" in err
+    lines = [line.split(":")[0].strip() for line in err.splitlines() if "cannot change" in line]
+    assert lines == ["algo.hidden_dims", "algo.utd", "seed"]
     assert "[16, 16]" in err
-    assert "algo.n_step" in err
+    assert (tmp_path / "run" / "config.yaml").read_text() == before
+
+
+def test_a_checkpoint_of_another_environment_size_is_refused(start_run: Any, tmp_path: Path) -> None:
+    assert start_run("run_dir=first").finish()[0] == 0
+    other = ("env.id=Pendulum-v1", "total_timesteps=300")
+    assert start_run("run_dir=second", *other).finish()[0] == 0
+    shutil.rmtree(tmp_path / "second" / "checkpoints")
+    shutil.copytree(tmp_path / "first" / "checkpoints", tmp_path / "second" / "checkpoints")
+    code, _, err = start_run(command=("resume", "second")).finish()
+    assert code == 2
+    assert "env observation size" in err
+
+
+def test_a_disk_without_a_free_block_still_ends_with_its_story(start_run: Any, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    assert os.system(f"mount -t tmpfs -o size=2m tmpfs {disk}") == 0
+    try:
+        run = start_run("run_dir=disk/run", "total_timesteps=1500", "checkpoint.every=300")
+        run.wait_for_updates()
+        with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
+            while filler.write(b"x" * 4096):
+                pass
+        code, out, err = run.finish()
+        assert code == 74, err
+        assert "summary.json not written" in out
+        assert "checkpoint at" in out, "a periodic save that fails must be reported and survived"
+        assert err.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
+    finally:
+        os.system(f"umount {disk}")
 
 
 def test_a_full_disk_does_not_stop_training_and_a_lost_final_save_exits_74(start_run: Any, tmp_path: Path) -> None:
