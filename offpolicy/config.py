@@ -40,7 +40,7 @@ class AlgoConfig:
     tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0)
     batch_size: int = option(256, "rows per gradient update", ge=1)
     learning_starts: int = option(1000, "env steps of uniform random actions before the first update", ge=1)
-    utd: float = option(1.0, "gradient updates per environment transition", gt=0.0, le=64.0)
+    utd: float = option(1.0, "gradient updates per environment transition", ge=0.001, le=64.0)
     actor_lr: float = option(3e-4, "Adam step size of the actor", gt=0.0)
     critic_lr: float = option(3e-4, "Adam step size of the critics", gt=0.0)
     hidden_dims: tuple[int, ...] = option((256, 256), "units of the hidden layers of actor and critics", ge=1)

@@ -50,7 +50,12 @@ def main(context: ChildContext) -> None:
     snapshot = CollectorSnapshot(env, policy, writer, tracker)
     if job.checkpoint is not None:
         checkpoint = CheckpointStore(Path(job.run_dir) / "checkpoints").at(job.checkpoint)
-        _resume(context, checkpoint, snapshot, progress)
+        why_not = _resume(context, checkpoint, snapshot, progress)
+        if why_not is not None:
+            # New episodes, not those of the start of the run again.
+            progress.obs = env.reset(env_seed(job.cfg.seed, "collector", context.index, progress.env_steps))
+            policy.reseed(job.cfg.seed, progress.env_steps)
+            context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew")
     control = ControlPage(context.block("control"))
     control.set(Word.ENV_STEPS, progress.env_steps)
     context.send("hello", **{name: getattr(progress, name) for name in wiring.COLLECTOR_COUNTERS})
@@ -91,17 +96,17 @@ def _writer(context: ChildContext, job: wiring.Assignment) -> ReplayWriter:
     return ReplayWriter(ring, layout, gamma=algo.gamma, n_step=algo.n_step, num_envs=job.cfg.env.num_envs)
 
 
-def _resume(context: ChildContext, checkpoint: Checkpoint, snapshot: CollectorSnapshot, progress: Progress) -> None:
-    """Continue from the checkpoint: replay rows first, then the environments and streams."""
+def _resume(
+    context: ChildContext, checkpoint: Checkpoint, snapshot: CollectorSnapshot, progress: Progress
+) -> str | None:
+    """Continue from the checkpoint: replay rows first, then environments and streams. Returns why it is not exact."""
     state = checkpoint.json("state")
     progress.env_steps = state["env_steps"]
     if checkpoint.has("replay"):
         width = wiring.row_layout(wiring.Assignment.of(context).spec).width
         ring = Ring(context.block("replay"), width, np.float32)
         ring.restore(state["replay_first"], checkpoint.rows("replay", width))
-    why_not = snapshot.restore(checkpoint, progress)
-    if why_not is not None:
-        context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew")
+    return snapshot.restore(checkpoint, progress)
 
 
 def _take_snapshot(context: ChildContext, snapshot: CollectorSnapshot, directory: Path, progress: Progress) -> None:

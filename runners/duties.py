@@ -66,8 +66,17 @@ class Evaluator:
         if cfg.eval.episodes == 0:
             return
         load_flat(self._policy, self._session.publisher.flat)
-        self.last = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, env_steps=env_steps)
-        self._session.context.send("eval", **self.last._asdict())
+        result = evaluate(
+            self._policy,
+            cfg.env,
+            episodes=cfg.eval.episodes,
+            seed=cfg.seed,
+            env_steps=env_steps,
+            should_stop=self._session.is_stopping,
+        )
+        if result is not None:
+            self.last = result
+            self._session.context.send("eval", **result._asdict())
 
 
 class Checkpointer:
@@ -98,6 +107,8 @@ class Checkpointer:
         """One checkpoint of learner, collector and replay as of one instant. Raises `SaveError`, `NumericsError`."""
         self._session.check_finite()
         has_collector = self._session.gate.request_snapshot()
+        if not has_collector and self._session.env_steps <= self.last_step:
+            return  # the collector never started: there is nothing newer than the checkpoint it would have gone on from
         try:
             with self._store.begin(self._session.env_steps) as draft:
                 if has_collector:
@@ -159,15 +170,16 @@ class Reporter:
         if wanted != self._answered:
             self._answered = wanted
             self._session.check_finite()
-            self._publish()
+            self.publish()
 
     def run_last(self, *, is_complete: bool) -> None:
         """The last report closes the account."""
         self._session.control.set(Word.UPDATES, self._session.learner.num_updates)
         self._session.context.send("done", is_complete=is_complete, env_steps=self._session.env_steps)
-        self._publish()
+        self.publish()
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Publish the cumulative report."""
         session = self._session
         self._reports.publish(
             LearnerTotals(

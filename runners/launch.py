@@ -11,7 +11,7 @@ from pathlib import Path
 
 from offpolicy.config import RunConfig
 from offpolicy.errors import EXIT_OK, SaveError
-from offpolicy.ipc.supervisor import Failure, Host, Supervisor
+from offpolicy.ipc.supervisor import Failure, Host, Supervisor, signals_held
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
@@ -31,13 +31,15 @@ def launch(cfg: RunConfig) -> int:
     """Train from the start, or go on where the run directory says; returns the exit code."""
     watch = Stopwatch()
     spec = preflight(cfg)
-    with RunDir.claim(_run_dir(cfg), cfg.resume) as run:
+    shared = wiring.SharedMemory(cfg, spec)
+    with RunDir.claim(_run_dir(cfg), cfg.resume) as run, signals_held():
         if run.checkpoint is not None:
             check_same(cfg, read_config(run.path))
             check_fits(cfg, spec, run.checkpoint)
         write_config(run.path, cfg, spec)
         with _opened(run.path / "train.log") as log_fd, contextlib.closing(_open_logger(cfg, run)) as logger:
-            code, failure = _supervise(cfg, spec, run, logger, _host(cfg, spec, log_fd, watch))
+            job, host = wiring.Assignment.for_run(cfg, spec, run), _host(cfg, spec, log_fd, watch)
+            code, failure = _supervise(job, run, logger, shared, host)
     _last_words(failure)
     return code
 
@@ -80,35 +82,32 @@ def _open_logger(cfg: RunConfig, run: RunDir) -> OffPolicyLogger:
 
 
 def _supervise(
-    cfg: RunConfig, spec: SpaceSpec, run: RunDir, logger: OffPolicyLogger, host: Host
+    job: wiring.Assignment, run: RunDir, logger: OffPolicyLogger, shared: wiring.SharedMemory, host: Host
 ) -> tuple[int, Failure | None]:
-    """Run the processes, and write down how it ended, whatever happens."""
-    shared = wiring.SharedMemory(cfg, spec)
-    _announce(logger, cfg, spec, run)
-    monitor = Monitor(cfg, shared, logger, host.elapsed_s)
-    supervisor = Supervisor(shared.control, tuple(shared.bells.values()), host)
-    try:
-        with supervisor:
-            _spawn(supervisor, cfg, wiring.Assignment.for_run(cfg, spec, run), shared)
+    """Run the processes and write down how it ended; signals are heard until that is done."""
+    _announce(logger, job.cfg, job.spec, run)
+    monitor = Monitor(job.cfg, shared, logger, host.elapsed_s)
+    with Supervisor(shared.control, tuple(shared.bells.values()), host) as supervisor:
+        try:
+            _spawn(supervisor, job, shared)
             logger.status("starting")
-            supervisor.run(monitor.on_message, monitor.on_tick, cfg.env.step_timeout_s)
-    except BaseException as error:
-        _conclude(run.path, monitor, logger, ("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}"))
-        raise
-    outcome = _outcome(supervisor, monitor)
-    try:
-        _conclude(run.path, monitor, logger, outcome)
-    except OSError as error:
-        logger.message(f"summary.json not written: {error}")
-        return outcome[1] or SaveError.exit_code, supervisor.failure
-    return outcome[1], supervisor.failure
+            supervisor.run(monitor.on_message, monitor.on_tick, job.cfg.env.step_timeout_s)
+            outcome = _outcome(supervisor, monitor)
+            monitor.log_rest()
+        except BaseException as error:
+            outcome = "failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}"
+            raise
+        finally:
+            is_written = _conclude(run.path, monitor, logger, outcome)
+    code = outcome[1] if is_written else outcome[1] or SaveError.exit_code
+    return code, supervisor.failure
 
 
-def _spawn(supervisor: Supervisor, cfg: RunConfig, job: wiring.Assignment, shared: wiring.SharedMemory) -> None:
+def _spawn(supervisor: Supervisor, job: wiring.Assignment, shared: wiring.SharedMemory) -> None:
     package = __package__ or "runners"
     payload = job.to_json()
     # A runner is a module of this package with a `learner_main`.
-    supervisor.spawn("learner", 0, f"{package}.{cfg.runner.name}:learner_main", payload, shared.fds)
+    supervisor.spawn("learner", 0, f"{package}.{job.cfg.runner.name}:learner_main", payload, shared.fds)
     supervisor.spawn("collector", 0, f"{package}.collector:main", payload, shared.fds)
 
 
@@ -134,20 +133,19 @@ Outcome = tuple[str, int, str]  # status, exit code, reason
 
 def _outcome(supervisor: Supervisor, monitor: Monitor) -> Outcome:
     failure = supervisor.failure
+    if monitor.is_complete and failure is None:
+        return "completed", EXIT_OK, f"{monitor.snapshot().env_steps:,} env steps done"
     if supervisor.signal_code and (failure is None or failure.exit_code == 1):
         saved = f"checkpoint saved at env step {monitor.saved_steps[-1]:,}" if monitor.saved_steps else "nothing saved"
         return "interrupted", supervisor.signal_code, f"stopped by a signal; {saved}"
     if failure is not None:
         return "failed", failure.exit_code, f"{failure.role} {failure.index}: {failure.cause}"
-    if not monitor.is_complete:
-        return "failed", 1, "the learner left before the budget was spent"
-    return "completed", EXIT_OK, f"{monitor.snapshot().env_steps:,} env steps done"
+    return "failed", 1, "the learner left before the budget was spent"
 
 
-def _conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome) -> None:
-    """Write the last record and `summary.json`."""
+def _conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome) -> bool:
+    """Write and show the summary; False when the disk does not take it."""
     status, code, reason = outcome
-    monitor.log_rest()
     summary = build_summary(
         monitor.snapshot(),
         status=status,
@@ -158,8 +156,14 @@ def _conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Ou
         baseline=logger.baseline,
         gpu=monitor.gpu,
     )
-    write_summary(path / "summary.json", summary)
-    logger.finish(summary)
+    try:
+        write_summary(path / "summary.json", summary)
+    except OSError as error:
+        logger.message(f"summary.json not written: {error}")
+        return False
+    finally:
+        logger.finish(summary)
+    return True
 
 
 def _last_words(failure: Failure | None) -> None:

@@ -16,11 +16,12 @@ from offpolicy.checkpoint import Checkpoint, CheckpointStore
 from offpolicy.data.pace import Anchor
 from offpolicy.data.ring import Ring
 from offpolicy.data.sources import ReplaySource, UniformSampler
-from offpolicy.errors import ConfigError, NumericsError
+from offpolicy.errors import ConfigError, EnvFailure, NumericsError
 from offpolicy.ipc.child import ChildContext
 from offpolicy.ipc.control import ControlPage, Word
 from offpolicy.ipc.gate import LearnerGate
 from offpolicy.ipc.mailbox import Mailbox
+from offpolicy.loop import Parts, train
 from offpolicy.nets.policy import flat_size
 from offpolicy.seeding import generator, generator_state, set_generator_state, torch_seed
 from offpolicy.timing.clock import process_birth_ns
@@ -35,7 +36,10 @@ def pick_device(name: str) -> torch.device:
     """The device of a configuration value; refuses what is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: got {name!r}, allowed auto, cpu, cuda or cuda:<index>") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device: got {name}, allowed auto, cpu or one of {torch.cuda.device_count()} CUDA devices")
     return device
@@ -75,6 +79,21 @@ class Session:
     def env_steps(self) -> int:
         """Transitions collected so far."""
         return self.gate.env_steps
+
+    def is_stopping(self) -> bool:
+        """Whether the supervisor asked to stop; asking shows that this process makes progress."""
+        self.control.bump(Word.LEARNER_PROGRESS)
+        return self.control.is_stopping
+
+    def run(self, parts: Parts) -> None:
+        """Train. The environment's failure in an evaluation costs the run, not what it has learnt."""
+        try:
+            train(parts)
+        except EnvFailure:
+            self.checkpointer.run_last(is_complete=False)
+            raise
+        finally:
+            self.reporter.publish()
 
     def check_finite(self) -> None:
         """Raise `NumericsError` once a loss was NaN or Inf; the parameters are those from before it."""

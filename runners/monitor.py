@@ -19,6 +19,7 @@ from offpolicy.types import CollectorTotals, EvalResult, LearnerTotals, MetricTo
 
 from . import wiring
 
+NUM_CHILDREN = 2  # a learner and a collector
 LATE_S = 2.0  # a report not there by then is done without: its sender is in a long step
 
 
@@ -50,7 +51,7 @@ class Monitor:
                 self._hellos[child.role] = message
                 if child.role == "learner":
                     self._meet_learner(child, message)
-                if len(self._hellos) == 2:  # noqa: PLR2004  # learner and collector
+                if len(self._hellos) == NUM_CHILDREN:
                     self._logger.start_from(self._baseline())
             case "eval":
                 fields = {name: message[name] for name in EvalResult._fields}
@@ -117,7 +118,8 @@ class Monitor:
         """At the end: the episodes and the counters that no record holds yet."""
         self.drain_episodes()
         snapshot = self.snapshot()
-        if snapshot.learners and not self._has_logged(snapshot):
+        has_begun = len(self._hellos) == NUM_CHILDREN and bool(snapshot.learners)
+        if has_begun and not self._has_logged(snapshot):
             self._logger.log_interval(snapshot)
 
     def _has_logged(self, snapshot: Snapshot) -> bool:
@@ -132,6 +134,10 @@ class Monitor:
         """Log the episodes that ended since the last call."""
         ring = self._shared.episodes
         stop = ring.committed
+        if ring.oldest > self._episode:
+            self._logger.message(
+                f"warning: {ring.oldest - self._episode} episodes were too many at once to be recorded"
+            )
         if stop > self._episode:
             for episode in unpack_episodes(ring.read_range(self._episode, stop)):
                 self._logger.log_episode(episode)

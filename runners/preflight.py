@@ -15,7 +15,7 @@ import yaml
 from offpolicy.checkpoint import Checkpoint
 from offpolicy.config import RunConfig
 from offpolicy.envs.probe import check_id, probe
-from offpolicy.errors import ConfigError
+from offpolicy.errors import ConfigError, SaveError
 from offpolicy.logger.wandb_sink import require_login
 from offpolicy.types import SpaceSpec
 
@@ -88,8 +88,21 @@ def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
 
 def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
     """`config.yaml`, the resolved configuration, and `spaces.json`, what the environment said of itself."""
-    (path / "config.yaml").write_text(yaml.safe_dump(cfg.to_mapping(), sort_keys=False))
-    (path / "spaces.json").write_text(json.dumps(asdict(spec)))
+    _replace(path / "config.yaml", yaml.safe_dump(cfg.to_mapping(), sort_keys=False))
+    _replace(path / "spaces.json", json.dumps(asdict(spec)))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all: without it the run could not be resumed."""
+    if path.exists() and path.read_text() == text:
+        return
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise SaveError(f"{path}: {error.strerror}") from error
 
 
 def read_config(path: Path) -> RunConfig:

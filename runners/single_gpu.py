@@ -5,7 +5,7 @@ from __future__ import annotations
 from offpolicy.data.sources import ReplaySource, SourceSpec
 from offpolicy.ipc.child import ChildContext
 from offpolicy.ipc.world import SoloWorld
-from offpolicy.loop import Parts, train
+from offpolicy.loop import Parts
 from offpolicy.timing.device import DeviceFence
 
 from . import wiring
@@ -26,7 +26,7 @@ def learner_main(context: ChildContext) -> None:
     source = ReplaySource(spec, session.ring, session.sampler, session.gate, session.learner.num_updates)
     source.fresh_from = session.fresh_from
     session.source = source
-    train(
+    session.run(
         Parts(
             source=source,
             learner=session.learner,

@@ -80,7 +80,10 @@ class SharedMemory:
             "episodes": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
         }
         check_memory(sizes["replay"])
-        self.blocks = {name: SharedBlock.create(name, size) for name, size in sizes.items()}
+        try:
+            self.blocks = {name: SharedBlock.create(name, size) for name, size in sizes.items()}
+        except OSError as error:
+            raise ConfigError(f"replay.capacity: {sizes['replay'] / 2**30:.2f} GiB cannot be had: {error}") from error
         self.bells = {name: Doorbell.create() for name in SIGNALLING}
         self.control = ControlPage(self.blocks["control"].buffer)
         self.episodes = Ring(self.blocks["episodes"].buffer, EPISODE_COLUMNS, np.float64)

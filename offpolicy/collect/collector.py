@@ -85,21 +85,25 @@ class ReportDesk:
 
 def collect(parts: CollectorParts) -> None:
     """Step the environments until told to leave; every nanosecond lands in one phase or in `other`."""
-    phase = parts.ledger.phase
-    while True:
-        with phase(CollectorPhase.LEARNER_WAIT):
+    try:
+        while wait_turn(parts):
+            step(parts)
+            parts.ledger.close()
+            if parts.desk.is_wanted():
+                parts.desk.publish(parts.progress, parts.ledger)
+    finally:
+        parts.desk.publish(parts.progress, parts.ledger)
+
+
+def wait_turn(parts: CollectorParts) -> bool:
+    """Wait for leave to step, serving snapshots meanwhile; False when it is time to go."""
+    with parts.ledger.phase(CollectorPhase.LEARNER_WAIT):
+        while True:
             turn = parts.gate.wait_turn(parts.progress.env_steps)
-        if turn is Turn.STOP:
-            break
-        if turn is Turn.SNAPSHOT:
+            if turn is not Turn.SNAPSHOT:
+                return turn is Turn.STEP
             parts.take_snapshot()
             parts.gate.snapshot_taken()
-            continue
-        step(parts)
-        parts.ledger.close()
-        if parts.desk.is_wanted():
-            parts.desk.publish(parts.progress, parts.ledger)
-    parts.desk.publish(parts.progress, parts.ledger)
 
 
 def step(parts: CollectorParts) -> None:

@@ -19,14 +19,28 @@ MAX_EVAL_ENVS = 16
 Stepper = Callable[[Float32], StepOutcome]
 
 
-def evaluate(policy: Policy, env: EnvConfig, *, episodes: int, seed: int, env_steps: int) -> EvalResult:
-    """Mean and standard deviation of the raw returns of `episodes` complete episodes."""
-    returns, lengths = rollout_returns(policy, env, episodes=episodes, seed=seed)
+def never() -> bool:
+    """Do not stop."""
+    return False
+
+
+def evaluate(
+    policy: Policy, env: EnvConfig, *, episodes: int, seed: int, env_steps: int, should_stop: Callable[[], bool] = never
+) -> EvalResult | None:
+    """Mean and standard deviation of the raw returns of `episodes` complete episodes.
+
+    `should_stop` is asked at every vector step; once it says so, there is no result.
+    """
+    returns, lengths = rollout_returns(policy, env, episodes=episodes, seed=seed, should_stop=should_stop)
+    if len(returns) < episodes:
+        return None
     return EvalResult(env_steps, float(returns.mean()), float(returns.std()), float(lengths.mean()), episodes)
 
 
-def rollout_returns(policy: Policy, env: EnvConfig, *, episodes: int, seed: int) -> tuple[Float64, Float64]:
-    """Raw returns [episodes] and lengths [episodes].
+def rollout_returns(
+    policy: Policy, env: EnvConfig, *, episodes: int, seed: int, should_stop: Callable[[], bool] = never
+) -> tuple[Float64, Float64]:
+    """Raw returns [episodes] and lengths [episodes]; fewer when told to stop.
 
     Every environment has a fixed quota of episodes: taking the first to finish would favour short ones.
     """
@@ -34,19 +48,22 @@ def rollout_returns(policy: Policy, env: EnvConfig, *, episodes: int, seed: int)
     quota = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
     vector = make_vector(dataclasses.replace(env, vectorization="sync"), num_envs)
     try:
-        return _run_quotas(policy, vector.reset(env_seed(seed, "evaluation")), vector.step, quota)
+        return _run_quotas(policy, vector.reset(env_seed(seed, "evaluation")), vector.step, quota, should_stop)
     finally:
         vector.close()
 
 
-def _run_quotas(policy: Policy, obs: Float32, step: Stepper, quota: NDArray[np.int64]) -> tuple[Float64, Float64]:
+def _run_quotas(
+    policy: Policy, obs: Float32, step: Stepper, quota: NDArray[np.int64], should_stop: Callable[[], bool] = never
+) -> tuple[Float64, Float64]:
+    device = next(policy.parameters()).device
     finished = np.zeros(len(quota), dtype=np.int64)
     running_return, running_length = np.zeros(len(quota)), np.zeros(len(quota))
     returns: list[float] = []
     lengths: list[float] = []
-    while (finished < quota).any():
+    while (finished < quota).any() and not should_stop():
         with torch.inference_mode():
-            action = policy.act(torch.from_numpy(obs)).numpy()
+            action = policy.act(torch.from_numpy(obs).to(device)).cpu().numpy()
         outcome = step(action)
         obs = outcome.next_obs
         running_return += np.where(outcome.is_valid, outcome.reward, 0.0)

@@ -18,9 +18,14 @@ class CollectorPolicy:
         self._policy, self._mailbox = policy.eval(), mailbox
         self._action_dim, self._warmup_steps = action_dim, warmup_steps
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
-        self.uniform = generator(seed, "warmup_action")
-        self.noise = torch.Generator().manual_seed(torch_seed(seed, "exploration"))
+        self.noise = torch.Generator()
         self.version = 0
+        self.reseed(seed)
+
+    def reseed(self, seed: int, *path: int) -> None:
+        """Start the random streams of `seed` anew; `path` tells one start from another."""
+        self.uniform = generator(seed, "warmup_action", *path)
+        self.noise.manual_seed(torch_seed(seed, "exploration", *path))
 
     def is_random(self, env_steps: int) -> bool:
         """Whether actions are still uniform: `learning_starts` counts env steps."""

@@ -54,7 +54,7 @@ class CollectorSnapshot:
             "policy_lag_sum": progress.policy_lag_sum,
             "uniform": generator_state(self._policy.uniform),
             "env": state.meta if state else None,
-            "why_not_exact": why_not_exact(self._env),
+            "why_not_exact": why_not_exact(self._env) if state is None else None,
         }
         shutil.rmtree(directory, ignore_errors=True)  # of a save that came to nothing
         try:

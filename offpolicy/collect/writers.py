@@ -106,9 +106,9 @@ class ReplayWriter:
 
 
 class BadRowError(NumericsError):
-    """An environment produced NaN or Inf. `row` holds the fields of the transition, by name."""
+    """A transition holds NaN or Inf. `row` holds the fields of the transition, by name."""
 
     def __init__(self, env_index: int, row: dict[str, list[float]]) -> None:
         culprits = [name for name, values in row.items() if not np.isfinite(values).all()]
-        super().__init__(f"environment {env_index} produced NaN or Inf in {', '.join(culprits)}")
+        super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {env_index}")
         self.env_index, self.row = env_index, row

@@ -1,11 +1,12 @@
 """A look at an environment before anything starts: it exists, its spaces are supported, it resets and steps.
 
 `probe` does it in a short-lived process of its own, `python -P -m offpolicy.envs.probe`, so that a crash, a hang or a
-heavy import of the environment never touches the caller. Request (stdin) and answer (a private pipe) are JSON.
+heavy import of the environment never touches the caller. Request (stdin) and answer (a file) are JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,16 +14,18 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from offpolicy.config import EnvConfig
 from offpolicy.envs.door import FAILURE_KEY, Door, codec_of
 from offpolicy.envs.make import find_spec, make_env
-from offpolicy.envs.workers import OPEN_GRACE_S, tie_to_collector
+from offpolicy.envs.workers import OPEN_GRACE_S
 from offpolicy.errors import ConfigError, EnvFailure, HangError
+from offpolicy.orphans import die_with_parent
 from offpolicy.types import SpaceSpec
 
 _STDERR_LINES = 20  # of a dead probe, shown to the user
@@ -54,27 +57,27 @@ def probe(cfg: EnvConfig) -> SpaceSpec:
 
 def _ask(request: dict[str, Any], cfg: EnvConfig) -> Any:
     command = [sys.executable, "-P", "-X", "faulthandler", "-m", "offpolicy.envs.probe"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        env=_child_env(),
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as child:
-        try:
-            out, err = child.communicate(json.dumps(request), timeout=cfg.step_timeout_s + OPEN_GRACE_S)
-        except subprocess.TimeoutExpired as error:
-            waited_s = cfg.step_timeout_s + OPEN_GRACE_S
-            raise HangError(f"{cfg.id} was not created, reset and stepped once within {waited_s:g} s") from error
-        finally:
-            _kill_session(child)
-    if child.returncode != 0 or not out:
-        raise EnvFailure(f"{cfg.id}: the process that tried it {_end(child.returncode)}\n{_tail(err)}")
-    return json.loads(out)
+    # Files, not pipes: a program that the environment started may hold them open long after the answer.
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=err, env=_child_env(), text=True, start_new_session=True
+        ) as child:
+            try:
+                child.communicate(json.dumps(request), timeout=cfg.step_timeout_s + OPEN_GRACE_S)
+            except subprocess.TimeoutExpired as error:
+                waited_s = cfg.step_timeout_s + OPEN_GRACE_S
+                raise HangError(f"{cfg.id} was not created, reset and stepped once within {waited_s:g} s") from error
+            finally:
+                _kill_session(child)
+        answer, complaints = _content(out), _content(err)
+    if child.returncode != 0 or not answer:
+        raise EnvFailure(f"{cfg.id}: the process that tried it {_end(child.returncode)}\n{_tail(complaints)}")
+    return json.loads(answer)
+
+
+def _content(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def _child_env() -> dict[str, str]:
@@ -86,8 +89,8 @@ def _child_env() -> dict[str, str]:
 
 
 def _kill_session(child: subprocess.Popen[str]) -> None:
-    """End a probe that has not been waited for, and whatever its environment started."""
-    if child.returncode is None:
+    """End the probe, if it has not ended, and whatever its environment started."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
@@ -127,7 +130,7 @@ def main() -> None:
     answer_fd = os.dup(1)
     os.dup2(2, 1)  # whatever the environment prints must not end up in the answer
     request = json.loads(sys.stdin.read())
-    tie_to_collector(request["parent"])
+    die_with_parent(request["parent"])
     sys.path += [entry for entry in (*request["sys_path"], os.getcwd()) if entry not in sys.path]
     answer = _try_out(EnvConfig(**request["env"]))
     with os.fdopen(answer_fd, "w") as stream:

@@ -22,12 +22,13 @@ REAP_S = 2.0  # from the end of file of a worker's pipe to its end
 
 
 def tie_to_collector(parent_pid: int) -> None:
-    """Called in a worker: its life ends with the collector's, and Ctrl-C is the collector's business.
+    """Called in a worker: its life ends with the collector's, and Ctrl-C, TERM and HUP are the collector's business.
 
     Does nothing in the collector itself.
     """
     if os.getpid() != parent_pid:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # not SIG_IGN: programs that the environment starts would inherit it
         die_with_parent(parent_pid)
 
 

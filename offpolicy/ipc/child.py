@@ -71,10 +71,13 @@ def take_name(role: str, index: int) -> None:
 
 
 def ignore_terminal() -> None:
-    """Leave Ctrl-C, TERM and HUP to the supervisor; the parent blocked them until here so that none is missed."""
+    """Leave Ctrl-C, TERM and HUP to the supervisor; the parent blocked them until here so that none is missed.
+
+    Handlers that do nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
+    """
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     for number in signals:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
@@ -89,6 +92,8 @@ def main() -> int:
     """Read the spec, run its target, report a failure; returns the exit code."""
     with os.fdopen(int(sys.argv[1]), "rb") as source:
         spec = json.load(source)
+    for fd in (spec["message_fd"], spec["lifeline_fd"], *spec["fds"].values()):
+        os.set_inheritable(fd, False)  # what an environment starts must not keep our pipes open
     ignore_terminal()
     die_with(spec["supervisor_pid"], spec["lifeline_fd"])
     take_name(spec["role"], spec["index"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -25,7 +26,9 @@ from offpolicy.ipc.shared import Doorbell
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START_TIMEOUT_S = 120.0  # imports and construction of a child
+WORKER_GRACE_S = 8.0
 LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included
+PAUSE_S = 2.0  # a longer gap between two looks means that nothing ran at all
 KILL_TIMEOUT_S = 5.0
 TICK_S = 0.1
 
@@ -54,6 +57,7 @@ class Child:
     pidfd: int
     buffered: bytes = b""
     error: dict[str, Any] = field(default_factory=dict)  # its last words, JSON
+    is_killed: bool = False  # by us: its end is not a failure of its own
 
     @property
     def name(self) -> str:
@@ -84,8 +88,11 @@ class Supervisor:
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._deadline_s: float | None = None
         self._hearts: dict[str, tuple[int, float]] = {}
+        self._num_signals = 0
+        self._checked_s = 0.0
+        self._stalled_since_s: tuple[tuple[int, int], float] = ((-1, -1), 0.0)
         self.failure: Failure | None = None
-        self.signal_code = 0
+        self.signal_code = 0  # of the first signal, unless a failure came before it
 
     def __enter__(self) -> Supervisor:
         self._wake_read, wake_write = socket.socketpair()
@@ -94,6 +101,8 @@ class Supervisor:
         self._old_wakeup = signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         self._old_handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._checked_s = self._host.elapsed_s()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those that came while `signals_held` are taken now
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,7 +129,7 @@ class Supervisor:
         passed = (spec_read, message_write, self._lifeline_read, *fds.values())
         command = [sys.executable, "-P", "-m", "offpolicy.ipc.child", str(spec_read)]
         environment = {**os.environ, "OFFPOLICY_RUN_ID": self._host.run_id}
-        with _signals_blocked():
+        with signals_held():
             process = subprocess.Popen(
                 command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL,
                 stdout=self._host.log_fd, stderr=self._host.log_fd,
@@ -129,6 +138,7 @@ class Supervisor:
         os.close(message_write)
         with os.fdopen(spec_write, "wb") as sink:
             sink.write(json.dumps(spec).encode())
+        os.set_blocking(message_read, False)
         child = Child(role, index, process, message_read, os.pidfd_open(process.pid))
         self._children.append(child)
         self._selector.register(child.messages, selectors.EVENT_READ, child)
@@ -145,10 +155,10 @@ class Supervisor:
                 elif key.data in self._children:
                     self._bury(key.data, on_message)
             on_tick()
+            self._forgive_pause()
             self._check_hearts(step_timeout_s)
-            if self._deadline_s is not None and self._host.elapsed_s() > self._deadline_s:
-                self._fail_hung_stop()
-                self._kill_all()
+            self._check_standstill(step_timeout_s)
+            self._check_stop()
 
     def stop(self, level: Stop) -> None:
         """Ask everybody to finish, and set the deadline after which they are killed."""
@@ -158,11 +168,15 @@ class Supervisor:
             self._deadline_s = self._host.elapsed_s() + self._host.stop_timeout_s
         self._ring()
 
-    def _hear(self, child: Child, on_message: Handler) -> None:
-        data = os.read(child.messages, 65536)
+    def _hear(self, child: Child, on_message: Handler) -> bool:
+        """Take what a child has written; False at the end of its messages, or when there is nothing now."""
+        try:
+            data = os.read(child.messages, 65536)
+        except BlockingIOError:
+            return False
         if not data:
             self._selector.unregister(child.messages)
-            return
+            return False
         *lines, child.buffered = (child.buffered + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
@@ -170,20 +184,24 @@ class Supervisor:
                 child.error = message
             else:
                 on_message(child, message)
+        return True
 
     def _bury(self, child: Child, on_message: Handler) -> None:
         """Reap a dead child, hear its last words and draw the consequences."""
         code = child.process.wait()
         self._selector.unregister(child.pidfd)
-        while child.messages in self._selector.get_map():
-            self._hear(child, on_message)
+        # Not until end of file: a process that an environment left behind may hold the pipe open.
+        while child.messages in self._selector.get_map() and self._hear(child, on_message):
+            pass
+        if child.messages in self._selector.get_map():
+            self._selector.unregister(child.messages)
         os.close(child.pidfd)
         os.close(child.messages)
         self._children.remove(child)
         if child.role == "collector":
             self._control.set(Word.COLLECTOR_IS_GONE, 1)
         is_expected = code == 0 and (child.role == "learner" or self._control.get(Word.STOP) == Stop.LEAVE)
-        if not is_expected:
+        if not is_expected and not child.is_killed:
             self._note_failure(child, code)
         learner_lives = any(other.role == "learner" for other in self._children)
         self.stop(Stop.FINISH if learner_lives else Stop.LEAVE)
@@ -209,13 +227,52 @@ class Supervisor:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
+    def _forgive_pause(self) -> None:
+        """Time in which nothing ran (Ctrl-Z, a frozen container, a paused machine) counts against nobody."""
+        now_s = self._host.elapsed_s()
+        gap_s = now_s - self._checked_s
+        self._checked_s = now_s
+        if gap_s > PAUSE_S:
+            self._hearts = {name: (progress, since_s + gap_s) for name, (progress, since_s) in self._hearts.items()}
+            self._stalled_since_s = (self._stalled_since_s[0], self._stalled_since_s[1] + gap_s)
+            if self._deadline_s is not None:
+                self._deadline_s += gap_s
+
+    def _check_stop(self) -> None:
+        """A stop has a deadline. Half-way to it a collector that does not answer is given up: the learner can save."""
+        if self._deadline_s is None:
+            return
+        left_s = self._deadline_s - self._host.elapsed_s()
+        if left_s < self._host.stop_timeout_s / 2 and self._control.get(Word.STOP) == Stop.FINISH:
+            for child in self._children:
+                if child.role == "collector" and not self._control.get(Word.COLLECTOR_IS_WAITING):
+                    child.is_killed = True
+                    child.process.kill()
+        if left_s < 0:
+            self._fail_hung_stop()
+            self._kill_all()
+
+    def _check_standstill(self, timeout_s: float) -> None:
+        """Learner and collector waiting for each other would wait for ever."""
+        counts = (self._control.get(Word.ENV_STEPS), self._control.get(Word.UPDATES))
+        are_waiting = self._control.get(Word.COLLECTOR_IS_WAITING) and self._control.get(Word.LEARNER_IS_WAITING)
+        now_s = self._host.elapsed_s()
+        if counts != self._stalled_since_s[0] or not are_waiting or self._deadline_s is not None:
+            self._stalled_since_s = (counts, now_s)
+        elif now_s - self._stalled_since_s[1] > timeout_s and self.failure is None:
+            self.failure = self._hang(
+                self._children[0], f"learner and collector waited for each other for {timeout_s:g} s"
+            )
+            self._kill_all()
+
     def _check_hearts(self, timeout_s: float) -> None:
         """End the run when a child has been busy without any progress for too long."""
         for child in self._children:
             is_collector = child.role == "collector"
             progress = self._control.get(Word.COLLECTOR_PROGRESS if is_collector else Word.LEARNER_PROGRESS)
             waiting = self._control.get(Word.COLLECTOR_IS_WAITING if is_collector else Word.LEARNER_IS_WAITING)
-            limit_s = timeout_s if is_collector else max(timeout_s, LEARNER_STEP_TIMEOUT_S)
+            # A collector that finds a worker silent names it, but must close the others first.
+            limit_s = timeout_s + WORKER_GRACE_S if is_collector else max(timeout_s, LEARNER_STEP_TIMEOUT_S)
             if progress == 0:  # still starting
                 limit_s = max(limit_s, START_TIMEOUT_S)
             last, since_s = self._hearts.get(child.name, (-1, 0.0))
@@ -228,7 +285,9 @@ class Supervisor:
     def _fail_hung(self, child: Child, limit_s: float) -> None:
         child.process.send_signal(signal.SIGUSR2)  # its stacks go to train.log
         self._watch_briefly()
-        cause = f"no progress for {limit_s:g} s (env.step_timeout_s); the stacks of its threads are in train.log"
+        cause = (
+            f"no progress for {limit_s:g} s, longer than env.step_timeout_s; the stacks of its threads are in train.log"
+        )
         self.failure = self._hang(child, cause)
         child.process.kill()
 
@@ -244,28 +303,31 @@ class Supervisor:
 
     def _watch_briefly(self) -> None:
         """Give a signalled child a moment to write its stacks."""
-        selectors.DefaultSelector().select(0.2)
+        select.select([], [], [], 0.2)
 
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """First: finish and save. Second: everything is gone at once."""
-        if self.signal_code and number == signal.SIGINT:
+        self._num_signals += 1
+        if self._num_signals > 1 and number == signal.SIGINT:
             self._kill_all()
             return
-        self.signal_code = self.signal_code or (EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
+        if self.failure is None:
+            self.signal_code = self.signal_code or (EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
         self.stop(Stop.FINISH)
 
     def _kill_all(self) -> None:
         for child in self._children:
+            child.is_killed = True
             child.process.kill()
         for child in self._children:
             child.process.wait(KILL_TIMEOUT_S)
 
 
 @contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Hold back terminal signals: a child inherits the block and lifts it once it ignores them."""
+def signals_held() -> Iterator[None]:
+    """Hold back terminal signals. A child started inside inherits that, and lifts it once it ignores them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -275,5 +337,5 @@ def _signals_blocked() -> Iterator[None]:
 
 def _describe_exit(code: int) -> str:
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exited with code {code} without being asked to"
+        return f"killed by {signal.Signals(-code).name}; what it printed is in train.log"
+    return f"exited with code {code} without being asked to; what it printed is in train.log"

@@ -18,7 +18,9 @@ def test_a_stop_signal_saves_a_checkpoint_and_the_summary(start_run: Any, traces
     run = start_run(*ENDLESS)
     run.wait_for_updates()
     run.signal(number)
+    asked = time.monotonic()
     assert run.finish()[0] == code
+    assert time.monotonic() - asked < 10.0
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == ("interrupted", code)
     [checkpoint] = run.checkpoints()

@@ -74,6 +74,7 @@ class Duty:
 
     def run_last(self, *, is_complete: bool) -> None:
         self._tape.calls.append(f"last {self._name} {is_complete}")
+        self._tape.clock.advance(7 * self._tape.COST_NS[self._name])
 
 
 def run(tape: Tape) -> tuple[bool, Ledger]:
@@ -117,8 +118,8 @@ def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None
         "collector_wait": 4 * cost["wait_ready"], "rank_barrier": 4 * cost["any"],
         "replay_batch_wait": 3 * cost["wait_batch"], "replay_sample": 3 * cost["sample"], "h2d": 3 * cost["to_device"],
         "train": 3 * (cost["update"] + cost["fence"]), "param_sync": 0, "weight_publish": 3 * cost["publish"],
-        "evaluation": 3 * cost["eval"], "checkpoint": 3 * cost["save"], "sync_coordination": 3 * cost["release"],
-        "log": 3 * cost["report"], "other": 0,
+        "evaluation": 10 * cost["eval"], "checkpoint": 10 * cost["save"], "sync_coordination": 3 * cost["release"],
+        "log": 10 * cost["report"], "other": 0,
     }  # fmt: skip
     assert sum(account.phases_ns.values()) == account.wall_ns
     assert account.warmup_ns == cost["release"] + cost["wait_ready"]

@@ -62,7 +62,7 @@ def test_reset_rows_are_neither_stored_nor_counted() -> None:
 
 def test_a_bad_row_is_refused_and_the_sound_rows_of_the_step_are_kept() -> None:
     writer, ring = make(num_envs=2)
-    with pytest.raises(BadRowError, match="environment 1 produced NaN or Inf in reward") as caught:
+    with pytest.raises(BadRowError, match="NaN or Inf in reward of environment 1") as caught:
         feed(writer, [1.0, 10.0], outcome([2.0, 11.0], reward=[1.0, float("nan")]))
     assert stored(ring) == [(1.0, 2.0, 1.0, 0.0, 0.0, 0.5)]
     assert caught.value.row["obs"] == [10.0]
