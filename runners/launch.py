@@ -88,6 +88,7 @@ def _supervise(
     _announce(logger, job.cfg, job.spec, run)
     monitor = Monitor(job.cfg, shared, logger, host.elapsed_s)
     with Supervisor(shared.control, tuple(shared.bells.values()), host) as supervisor:
+        outcome: Outcome = ("failed", 1, "the supervisor failed")
         try:
             _spawn(supervisor, job, shared)
             logger.status("starting")
