@@ -141,10 +141,14 @@ def available_memory() -> int:
 
 
 def thread_budget(cfg: RunConfig) -> dict[str, int]:
-    """CPU threads of each role: one per collector, the rest for the learner; configuration overrides."""
+    """CPU threads of each role: one per collector, the rest for the learner; configuration overrides.
+
+    In `alternate` mode the collector stands still while the learner trains, so the learner has all the cores.
+    """
     cores = len(os.sched_getaffinity(0))
     collector = cfg.threads.collector or 1
-    spare = max(cores - collector * cfg.collect.num_collectors, 1)
+    busy = 0 if cfg.collect_mode == "alternate" else collector * cfg.collect.num_collectors
+    spare = max(cores - busy, 1)
     return {"collector": collector, "learner": cfg.threads.learner or spare}
 
 

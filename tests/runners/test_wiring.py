@@ -48,6 +48,7 @@ def test_the_weights_always_fit_into_their_mailbox(name: str, normalize: bool) -
 def test_threads_can_be_set_and_leave_room_for_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert wiring.thread_budget(config(collect={"mode": "overlap"})) == {"collector": 1, "learner": 7}
+    assert wiring.thread_budget(config()) == {"collector": 1, "learner": 8}  # they take turns
     assert wiring.thread_budget(config(threads={"learner": 3, "collector": 2})) == {"collector": 2, "learner": 3}
 
 
