@@ -136,7 +136,7 @@ class ThreadsConfig:
     """CPU threads of torch; null: from the cores at hand."""
 
     collector: int | None = option(None, "threads of one collector; null: 1", ge=1)
-    learner: int | None = option(None, "threads of the learner; null: the cores the collectors leave", ge=1)
+    learner: int | None = option(None, "threads of the learner; null: the cores that the collectors leave idle", ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
