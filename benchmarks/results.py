@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ class ResultFile:
         """Write the entry as it stands now, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f".{self.path.name}.tmp")
-        draft.write_text(json.dumps([*self._earlier, {**self._facts, **measured}], indent=1) + "\n")
+        text = json.dumps([*self._earlier, {**self._facts, **measured}], indent=1)
+        # Results are published: no path of the machine that measured them.
+        text = text.replace(f"{REPOSITORY}/", "").replace(f"{tempfile.gettempdir()}/", "<tmp>/")
+        draft.write_text(text + "\n")
         draft.replace(self.path)
 
 

@@ -66,6 +66,8 @@ def test_a_forgotten_program_that_holds_the_pipes_does_not_hold_up_the_end(start
     run = start_run(simulated, "env.kwargs.forget=true", "env.kwargs.fail_at=250", "eval.episodes=0")
     began = time.monotonic()
     code = run.process.wait(timeout=24.0)  # not communicate(): the program may hold stdout
+    for stream in (run.process.stdout, run.process.stderr):
+        stream.close()
     assert code == 1
     assert time.monotonic() - began < 20.0
     assert run.summary()["status"] == "failed"
