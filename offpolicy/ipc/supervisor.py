@@ -150,9 +150,11 @@ class Supervisor:
             for key, _ in self._selector.select(TICK_S):
                 if key.data is None:
                     self._wake_read.recv(64)
+                elif key.data not in self._children:
+                    continue  # buried by an event before this one: its descriptors are closed
                 elif key.fd == key.data.messages:
                     self._hear(key.data, on_message)
-                elif key.data in self._children:
+                else:
                     self._bury(key.data, on_message)
             on_tick()
             self._forgive_pause()
