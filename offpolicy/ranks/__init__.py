@@ -1,0 +1,1 @@
+"""Several learner ranks: who they are, how they meet, what they exchange."""
