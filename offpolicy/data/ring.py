@@ -78,13 +78,24 @@ class Ring:
         return index >= self.oldest
 
     def spans(self, start: int, stop: int) -> list[NDArray[Any]]:
-        """Views of the rows [start, stop) in their order: one, or two where they wrap. Only while nobody writes."""
+        """Views of the rows [start, stop) in order: one, or two where they wrap. Not safe from a writer."""
         head, tail = start % self.capacity, stop - start
         first = self._rows[head : head + tail]
         return [first] if len(first) == tail else [first, self._rows[: tail - len(first)]]
 
+    def copy_range(self, start: int, out: NDArray[Any]) -> int:
+        """Copy the rows [start, start + len(out)), at most `capacity` of them, into `out` [n, W].
+
+        Returns the first index that was intact throughout: the rows before it were recycled meanwhile.
+        """
+        filled = 0
+        for rows in self.spans(start, start + len(out)):
+            out[filled : filled + len(rows)] = rows
+            filled += len(rows)
+        return max(start, self.oldest)
+
     def read_range(self, start: int, stop: int) -> NDArray[Any]:
         """A copy of the rows [start, stop); rows recycled before or during the copy are left out."""
         start = max(start, self.oldest)
-        rows = self._rows[np.arange(start, max(stop, start)) % self.capacity]
-        return rows[max(self.oldest - start, 0) :]
+        rows = np.empty((max(stop - start, 0), self.width), dtype=self._rows.dtype)
+        return rows[self.copy_range(start, rows) - start :]

@@ -1,110 +1,186 @@
-"""Sources of batches. A runner picks one; the loop does not know which."""
+"""Sources of batches: what they have in common, and the plain one. A runner picks one; the loop does not know which."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from offpolicy.data.layout import RowLayout
 from offpolicy.data.pace import Pace
 from offpolicy.data.ring import Ring
-from offpolicy.protocols import StepGate
-from offpolicy.types import Batches, Float32
+from offpolicy.data.sampler import SampleAges, UniformSampler
+from offpolicy.data.slots import host_block, nbytes_text
+from offpolicy.protocols import BatchSource, StepCount, StepGate
+from offpolicy.seeding import generator_state, set_generator_state
+from offpolicy.types import Account, Batches, Float32
 
 
-class UniformSampler:
-    """Draws rows of a ring uniformly, with replacement, from its own random stream."""
+class ReplayFeed(BatchSource, Protocol):
+    """A source of replayed batches as a runner sees it: what the loop needs, its counters and its state."""
 
-    def __init__(self, ring: Ring, rng: np.random.Generator, guard: int) -> None:
-        self._ring, self.rng, self._guard = ring, rng, guard
-        self.samples = 0
-        self.age_sum = 0.0  # rows written after the sampled one, summed over samples
+    updates: int  # including those of the batches handed out last
+    fresh_from: list[int]  # by ring: the first row whose observation the normaliser has not seen
 
-    def fill(self, out: Float32) -> None:
-        """Fill `out` [n, W] with committed rows that were intact throughout the copy."""
-        index = self._draw(len(out))
-        stale = ~self._ring.read(index, out)
-        while stale.any():  # recycled by the writer meanwhile: draw those again
-            redrawn = self._draw(int(stale.sum()))
-            rows = np.empty((len(redrawn), out.shape[1]), dtype=out.dtype)
-            intact = self._ring.read(redrawn, rows)
-            holes = np.flatnonzero(stale)[intact]
-            out[holes], index[holes] = rows[intact], redrawn[intact]
-            stale[holes] = False
-        self.samples += len(out)
-        self.age_sum += float(self._ring.committed * len(out) - index.sum())
+    @property
+    def samples(self) -> int:
+        """Rows handed out."""
+        ...
 
-    def _draw(self, count: int) -> NDArray[np.int64]:
-        newest, oldest = self._ring.committed, self._ring.oldest
-        # Rows about to be recycled are not drawn while there are plenty of others: a redraw would be likely.
-        guard = self._guard if newest - oldest > 4 * self._guard else 0
-        return self.rng.integers(oldest + (guard if oldest else 0), newest, count)
+    @property
+    def sample_age_sum(self) -> float:
+        """Sum over `samples` of the row's age in env steps. May wait for the device."""
+        ...
+
+    def random_state(self) -> dict[str, Any]:
+        """JSON data from which a new source hands out the batches that this one would hand out next."""
+        ...
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `random_state` returned, before the first batch."""
+        ...
+
+    def packer_account(self) -> Account | None:
+        """The account of the thread that packs batches ahead; None if there is none or timing is off."""
+        ...
+
+    def describe(self) -> str:
+        """One line for the run's header: which source it is and the bytes it holds."""
+        ...
+
+    def close(self) -> None:
+        """End what it started."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """What a replay source is told."""
+    """What a replay source of one rank is told."""
 
     layout: RowLayout
     pace: Pace
-    batch_size: int
-    normalize_obs: bool
+    batch_size: int  # rows per update of this rank
     device: torch.device
-
-
-class ReplaySource:
-    """Samples on the learner's thread, where the ring lives, and copies to the device if that is elsewhere."""
-
-    def __init__(self, spec: SourceSpec, ring: Ring, sampler: UniformSampler, gate: StepGate, updates: int) -> None:
-        self._spec, self._ring, self.sampler, self._gate = spec, ring, sampler, gate
-        self.updates = updates  # including those of the batch handed out last
-        self.fresh_from = 0  # the first row whose observation the normaliser has not seen
-        self._fresh: Float32 | None = None
-        is_pinned = spec.device.type == "cuda"
-        shape = (spec.pace.max_updates, spec.batch_size, spec.layout.width)
-        self._staging = torch.empty(shape, dtype=torch.float32, pin_memory=is_pinned)
+    normalize_obs: bool
+    fresh_rings: tuple[int, ...] = ()  # the rings whose observations this rank shows the normaliser
 
     @property
-    def env_steps(self) -> int:
-        """Transitions collected so far."""
-        return self._gate.env_steps
+    def block_shape(self) -> tuple[int, int, int]:
+        """The batches of the longest iteration: [U, B, W]."""
+        return self.pace.max_updates, self.batch_size, self.layout.width
+
+
+class PacedSource:
+    """What every source does the same way: the pace, the handshake, the normaliser's observations, the device.
+
+    Decisions go by `steps`, which all ranks agree on; `gate` only waits for the collectors and lets them go on.
+    """
+
+    def __init__(self, spec: SourceSpec, rings: Sequence[Ring], gate: StepGate, steps: StepCount, updates: int) -> None:
+        self._spec, self._rings, self._gate, self._steps = spec, tuple(rings), gate, steps
+        self.updates = updates
+        self.fresh_from = [0] * len(self._rings)
+        self._fresh: Float32 | None = None
+
+    @property
+    def num_due(self) -> int:
+        """Updates of the iteration that begins now, at least one."""
+        return max(self._spec.pace.due(self._steps.env_steps, self.updates), 1)
+
+    @property
+    def next_needed(self) -> int:
+        """Transitions that the next iteration waits for."""
+        return min(self._spec.pace.earliest(self.updates), self._spec.pace.total)
 
     def wait_ready(self) -> None:
         """Block until the next update is due, or the run is stopping."""
-        self._gate.wait_for(min(self._spec.pace.earliest(self.updates), self._spec.pace.total))
+        self._gate.wait_for(self.next_needed)
 
     def is_exhausted(self) -> bool:
         """Whether the env steps are spent and every update they call for is done."""
-        return self._spec.pace.is_spent(self._gate.env_steps, self.updates)
+        return self._spec.pace.is_spent(self._steps.env_steps, self.updates)
+
+    def to_device(self, rows: Tensor) -> Batches:
+        """The batches on the learner's device, and the observations the normaliser has not seen yet."""
+        device, layout = self._spec.device, self._spec.layout
+        updates = tuple(layout.split(batch) for batch in rows.to(device))
+        return Batches(updates, None if self._fresh is None else torch.from_numpy(self._fresh).to(device))
+
+    def release(self) -> None:
+        """Grant the collectors what the next iteration needs, and the lead of the mode."""
+        self._gate.grant(self._spec.pace.granted(self.updates))
+
+    def gather_fresh(self) -> None:
+        """Collect the observations written since the last time; none for a rank that shows the normaliser no ring."""
+        if not self._spec.normalize_obs:
+            return
+        blocks = [np.empty((0, self._spec.layout.obs_dim), dtype=np.float32)]
+        for number in self._spec.fresh_rings:
+            ring = self._rings[number]
+            stop = ring.committed
+            blocks.append(self._spec.layout.obs_of(ring.read_range(self.fresh_from[number], stop)))
+            self.fresh_from[number] = stop
+        self._fresh = np.concatenate(blocks)
+
+    def packer_account(self) -> Account | None:
+        """Nothing is packed ahead."""
+        return None
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class ReplaySource(PacedSource):
+    """`direct`: samples on the learner's thread, where the rings live; copies to the device if that is elsewhere."""
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        rings: Sequence[Ring],
+        sampler: UniformSampler,
+        gate: StepGate,
+        steps: StepCount,
+        updates: int,
+    ) -> None:
+        super().__init__(spec, rings, gate, steps, updates)
+        self._sampler, self._ages = sampler, SampleAges(rings)
+        self._staging = host_block(
+            spec.block_shape, torch.float32, spec.device, "replay.source=direct", "lower algo.batch_size"
+        )
+
+    @property
+    def samples(self) -> int:
+        """Rows handed out."""
+        return self._ages.samples
+
+    @property
+    def sample_age_sum(self) -> float:
+        """Sum over `samples` of the row's age in env steps."""
+        return self._ages.age_sum
 
     def wait_batch(self) -> None:
         """Nothing is prefetched: there is nothing to wait for."""
 
-    def sample(self) -> Float32:
+    def sample(self) -> Tensor:
         """Rows [U, B, W] for the updates that are due now."""
-        num_updates = max(self._spec.pace.due(self._gate.env_steps, self.updates), 1)
-        rows: Float32 = self._staging[:num_updates].numpy()
-        self.sampler.fill(rows.reshape(-1, self._spec.layout.width))
-        self.updates += num_updates
-        if self._spec.normalize_obs:
-            self._gather_fresh()
+        rows = self._staging[: self.num_due]
+        self._ages.add(self._sampler.fill(rows.numpy().reshape(-1, self._spec.layout.width)))
+        self.updates += len(rows)
+        self.gather_fresh()
         return rows
 
-    def to_device(self, rows: Float32) -> Batches:
-        """The batches on the learner's device, and the observations the normaliser has not seen yet."""
-        block = torch.from_numpy(rows).to(self._spec.device)
-        updates = tuple(self._spec.layout.split(batch) for batch in block)
-        fresh_obs = None if self._fresh is None else torch.from_numpy(self._fresh).to(self._spec.device)
-        return Batches(updates, fresh_obs)
+    def random_state(self) -> dict[str, Any]:
+        """The state of the sampler's stream."""
+        return generator_state(self._sampler.rng)
 
-    def _gather_fresh(self) -> None:
-        stop = self._ring.committed
-        self._fresh = self._spec.layout.obs_of(self._ring.read_range(self.fresh_from, stop))
-        self.fresh_from = stop
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Continue the sampler's stream."""
+        set_generator_state(self._sampler.rng, state)
 
-    def release(self) -> None:
-        """Grant the collector what the next iteration needs, and the lead of the mode."""
-        self._gate.grant(self._spec.pace.granted(self.updates))
+    def describe(self) -> str:
+        """One line for the run's header."""
+        return f"replay source: direct, {nbytes_text(self._staging.nbytes)} of staging on the host"

@@ -111,3 +111,27 @@ def test_read_range_leaves_out_recycled_rows() -> None:
     ring.append(rows(4, 3))
     assert np.array_equal(ring.read_range(0, 7), rows(3, 4))
     assert len(ring.read_range(7, 7)) == 0
+
+
+def test_copy_range_says_from_which_row_on_the_copy_is_intact() -> None:
+    ring = make_ring(5)
+    ring.append(rows(0, 5))
+    ring.append(rows(5, 2))  # wraps, and recycles rows 0 and 1
+    out = np.empty((4, WIDTH), dtype=np.float32)
+    assert ring.copy_range(3, out) == 3
+    assert np.array_equal(out, rows(3, 4))
+    assert ring.copy_range(1, out) == 2
+    assert np.array_equal(out[1:], rows(2, 3))
+
+
+def test_what_the_writer_recycles_during_a_range_is_left_out() -> None:
+    class RecycledMeanwhile(Ring):
+        def spans(self, start: int, stop: int) -> list[np.ndarray]:
+            views = super().spans(start, stop)
+            if self.committed == 4:
+                self.append(rows(4, 3))
+            return views
+
+    ring = RecycledMeanwhile(memoryview(bytearray(Ring.nbytes(4, WIDTH, 4))), WIDTH, np.float32)
+    ring.append(rows(0, 4))
+    assert np.array_equal(ring.read_range(0, 4), rows(3, 1))

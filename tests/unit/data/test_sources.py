@@ -1,28 +1,42 @@
-"""Sampling from the ring: only intact rows, reproducibly, with their age."""
+"""The plain source, and what all sources share: pace, handshake, the normaliser's observations."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from offpolicy.data.layout import RowLayout
 from offpolicy.data.pace import Pace
 from offpolicy.data.ring import Ring
-from offpolicy.data.sources import ReplaySource, SourceSpec, UniformSampler
+from offpolicy.data.sampler import UniformSampler
+from offpolicy.data.sources import ReplaySource, SourceSpec
+from offpolicy.errors import ConfigError
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
+PACE = Pace(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
+SPEC = SourceSpec(LAYOUT, PACE, batch_size=8, device=torch.device("cpu"), normalize_obs=False)
 
 
-def make_ring(capacity: int, count: int) -> Ring:
+def make_ring(capacity: int, count: int, base: int = 0) -> Ring:
     ring = Ring(memoryview(bytearray(Ring.nbytes(capacity, LAYOUT.width, 4))), LAYOUT.width, np.float32)
-    for index in range(count):
-        ring.append(np.full((1, LAYOUT.width), index, dtype=np.float32))
+    append(ring, count, base)
     return ring
 
 
-class FixedGate:
+def append(ring: Ring, count: int, base: int = 0) -> None:
+    for _ in range(count):
+        ring.append(np.full((1, LAYOUT.width), base + ring.committed, dtype=np.float32))
+
+
+class Clock:
+    """The gate and the agreed number of env steps."""
+
     def __init__(self, env_steps: int) -> None:
         self.env_steps = env_steps
         self.waited: list[int] = []
@@ -35,78 +49,88 @@ class FixedGate:
         self.granted.append(env_steps)
 
 
-def make_source(ring: Ring, gate: FixedGate, *, utd: int = 1, normalize: bool = False) -> ReplaySource:
-    pace = Pace(Fraction(utd), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
-    spec = SourceSpec(LAYOUT, pace, 8, normalize, torch.device("cpu"))
-    return ReplaySource(spec, ring, UniformSampler(ring, np.random.default_rng(0), guard=0), gate, updates=0)
+def make_source(*rings: Ring, gate: Clock, steps: Clock | None = None, **spec: Any) -> ReplaySource:
+    sampler = UniformSampler(rings, np.random.default_rng(0), guard=0)
+    return ReplaySource(replace(SPEC, **spec), rings, sampler, gate, steps or gate, updates=0)
 
 
-def test_every_committed_row_is_drawn_and_no_other() -> None:
-    ring = make_ring(capacity=16, count=40)
-    out = np.empty((4000, LAYOUT.width), dtype=np.float32)
-    UniformSampler(ring, np.random.default_rng(0), guard=0).fill(out)
-    assert set(out[:, 0].astype(int)) == set(range(24, 40))
-    assert (out == out[:, :1]).all()
-
-
-def test_rows_about_to_be_recycled_are_left_out() -> None:
-    ring = make_ring(capacity=64, count=100)
-    out = np.empty((4000, LAYOUT.width), dtype=np.float32)
-    UniformSampler(ring, np.random.default_rng(0), guard=8).fill(out)
-    assert out[:, 0].min() == 36 + 8
-
-
-def test_recycled_rows_are_drawn_again() -> None:
-    ring = make_ring(capacity=16, count=16)
-    sampler = UniformSampler(ring, np.random.default_rng(0), guard=0)
-    draw = sampler._draw
-
-    def draw_then_overwrite(count: int) -> np.ndarray:
-        index = draw(count)
-        if ring.committed == 16:  # the writer recycles half of the ring between the draw and the copy
-            ring.append(np.arange(16, 24, dtype=np.float32)[:, None].repeat(LAYOUT.width, axis=1))
-        return index
-
-    sampler._draw = draw_then_overwrite  # type: ignore[method-assign]
-    out = np.empty((512, LAYOUT.width), dtype=np.float32)
-    sampler.fill(out)
-    assert set(out[:, 0].astype(int)) == set(range(8, 24))
-
-
-def test_the_age_is_counted_in_rows_written_since() -> None:
-    ring = make_ring(capacity=16, count=1)
-    sampler = UniformSampler(ring, np.random.default_rng(0), guard=0)
-    sampler.fill(np.empty((5, LAYOUT.width), dtype=np.float32))
-    assert (sampler.samples, sampler.age_sum) == (5, 5.0)
+def fresh(source: ReplaySource) -> list[list[float]] | None:
+    fresh_obs = source.to_device(source.sample()).fresh_obs
+    return None if fresh_obs is None else fresh_obs.tolist()
 
 
 def test_an_iteration_takes_the_updates_that_are_due_and_counts_them() -> None:
-    source = make_source(make_ring(64, 20), gate := FixedGate(13))
+    source = make_source(make_ring(64, 20), gate=(gate := Clock(13)))
     assert source.sample().shape == (3, 8, LAYOUT.width)
-    assert source.updates == 3
+    assert (source.updates, source.samples) == (3, 24)
     source.release()
     assert gate.granted == [14]
     source.wait_ready()
     assert gate.waited == [14]
 
 
+def test_decisions_go_by_the_agreed_steps_and_not_by_the_gate() -> None:
+    agreed = Clock(12)
+    source = make_source(make_ring(64, 20), gate=Clock(1000), steps=agreed)
+    assert len(source.sample()) == 2
+    source.updates = 990  # all that 1000 env steps call for
+    assert not source.is_exhausted()
+    agreed.env_steps = 1000
+    assert source.is_exhausted()
+
+
 def test_batches_are_the_columns_of_the_rows() -> None:
-    layout = RowLayout(obs_dim=2, action_dim=1)
-    rows = torch.arange(layout.width * 2, dtype=torch.float32).reshape(2, -1)
-    batch = layout.split(rows)
+    rows = torch.arange(LAYOUT.width * 2, dtype=torch.float32).reshape(2, -1)
+    batch = LAYOUT.split(rows)
     assert batch.obs[0].tolist() == [0, 1]
     assert batch.next_obs[0].tolist() == [2, 3]
     assert batch.action[0].tolist() == [4]
     assert (batch.reward[0], batch.terminated[0], batch.discount[0]) == (5, 6, 8)
 
 
-def test_the_normaliser_sees_each_observation_exactly_once() -> None:
-    ring = make_ring(64, 20)
-    source = make_source(ring, FixedGate(11), normalize=True)
-    first = source.to_device(source.sample()).fresh_obs
-    ring.append(np.full((2, LAYOUT.width), 77, dtype=np.float32))
-    second = source.to_device(source.sample()).fresh_obs
-    assert first is not None
-    assert first[:, 0].tolist() == list(range(20))
-    assert second is not None
-    assert second.tolist() == [[77, 77], [77, 77]]
+def test_the_normaliser_sees_each_observation_of_its_rings_exactly_once() -> None:
+    rings = [make_ring(64, 3), make_ring(64, 20, base=100), make_ring(64, 2, base=200)]
+    source = make_source(*rings, gate=Clock(11), normalize_obs=True, fresh_rings=(0, 2))
+    assert fresh(source) == [[0, 0], [1, 1], [2, 2], [200, 200], [201, 201]]
+    append(rings[0], 1)
+    append(rings[1], 5)
+    assert fresh(source) == [[3, 3]]
+    assert source.fresh_from == [4, 0, 2]
+
+
+def test_a_rank_without_rings_still_takes_part_in_the_normaliser() -> None:
+    source = make_source(make_ring(64, 20), gate=Clock(11), normalize_obs=True, fresh_rings=())
+    fresh_obs = source.to_device(source.sample()).fresh_obs
+    assert fresh_obs is not None
+    assert (fresh_obs.shape, fresh_obs.dtype) == ((0, 2), torch.float32)
+
+
+def test_no_observation_is_gathered_without_a_normaliser() -> None:
+    assert fresh(make_source(make_ring(64, 20), gate=Clock(11), fresh_rings=(0,))) is None
+
+
+def test_a_resumed_source_goes_on_with_the_same_draws() -> None:
+    ring = make_ring(64, 60)
+    first = make_source(ring, gate=Clock(11))
+    first.sample()
+    second = make_source(ring, gate=Clock(11))
+    second.set_random_state(json.loads(json.dumps(first.random_state())))
+    assert torch.equal(first.sample(), second.sample())
+
+
+def test_a_source_describes_itself_in_a_line() -> None:
+    source = make_source(make_ring(64, 20), gate=Clock(11), batch_size=256)
+    assert source.describe() == "replay source: direct, 36.9 KB of staging on the host"
+    assert source.packer_account() is None
+
+
+def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*shape: Any, **options: Any) -> torch.Tensor:
+        assert options["pin_memory"]
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(
+        ConfigError, match=r"replay\.source=direct: the host refuses 1\.15 KB of page-locked memory; lower"
+    ):
+        make_source(make_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
