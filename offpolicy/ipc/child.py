@@ -104,9 +104,16 @@ def main() -> int:
     try:
         resolve(spec["target"])(context)
     except BaseException as error:  # the last frame of the process: everything is reported
-        code = error.exit_code if isinstance(error, OffPolicyError) else 1
-        context.send("error", text=str(error), error=type(error).__name__, traceback=traceback.format_exc(), code=code)
-        return code
+        kind = type(error) if isinstance(error, OffPolicyError) else OffPolicyError
+        context.send(
+            "error",
+            text=str(error),
+            error=type(error).__name__,
+            traceback=traceback.format_exc(),
+            code=kind.exit_code,
+            is_consequence=kind.is_consequence,
+        )
+        return kind.exit_code
     return 0
 
 

@@ -1,61 +1,99 @@
-"""The control page: u64 words, one writer each, by which supervisor, learner and collector steer one another."""
+"""The control page: u64 words, one writer each, by which supervisor, learner ranks and collectors steer one another."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 
-class Word(IntEnum):
-    """The words of the page and, in brackets, their only writer."""
+class HostWord(IntEnum):
+    """The words of the host. Their only writer is the supervisor."""
 
-    STOP = 0  # [supervisor] a Stop
-    REPORT_REQUEST = 1  # [supervisor] number of reports asked for so far
-    UPDATES = 2  # [learner] gradient updates done
-    GRANTED = 3  # [learner] env steps up to which the collector may step
-    VERSION = 4  # [learner] newest published weights
-    SNAPSHOT_REQUEST = 5  # [learner] number of collector snapshots asked for
-    SNAPSHOT_RELEASE = 6  # [learner] snapshots after which the collector may go on
-    LEARNER_PROGRESS = 7  # [learner] changes whenever it got somewhere
-    LEARNER_IS_WAITING = 8  # [learner] 1 while it waits for somebody else
-    ITERATIONS = 9  # [learner] iterations done
-    ENV_STEPS = 10  # [collector] transitions collected; written after their rows are committed
-    SNAPSHOT_DONE = 11  # [collector] snapshots written
-    COLLECTOR_PROGRESS = 12  # [collector] changes whenever it got somewhere
-    COLLECTOR_IS_WAITING = 13  # [collector] 1 while it waits for somebody else
-    COLLECTOR_IS_GONE = 14  # [supervisor] 1 once the collector has exited
+    STOP = 0  # a Stop
+    REPORT_REQUEST = 1  # number of reports asked for so far
+
+
+class RankWord(IntEnum):
+    """The words of one learner rank and, in brackets, who writes them. The host's leader is its rank 0."""
+
+    PROGRESS = 0  # [rank] changes whenever it got somewhere
+    IS_WAITING = 1  # [rank] 1 while it waits for somebody else
+    UPDATES = 2  # [rank] gradient updates done
+    ITERATIONS = 3  # [rank] iterations done
+    GRANTED = 4  # [leader] env steps up to which each collector may step
+    VERSION = 5  # [leader] newest published weights
+    SNAPSHOT_REQUEST = 6  # [leader] number of collector snapshots asked for
+    SNAPSHOT_RELEASE = 7  # [leader] snapshots after which the collectors may go on
+
+
+class CollectorWord(IntEnum):
+    """The words of one collector and, in brackets, who writes them."""
+
+    PROGRESS = 0  # [collector] changes whenever it got somewhere
+    IS_WAITING = 1  # [collector] 1 while it waits for somebody else
+    ENV_STEPS = 2  # [collector] transitions collected; written after their rows are committed
+    SNAPSHOT_DONE = 3  # [collector] snapshots written
+    IS_GONE = 4  # [supervisor] 1 once it has exited
 
 
 class Stop(IntEnum):
     """What the supervisor asks of everybody."""
 
     RUN = 0
-    FINISH = 1  # the learner finishes its iteration, saves and exits; the collector stands by for the snapshot
+    FINISH = 1  # the learners finish their iteration, save and exit; the collectors stand by for the snapshot
     LEAVE = 2  # exit now
 
 
-PAGE_BYTES = 4096
+_SECTION_WORDS = 8  # one cache line per process: nobody's stores slow down another one's
 
 
-class ControlPage:
-    """Reads and writes of the words. A store is one aligned 8-byte write: never torn."""
+class Words:
+    """The words of one process. A store is one aligned 8-byte write: never torn."""
 
-    def __init__(self, buffer: memoryview) -> None:
-        self._words = buffer.cast("Q")
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
 
-    def get(self, word: Word) -> int:
+    def get(self, word: IntEnum) -> int:
         """The word's value."""
         return self._words[word]
 
-    def set(self, word: Word, value: int) -> None:
+    def set(self, word: IntEnum, value: int) -> None:
         """Store a value; only the word's own writer may."""
         self._words[word] = value
 
-    def bump(self, word: Word) -> int:
+    def bump(self, word: IntEnum) -> int:
         """Add one; only the word's own writer may."""
         self._words[word] += 1
         return self._words[word]
 
+
+class ControlPage:
+    """The sections of the page: `host`, one of `ranks` per learner rank, one of `collectors` per collector."""
+
+    def __init__(self, buffer: memoryview, num_ranks: int, num_collectors: int) -> None:
+        words = buffer.cast("Q")
+        sections = [
+            Words(words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS]) for i in range(1 + num_ranks + num_collectors)
+        ]
+        self.host = sections[0]
+        self.ranks = tuple(sections[1 : 1 + num_ranks])
+        self.collectors = tuple(sections[1 + num_ranks :])
+
+    @staticmethod
+    def nbytes(num_ranks: int, num_collectors: int) -> int:
+        """Bytes of the page."""
+        return 8 * _SECTION_WORDS * (1 + num_ranks + num_collectors)
+
+    @property
+    def leader(self) -> Words:
+        """The words of the rank that steers the collectors and publishes the weights."""
+        return self.ranks[0]
+
     @property
     def is_stopping(self) -> bool:
         """Whether the supervisor asked everybody to finish."""
-        return self._words[Word.STOP] != Stop.RUN
+        return self.host.get(HostWord.STOP) != Stop.RUN
+
+    @property
+    def env_steps(self) -> int:
+        """Transitions collected so far on this host."""
+        return sum(collector.get(CollectorWord.ENV_STEPS) for collector in self.collectors)

@@ -1,14 +1,16 @@
-"""The handshake of collection: the learner grants env steps, the collector takes them, each rings the other's bell.
+"""The handshake of collection: the leading learner grants env steps, the collectors take them, each rings the others.
 
-Both sides publish cumulative counts, so a lost or repeated ring changes nothing; every wait wakes up at least every
-`POLL_S` to look at the stop word.
+All sides publish cumulative counts, so a lost or repeated ring changes nothing; every wait wakes up at least every
+`POLL_S` to look at the stop word. Every collector of a run, on whatever host, does the same share of the env steps:
+with C of them, E transitions exist once each has done ceil(E / C).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
-from offpolicy.ipc.control import ControlPage, Stop, Word
+from offpolicy.ipc.control import CollectorWord, ControlPage, HostWord, RankWord, Stop
 from offpolicy.ipc.shared import Doorbell
 
 POLL_S = 0.5
@@ -22,84 +24,128 @@ class Turn(Enum):
     STOP = auto()
 
 
-class CollectorGate:
-    """The collector's side."""
+def share(env_steps: int, num_collectors: int) -> int:
+    """What each collector must have done for `env_steps` transitions to exist."""
+    return -(-env_steps // num_collectors)
 
-    def __init__(self, control: ControlPage, own_bell: Doorbell, learner_bell: Doorbell) -> None:
-        self._control, self._own_bell, self._learner_bell = control, own_bell, learner_bell
+
+class CollectorGate:
+    """A collector's side. `bells` are those of everybody who may be waiting for its rows."""
+
+    def __init__(self, control: ControlPage, index: int, own_bell: Doorbell, bells: Sequence[Doorbell]) -> None:
+        self._control, self._own_bell, self._bells = control, own_bell, tuple(bells)
+        self._own = control.collectors[index]
 
     def wait_turn(self, env_steps: int) -> Turn:
-        """Say that the rows of `env_steps` transitions are committed, then block until there is something to do.
+        """Say that the rows of `env_steps` own transitions are committed, then block until there is something to do.
 
         A snapshot is taken between steps, never during one.
         """
-        self._control.set(Word.ENV_STEPS, env_steps)
-        self._control.bump(Word.COLLECTOR_PROGRESS)
-        self._learner_bell.ring()
+        self._own.set(CollectorWord.ENV_STEPS, env_steps)
+        self._own.bump(CollectorWord.PROGRESS)
+        self._ring()
         while True:
             turn = self._turn(env_steps)
             if turn is not None:
                 return turn
-            self._control.set(Word.COLLECTOR_IS_WAITING, 1)
+            self._own.set(CollectorWord.IS_WAITING, 1)
             self._own_bell.wait(POLL_S)
-            self._control.set(Word.COLLECTOR_IS_WAITING, 0)
-            self._control.bump(Word.COLLECTOR_PROGRESS)
+            self._own.set(CollectorWord.IS_WAITING, 0)
+            self._own.bump(CollectorWord.PROGRESS)
 
     def _turn(self, env_steps: int) -> Turn | None:
-        if self._control.get(Word.STOP) == Stop.LEAVE:
+        leader = self._control.leader
+        if self._control.host.get(HostWord.STOP) == Stop.LEAVE:
             return Turn.STOP
-        done = self._control.get(Word.SNAPSHOT_DONE)
-        if self._control.get(Word.SNAPSHOT_REQUEST) > done:
+        done = self._own.get(CollectorWord.SNAPSHOT_DONE)
+        if leader.get(RankWord.SNAPSHOT_REQUEST) > done:
             return Turn.SNAPSHOT
         # Until the release the learner is still copying the rows that belong to the snapshot.
-        may_step = not self._control.is_stopping and self._control.get(Word.SNAPSHOT_RELEASE) >= done
-        return Turn.STEP if may_step and env_steps < self._control.get(Word.GRANTED) else None
+        may_step = not self._control.is_stopping and leader.get(RankWord.SNAPSHOT_RELEASE) >= done
+        return Turn.STEP if may_step and env_steps < leader.get(RankWord.GRANTED) else None
 
     def snapshot_taken(self) -> None:
         """Say that the snapshot asked for is on disk."""
-        self._control.set(Word.SNAPSHOT_DONE, self._control.get(Word.SNAPSHOT_REQUEST))
-        self._learner_bell.ring()
+        self._own.set(CollectorWord.SNAPSHOT_DONE, self._control.leader.get(RankWord.SNAPSHOT_REQUEST))
+        self._ring()
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            bell.ring()
 
 
 class LearnerGate:
-    """The learner's side."""
+    """A learner rank's side; only the leader grants and asks for snapshots. One gate serves one thread."""
 
-    def __init__(self, control: ControlPage, own_bell: Doorbell, collector_bell: Doorbell) -> None:
-        self._control, self._own_bell, self._collector_bell = control, own_bell, collector_bell
+    def __init__(
+        self,
+        control: ControlPage,
+        rank: int,
+        own_bell: Doorbell,
+        collector_bells: Sequence[Doorbell],
+        *,
+        num_collectors: int | None = None,
+        is_main: bool = True,
+    ) -> None:
+        """`rank` is the index on this host; `num_collectors` counts those of all hosts (default: one host).
+
+        `is_main` is False for the gate of a thread beside the learner's: its waiting is not the learner's.
+        """
+        self._control, self._own_bell, self._collector_bells = control, own_bell, tuple(collector_bells)
+        self._own, self._is_leader, self._is_main = control.ranks[rank], rank == 0, is_main
+        self._num_collectors = num_collectors or len(control.collectors)
 
     @property
     def env_steps(self) -> int:
-        """Transitions collected so far."""
-        return self._control.get(Word.ENV_STEPS)
+        """Transitions collected so far on this host."""
+        return self._control.env_steps
 
     def wait_for(self, env_steps: int) -> None:
-        """Block until that many transitions are committed, or until the run is stopping."""
-        if self.env_steps >= env_steps:
-            return
-        self._control.set(Word.LEARNER_IS_WAITING, 1)
-        while self.env_steps < env_steps and not self._control.is_stopping:
-            self._own_bell.wait(POLL_S)
-        self._control.set(Word.LEARNER_IS_WAITING, 0)
+        """Block until every collector has done its share of that many, or until the run is stopping."""
+        needed = share(env_steps, self._num_collectors)
+        self._wait_until(lambda: self._have_all(CollectorWord.ENV_STEPS, needed) or self._control.is_stopping)
 
     def grant(self, env_steps: int) -> None:
-        """Let the collector step up to that many transitions."""
-        self._control.set(Word.GRANTED, env_steps)
-        self._collector_bell.ring()
+        """Let every collector step up to its share of that many transitions; for the leader to say."""
+        if self._is_leader:
+            self._own.set(RankWord.GRANTED, share(env_steps, self._num_collectors))
+            self._ring_collectors()
 
     def request_snapshot(self) -> bool:
-        """Ask the collector for a snapshot and wait for it; False if the collector is gone.
+        """Ask the collectors for a snapshot and wait for it; False if one of them is gone.
 
-        The collector then stands still until `release_snapshot`.
+        The others stand still until `release_snapshot` all the same: nobody writes while the rings are saved.
         """
-        number = self._control.bump(Word.SNAPSHOT_REQUEST)
-        self._collector_bell.ring()
-        self._control.set(Word.LEARNER_IS_WAITING, 1)
-        while self._control.get(Word.SNAPSHOT_DONE) < number and not self._control.get(Word.COLLECTOR_IS_GONE):
-            self._own_bell.wait(POLL_S)
-        self._control.set(Word.LEARNER_IS_WAITING, 0)
-        return self._control.get(Word.SNAPSHOT_DONE) >= number
+        number = self._own.bump(RankWord.SNAPSHOT_REQUEST)
+        self._ring_collectors()
+        self._wait_until(
+            lambda: all(
+                words.get(CollectorWord.SNAPSHOT_DONE) >= number or words.get(CollectorWord.IS_GONE)
+                for words in self._control.collectors
+            )
+        )
+        return self._have_all(CollectorWord.SNAPSHOT_DONE, number)
 
     def release_snapshot(self) -> None:
-        """Let the collector go on."""
-        self._control.set(Word.SNAPSHOT_RELEASE, self._control.get(Word.SNAPSHOT_REQUEST))
-        self._collector_bell.ring()
+        """Let the collectors go on."""
+        self._own.set(RankWord.SNAPSHOT_RELEASE, self._own.get(RankWord.SNAPSHOT_REQUEST))
+        self._ring_collectors()
+
+    def _have_all(self, word: CollectorWord, value: int) -> bool:
+        return all(collector.get(word) >= value for collector in self._control.collectors)
+
+    def _wait_until(self, is_true: Callable[[], bool]) -> None:
+        if is_true():
+            return
+        self._show_waiting(1)
+        while not is_true():
+            self._own_bell.wait(POLL_S)
+        self._show_waiting(0)
+
+    def _show_waiting(self, value: int) -> None:
+        if self._is_main:
+            self._own.set(RankWord.IS_WAITING, value)
+
+    def _ring_collectors(self) -> None:
+        for bell in self._collector_bells:
+            bell.ring()

@@ -1,4 +1,8 @@
-"""Cumulative reports in a mailbox: the reader subtracts two of them, so a missed one costs freshness, never truth."""
+"""Cumulative reports in a mailbox: the reader subtracts two of them, so a missed one costs freshness, never truth.
+
+A collector writes its own report. The ranks' reports are vectors of float64, so that one collective gathers all of
+them; one rank of the host publishes the matrix. Integers are exact in it up to 2^53: nanoseconds for 104 days.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,123 @@ from collections.abc import Sequence
 import numpy as np
 
 from offpolicy.ipc.mailbox import Mailbox
-from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals
+from offpolicy.types import Account, CollectorTotals, Float64, LearnerTotals, MetricTotals
 
 
 class ReportLayout:
-    """Where the numbers of a report lie: integers first (exact nanoseconds), then floats."""
+    """Where the numbers of a rank lie in its vector [K]; `K` depends on how many metrics there are, not on their names.
 
-    def __init__(self, phases: Sequence[str], counters: int, metrics: Sequence[str] = ()) -> None:
-        self.phases, self.metrics = tuple(phases), tuple(metrics)
+    In this order: the account, the packer's account, `updates, samples, sample_age_sum`, metric sums, metric counts.
+    """
+
+    def __init__(self, phases: Sequence[str], metrics: Sequence[str], packer_phases: Sequence[str]) -> None:
+        self.metrics = tuple(metrics)
+        self._account, self._packer = AccountPart(phases), AccountPart(packer_phases)
+        parts = (self._account.size, self._packer.size, 3, len(self.metrics), len(self.metrics))
+        self._cuts = np.cumsum(parts)[:-1]
+        self.size = sum(parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one rank's vector."""
+        return 8 * self.size
+
+    def vector(self, totals: LearnerTotals) -> Float64:
+        """The totals as a vector [K]. Raises ValueError if they hold other metrics than the layout."""
+        if totals.metrics.names != self.metrics:
+            raise ValueError(f"a report of the metrics {self.metrics} got {totals.metrics.names}")
+        counters = (totals.updates, totals.samples, totals.sample_age_sum)
+        accounts = (*self._account.pack(totals.account), *self._packer.pack(totals.packer))
+        return np.array([*accounts, *counters, *totals.metrics.sums, *totals.metrics.counts], dtype=np.float64)
+
+    def totals(self, vector: Float64) -> LearnerTotals:
+        """The totals of a vector [K]; sums that are NaN or infinite arrive as they are."""
+        account, packer, counters, sums, counts = np.split(vector, self._cuts)
+        return LearnerTotals(
+            account=self._account.unpack(account),
+            updates=int(counters[0]),
+            samples=int(counters[1]),
+            sample_age_sum=float(counters[2]),
+            metrics=MetricTotals(self.metrics, sums, counts),
+            packer=self._packer.unpack(packer),
+        )
+
+
+class AccountPart:
+    """The part of one account: whether there is one, warm-up, iterations, CPU time, and the phases.
+
+    The wall is not sent: it is the sum of the phases, so an account that arrives closes, however long the run.
+    """
+
+    def __init__(self, phases: Sequence[str]) -> None:
+        self._phases = tuple(phases)
+        self.size = 4 + len(self._phases)
+
+    def pack(self, account: Account | None) -> list[float]:
+        """The numbers of the account; zeros for None."""
+        if account is None:
+            return [0.0] * self.size
+        phases_ns = (account.phases_ns[phase] for phase in self._phases)
+        return [1, account.warmup_ns, account.iterations, account.cpu_ns, *phases_ns]
+
+    def unpack(self, numbers: Float64) -> Account | None:
+        """The account of `numbers`, or None."""
+        if not numbers[0]:
+            return None
+        warmup_ns, iterations, cpu_ns, *phases = [int(number) for number in numbers[1:]]
+        phases_ns = dict(zip(self._phases, phases, strict=True))
+        return Account(sum(phases), warmup_ns, iterations, phases_ns, cpu_ns)
+
+
+class LearnerReports:
+    """The cumulative reports of all ranks, by global rank, in a mailbox of `num_ranks * layout.nbytes` bytes."""
+
+    def __init__(self, mailbox: Mailbox, layout: ReportLayout, num_ranks: int) -> None:
+        self._mailbox, self._layout, self._shape = mailbox, layout, (num_ranks, layout.size)
+
+    @staticmethod
+    def layout(phases: Sequence[str], metrics: Sequence[str], packer_phases: Sequence[str]) -> ReportLayout:
+        """The layout of one rank's vector."""
+        return ReportLayout(phases, metrics, packer_phases)
+
+    @property
+    def version(self) -> int:
+        """How many reports were published."""
+        return self._mailbox.version
+
+    def vector(self, totals: LearnerTotals) -> Float64:
+        """One rank's totals as its row [K] of the matrix to publish."""
+        return self._layout.vector(totals)
+
+    def publish(self, matrix: Float64) -> None:
+        """Make `matrix` [R, K], a row per rank, the newest report. Raises ValueError on another shape or type."""
+        if matrix.shape != self._shape or matrix.dtype != np.float64:
+            raise ValueError(f"reports are float64 {self._shape}, got {matrix.dtype} {matrix.shape}")
+        self._mailbox.publish(matrix)
+
+    def read(self) -> tuple[LearnerTotals, ...]:
+        """The newest report of every rank; empty before the first."""
+        matrix = np.empty(self._shape, dtype=np.float64)
+        if self._mailbox.read(matrix) == 0:
+            return ()
+        return tuple(self._layout.totals(vector) for vector in matrix)
+
+
+class CollectorLayout:
+    """Where the numbers of a collector's report lie: integers first (exact nanoseconds), then one float."""
+
+    def __init__(self, phases: Sequence[str], counters: int) -> None:
+        self.phases = tuple(phases)
         self._num_ints = 4 + 1 + len(self.phases) + counters  # account, is_timed, phases, counters
-        self._num_floats = 2 + 2 * len(self.metrics)
 
     @property
     def nbytes(self) -> int:
         """Bytes of a report."""
-        return 8 * (self._num_ints + self._num_floats)
+        return 8 * (self._num_ints + 1)
 
     def new(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A blank report: the whole payload, its integers and its floats."""
-        payload = np.zeros(self._num_ints + self._num_floats, dtype=np.int64)
+        """A blank report: the whole payload, its integers and its float."""
+        payload = np.zeros(self._num_ints + 1, dtype=np.int64)
         return payload, payload[: self._num_ints], payload[self._num_ints :].view(np.float64)
 
     def put_account(self, ints: np.ndarray, account: Account | None) -> None:
@@ -43,54 +145,16 @@ class ReportLayout:
         return Account(wall_ns, warmup_ns, iterations, phases_ns, cpu_ns)
 
 
-class LearnerReports:
-    """A learner's cumulative report: counters `updates, samples`; floats `sample_age_sum`, metric sums and counts."""
-
-    def __init__(self, mailbox: Mailbox, layout: ReportLayout) -> None:
-        self._mailbox, self._layout = mailbox, layout
-
-    @staticmethod
-    def layout(phases: Sequence[str], metrics: Sequence[str]) -> ReportLayout:
-        """The layout of a learner's report."""
-        return ReportLayout(phases, counters=2, metrics=metrics)
-
-    @property
-    def version(self) -> int:
-        """How many reports were published."""
-        return self._mailbox.version
-
-    def publish(self, totals: LearnerTotals) -> None:
-        """Make `totals` the newest report."""
-        payload, ints, floats = self._layout.new()
-        self._layout.put_account(ints, totals.account)
-        ints[-2:] = totals.updates, totals.samples
-        floats[0] = totals.sample_age_sum
-        count = len(self._layout.metrics)
-        floats[2 : 2 + count] = totals.metrics.sums
-        floats[2 + count :] = totals.metrics.counts
-        self._mailbox.publish(payload)
-
-    def read(self) -> LearnerTotals | None:
-        """The newest report; None before the first."""
-        payload, ints, floats = self._layout.new()
-        if self._mailbox.read(payload) == 0:
-            return None
-        count = len(self._layout.metrics)
-        metrics = MetricTotals(self._layout.metrics, floats[2 : 2 + count].copy(), floats[2 + count :].copy())
-        updates, samples = ints[-2:].tolist()
-        return LearnerTotals(self._layout.account(ints), updates, samples, float(floats[0]), metrics)
-
-
 class CollectorReports:
     """A collector's cumulative report: counters `env_steps, vector_steps, policy_steps`; float `policy_lag_sum`."""
 
-    def __init__(self, mailbox: Mailbox, layout: ReportLayout) -> None:
+    def __init__(self, mailbox: Mailbox, layout: CollectorLayout) -> None:
         self._mailbox, self._layout = mailbox, layout
 
     @staticmethod
-    def layout(phases: Sequence[str]) -> ReportLayout:
+    def layout(phases: Sequence[str]) -> CollectorLayout:
         """The layout of a collector's report."""
-        return ReportLayout(phases, counters=3)
+        return CollectorLayout(phases, counters=3)
 
     @property
     def version(self) -> int:

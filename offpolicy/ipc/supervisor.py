@@ -7,6 +7,7 @@ leaves, until a deadline), killing. Every path ends in the same clean-up, and th
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import selectors
@@ -21,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
-from offpolicy.ipc.control import ControlPage, Stop, Word
+from offpolicy.ipc.control import CollectorWord, ControlPage, HostWord, RankWord, Stop, Words
 from offpolicy.ipc.shared import Doorbell
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -30,6 +31,7 @@ WORKER_GRACE_S = 8.0
 LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included
 PAUSE_S = 2.0  # a longer gap between two looks means that nothing ran at all
 KILL_TIMEOUT_S = 5.0
+PEER_GRACE_S = 5.0  # for the other learner ranks to notice that one has died, before they are killed
 TICK_S = 0.1
 
 
@@ -44,6 +46,7 @@ class Failure:
     exit_code: int
     cause: str
     traceback: str = ""
+    is_consequence: bool = False  # of another failure: replaced by it when it is known
 
 
 @dataclass(slots=True)
@@ -64,6 +67,11 @@ class Child:
         """Role and index."""
         return f"{self.role} {self.index}"
 
+    @property
+    def is_learner(self) -> bool:
+        """Whether it is a learner rank, not a collector."""
+        return self.role == "learner"
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -73,6 +81,8 @@ class Host:
     log_fd: int  # where the children's stdout and stderr go
     stop_timeout_s: float  # for the iteration, the final checkpoint and the children's exit
     elapsed_s: Callable[[], float]  # a clock that never steps back
+    num_hosts: int = 1  # whose collectors do as many env steps as ours
+    peer_timeout_s: float = 0.0  # how long a learner rank may wait for the others, busy with a collective
 
 
 Handler = Callable[[Child, Mapping[str, Any]], None]
@@ -164,11 +174,28 @@ class Supervisor:
 
     def stop(self, level: Stop) -> None:
         """Ask everybody to finish, and set the deadline after which they are killed."""
-        if self._control.get(Word.STOP) < level:
-            self._control.set(Word.STOP, level)
+        if self._stop_level < level:
+            self._control.host.set(HostWord.STOP, level)
         if self._deadline_s is None:
             self._deadline_s = self._host.elapsed_s() + self._host.stop_timeout_s
         self._ring()
+
+    @property
+    def _stop_level(self) -> int:
+        return self._control.host.get(HostWord.STOP)
+
+    @property
+    def _env_steps(self) -> int:
+        return self._host.num_hosts * self._control.env_steps
+
+    def _words(self, child: Child) -> Words:
+        """The control words of a child."""
+        sections = self._control.ranks if child.is_learner else self._control.collectors
+        return sections[child.index]
+
+    def _is_waiting(self, child: Child) -> bool:
+        word = RankWord.IS_WAITING if child.is_learner else CollectorWord.IS_WAITING
+        return bool(self._words(child).get(word))
 
     def _hear(self, child: Child, on_message: Handler) -> bool:
         """Take what a child has written; False at the end of its messages, or when there is nothing now."""
@@ -200,27 +227,31 @@ class Supervisor:
         os.close(child.pidfd)
         os.close(child.messages)
         self._children.remove(child)
-        if child.role == "collector":
-            self._control.set(Word.COLLECTOR_IS_GONE, 1)
-        is_expected = code == 0 and (child.role == "learner" or self._control.get(Word.STOP) == Stop.LEAVE)
+        if not child.is_learner:
+            self._words(child).set(CollectorWord.IS_GONE, 1)
+        is_expected = code == 0 and (child.is_learner or self._stop_level == Stop.LEAVE)
         if not is_expected and not child.is_killed:
             self._note_failure(child, code)
-        learner_lives = any(other.role == "learner" for other in self._children)
-        self.stop(Stop.FINISH if learner_lives else Stop.LEAVE)
+        learners = [other for other in self._children if other.is_learner]
+        self.stop(Stop.FINISH if learners else Stop.LEAVE)
+        if child.is_learner and not is_expected and learners:
+            # The others cannot train without it. They notice by themselves, and are not waited for long.
+            self._deadline_s = min(self._deadline_s or math.inf, self._host.elapsed_s() + PEER_GRACE_S)
 
     def _note_failure(self, child: Child, code: int) -> None:
-        if self.failure is not None:  # a consequence of the first
-            return
+        if self.failure is not None and not (self.failure.is_consequence and not child.error.get("is_consequence")):
+            return  # the first one counts, unless it was only a consequence of this one
         cause = child.error.get("text") or _describe_exit(code)
         name = child.error.get("error")
         self.failure = Failure(
             role=child.role,
             index=child.index,
             pid=child.process.pid,
-            env_steps=self._control.get(Word.ENV_STEPS),
+            env_steps=self._env_steps,
             exit_code=int(child.error.get("code", 1)),
             cause=f"{name}: {cause}" if name else cause,
             traceback=child.error.get("traceback", ""),
+            is_consequence=bool(child.error.get("is_consequence")),
         )
 
     def _ring(self) -> None:
@@ -245,9 +276,9 @@ class Supervisor:
         if self._deadline_s is None:
             return
         left_s = self._deadline_s - self._host.elapsed_s()
-        if left_s < self._host.stop_timeout_s / 2 and self._control.get(Word.STOP) == Stop.FINISH:
+        if left_s < self._host.stop_timeout_s / 2 and self._stop_level == Stop.FINISH:
             for child in self._children:
-                if child.role == "collector" and not self._control.get(Word.COLLECTOR_IS_WAITING):
+                if not child.is_learner and not self._is_waiting(child):
                     child.is_killed = True
                     child.process.kill()
         if left_s < 0:
@@ -255,9 +286,9 @@ class Supervisor:
             self._kill_all()
 
     def _check_standstill(self, timeout_s: float) -> None:
-        """Learner and collector waiting for each other would wait for ever."""
-        counts = (self._control.get(Word.ENV_STEPS), self._control.get(Word.UPDATES))
-        are_waiting = self._control.get(Word.COLLECTOR_IS_WAITING) and self._control.get(Word.LEARNER_IS_WAITING)
+        """Learners and collectors waiting for each other would wait for ever."""
+        counts = (self._control.env_steps, self._control.leader.get(RankWord.UPDATES))
+        are_waiting = all(self._is_waiting(child) for child in self._children)
         now_s = self._host.elapsed_s()
         if counts != self._stalled_since_s[0] or not are_waiting or self._deadline_s is not None:
             self._stalled_since_s = (counts, now_s)
@@ -270,11 +301,13 @@ class Supervisor:
     def _check_hearts(self, timeout_s: float) -> None:
         """End the run when a child has been busy without any progress for too long."""
         for child in self._children:
-            is_collector = child.role == "collector"
-            progress = self._control.get(Word.COLLECTOR_PROGRESS if is_collector else Word.LEARNER_PROGRESS)
-            waiting = self._control.get(Word.COLLECTOR_IS_WAITING if is_collector else Word.LEARNER_IS_WAITING)
+            words = self._words(child)
+            progress = words.get(RankWord.PROGRESS if child.is_learner else CollectorWord.PROGRESS)
+            waiting = self._is_waiting(child)
             # A collector that finds a worker silent names it, but must close the others first.
-            limit_s = timeout_s + WORKER_GRACE_S if is_collector else max(timeout_s, LEARNER_STEP_TIMEOUT_S)
+            limit_s = timeout_s + WORKER_GRACE_S
+            if child.is_learner:
+                limit_s = max(timeout_s, LEARNER_STEP_TIMEOUT_S, self._host.peer_timeout_s + PEER_GRACE_S)
             if progress == 0:  # still starting
                 limit_s = max(limit_s, START_TIMEOUT_S)
             last, since_s = self._hearts.get(child.name, (-1, 0.0))
@@ -294,14 +327,13 @@ class Supervisor:
         child.process.kill()
 
     def _fail_hung_stop(self) -> None:
-        if self.failure is None and self._control.get(Word.STOP) == Stop.FINISH:
+        if self.failure is None and self._stop_level == Stop.FINISH:
             child = self._children[0]
             cause = f"did not finish within {self._host.stop_timeout_s:g} s of the stop request"
             self.failure = self._hang(child, cause)
 
     def _hang(self, child: Child, cause: str) -> Failure:
-        env_steps = self._control.get(Word.ENV_STEPS)
-        return Failure(child.role, child.index, child.process.pid, env_steps, HangError.exit_code, cause)
+        return Failure(child.role, child.index, child.process.pid, self._env_steps, HangError.exit_code, cause)
 
     def _watch_briefly(self) -> None:
         """Give a signalled child a moment to write its stacks."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.ipc.control import PAGE_BYTES, ControlPage
+from offpolicy.ipc.control import ControlPage
 from offpolicy.ipc.supervisor import Host, Supervisor
 from offpolicy.timing.clock import Stopwatch
 
@@ -33,7 +33,7 @@ def log_fd() -> Iterator[int]:
 
 def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pytest.MonkeyPatch, log_fd: int) -> None:
     monkeypatch.setattr(selectors, "DefaultSelector", DeathFirst)
-    control = ControlPage(memoryview(bytearray(PAGE_BYTES)))
+    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     with Supervisor(control, (), Host("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
         supervisor.spawn("learner", 0, "offpolicy.no_such_module:main", {}, {})
         os.waitid(os.P_PID, supervisor._children[0].process.pid, os.WEXITED | os.WNOWAIT)  # both events are ready

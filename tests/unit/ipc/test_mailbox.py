@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from offpolicy.ipc.mailbox import Mailbox
-from offpolicy.ipc.reports import CollectorReports, LearnerReports
-from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals
 
 
 def make_mailbox(payload_nbytes: int) -> Mailbox:
@@ -76,30 +74,3 @@ def test_without_the_second_look_reads_are_torn(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Mailbox, "read", read)
     assert read_while_publishing(make_mailbox(8 * 50_000), 50_000, reads=20) > 0
-
-
-def account(phases: dict[str, int]) -> Account:
-    return Account(sum(phases.values()), 2**60 + 1, 12, phases, 99)
-
-
-def test_a_learner_report_survives_the_trip_exactly() -> None:
-    layout = LearnerReports.layout(("train", "other"), ("critic_loss", "q_mean"))
-    reports = LearnerReports(make_mailbox(layout.nbytes), layout)
-    assert reports.read() is None
-    metrics = MetricTotals(("critic_loss", "q_mean"), np.array([0.1, -2.5]), np.array([3.0, 4.0]))
-    sent = LearnerTotals(account({"train": 2**55 + 1, "other": 3}), 10, 2560, 1.5, metrics)
-    reports.publish(sent)
-    got = reports.read()
-    assert got is not None
-    assert (got.account, got.updates, got.samples, got.sample_age_sum) == (sent.account, 10, 2560, 1.5)
-    assert got.metrics.names == metrics.names
-    assert np.array_equal(got.metrics.sums, metrics.sums)
-    assert np.array_equal(got.metrics.counts, metrics.counts)
-
-
-def test_a_collector_report_without_timing_has_no_account() -> None:
-    layout = CollectorReports.layout(("env_step", "other"))
-    reports = CollectorReports(make_mailbox(layout.nbytes), layout)
-    sent = CollectorTotals(None, 100, 50, 12.5, 40)
-    reports.publish(sent)
-    assert reports.read() == sent
