@@ -7,15 +7,33 @@ from collections.abc import Callable, Mapping
 import torch
 
 from offpolicy.algos.learner import Learner
+from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.replay_learner import ReplayLearner, UpdateRule
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
 from offpolicy.config import AlgoConfig
+from offpolicy.protocols import Exchange
 from offpolicy.types import SpaceSpec
 
-RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int], UpdateRule]] = {"sac": Sac, "td3": Td3}
+RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], UpdateRule]] = {
+    "sac": Sac,
+    "td3": Td3,
+}
 
 
-def make_learner(algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int) -> Learner:
-    """The learner named by `algo.name`; its weights and random numbers are a function of `seed` alone."""
-    return ReplayLearner(RULES[algo.name](algo, spec, device, seed))
+def make_learner(
+    algo: AlgoConfig,
+    spec: SpaceSpec,
+    device: torch.device,
+    seed: int,
+    exchange: Exchange | None = None,
+    average_every: int = 0,
+) -> Learner:
+    """The learner named by `algo.name`; its weights and random numbers are a function of `seed` alone.
+
+    `exchange` joins it with the other ranks: gradients are averaged before each step, or, with `average_every` > 0,
+    the networks every so many iterations.
+    """
+    group = exchange or SoloExchange()
+    rule = RULES[algo.name](algo, spec, device, seed, SoloExchange() if average_every else group)
+    return ReplayLearner(rule, group, average_every)

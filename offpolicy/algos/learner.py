@@ -27,6 +27,11 @@ class Learner(Protocol):
     policy: Policy
     num_updates: int
 
+    @property
+    def generator(self) -> torch.Generator:
+        """The random numbers of the updates: each rank has its own."""
+        ...
+
     def update(self, batches: Batches) -> None:
         """Absorb the fresh observations, then make one gradient update per batch; never waits for the device."""
         ...
@@ -37,6 +42,22 @@ class Learner(Protocol):
 
     def has_diverged(self) -> bool:
         """Whether a loss was not finite; the parameters are those from before it. Waits for the device."""
+        ...
+
+    def is_origin(self) -> bool:
+        """Whether it was this rank's own loss. Waits for the device."""
+        ...
+
+    def settle(self) -> None:
+        """Make the ranks' networks equal, where they may differ for a while; a collective."""
+        ...
+
+    def shared_tensors(self) -> Mapping[str, Tensor]:
+        """The live tensors that are equal on all ranks: after every update, or after `settle`."""
+        ...
+
+    def start_tensors(self) -> Mapping[str, Tensor]:
+        """The live tensors that every rank starts from: all of them."""
         ...
 
     def state(self) -> LearnerState:
@@ -69,7 +90,8 @@ class LiveState:
         with torch.no_grad():
             for name, tensor in self._tensors.items():
                 tensor.copy_(state.tensors[name])
-        self._generator.set_state(state.tensors["generator"])
+        if state.tensors["generator"].shape == self._generator.get_state().shape:
+            self._generator.set_state(state.tensors["generator"])  # else it is that of another kind of device
         for group in self._metrics.counts:
             self._metrics.counts[group] = int(state.numbers[_count_name(group)])
         return int(state.numbers["num_updates"])
@@ -80,7 +102,7 @@ class LiveState:
             if name not in state.tensors:
                 raise CheckpointError(f"learner state has no tensor {name}")
             got = state.tensors[name]
-            if got.shape != tensor.shape or got.dtype != tensor.dtype:
+            if name != "generator" and (got.shape != tensor.shape or got.dtype != tensor.dtype):
                 raise CheckpointError(
                     f"learner state: {name} is {got.dtype} {tuple(got.shape)},"
                     f" this learner needs {tensor.dtype} {tuple(tensor.shape)}"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from offpolicy.protocols import Exchange
 
 BETAS = (0.9, 0.999)
 EPS = 1e-8
@@ -31,7 +35,7 @@ class DivergenceGuard:
 
     def watch_step(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> None:
         """Trip if the loss or any element of the gradients is not finite; multiplies them in place by one."""
-        torch._amp_foreach_non_finite_check_and_unscale_((loss.detach(), *gradients), self.flag, self._one)
+        torch._amp_foreach_non_finite_check_and_unscale_((loss, *gradients), self.flag, self._one)
 
     def has_tripped(self) -> bool:
         """Whether any step was refused. Waits for the device: only for log and checkpoint time."""
@@ -77,17 +81,54 @@ class GuardedAdam:
         )
 
 
-def optimizer_step(loss: Tensor, optimizer: GuardedAdam, max_grad_norm: float | None) -> None:
-    """One descent step on a scalar loss; clips the norm of all gradients of the optimiser together, if asked.
+class SoloExchange:
+    """The exchange of a learner that is alone: every collective is the identity."""
 
-    Only the optimiser's own parameters are differentiated, so no step can leave gradients behind in another network.
-    The guard looks before the clipping, which would turn an infinite gradient into zero.
-    """
-    gradients = torch.autograd.grad(loss, optimizer.parameters)
-    optimizer.guard.watch_step(loss, gradients)
-    if max_grad_norm is not None:
-        clip_norm(gradients, max_grad_norm)
-    optimizer.step(gradients)
+    num_ranks = 1
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """The mean of one."""
+
+    def gather(self, vector: Tensor) -> Tensor:
+        """The vector [n] as [1, n]."""
+        return vector[None]
+
+
+class Objective(NamedTuple):
+    """A scalar loss and the optimiser that lowers it; clips the norm of its gradients together, if asked."""
+
+    loss: Tensor
+    optimizer: GuardedAdam
+    max_grad_norm: float | None = None
+
+
+class Descent:
+    """How every optimiser step of a learner is made: differentiate, average over ranks, guard, clip, move."""
+
+    def __init__(self, device: torch.device, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.guard = DivergenceGuard(device)
+        self.origin = DivergenceGuard(device)  # trips only on the rank whose own numbers were bad, to name it
+
+    def step(self, *objectives: Objective) -> None:
+        """One descent step on each objective, with one exchange for all of them.
+
+        Only an optimiser's own parameters are differentiated, so no step can leave gradients behind in another
+        network. The guard looks after the averaging, which hands a NaN of one rank to all of them: every rank refuses
+        the same step. It looks before the clipping, which would turn an infinite gradient into zero.
+        """
+        losses = [objective.loss.detach() for objective in objectives]
+        gradients = [torch.autograd.grad(each.loss, each.optimizer.parameters) for each in objectives]
+        if self.exchange.num_ranks > 1:
+            for loss, own in zip(losses, gradients, strict=True):
+                self.origin.watch_step(loss, own)
+            losses = [loss.clone() for loss in losses]  # the caller reports its own
+            self.exchange.average([*losses, *itertools.chain(*gradients)])
+        for loss, mean, objective in zip(losses, gradients, objectives, strict=True):
+            self.guard.watch_step(loss, mean)
+            if objective.max_grad_norm is not None:
+                clip_norm(mean, objective.max_grad_norm)
+            objective.optimizer.step(mean)
 
 
 def clip_norm(gradients: tuple[Tensor, ...], max_norm: float) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.losses import critic_loss, polyak_update
-from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, optimizer_step
+from offpolicy.algos.optim import Descent, GuardedAdam, Objective
 from offpolicy.config import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.types import Batch, SpaceSpec
@@ -56,9 +56,10 @@ class TargetNetwork(Generic[Network]):
 class CriticTrainer:
     """The twin critics, their targets and the one optimiser that holds both."""
 
-    def __init__(self, algo: AlgoConfig, critic: TwinCritic, guard: DivergenceGuard) -> None:
+    def __init__(self, algo: AlgoConfig, critic: TwinCritic, descent: Descent) -> None:
         self.online = critic
-        self.optimizer = GuardedAdam(dict(critic.named_parameters()), algo.critic_lr, guard)
+        self.optimizer = GuardedAdam(dict(critic.named_parameters()), algo.critic_lr, descent.guard)
+        self._descent = descent
         self._target = TargetNetwork(critic, algo.tau)
         self._max_grad_norm = algo.max_grad_norm
 
@@ -75,7 +76,7 @@ class CriticTrainer:
         """One update towards target_q [B]. Returns critic_loss, q_mean and target_q_mean, on the device."""
         q = self.online.forward(batch.obs, batch.action)
         loss = critic_loss(q, target_q)
-        optimizer_step(loss, self.optimizer, self._max_grad_norm)
+        self._descent.step(Objective(loss, self.optimizer, self._max_grad_norm))
         return loss.detach(), q.detach().mean(), target_q.mean()
 
     def move_target(self) -> None:

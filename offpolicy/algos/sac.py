@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import alpha_loss, sac_actor_loss, soft_value, td_target
 from offpolicy.algos.metrics import MetricSums
-from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, optimizer_step, optimizer_tensors
+from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
 from offpolicy.algos.parts import CriticTrainer, Seeds, make_critic
 from offpolicy.config import AlgoConfig
 from offpolicy.nets.actors import SquashedGaussianActor
 from offpolicy.nets.policy import make_policy
+from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 
 METRICS = {
@@ -27,9 +28,9 @@ METRICS = {
 class Temperature:
     """alpha = exp(log_alpha): tuned until the policy's entropy is the target's, or fixed."""
 
-    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, guard: DivergenceGuard) -> None:
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=guard.flag.device))
-        self.optimizer = GuardedAdam({"log_alpha": self.log_alpha}, algo.alpha_lr, guard)
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, descent: Descent) -> None:
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=descent.guard.flag.device))
+        self.optimizer = GuardedAdam({"log_alpha": self.log_alpha}, algo.alpha_lr, descent.guard)
         self.is_tuned = algo.auto_alpha
         self._target_entropy = float(-spec.action_dim) if algo.target_entropy is None else algo.target_entropy
 
@@ -38,30 +39,28 @@ class Temperature:
         """The temperature, without gradient. []."""
         return self.log_alpha.detach().exp()
 
-    def step(self, log_prob: Tensor) -> Tensor:
-        """One update from the log-probabilities [B] of the actor's step. Returns alpha_loss, on the device."""
-        loss = alpha_loss(self.log_alpha, log_prob, self._target_entropy)
-        optimizer_step(loss, self.optimizer, max_grad_norm=None)
-        return loss.detach()
+    def objective(self, log_prob: Tensor) -> Objective:
+        """The temperature's step from the log-probabilities [B] of the actor's step."""
+        return Objective(alpha_loss(self.log_alpha, log_prob, self._target_entropy), self.optimizer)
 
 
 class Sac:
     """SAC's update rule. Actions, log-probabilities and entropies are those of the [-1, 1] space."""
 
-    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int) -> None:
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         seeds = Seeds(seed)
         with seeds.initial_weights():
             self.policy = make_policy(algo, spec).to(device)
             critic = make_critic(algo, spec).to(device)
         assert isinstance(self.policy.actor, SquashedGaussianActor)  # true by algo.name; narrows the union
         self.metrics = MetricSums(METRICS, device)
-        self.guard = DivergenceGuard(device)
+        self.descent = Descent(device, exchange)
         self.generator = seeds.generator(device)
         self._algo = algo
         self._actor = self.policy.actor
-        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.guard)
-        self._critic = CriticTrainer(algo, critic, self.guard)
-        self._temperature = Temperature(algo, spec, self.guard)
+        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.descent.guard)
+        self._critic = CriticTrainer(algo, critic, self.descent)
+        self._temperature = Temperature(algo, spec, self.descent)
 
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """Critics; every `policy_delay` updates actor and temperature; then the target critics."""
@@ -96,7 +95,9 @@ class Sac:
         action, log_prob = self._actor.sample(obs, self.generator)
         with self._critic.frozen():
             loss = sac_actor_loss(self._critic.online.forward(obs, action), log_prob, alpha)
-        optimizer_step(loss, self._actor_optimizer, self._algo.max_grad_norm)
-        self.metrics.add("actor", (loss.detach(), alpha, -log_prob.detach().mean()))
+        objectives = [Objective(loss, self._actor_optimizer, self._algo.max_grad_norm)]
         if self._temperature.is_tuned:
-            self.metrics.add("temperature", (self._temperature.step(log_prob),))
+            objectives.append(self._temperature.objective(log_prob))
+            self.metrics.add("temperature", (objectives[1].loss.detach(),))
+        self.descent.step(*objectives)
+        self.metrics.add("actor", (loss.detach(), alpha, -log_prob.detach().mean()))

@@ -8,11 +8,12 @@ from torch import Tensor
 from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td_target
 from offpolicy.algos.metrics import MetricSums
-from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, optimizer_step, optimizer_tensors
+from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
 from offpolicy.algos.parts import CriticTrainer, Seeds, TargetNetwork, make_critic
 from offpolicy.config import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
 from offpolicy.nets.policy import make_policy
+from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
 
 METRICS = {"critic": ("critic_loss", "q_mean", "target_q_mean"), "actor": ("actor_loss",)}
@@ -21,20 +22,20 @@ METRICS = {"critic": ("critic_loss", "q_mean", "target_q_mean"), "actor": ("acto
 class Td3:
     """TD3's update rule. The smoothing noise is that of the [-1, 1] action space."""
 
-    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int) -> None:
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         seeds = Seeds(seed)
         with seeds.initial_weights():
             self.policy = make_policy(algo, spec).to(device)
             critic = make_critic(algo, spec).to(device)
         assert isinstance(self.policy.actor, DeterministicActor)  # true by algo.name; narrows the union
         self.metrics = MetricSums(METRICS, device)
-        self.guard = DivergenceGuard(device)
+        self.descent = Descent(device, exchange)
         self.generator = seeds.generator(device)
         self._algo = algo
         self._actor = self.policy.actor
-        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.guard)
+        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.descent.guard)
         self._target_actor = TargetNetwork(self._actor, algo.tau)
-        self._critic = CriticTrainer(algo, critic, self.guard)
+        self._critic = CriticTrainer(algo, critic, self.descent)
 
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """Critics; every `policy_delay` updates the actor, and with it all targets."""
@@ -68,5 +69,5 @@ class Td3:
         action = self._actor.forward(obs)
         with self._critic.frozen():
             loss = td3_actor_loss(self._critic.online.q1(obs, action))
-        optimizer_step(loss, self._actor_optimizer, self._algo.max_grad_norm)
+        self.descent.step(Objective(loss, self._actor_optimizer, self._algo.max_grad_norm))
         self.metrics.add("actor", (loss.detach(),))

@@ -33,17 +33,42 @@ class ObsNormalizer(nn.Module):
         return ((obs - self.mean.float()) * scale).clamp(-OBS_CLIP, OBS_CLIP)
 
     @torch.no_grad()
-    def update(self, obs: Tensor) -> None:
-        """Merge the rows of obs [M, O] (Chan, Golub and LeVeque 1979). A block with a NaN or Inf is left out whole."""
-        rows = obs.shape[0]
-        if rows == 0:
-            return
-        block_var, block_mean = torch.var_mean(obs.double(), dim=0, correction=0)
+    def absorb(self, moments: Tensor) -> None:
+        """Add a block's `moments`. One without rows, or with a NaN or Inf, is left out whole."""
+        rows, block_mean, block_square_sum = split_moments(moments)
         total = self.count + rows
         delta = block_mean - self.mean
         mean = self.mean + delta * (rows / total)
-        square_sum = self.var * self.count + block_var * rows + delta.square() * (self.count * rows / total)
-        is_finite = (mean + square_sum).isfinite().all()
-        self.mean.copy_(torch.where(is_finite, mean, self.mean))
-        self.var.copy_(torch.where(is_finite, square_sum / total, self.var))
-        self.count.copy_(torch.where(is_finite, total, self.count))
+        square_sum = self.var * self.count + block_square_sum + delta.square() * (self.count * rows / total)
+        is_usable = (mean + square_sum).isfinite().all() & (rows > 0)
+        self.mean.copy_(torch.where(is_usable, mean, self.mean))
+        self.var.copy_(torch.where(is_usable, square_sum / total, self.var))
+        self.count.copy_(torch.where(is_usable, total, self.count))
+
+
+@torch.no_grad()
+def block_moments(obs: Tensor) -> Tensor:
+    """The number of rows of obs [M, O], their mean and their sum of squared deviations. -> [1 + 2 O] float64."""
+    rows = obs.new_full((1,), obs.shape[0], dtype=torch.float64)
+    if obs.shape[0] == 0:
+        return torch.cat((rows, rows.new_zeros(2 * obs.shape[1])))
+    var, mean = torch.var_mean(obs.double(), dim=0, correction=0)
+    return torch.cat((rows, mean, var * obs.shape[0]))
+
+
+@torch.no_grad()
+def joined_moments(first: Tensor, second: Tensor) -> Tensor:
+    """The moments of two blocks as one block (Chan, Golub and LeVeque 1979). [1 + 2 O] twice -> [1 + 2 O]."""
+    rows_1, mean_1, square_sum_1 = split_moments(first)
+    rows_2, mean_2, square_sum_2 = split_moments(second)
+    total = rows_1 + rows_2
+    share = rows_2 / total.clamp(min=1.0)
+    delta = mean_2 - mean_1
+    square_sum = square_sum_1 + square_sum_2 + delta.square() * (rows_1 * share)
+    return torch.cat((total[None], mean_1 + delta * share, square_sum))
+
+
+def split_moments(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of moments [1 + 2 O]: rows [], mean [O], sum of squared deviations [O]."""
+    obs_dim = (len(moments) - 1) // 2
+    return moments[0], moments[1 : 1 + obs_dim], moments[1 + obs_dim :]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, clip_norm, optimizer_step
+from offpolicy.algos.optim import Descent, DivergenceGuard, GuardedAdam, Objective, SoloExchange, clip_norm
 
 CPU = torch.device("cpu")
 
@@ -13,10 +15,11 @@ def test_steps_are_those_of_torch_adam_bit_for_bit() -> None:
     torch.manual_seed(0)
     ours, theirs = nn.Linear(5, 3), nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())
-    guarded = GuardedAdam(dict(ours.named_parameters()), 1e-2, DivergenceGuard(CPU))
+    descent = Descent(CPU, SoloExchange())
+    guarded = GuardedAdam(dict(ours.named_parameters()), 1e-2, descent.guard)
     adam = torch.optim.Adam(theirs.parameters(), lr=1e-2, fused=True)
     for obs in torch.randn(6, 4, 5):
-        optimizer_step(ours(obs).square().mean(), guarded, max_grad_norm=None)
+        descent.step(Objective(ours(obs).square().mean(), guarded))
         adam.zero_grad()
         theirs(obs).square().mean().backward()
         adam.step()
@@ -24,9 +27,9 @@ def test_steps_are_those_of_torch_adam_bit_for_bit() -> None:
     assert torch.equal(ours.bias, theirs.bias)
 
 
-def one_parameter(value: float) -> tuple[nn.Parameter, GuardedAdam]:
-    weight = nn.Parameter(torch.tensor([value]))
-    return weight, GuardedAdam({"weight": weight}, 0.1, DivergenceGuard(CPU))
+def one_parameter(value: float) -> tuple[nn.Parameter, GuardedAdam, Descent]:
+    weight, descent = nn.Parameter(torch.tensor([value])), Descent(CPU, SoloExchange())
+    return weight, GuardedAdam({"weight": weight}, 0.1, descent.guard), descent
 
 
 def parts(weight: Tensor, adam: GuardedAdam) -> list[float]:
@@ -36,27 +39,27 @@ def parts(weight: Tensor, adam: GuardedAdam) -> list[float]:
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_bad_loss_moves_nothing_and_stops_every_later_step(poison: float) -> None:
-    weight, adam = one_parameter(2.0)
-    optimizer_step(weight.square().sum(), adam, max_grad_norm=None)
+    weight, adam, descent = one_parameter(2.0)
+    descent.step(Objective(weight.square().sum(), adam))
     before = parts(weight, adam)
     assert not adam.guard.has_tripped()
-    optimizer_step(weight.square().sum() * poison, adam, max_grad_norm=None)
-    optimizer_step(weight.square().sum(), adam, max_grad_norm=None)
+    descent.step(Objective(weight.square().sum() * poison, adam))
+    descent.step(Objective(weight.square().sum(), adam))
     assert adam.guard.has_tripped()
     assert parts(weight, adam) == before
 
 
 def test_a_finite_loss_with_an_infinite_gradient_moves_nothing() -> None:
-    weight, adam = one_parameter(0.0)
+    weight, adam, descent = one_parameter(0.0)
     loss = weight.sqrt().sum()  # 0, with slope infinity
-    optimizer_step(loss, adam, max_grad_norm=1.0)
+    descent.step(Objective(loss, adam, 1.0))
     assert adam.guard.has_tripped()
     assert parts(weight, adam) == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_an_infinite_loss_with_a_finite_gradient_trips() -> None:
-    weight, adam = one_parameter(1.0)
-    optimizer_step(weight.sum() + float("inf"), adam, max_grad_norm=None)
+    weight, adam, descent = one_parameter(1.0)
+    descent.step(Objective(weight.sum() + float("inf"), adam))
     assert adam.guard.has_tripped()
     assert float(weight.detach()) == 1.0
 
@@ -71,9 +74,9 @@ def test_watch_trips_on_a_bad_element_and_stays_tripped() -> None:
 
 
 def test_only_the_parameters_of_the_optimiser_are_differentiated() -> None:
-    weight, adam = one_parameter(2.0)
+    weight, adam, descent = one_parameter(2.0)
     other = nn.Parameter(torch.tensor([3.0]))
-    optimizer_step((weight * other).sum(), adam, max_grad_norm=None)
+    descent.step(Objective((weight * other).sum(), adam))
     assert other.grad is None
     assert float(weight.detach()) != 2.0
 
@@ -92,6 +95,58 @@ def test_clipping_leaves_small_gradients_alone() -> None:
 
 @pytest.mark.parametrize(("max_grad_norm", "expected"), [(None, 4.0), (0.5, 0.5)])
 def test_a_step_clips_only_when_asked(max_grad_norm: float | None, expected: float) -> None:
-    weight, adam = one_parameter(2.0)
-    optimizer_step(weight.square().sum(), adam, max_grad_norm)
+    weight, adam, descent = one_parameter(2.0)
+    descent.step(Objective(weight.square().sum(), adam, max_grad_norm))
     assert float(adam.exp_avg[0]) == pytest.approx(0.1 * expected, rel=1e-4)
+
+
+class Averaging:
+    """An exchange with another rank that always brings the same numbers."""
+
+    num_ranks = 2
+
+    def __init__(self, other: float) -> None:
+        self.other = other
+        self.num_calls = 0
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        self.num_calls += 1
+        for tensor in tensors:
+            tensor.add_(self.other).mul_(0.5)
+
+    def gather(self, vector: Tensor) -> Tensor:
+        return torch.stack((vector, torch.full_like(vector, self.other)))
+
+
+def test_the_step_is_made_with_the_mean_of_the_ranks_gradients() -> None:
+    weight, descent = nn.Parameter(torch.tensor([2.0])), Descent(CPU, Averaging(other=10.0))
+    adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
+    descent.step(Objective(weight.square().sum(), adam))  # own gradient 4
+    assert float(adam.exp_avg[0]) == pytest.approx(0.1 * 7.0)
+
+
+def test_two_objectives_share_one_exchange_and_keep_their_own_losses() -> None:
+    exchange = Averaging(other=0.0)
+    descent = Descent(CPU, exchange)
+    first, second = nn.Parameter(torch.tensor([2.0])), nn.Parameter(torch.tensor([3.0]))
+    adams = [GuardedAdam({"weight": weight}, 0.1, descent.guard) for weight in (first, second)]
+    losses = [first.square().sum(), second.square().sum()]
+    descent.step(*[Objective(loss, adam) for loss, adam in zip(losses, adams, strict=True)])
+    assert exchange.num_calls == 1
+    assert [float(adam.exp_avg[0]) for adam in adams] == pytest.approx([0.2, 0.3])
+    assert [float(loss.detach()) for loss in losses] == [4.0, 9.0]
+
+
+def test_a_nan_of_another_rank_stops_the_step_here_and_is_not_called_ours() -> None:
+    weight, descent = nn.Parameter(torch.tensor([2.0])), Descent(CPU, Averaging(other=float("nan")))
+    adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
+    descent.step(Objective(weight.square().sum(), adam))
+    assert float(weight.detach()) == 2.0
+    assert (descent.guard.has_tripped(), descent.origin.has_tripped()) == (True, False)
+
+
+def test_a_nan_of_this_rank_is_called_ours() -> None:
+    weight, descent = nn.Parameter(torch.tensor([2.0])), Descent(CPU, Averaging(other=1.0))
+    adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
+    descent.step(Objective(weight.sum() * float("nan"), adam))
+    assert (descent.guard.has_tripped(), descent.origin.has_tripped()) == (True, True)

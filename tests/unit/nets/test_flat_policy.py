@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from offpolicy.config import AlgoConfig
+from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
 from offpolicy.types import SpaceSpec
 
@@ -15,7 +16,7 @@ OBS = torch.linspace(-2.0, 2.0, 12).reshape(4, 3)
 def policy_of(name: str, *, normalize_obs: bool = True) -> Policy:
     policy = make_policy(AlgoConfig(name=name, hidden_dims=(8,), normalize_obs=normalize_obs), SPEC)
     if policy.normalizer is not None:
-        policy.normalizer.update(1.0 / 3.0 + 2.0 * torch.randn(50, 3))
+        policy.normalizer.absorb(block_moments(1.0 / 3.0 + 2.0 * torch.randn(50, 3)))
     return policy
 
 

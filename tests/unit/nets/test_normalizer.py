@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.nets.normalizer import ObsNormalizer
+from offpolicy.nets.normalizer import ObsNormalizer, block_moments
 
 
 def test_statistics_of_a_known_block() -> None:
     normalizer = ObsNormalizer(2)
-    normalizer.update(torch.tensor([[1.0, 10.0], [3.0, 10.0]]))
+    normalizer.absorb(block_moments(torch.tensor([[1.0, 10.0], [3.0, 10.0]])))
     assert normalizer.mean.tolist() == [2.0, 10.0]
     assert normalizer.var.tolist() == [1.0, 0.0]
     assert float(normalizer.count) == 2.0
@@ -18,7 +18,7 @@ def test_statistics_of_a_known_block() -> None:
 
 def test_forward_subtracts_the_mean_and_divides_by_the_std() -> None:
     normalizer = ObsNormalizer(1)
-    normalizer.update(torch.tensor([[0.0], [4.0]]))  # mean 2, variance 4
+    normalizer.absorb(block_moments(torch.tensor([[0.0], [4.0]])))  # mean 2, variance 4
     assert torch.allclose(normalizer(torch.tensor([[2.0], [4.0], [-1.0]])), torch.tensor([[0.0], [1.0], [-1.5]]))
 
 
@@ -38,7 +38,7 @@ def test_blocks_merge_to_the_statistics_of_the_whole(sizes: list[int], seed: int
     obs = 100.0 + 3.0 * torch.randn(sum(sizes), 2, generator=torch.Generator().manual_seed(seed))
     normalizer = ObsNormalizer(2)
     for block in obs.split(sizes):
-        normalizer.update(block)
+        normalizer.absorb(block_moments(block))
     assert torch.allclose(normalizer.mean, obs.double().mean(dim=0), rtol=1e-12)
     assert torch.allclose(normalizer.var, obs.double().var(dim=0, correction=0), rtol=1e-9, atol=1e-12)
     assert float(normalizer.count) == sum(sizes)
@@ -48,20 +48,20 @@ def test_a_row_after_ten_million_still_moves_the_mean() -> None:
     normalizer = ObsNormalizer(1)
     normalizer.mean.fill_(1.0)
     normalizer.count.fill_(1e7)
-    normalizer.update(torch.tensor([[1.5]]))
+    normalizer.absorb(block_moments(torch.tensor([[1.5]])))
     assert float(normalizer.mean) - 1.0 == pytest.approx(5e-8, rel=1e-6)
     assert float(normalizer.count) == 10_000_001.0
 
 
 def test_an_empty_block_changes_nothing() -> None:
     normalizer = ObsNormalizer(1)
-    normalizer.update(torch.empty(0, 1))
+    normalizer.absorb(block_moments(torch.empty(0, 1)))
     assert (normalizer.mean.tolist(), float(normalizer.count)) == ([0.0], 0.0)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_block_with_a_bad_number_changes_nothing(poison: float) -> None:
     normalizer = ObsNormalizer(1)
-    normalizer.update(torch.tensor([[1.0], [3.0]]))
-    normalizer.update(torch.tensor([[2.0], [poison]]))
+    normalizer.absorb(block_moments(torch.tensor([[1.0], [3.0]])))
+    normalizer.absorb(block_moments(torch.tensor([[2.0], [poison]])))
     assert (normalizer.mean.tolist(), normalizer.var.tolist(), float(normalizer.count)) == ([2.0], [1.0], 2.0)
