@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from statistics import fmean
 from typing import Any
 
 from rich import box
@@ -11,12 +12,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from offpolicy.logger.ranks import least_waiting
 from offpolicy.logger.summary import WARMUP
 from offpolicy.logger.table import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
 from offpolicy.logger.text import count, duration, fixed, rate
+from offpolicy.timing.phases import LearnerPhase
 
 Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
 Row = tuple[str, str, str]
+RANK_BARRIER = str(LearnerPhase.RANK_BARRIER)
 LEARNER_NAMES = {str(phase): row for phase, (row, _) in LEARNER_ROWS.items()} | {WARMUP: "Warm-up"}
 COLLECTOR_NAMES = {str(phase): row for phase, (row, _) in COLLECTOR_ROWS.items()} | {WARMUP: "Warm-up"}
 STATUS_STYLES = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
@@ -69,12 +73,33 @@ def percentages(values: Sequence[float]) -> list[str]:
     return [f"{share / 10:.1f}" for share in tenths]
 
 
+def _rank_lines(timing: Section) -> list[tuple[str, str]]:
+    """How long several ranks waited for each other, and for whom."""
+    learners: Sequence[Section | None] = timing.get("learners", ())
+    waits_s = {
+        rank: section["phases_s"][RANK_BARRIER]
+        for rank, section in enumerate(learners)
+        if section is not None and _has_begun(section)
+    }
+    if not waits_s:
+        return []
+    least, mean, most = (fixed(reduce(waits_s.values()), 1) for reduce in (min, fmean, max))
+    waits = f"{least}/{mean}/{most} s (min/mean/max)"
+    return [("ranks", f"{len(learners)}: barrier {waits}, straggler rank {least_waiting(waits_s)}")]
+
+
+def _has_begun(section: Section) -> bool:
+    """Whether there is time after the warm-up; a rank without any would be the one that waited the least."""
+    return bool(section["wall_s"] > section["phases_s"][WARMUP])
+
+
 def _results(summary: Section) -> Table:
     """Name and value per line; a long value goes on below itself."""
     rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
     speeds = [f"{METRICS[f'perf/{key}'].row} {rate(value)}" for key, value in rates.items() if key != "utd"]
     where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
     lines = [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
+    lines += _rank_lines(summary["timing"])
     if result["episodes"]:
         reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
         lines.append(("evaluation", f"{reward} over {result['episodes']} episodes"))

@@ -11,10 +11,11 @@ from offpolicy.config import RunConfig
 from offpolicy.logger.console import View, open_view
 from offpolicy.logger.final_table import final_table
 from offpolicy.logger.jsonl_sink import JsonlSink
+from offpolicy.logger.ranks import StragglerWatch
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.table import require_known
-from offpolicy.timing.rates import compute_rates, num_updates, policy_steps
+from offpolicy.timing.rates import compute_rates, learner_windows, num_updates, policy_steps
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 
@@ -42,6 +43,7 @@ class OffPolicyLogger:
         self._sinks = tuple(sinks)
         self._console = console
         self._episodes = EpisodeWindow()
+        self._stragglers = StragglerWatch()
 
     @property
     def num_dropped(self) -> dict[str, int]:
@@ -73,24 +75,28 @@ class OffPolicyLogger:
         self._origin = self.last_snapshot = origin
 
     def log_interval(self, snapshot: Snapshot) -> Record:
-        """Record what happened since the last call."""
+        """Record what happened since the last call, and warn of a rank that holds the others up."""
         record = self._build(snapshot)
         require_known(record)
+        warnings = self._stragglers.observe(learner_windows(self.last_snapshot, snapshot), snapshot.wall_s)
         self.last_snapshot = snapshot
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
         for sink in self._sinks:
             sink.write(record)
         self._console.record(record)
+        for warning in warnings:
+            self._console.message(warning)
         return record
 
     def _build(self, snapshot: Snapshot) -> Record:
-        mode, total = self.header.mode, self.header.total_timesteps
-        record = build_record(self.last_snapshot, snapshot, self._episodes, self.last_eval, mode, total)
+        header = self.header
+        record = build_record(self.last_snapshot, snapshot, self._episodes, self.last_eval, header)
         if self._learning is None:
             return record
         # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
-        remaining = eta_s(snapshot, compute_rates(self._learning, snapshot, mode), total)
+        rates = compute_rates(self._learning, snapshot, header.mode, header.num_hosts)
+        remaining = eta_s(snapshot, rates, header.total_timesteps)
         return record if remaining is None else record | {"time/eta_s": remaining}
 
     def log_episode(self, episode: EpisodeRecord) -> None:

@@ -11,8 +11,16 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel as Box
 from rich.text import Text
 
-from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.table import COLLECTOR_ROWS, LEARNER_ROWS, METRICS, collector_key, learner_key
+from offpolicy.logger.record import PLAIN_RUNNER, Record, RunHeader
+from offpolicy.logger.table import (
+    COLLECTOR_ROWS,
+    LEARNER_ROWS,
+    METRICS,
+    RANK_STATISTICS,
+    collector_key,
+    learner_key,
+    rank_key,
+)
 from offpolicy.logger.text import (
     UNKNOWN,
     count,
@@ -25,6 +33,7 @@ from offpolicy.logger.text import (
     significant,
     text,
 )
+from offpolicy.timing.phases import LearnerPhase
 
 WIDE = 120  # columns from which on the panel has a third column, and bars
 ROOMY = 30  # lines from which on it has space between its parts and the whole verdict
@@ -56,8 +65,11 @@ def render(record: Record, header: RunHeader, width: int, height: int, *, ascii_
     body = [_progress(record, header, inner, glyphs)]
     body += _gap(is_roomy)
     body += _wide_columns(record, inner, glyphs) if width >= WIDE else _narrow_columns(record, inner, glyphs)
-    body += [Text(glyphs.rule * inner, "bright_black")]
+    ranks = _rank_lines(record, header)
+    # Where lines are scarce, the line of the ranks is the rule.
+    body += ranks if ranks and not is_roomy else [Text(glyphs.rule * inner, "bright_black")]
     body += _rate_lines(record, inner)
+    body += ranks if is_roomy else []
     body += _gap(is_roomy) + _verdict_lines(record, inner, glyphs, is_roomy)
     lines = [_fit(line, inner, glyphs) for line in body[: max(1, height - 2)]]
     title = Text(_title(header, glyphs), "bold")
@@ -67,7 +79,10 @@ def render(record: Record, header: RunHeader, width: int, height: int, *, ascii_
 
 def _title(header: RunHeader, glyphs: Glyphs) -> str:
     envs = f"{header.num_envs} env" + "s" * (header.num_envs != 1)
-    parts = (header.algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs)
+    if header.num_collectors > 1:
+        envs = f"{header.num_collectors} collectors x {envs}"
+    runner = header.runner if header.runner != PLAIN_RUNNER else ""
+    parts = (header.algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs, runner)
     line = " | ".join(part for part in parts if part)
     return line.encode("ascii", "replace").decode() if glyphs is ASCII else line
 
@@ -248,6 +263,18 @@ def _rate_lines(record: Record, width: int) -> Block:
     first, second = _named(speeds), _named(states)
     joined = Text("   ").join([first, second])
     return [joined] if joined.cell_len <= width else [first, second]
+
+
+def _rank_lines(record: Record, header: RunHeader) -> Block:
+    """How long several ranks wait for each other, and for whom; nothing to say of one."""
+    if header.world_size == 1:
+        return []
+    waits = "/".join(fixed(number(record, rank_key(LearnerPhase.RANK_BARRIER, name)), 1) for name in RANK_STATISTICS)
+    working = number(record, "rank/num")
+    of_all = "" if working in (None, header.world_size) else f"{count(working)} of "
+    late = count(number(record, "rank/straggler"))
+    line = f"{of_all}{header.world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), straggler rank {late}"
+    return [Text.assemble(("ranks ", "cyan"), line)]
 
 
 SPEEDS = (

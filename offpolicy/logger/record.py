@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from offpolicy.logger.table import collector_key, learner_key
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.logger.ranks import rank_keys, straggler
+from offpolicy.logger.table import collector_key, learner_key, prefetch_key
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.rates import (
+    NS_PER_MS,
     Elapsed,
     Rates,
     collector_windows,
     compute_rates,
     learner_elapsed,
+    learner_windows,
     num_updates,
+    packer_elapsed,
     policy_steps,
 )
 from offpolicy.timing.verdict import Verdict, judge
@@ -23,7 +27,7 @@ from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, Snapshot
 
 Record = dict[str, float | str | None]
 
-NS_PER_MS = 1e6
+PLAIN_RUNNER = "single_gpu"  # goes without saying
 PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
 
 
@@ -37,7 +41,11 @@ class RunHeader:
     mode: str  # collection mode
     total_timesteps: int
     device: str = ""  # '' until the learner has chosen
-    num_envs: int = 1
+    num_envs: int = 1  # of one collector
+    num_collectors: int = 1  # of this host
+    num_hosts: int = 1
+    world_size: int = 1  # learner ranks of all hosts
+    runner: str = PLAIN_RUNNER
     started_unix_s: float = 0.0
 
 
@@ -59,22 +67,23 @@ def build_record(
     current: Snapshot,
     episodes_window: EpisodeWindow,
     last_eval: EvalResult | None,
-    mode: str,
-    total_timesteps: int,
+    header: RunHeader,
 ) -> Record:
     """The record of the window from `previous` (None: the start) to `current`; finite numbers and text only.
 
     Phases are means per iteration in ms. Keys without data in the window are absent, as are all timing keys when
     the account is off.
     """
-    rates = compute_rates(previous, current, mode)
+    mode = header.mode
+    rates = compute_rates(previous, current, mode, header.num_hosts)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
-    record |= _phase_keys(previous, current)
+    record |= _phase_keys(previous, current) | rank_keys(learner_windows(previous, current))
+    record |= _prefetch_keys(previous, current)
     record |= _rate_keys(rates, previous, current)
     record |= _verdict_keys(judge_window(previous, current, rates, mode))
     record |= _rollout_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
     record |= _level_keys(current)
-    record["time/eta_s"] = eta_s(current, rates, total_timesteps)
+    record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
     return {key: value for key, value in record.items() if _is_known(value)}
 
 
@@ -91,7 +100,13 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mod
         return judge({}, {}, rates, mode)
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
-    return judge(learner.phases_ns, collector.phases_ns, rates, mode)
+    return judge(learner.phases_ns, collector.phases_ns, rates, mode, _late_rank(previous, current))
+
+
+def _late_rank(previous: Snapshot | None, current: Snapshot) -> int | None:
+    """The rank that rank 0 waits for; None where rank 0 waits the least, so that no other one holds it up."""
+    late = straggler(learner_windows(previous, current))
+    return None if late == 0 else late
 
 
 def _collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
@@ -116,18 +131,23 @@ def _phase_keys(previous: Snapshot | None, current: Snapshot) -> Record:
     if collector is not None:
         record["cpu/collector_pct"] = _cpu_pct(collector)
     if learner is not None and learner.iterations > 0:
-        record |= {learner_key(phase): _mean_ms(learner, phase) for phase in LearnerPhase}
+        record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
-        record["perf/learner_pipeline_ms"] = sum(_mean_ms(learner, phase) for phase in PIPELINE)
+        record["perf/learner_pipeline_ms"] = sum(learner.mean_ms(phase) for phase in PIPELINE)
     if collector is not None and collector.iterations > 0:
-        record |= {collector_key(phase): _mean_ms(collector, phase) for phase in CollectorPhase}
+        record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
     return record
 
 
-def _mean_ms(window: Elapsed, phase: str) -> float:
-    """Mean per iteration; a phase that never opened is 0, not absent: its row stays."""
-    return window.phases_ns.get(phase, 0) / window.iterations / NS_PER_MS
+def _prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+    """Means per packed batch of rank 0's packer; zeros where nothing is packed ahead: all runners have one schema."""
+    learner, packer = learner_elapsed(previous, current), packer_elapsed(previous, current)
+    if learner is None or learner.iterations == 0:
+        return {}
+    if packer is None:
+        return {prefetch_key(phase): 0.0 for phase in PackerPhase}
+    return {prefetch_key(phase): packer.mean_ms(phase) for phase in PackerPhase} if packer.iterations > 0 else {}
 
 
 def _cpu_pct(window: Elapsed) -> float | None:
@@ -196,24 +216,32 @@ def _eval_keys(result: EvalResult | None) -> Record:
 
 
 def _train_keys(previous: Snapshot | None, current: Snapshot) -> Record:
-    """Means of the learner's metrics over the window, of rank 0."""
+    """Means of the learner's metrics over the window and over all ranks."""
     if not current.learners:
         return {}
-    before = previous.learners[0].metrics if previous is not None and previous.learners else None
-    means = metric_means(before, current.learners[0].metrics)
+    before = previous.learners if previous is not None else ()
+    means = metric_means([rank.metrics for rank in before], [rank.metrics for rank in current.learners])
     record: Record = {f"train/{name}": value for name, value in means.items()}
     record["train/n_updates"] = num_updates(current)
     return record
 
 
-def metric_means(previous: MetricTotals | None, current: MetricTotals) -> Mapping[str, float | None]:
-    """Mean of each metric between two cumulative readings, joined by name; None where nothing was counted."""
-    before = {} if previous is None else _by_name(previous)
-    means: dict[str, float | None] = {}
-    for name, (total, count) in _by_name(current).items():
-        total_before, count_before = before.get(name, (0.0, 0.0))
-        means[name] = (total - total_before) / (count - count_before) if count > count_before else None
-    return means
+def metric_means(previous: Sequence[MetricTotals], current: Sequence[MetricTotals]) -> Mapping[str, float | None]:
+    """Mean of each metric between two cumulative readings of every rank; None where nothing was counted.
+
+    Joined by name and weighted by count: the sum over ranks by their count. A rank that does not know a number
+    (NaN, or no report yet) is left out, or nobody's would be known.
+    """
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    for rank, totals in enumerate(current):
+        before = _by_name(previous[rank]) if rank < len(previous) else {}
+        for name, (total, count) in _by_name(totals).items():
+            total_before, count_before = before.get(name, (0.0, 0.0))
+            is_known = count > count_before and math.isfinite(total - total_before)
+            sums[name] = sums.get(name, 0.0) + (total - total_before if is_known else 0.0)
+            counts[name] = counts.get(name, 0.0) + (count - count_before if is_known else 0.0)
+    return {name: sums[name] / counts[name] if counts[name] > 0 else None for name in sums}
 
 
 def _by_name(totals: MetricTotals) -> dict[str, tuple[float, float]]:

@@ -32,6 +32,7 @@ def build_summary(  # noqa: PLR0913  # keywords only, one for each fact of the f
     last_eval: EvalResult | None,
     mode: str,
     baseline: Snapshot | None = None,
+    num_hosts: int = 1,
     gpu: str | None = None,
 ) -> dict[str, Any]:  # Any: the nested mapping of summary.json
     """The mapping of `summary.json` from the last snapshot.
@@ -39,7 +40,7 @@ def build_summary(  # noqa: PLR0913  # keywords only, one for each fact of the f
     Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`); None: from zero, which is wrong
     after a resume.
     """
-    rates = compute_rates(baseline, snapshot, mode)
+    rates = compute_rates(baseline, snapshot, mode, num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
     return {
         "status": status,
@@ -73,13 +74,15 @@ def _finite(value: float) -> float | None:
 
 
 def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
-    learner = snapshot.learners[0].account if snapshot.learners else None
+    """Rank 0 and collector 0; where there are several, also all of them in their order."""
+    learners = [_account_section(rank.account, tuple(LearnerPhase)) for rank in snapshot.learners]
     collectors = [_account_section(totals.account, tuple(CollectorPhase)) for totals in snapshot.collectors]
-    section = {
-        "learner": _account_section(learner, tuple(LearnerPhase)),
+    return {
+        "learner": learners[0] if learners else None,
         "collector": collectors[0] if collectors else None,
+        **({"learners": learners} if len(learners) > 1 else {}),
+        **({"collectors": collectors} if len(collectors) > 1 else {}),
     }
-    return section | ({"collectors": collectors} if len(collectors) > 1 else {})
 
 
 def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
@@ -110,7 +113,8 @@ def _verdict(baseline: Snapshot | None, snapshot: Snapshot, rates: Rates, mode: 
     verdict = judge_window(baseline, snapshot, rates, mode)
     if verdict is not None and verdict.verdict != WARMING_UP:
         return verdict
-    accounts = [rank.account for rank in snapshot.learners] + [totals.account for totals in snapshot.collectors]
+    # Of the ranks only the first: another one may not have reported yet, which is not the same as timing switched off.
+    accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
     return UNTIMED if None in accounts else UNBEGUN
 
 

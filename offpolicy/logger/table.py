@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from offpolicy.errors import OffPolicyError
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 
 
 class MetricClass(StrEnum):
@@ -90,9 +90,20 @@ COLLECTOR_ROWS: Mapping[CollectorPhase, tuple[str, str]] = {
     ),
     CollectorPhase.OTHER: ("Other", "The residual, never clamped."),
 }
+PACKER_ROWS: Mapping[PackerPhase, str] = {
+    PackerPhase.REQUEST_WAIT: "Nothing is asked for: the learner is the slower one.",
+    PackerPhase.ROWS_WAIT: "Waiting for the newest rows, where replay.newest demands them.",
+    PackerPhase.SLOT_WAIT: "Waiting for the device, which still reads the slot.",
+    PackerPhase.PACK: "Drawing indices and gathering rows.",
+    PackerPhase.COPY: "Handing the slot to the device.",
+    PackerPhase.OTHER: "The residual, never clamped.",
+}
+RANK_STATISTICS: Mapping[str, str] = {"min": "the least of all ranks", "mean": "the mean", "max": "the most"}
 RANK_0 = "rank 0"
 SUM_COLLECTORS = "sum over collectors"
 MEAN_COLLECTORS = "mean over collectors"
+WEIGHTED = "mean over ranks, by count"
+ALL_HOSTS = " With several hosts: the env steps of this one times their number."
 SUPERVISOR = "supervisor"
 INTERVAL = "log interval"
 END = "end of interval"
@@ -108,6 +119,16 @@ def collector_key(phase: str) -> str:
     return f"timing/collector_{phase}_ms"
 
 
+def rank_key(phase: str, statistic: str) -> str:
+    """Key of a statistic (`min`, `mean`, `max`) of a learner phase over all ranks."""
+    return f"rank/{phase}_{statistic}_ms"
+
+
+def prefetch_key(phase: str) -> str:
+    """Key of a phase of the packer."""
+    return f"prefetch/{phase}_ms"
+
+
 def _learner_phases() -> Iterable[Metric]:
     for phase, (row, text) in LEARNER_ROWS.items():
         yield Metric(learner_key(phase), MetricClass.EXCLUSIVE, "ms/iteration", INTERVAL, RANK_0, text, row)
@@ -117,6 +138,29 @@ def _collector_phases() -> Iterable[Metric]:
     for phase, (row, text) in COLLECTOR_ROWS.items():
         key = collector_key(phase)
         yield Metric(key, MetricClass.EXCLUSIVE, "ms/vector step", INTERVAL, MEAN_COLLECTORS, text, row)
+
+
+def _ranks() -> Iterable[Metric]:
+    kind = MetricClass.BACKGROUND
+    yield Metric("rank/num", kind, "ranks", INTERVAL, "count", "Ranks with an iteration in the interval.", "ranks")
+    yield Metric(
+        "rank/straggler",
+        kind,
+        "rank",
+        INTERVAL,
+        "argmin over ranks",
+        "The rank that the others wait for: the one with the least Rank Barrier; of equals the lowest.",
+        "straggler rank",
+    )
+    for phase, (row, _) in LEARNER_ROWS.items():
+        for statistic, words in RANK_STATISTICS.items():
+            key, reduction = rank_key(phase, statistic), f"{statistic} over ranks"
+            yield Metric(key, kind, "ms/iteration", INTERVAL, reduction, f"{row}: {words}.")
+
+
+def _prefetch() -> Iterable[Metric]:
+    for phase, words in PACKER_ROWS.items():
+        yield Metric(prefetch_key(phase), MetricClass.BACKGROUND, "ms/packed batch", INTERVAL, RANK_0, words)
 
 
 def _perf() -> Iterable[Metric]:
@@ -153,7 +197,7 @@ def _perf() -> Iterable[Metric]:
         "env steps/s",
         INTERVAL,
         SUM_COLLECTORS,
-        "thru: env steps by wall. In the warm-up on the supervisor's clock, then on the collectors' own.",
+        "thru: env steps by wall. In the warm-up on the supervisor's clock, then on the collectors' own." + ALL_HOSTS,
         "thru",
     )
     yield Metric("perf/updates_per_sec", rate, "updates/s", INTERVAL, RANK_0, "Gradient updates by wall.", "upd/s")
@@ -163,7 +207,7 @@ def _perf() -> Iterable[Metric]:
         "env steps/s",
         INTERVAL,
         SUM_COLLECTORS,
-        "I: env steps by the collector's active time, which is every phase but learner_wait.",
+        "I: env steps by the collector's active time, which is every phase but learner_wait." + ALL_HOSTS,
         "I",
     )
     yield Metric(
@@ -186,7 +230,13 @@ def _perf() -> Iterable[Metric]:
         "pred",
     )
     yield Metric(
-        "perf/utd", rate, "updates/env step", INTERVAL, "none", "Updates per env step, achieved after warm-up.", "utd"
+        "perf/utd",
+        rate,
+        "updates/env step",
+        INTERVAL,
+        "none",
+        "Updates per env step, achieved after warm-up." + ALL_HOSTS,
+        "utd",
     )
     yield Metric(
         "perf/update_debt",
@@ -206,9 +256,7 @@ def _perf() -> Iterable[Metric]:
         "How many published weight versions the acting policy was behind, per vector step of the policy.",
         "lag",
     )
-    yield Metric(
-        "perf/sample_age", rate, "env steps", INTERVAL, "mean over ranks", "Age of the replay rows used.", "age"
-    )
+    yield Metric("perf/sample_age", rate, "env steps", INTERVAL, WEIGHTED, "Age of the replay rows used.", "age")
     yield Metric(
         "perf/bottleneck",
         rate,
@@ -263,8 +311,9 @@ def _learning() -> Iterable[Metric]:
     yield Metric("replay/rows", counter, "rows", END, SUPERVISOR, "Rows in the replay ring.", "Replay Rows")
     yield Metric("replay/fill", counter, "fraction", END, SUPERVISOR, "Rows by capacity.", "Replay Fill")
     for name, unit, text, row in TRAIN_METRICS:
-        kind, window = (counter, END) if name == "n_updates" else (curve, INTERVAL)
-        yield Metric(f"train/{name}", kind, unit, window, RANK_0, text, row)
+        is_count = name == "n_updates"
+        kind, window, reduction = (counter, END, RANK_0) if is_count else (curve, INTERVAL, WEIGHTED)
+        yield Metric(f"train/{name}", kind, unit, window, reduction, text, row)
 
 
 TRAIN_METRICS: tuple[tuple[str, str, str, str | None], ...] = (
@@ -295,6 +344,8 @@ def _all_metrics() -> Iterable[Metric]:
     yield from _collector_phases()
     yield from _perf()
     yield from _learning()
+    yield from _prefetch()
+    yield from _ranks()
 
 
 METRICS: Mapping[str, Metric] = {metric.key: metric for metric in _all_metrics()}
@@ -335,6 +386,8 @@ SECTIONS = (
     ("Rates", ("perf/", "cpu/")),
     ("Learning curves", ("rollout/", "eval/", "train/")),
     ("Replay", ("replay/",)),
+    ("Prefetching", ("prefetch/",)),
+    ("Ranks", ("rank/",)),
 )
 INTRODUCTION = """\
 # Metrics
@@ -343,7 +396,8 @@ Generated by `python -m offpolicy.logger.table` from `offpolicy/logger/table.py`
 
 Every key that `metrics.jsonl`, TensorBoard, W&B and the panel may hold. A key without data in the interval is absent.
 Phases of one side are exclusive and sum to its wall (`perf/iter_ms`, `perf/collector_cycle_ms`); the two sides are two
-clocks and are never added.
+clocks and are never added. `prefetch/` is a third clock, of the thread that packs batches ahead (zeros where there is
+none); `rank/` says of each learner phase how it differs between ranks (with one rank: its own values).
 """
 
 

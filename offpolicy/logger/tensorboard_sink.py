@@ -27,7 +27,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from offpolicy.logger.append_file import AppendFile
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import NewEvaluations, Summary
-from offpolicy.logger.table import METRICS, MetricClass
+from offpolicy.logger.table import METRICS, RANK_STATISTICS, MetricClass, rank_key
+from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import EpisodeRecord
 
 FINAL_METRICS = ("eval/mean_reward", "perf/steps_per_sec")
@@ -141,10 +142,13 @@ def _layout_summary() -> summary_pb2.Summary:
     exclusive = [metric.key for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
     speeds = [key for key, metric in METRICS.items() if metric.unit == "env steps/s"]
     curves = [metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE]
+    barrier = [rank_key(LearnerPhase.RANK_BARRIER, statistic) for statistic in RANK_STATISTICS]
     layout = layout_pb2.Layout(
         category=[
             _category("Learner phases", {"ms per iteration": _starting(exclusive, "timing/learner_")}),
             _category("Collector phases", {"ms per vector step": _starting(exclusive, "timing/collector_")}),
+            _category("Ranks", {"rank barrier, ms per iteration": barrier, "straggler": ["rank/straggler"]}),
+            _category("Prefetch", {"ms per packed slot": _starting(list(METRICS), "prefetch/")}),
             _category("Rates", {"env steps per second": speeds, "updates per env step": ["perf/utd"]}),
             _category("Learning curves", {title: _matching(curves, words) for title, words in CURVES.items()}),
         ]

@@ -38,6 +38,17 @@ class CollectorPhase(StrEnum):
     OTHER = "other"
 
 
+class PackerPhase(StrEnum):
+    """What the thread that packs batches ahead is doing. It runs beside the learner: never added to its phases."""
+
+    REQUEST_WAIT = "request_wait"  # nothing is asked for
+    ROWS_WAIT = "rows_wait"  # the newest rows were demanded and are not there yet
+    SLOT_WAIT = "slot_wait"  # the slot is still in use on the device
+    PACK = "pack"  # drawing indices and gathering rows
+    COPY = "copy"  # handing the slot to the device
+    OTHER = "other"
+
+
 # The learner's time that is not work of its own: it waits for somebody else.
 LEARNER_WAITS = (
     LearnerPhase.COLLECTOR_WAIT,

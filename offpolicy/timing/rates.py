@@ -8,17 +8,18 @@ counter and the wall it is divided by must come from the same report; without ac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
 from offpolicy.types import Account, CollectorTotals, Snapshot
 
 NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The rates of one window; None where the window holds no data."""
+    """The rates of one window, of the whole run; None where the window holds no data."""
 
     steps_per_sec: float | None  # thru: env steps per second of wall
     updates_per_sec: float | None
@@ -38,6 +39,10 @@ class Elapsed:
     iterations: int
     phases_ns: Mapping[str, int]
     cpu_ns: int
+
+    def mean_ms(self, phase: str) -> float:
+        """Mean of `phase` per iteration, of which there must be some; a phase that never opened is 0, not absent."""
+        return self.phases_ns.get(phase, 0) / self.iterations / NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +77,27 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
     )
 
 
+def learner_windows(previous: Snapshot | None, current: Snapshot) -> tuple[Elapsed | None, ...]:
+    """One window per rank, in their order; None where timing is off."""
+    before = previous.learners if previous is not None else ()
+    return tuple(
+        elapsed(before[rank].account if rank < len(before) else None, totals.account)
+        for rank, totals in enumerate(current.learners)
+    )
+
+
 def learner_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
     """The window of rank 0, whose clock stands for the learner side."""
+    windows = learner_windows(previous, current)
+    return windows[0] if windows else None
+
+
+def packer_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
+    """The window of rank 0's packer; None where there is none."""
     if not current.learners:
         return None
-    before = previous.learners[0].account if previous is not None and previous.learners else None
-    return elapsed(before, current.learners[0].account)
+    before = previous.learners[0].packer if previous is not None and previous.learners else None
+    return elapsed(before, current.learners[0].packer)
 
 
 def collector_windows(previous: Snapshot | None, current: Snapshot) -> tuple[CollectorWindow, ...]:
@@ -139,9 +159,13 @@ def _in_turns(collector: float, learner: float) -> float:
     return 1.0 / (1.0 / collector + 1.0 / learner)
 
 
-def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str) -> Rates:
-    """The rates between two snapshots; `previous` None is the start of the counters and of the clocks."""
-    collectors = collector_windows(previous, current)
+def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int = 1) -> Rates:
+    """The rates between two snapshots; `previous` None is the start of the counters and of the clocks.
+
+    A snapshot holds the collectors of one host. The others run the same number of them at the same pace, so the rates
+    of the whole run are those of this host times `num_hosts`.
+    """
+    collectors = tuple(_on_all_hosts(window, num_hosts) for window in collector_windows(previous, current))
     learner = learner_elapsed(previous, current)
     updates = num_updates(current) - (num_updates(previous) if previous is not None else 0)
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
@@ -157,6 +181,15 @@ def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str) -> Ra
         learner_capacity=absorbed,
         utd=utd,
         predicted_steps_per_sec=predict_steps_per_sec(capacity, absorbed, mode),
+    )
+
+
+def _on_all_hosts(window: CollectorWindow, num_hosts: int) -> CollectorWindow:
+    return replace(
+        window,
+        env_steps=window.env_steps * num_hosts,
+        steady_steps=window.steady_steps * num_hosts,
+        policy_env_steps=window.policy_env_steps * num_hosts,
     )
 
 

@@ -33,17 +33,22 @@ class Verdict:
         return f"{self.verdict}({self.phase} {self.share:.0%})" if self.phase else self.verdict
 
 
+SELDOM = "runner.sync=parameters: exchange every runner.sync_every iterations, not at every update"
 LEARNER_ADVICE: Mapping[str, tuple[str, ...]] = {
     LearnerPhase.TRAIN: (
         "threads.learner: give the update more CPU threads",
         "device=cuda: for wide networks or large batches",
         "lower algo.utd, algo.batch_size or algo.hidden_dims: less work per env step",
     ),
-    LearnerPhase.REPLAY_BATCH_WAIT: ("lower algo.batch_size or algo.utd: batches are asked for faster than packed",),
+    LearnerPhase.REPLAY_BATCH_WAIT: (
+        "replay.source=resident: with CUDA and runner=single_gpu or multi_gpu, sample on the device",
+        "raise replay.slots: more batches packed ahead",
+        "lower algo.batch_size or algo.utd: batches are asked for faster than packed",
+    ),
     LearnerPhase.REPLAY_SAMPLE: ("lower algo.batch_size or algo.utd: gathering rows takes longer than learning",),
     LearnerPhase.H2D: ("device=cpu: small batches can cost more to copy than to learn", "lower algo.batch_size"),
-    LearnerPhase.RANK_BARRIER: ("lower runner.world_size: ranks wait for the slowest one",),
-    LearnerPhase.PARAM_SYNC: ("lower runner.world_size: exchanging parameters costs more than it saves",),
+    LearnerPhase.RANK_BARRIER: (SELDOM, "lower runner.world_size: ranks wait for the slowest one"),
+    LearnerPhase.PARAM_SYNC: (SELDOM, "lower runner.world_size: the exchange costs more than it saves"),
     LearnerPhase.SYNC_COORDINATION: ("raise env.num_envs: fewer handshakes per env step", "collect.mode=free"),
     LearnerPhase.WEIGHT_PUBLISH: ("raise env.num_envs: more updates between two publications",),
     LearnerPhase.EVALUATION: ("raise eval.every", "lower eval.episodes"),
@@ -66,8 +71,17 @@ COLLECTOR_ADVICE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def judge(learner_ns: Mapping[str, int], collector_ns: Mapping[str, int], rates: Rates, mode: str) -> Verdict:
-    """The verdict on one window: nanoseconds per phase of each side (collectors summed), rates, collection mode."""
+def judge(
+    learner_ns: Mapping[str, int],
+    collector_ns: Mapping[str, int],
+    rates: Rates,
+    mode: str,
+    straggler: int | None = None,
+) -> Verdict:
+    """The verdict on one window: nanoseconds per phase of each side (collectors summed), rates, collection mode.
+
+    `straggler` is the rank that the judged learner waits for, if there is one.
+    """
     learner_wall, collector_wall = sum(learner_ns.values()), sum(collector_ns.values())
     if learner_wall <= 0 or collector_wall <= 0:
         return Verdict(WARMING_UP, "", "no update has been timed yet", ())
@@ -79,12 +93,14 @@ def judge(learner_ns: Mapping[str, int], collector_ns: Mapping[str, int], rates:
     else:
         phase, share = _largest(collector_ns, CollectorPhase.LEARNER_WAIT, collector_wall)
     side = "learner" if is_learner else "collector"
+    late_rank = straggler if phase == LearnerPhase.RANK_BARRIER else None
     is_balanced = min(learner, collector) >= BALANCED_RATIO * max(learner, collector)
+    advice = (LEARNER_ADVICE if is_learner else COLLECTOR_ADVICE).get(phase, ())
     return Verdict(
         "balanced" if is_balanced else side,
         phase,
-        f"{_busy(learner, collector, mode)}; {side} {phase} takes {share:.0%}{_capacities(rates)}",
-        _mode_advice(rates, mode) + (LEARNER_ADVICE if is_learner else COLLECTOR_ADVICE).get(phase, ()),
+        f"{_busy(learner, collector, mode)}; {side} {phase} takes {share:.0%}{_late(late_rank)}{_capacities(rates)}",
+        _mode_advice(rates, mode) + _late_advice(late_rank) + advice,
         share,
     )
 
@@ -98,6 +114,15 @@ def _largest(phases_ns: Mapping[str, int], wait: str, wall_ns: int) -> tuple[str
 def _busy(learner: float, collector: float, mode: str) -> str:
     how = "in turns" if mode == "alternate" else "at the same time"
     return f"{how}, the learner is busy {learner:.0%} and the collector {collector:.0%} of the time"
+
+
+def _late(rank: int | None) -> str:
+    return "" if rank is None else f": rank {rank} arrives last"
+
+
+def _late_advice(rank: int | None) -> tuple[str, ...]:
+    """A rank that is later than the others has a cause of its own; settings only change what it costs."""
+    return () if rank is None else (f"rank {rank} arrives last: free its cores or device of other work",)
 
 
 def _capacities(rates: Rates) -> str:

@@ -16,13 +16,14 @@ from offpolicy.logger.table import (
     COLLECTOR_ROWS,
     LEARNER_ROWS,
     METRICS,
+    PACKER_ROWS,
     MetricClass,
     UnknownMetricError,
     current_name,
     metrics_markdown,
     require_known,
 )
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = """
@@ -103,6 +104,11 @@ def test_every_phase_of_the_vocabulary_has_a_key_a_row_and_a_meaning() -> None:
         assert METRICS[f"timing/learner_{phase}_ms"].kind is MetricClass.EXCLUSIVE
     for phase in CollectorPhase:
         assert METRICS[f"timing/collector_{phase}_ms"].kind is MetricClass.EXCLUSIVE
+    assert set(PACKER_ROWS) == set(PackerPhase)
+    for key in [f"prefetch/{phase}_ms" for phase in PackerPhase] + [
+        f"rank/{phase}_{statistic}_ms" for phase in LearnerPhase for statistic in ("min", "mean", "max")
+    ]:
+        assert METRICS[key].kind is MetricClass.BACKGROUND
     exclusive = [metric for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
     assert len(exclusive) == len(LearnerPhase) + len(CollectorPhase)
 

@@ -63,9 +63,9 @@ def evaluation() -> EvalResult:
 
 
 @pytest.fixture
-def record(make_snapshot: MakeSnapshot, evaluation: EvalResult) -> Record:
+def record(make_snapshot: MakeSnapshot, evaluation: EvalResult, header: RunHeader) -> Record:
     """The record between the 500th and the 1000th update."""
     window = EpisodeWindow()
     window.add(EpisodeRecord(200, 0, -1000.0, 200, False, True, float("nan")))
     window.add(EpisodeRecord(400, 0, -500.0, 100, True, False, 1.0))
-    return build_record(make_snapshot(500), make_snapshot(1000), window, evaluation, "alternate", 20_000)
+    return build_record(make_snapshot(500), make_snapshot(1000), window, evaluation, header)

@@ -147,6 +147,38 @@ def test_a_collectors_report_from_before_learning_is_no_start_of_it(
     logger.close()
 
 
+def test_a_rank_that_holds_the_others_up_is_warned_of_once(
+    tmp_path: Path, header: RunHeader, make_snapshot: Any
+) -> None:
+    """Two ranks, 6.5 ms of work in an iteration of 6.6; from second 20 on, rank 0 waits 6 ms of it for rank 1."""
+
+    def snapshot(second: int) -> Snapshot:
+        now = make_snapshot(100 * second)
+        slow = now.learners[0]
+        waited_ns = 100 * max(0, second - 20) * 6_000_000
+        phases_ns = {**slow.account.phases_ns, "rank_barrier": waited_ns}
+        phases_ns["train"] -= waited_ns
+        fast = dataclasses.replace(slow, account=dataclasses.replace(slow.account, phases_ns=phases_ns))
+        return dataclasses.replace(now, wall_s=float(second), learners=(fast, slow))
+
+    stream = io.StringIO()
+    logger = OffPolicyLogger(tmp_path, {}, header, [], PlainLines(stream, header))
+    for second in range(0, 200, 2):
+        logger.log_interval(snapshot(second))
+    (line,) = [number for number, line in enumerate(stream.getvalue().splitlines()) if line.startswith("warning")]
+    # Second 22 is the first slow window, and 82 is a minute later: the record's line, then the warning.
+    assert line == 82 // 2 + 1
+    assert "learner rank 1 has been slow for 60 s: 6.5 ms of its own" in stream.getvalue()
+
+
+def test_the_time_left_is_that_of_all_hosts(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
+    two = dataclasses.replace(header, num_hosts=2)
+    logger = OffPolicyLogger(tmp_path, {}, two, [], PlainLines(io.StringIO(), two))
+    logger.log_interval(make_snapshot(100))
+    record = logger.log_interval(make_snapshot(10_000))
+    assert record["time/eta_s"] == pytest.approx(9000 * 0.0066 / 2)
+
+
 def test_dropped_calls_are_counted_by_sink(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     stream = io.StringIO()

@@ -58,6 +58,52 @@ def test_a_terminal_of_24_lines_shows_the_verdict_and_one_advice(record: Record,
     assert "threads.learner" in lines[-2]
 
 
+LATE: Record = {
+    "rank/num": 2,
+    "rank/straggler": 1,
+    "rank/rank_barrier_min_ms": 0.1,
+    "rank/rank_barrier_mean_ms": 20.26,
+    "rank/rank_barrier_max_ms": 40.5,
+}
+OF_RANKS = "ranks 2: barrier 0.1/20.3/40.5 ms (min/mean/max), straggler rank 1"
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_panel_of_two_ranks_never_exceeds_its_terminal(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    two = dataclasses.replace(header, world_size=2, num_collectors=2, runner="multi_gpu")
+    lines = lines_of(record | LATE, two, width, height)
+    assert len(lines) <= height
+    assert {cell_len(line) for line in lines} == {width}
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 24), (160, 50)])
+def test_two_ranks_are_told_apart_and_nothing_else_is_lost(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    shown = "\n".join(lines_of(record | LATE, dataclasses.replace(header, world_size=2), width, height))
+    assert f"│ {OF_RANKS} " in shown
+    for row in ("Train", "Iter Wall", "Cycle", "Target Q", "thru", "replay", "bottleneck", "advice"):
+        assert row in shown
+
+
+def test_of_one_rank_there_is_no_line(record: Record, header: RunHeader) -> None:
+    assert "straggler" not in "\n".join(lines_of(record, header, 160, 50))
+
+
+def test_a_rank_without_an_iteration_is_missing_from_the_line(record: Record, header: RunHeader) -> None:
+    lines = lines_of(record | LATE, dataclasses.replace(header, world_size=3), 80, 23)
+    assert "ranks 2 of 3: barrier 0.1/" in "\n".join(lines)
+
+
+def test_the_title_tells_the_collectors_and_an_unusual_runner(record: Record, header: RunHeader) -> None:
+    usual = dataclasses.replace(header, num_envs=8)
+    several = dataclasses.replace(usual, num_collectors=2, runner="multi_gpu")
+    assert "| alternate | 8 envs ─" in lines_of(record, usual, 80, 24)[0]
+    assert "| alternate | 2 collectors x 8 envs | multi_gpu ─" in lines_of(record, several, 80, 24)[0]
+
+
 def test_the_ascii_panel_is_ascii(record: Record, header: RunHeader) -> None:
     foreign = dataclasses.replace(header, env_id="Größe-v0")
     for width, height in ((80, 24), (160, 50), (40, 12)):

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.logger.record import EpisodeWindow, Record, build_record, metric_means
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, metric_means
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import Account, EpisodeRecord, MetricTotals
 
 GOLDEN = Path(__file__).with_name("golden_record.json")
 NO_EPISODES = EpisodeWindow()
+TIMED = ("timing/", "cpu/", "perf/bottleneck", "perf/iter", "rank/", "prefetch/")
 
 
 def test_a_full_record_equals_the_golden_file(record: Record) -> None:
@@ -37,33 +38,42 @@ def test_a_phase_that_never_opened_is_zero_not_absent(record: Record) -> None:
     assert record["timing/learner_rank_barrier_ms"] == 0.0
 
 
-def test_means_are_of_the_window_not_since_the_start(make_snapshot: Any) -> None:
+def test_means_are_of_the_window_not_since_the_start(make_snapshot: Any, header: RunHeader) -> None:
     early, late = make_snapshot(100), make_snapshot(200)
     late.learners[0].metrics.sums[0] = early.learners[0].metrics.sums[0] + 100 * 7.0
-    record = build_record(early, late, NO_EPISODES, None, "alternate", 20_000)
+    record = build_record(early, late, NO_EPISODES, None, header)
     assert record["train/actor_loss"] == pytest.approx(7.0)
 
 
-def test_with_timing_off_no_timing_key_is_there_and_the_counters_rates_stay(make_snapshot: Any) -> None:
+def test_with_timing_off_no_timing_key_is_there_and_the_counters_rates_stay(
+    make_snapshot: Any, header: RunHeader
+) -> None:
     before, after = make_snapshot(500, is_timed=False), make_snapshot(1000, is_timed=False)
-    record = build_record(before, after, NO_EPISODES, None, "alternate", 20_000)
-    assert not [key for key in record if key.startswith(("timing/", "cpu/", "perf/bottleneck", "perf/iter"))]
+    record = build_record(before, after, NO_EPISODES, None, header)
+    assert not [key for key in record if key.startswith(TIMED)]
     assert record["perf/steps_per_sec"] == pytest.approx(500 / 3.3)
     assert record["perf/utd"] == pytest.approx(1.0)
 
 
-def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any) -> None:
+def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any, header: RunHeader) -> None:
     snapshot = make_snapshot(1000)
     snapshot.learners[0].metrics.sums[0] = np.nan
-    record = build_record(None, snapshot, NO_EPISODES, None, "alternate", 20_000)
+    record = build_record(None, snapshot, NO_EPISODES, None, header)
     assert "train/actor_loss" not in record
     assert None not in record.values()
     json.dumps(record, allow_nan=False)
 
 
-def test_before_the_first_update_the_bottleneck_is_warming_up(make_snapshot: Any) -> None:
-    record = build_record(None, make_snapshot(0), NO_EPISODES, None, "alternate", 20_000)
+def test_before_the_first_update_the_bottleneck_is_warming_up(make_snapshot: Any, header: RunHeader) -> None:
+    record = build_record(None, make_snapshot(0), NO_EPISODES, None, header)
     assert record["perf/bottleneck"] == "warming up"
+
+
+def test_rates_are_of_all_hosts(make_snapshot: Any, header: RunHeader) -> None:
+    three = dataclasses.replace(header, num_hosts=3)
+    record = build_record(make_snapshot(500), make_snapshot(1000), NO_EPISODES, None, three)
+    assert record["perf/steps_per_sec"] == pytest.approx(3 * 1000 / 6.6)
+    assert record["time/eta_s"] == pytest.approx(18_000 * 6.6 / 3000)
 
 
 def longer(account: Account, phase: str, seconds: int) -> Account:
@@ -72,7 +82,7 @@ def longer(account: Account, phase: str, seconds: int) -> Account:
     return dataclasses.replace(account, wall_ns=account.wall_ns + extra_ns, phases_ns=phases_ns)
 
 
-def test_a_window_of_one_long_evaluation_blames_the_evaluation(make_snapshot: Any) -> None:
+def test_a_window_of_one_long_evaluation_blames_the_evaluation(make_snapshot: Any, header: RunHeader) -> None:
     before = make_snapshot(500)
     learner, collector = before.learners[0], before.collectors[0]
     after = dataclasses.replace(
@@ -80,15 +90,15 @@ def test_a_window_of_one_long_evaluation_blames_the_evaluation(make_snapshot: An
         learners=(dataclasses.replace(learner, account=longer(learner.account, "evaluation", 3)),),
         collectors=(dataclasses.replace(collector, account=longer(collector.account, "learner_wait", 3)),),
     )
-    record = build_record(before, after, NO_EPISODES, None, "alternate", 20_000)
+    record = build_record(before, after, NO_EPISODES, None, header)
     assert record["perf/bottleneck"] == "learner(evaluation 100%)"
     assert "perf/steps_per_sec" not in record
 
 
-def test_without_a_report_of_one_side_nobody_is_blamed(make_snapshot: Any) -> None:
+def test_without_a_report_of_one_side_nobody_is_blamed(make_snapshot: Any, header: RunHeader) -> None:
     before, after = make_snapshot(500), make_snapshot(600)
     silent = dataclasses.replace(after, collectors=before.collectors)
-    record = build_record(before, silent, NO_EPISODES, None, "alternate", 20_000)
+    record = build_record(before, silent, NO_EPISODES, None, header)
     assert "perf/bottleneck" not in record
     assert record["perf/iter_ms"] == pytest.approx(6.6)
 
@@ -108,9 +118,9 @@ def test_success_rate_ignores_episodes_that_do_not_tell(record: Record) -> None:
 def test_metrics_are_joined_by_name_when_new_ones_appear() -> None:
     before = MetricTotals(("critic_loss",), np.array([10.0]), np.array([5.0]))
     after = MetricTotals(("actor_loss", "critic_loss"), np.array([3.0, 16.0]), np.array([1.0, 8.0]))
-    assert metric_means(before, after) == {"actor_loss": 3.0, "critic_loss": 2.0}
+    assert metric_means([before], [after]) == {"actor_loss": 3.0, "critic_loss": 2.0}
 
 
 def test_a_metric_that_was_not_counted_in_the_window_is_unknown() -> None:
     totals = MetricTotals(("actor_loss",), np.array([10.0]), np.array([5.0]))
-    assert metric_means(totals, totals) == {"actor_loss": None}
+    assert metric_means([totals], [totals]) == {"actor_loss": None}

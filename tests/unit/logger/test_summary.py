@@ -11,7 +11,7 @@ from rich.console import Console
 
 from offpolicy.logger.final_table import final_table, percentages
 from offpolicy.logger.summary import build_summary, write_summary
-from offpolicy.types import EvalResult, Snapshot
+from offpolicy.types import Account, EvalResult, LearnerTotals, Snapshot
 
 
 def summary_of(snapshot: Snapshot, **changes: Any) -> dict[str, Any]:
@@ -74,6 +74,57 @@ def test_several_collectors_are_listed_not_summed(make_snapshot: Any) -> None:
     timing = summary_of(dataclasses.replace(snapshot, collectors=snapshot.collectors * 2))["timing"]
     assert timing["collectors"] == [timing["collector"], timing["collector"]]
     assert timing["collector"]["wall_s"] == 8.6
+
+
+def waiting(snapshot: Snapshot, *waits_ns: int) -> Snapshot:
+    """One rank for each of `waits_ns`, which it spent in the barrier instead of in training."""
+
+    def learner(wait_ns: int) -> LearnerTotals:
+        one = snapshot.learners[0]
+        assert one.account is not None
+        phases_ns = dict(one.account.phases_ns)
+        phases_ns["rank_barrier"] += wait_ns
+        phases_ns["train"] -= wait_ns
+        return dataclasses.replace(one, account=dataclasses.replace(one.account, phases_ns=phases_ns))
+
+    return dataclasses.replace(snapshot, learners=tuple(map(learner, waits_ns)))
+
+
+def test_several_ranks_are_listed_not_summed(make_snapshot: Any) -> None:
+    timing = summary_of(waiting(make_snapshot(1000), 3_000_000_000, 100_000_000))["timing"]
+    assert [rank["phases_s"]["rank_barrier"] for rank in timing["learners"]] == [3.0, 0.1]
+    assert timing["learner"] == timing["learners"][0]
+    assert "collectors" not in timing
+
+
+def test_the_final_table_names_the_rank_that_the_others_waited_for(make_snapshot: Any) -> None:
+    lines = printed(summary_of(waiting(make_snapshot(1000), 3_000_000_000, 100_000_000)))
+    assert "ranks       2: barrier 0.1/1.6/3.0 s (min/mean/max), straggler rank 1" in [line.rstrip() for line in lines]
+    assert max(map(len, lines)) <= 80
+    assert "straggler" not in "".join(printed(summary_of(make_snapshot(1000))))
+
+
+@pytest.mark.parametrize("account", [None, Account(0, 5, 0, {}, 0)])
+def test_a_rank_that_never_began_is_not_the_one_they_waited_for(make_snapshot: Any, account: Account | None) -> None:
+    snapshot = waiting(make_snapshot(1000), 3_000_000_000, 0, 100_000_000)
+    first, second, third = snapshot.learners
+    absent = dataclasses.replace(second, account=account)
+    summary = summary_of(dataclasses.replace(snapshot, learners=(first, absent, third)))
+    assert "3: barrier 0.1/1.6/3.0 s (min/mean/max), straggler rank 2" in "\n".join(printed(summary))
+
+
+def test_a_rank_that_has_not_reported_does_not_mean_that_nothing_was_timed(make_snapshot: Any) -> None:
+    snapshot = make_snapshot(0)
+    silent = dataclasses.replace(snapshot.learners[0], account=None)
+    summary = summary_of(dataclasses.replace(snapshot, learners=(snapshot.learners[0], silent)))
+    assert summary["bottleneck"]["verdict"] == "warming up"
+    assert summary["timing"]["learners"][1] is None
+
+
+def test_the_rates_are_of_all_hosts(make_snapshot: Any) -> None:
+    rates = summary_of(make_snapshot(1000), baseline=make_snapshot(100), num_hosts=2)["rates"]
+    assert rates["steps_per_sec"] == pytest.approx(2 * 900 / 5.94)
+    assert rates["utd"] == 0.5
 
 
 def test_rates_and_verdict_are_of_the_run_since_the_baseline(make_snapshot: Any) -> None:

@@ -14,6 +14,7 @@ from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
 from offpolicy.logger.table import METRICS, MetricClass
 from offpolicy.logger.tensorboard_sink import TensorBoardSink, flatten
+from offpolicy.timing.phases import PackerPhase
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256]}, "seed": 3, "timing": {"enabled": True}}
 SUMMARY = {
@@ -76,6 +77,10 @@ def test_a_resume_purges_what_it_is_going_to_repeat(tmp_path: Path, header: RunH
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2
 
 
+def tags_of(chart: Any) -> list[str]:
+    return [tag.strip("^$").replace("\\", "") for tag in chart.multiline.tag]
+
+
 def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeader, record: Record) -> None:
     write(tmp_path, header, None, record)
     accumulator = read(tmp_path)
@@ -84,13 +89,20 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
     assert [category.title for category in layout.category] == [
         "Learner phases",
         "Collector phases",
+        "Ranks",
+        "Prefetch",
         "Rates",
         "Learning curves",
     ]
     assert len(layout.category[0].chart[0].multiline.tag) == 13
     assert len(layout.category[1].chart[0].multiline.tag) == 6
     assert "^timing/learner_train_ms$" in layout.category[0].chart[0].multiline.tag
-    shown = {tag.strip("^$").replace("\\", "") for chart in layout.category[3].chart for tag in chart.multiline.tag}
+    assert [tags_of(chart) for chart in layout.category[2].chart] == [
+        ["rank/rank_barrier_min_ms", "rank/rank_barrier_mean_ms", "rank/rank_barrier_max_ms"],
+        ["rank/straggler"],
+    ]
+    assert tags_of(layout.category[3].chart[0]) == [f"prefetch/{phase}_ms" for phase in PackerPhase]
+    shown = {tag for chart in layout.category[5].chart for tag in tags_of(chart)}
     assert shown == {metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE}
     assert all(chart.multiline.tag for category in layout.category for chart in category.chart)
 

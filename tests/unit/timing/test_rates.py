@@ -60,6 +60,16 @@ def test_collector_capacity_is_the_sum_over_collectors() -> None:
     assert rates.steps_per_sec == pytest.approx(50.0 + 25.0)
 
 
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_rates_of_several_hosts_are_those_of_this_host_times_their_number(is_timed: bool) -> None:
+    start, end = (account(0.0), account(2.0, learner_wait=1.0)) if is_timed else (None, None)
+    before = snapshot(0.0, None, 0, collector(start, 1000, policy_steps=0))
+    after = snapshot(2.0, None, 1500, collector(end, 1300, policy_steps=300))
+    rates = compute_rates(before, after, "free", num_hosts=5)
+    assert (rates.steps_per_sec, rates.updates_per_sec, rates.utd) == (5 * 150.0, 750.0, 1.0)
+    assert rates.collector_capacity == (5 * 300.0 if is_timed else None)
+
+
 @pytest.mark.parametrize(
     "phase", ["collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination", "evaluation", "checkpoint"]
 )

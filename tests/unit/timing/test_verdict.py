@@ -73,6 +73,34 @@ def test_the_reason_states_both_sides_and_both_capacities() -> None:
     )
 
 
+def test_a_wait_for_ranks_names_the_rank_that_arrives_last() -> None:
+    verdict = judge({"rank_barrier": 60, "train": 40}, {"learner_wait": 9}, rates(), "overlap", straggler=3)
+    assert verdict.reason == (
+        "at the same time, the learner is busy 100% and the collector 0% of the time;"
+        " learner rank_barrier takes 60%: rank 3 arrives last"
+    )
+    assert verdict.advice[0].startswith("rank 3 arrives last: ")
+    assert verdict.advice[1:] == LEARNER_ADVICE[LearnerPhase.RANK_BARRIER]
+
+
+def test_a_late_rank_is_not_named_where_something_else_takes_longer() -> None:
+    verdict = judge({"rank_barrier": 40, "train": 60}, {"learner_wait": 9}, rates(), "overlap", straggler=3)
+    assert "rank 3" not in f"{verdict.reason} {verdict.advice}"
+
+
+@pytest.mark.parametrize("phase", [LearnerPhase.RANK_BARRIER, LearnerPhase.PARAM_SYNC])
+def test_ranks_that_cost_too_much_are_advised_to_exchange_seldom_or_to_be_fewer(phase: LearnerPhase) -> None:
+    advice = judge({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice
+    assert [line.partition(":")[0] for line in advice] == ["runner.sync=parameters", "lower runner.world_size"]
+    assert "runner.sync_every" in advice[0]
+
+
+def test_a_wait_for_packed_batches_is_advised_to_keep_the_rows_on_the_device() -> None:
+    advice = judge({"replay_batch_wait": 9}, {"learner_wait": 9}, rates(), "overlap").advice
+    assert "replay.source=resident" in advice[0]
+    assert "replay.slots" in advice[1]
+
+
 @pytest.mark.parametrize("phase", [phase for phase in LearnerPhase if phase != LearnerPhase.COLLECTOR_WAIT])
 def test_every_learner_phase_has_advice(phase: LearnerPhase) -> None:
     assert judge({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice == LEARNER_ADVICE[phase]
