@@ -65,8 +65,19 @@ class AlgoConfig:
 class RunnerConfig:
     """The topology."""
 
-    name: str = option("single_gpu", "topology", choices=("single_gpu",))
-    world_size: int = option(1, "learner ranks on this host", ge=1)
+    name: str = option("single_gpu", "topology", choices=("single_gpu", "double_buffer", "multi_gpu"))
+    world_size: int = option(1, "multi_gpu: learner ranks on this host", ge=1, le=64)
+    backend: str = option(
+        "auto", "multi_gpu: what moves the numbers; auto: nccl where each rank has its own GPU, else gloo",
+        choices=("auto", "gloo", "nccl"),
+    )  # fmt: skip
+    sync: str = option(
+        "gradients", "multi_gpu: gradients (averaged before each step) or parameters (every sync_every iterations)",
+        choices=("gradients", "parameters"),
+    )  # fmt: skip
+    sync_every: int = option(8, "runner.sync=parameters: iterations between two averagings", ge=1)
+    interface: str | None = option(None, "multi_gpu: network interface of the ranks; null: loopback, one host only")
+    timeout_s: float = option(300.0, "multi_gpu: how long a rank may be waited for; more than an evaluation", gt=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +93,19 @@ class EnvConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig:
-    """The replay ring."""
+    """The replay ring and how batches come from it."""
 
-    capacity: int = option(1_000_000, "rows kept", ge=1)
+    capacity: int = option(1_000_000, "rows kept, over all collectors of a host", ge=1)
+    source: str = option(
+        "auto",
+        "direct: sampled on the learner's thread; prefetch: packed ahead into slots; resident: sampled from a copy on"
+        " the learner's device; auto: the runner's choice",
+        choices=("auto", "direct", "prefetch", "resident"),
+    )
+    device_share: float = option(0.5, "resident: share of the device's free memory the copy may take", gt=0.0, le=1.0)
+    slots: int = option(2, "prefetch: batches packed or in use at once", ge=1, le=16)
+    prefetch: bool = option(True, "prefetch: pack the next batch while this one trains; false: when it is asked for")
+    newest: bool = option(False, "prefetch: pack only once the newest rows are there")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +203,13 @@ class RunConfig:
 
     @property
     def replay_rows(self) -> int:
-        """Rows allocated: the capacity, but never more than the run can write."""
-        return min(self.replay.capacity, self.total_timesteps + self.env.num_envs * self.algo.n_step)
+        """Rows of one collector's ring: its share of the capacity, but never more than the run can write."""
+        num_collectors = self.collect.num_collectors
+        own_steps = -(-self.total_timesteps // num_collectors)
+        return min(self.replay.capacity // num_collectors, own_steps + self.env.num_envs * self.algo.n_step)
 
 
-RUNNER_DEFAULT_MODE = {"single_gpu": "alternate"}
+RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap"}
 
 
 def _build(cls: type[T], raw: Any, prefix: str, problems: list[str]) -> T:
@@ -308,26 +331,52 @@ def _impossible(cfg: RunConfig) -> list[str]:
     for key, rows in (("learning_starts", cfg.algo.learning_starts), ("batch_size", cfg.algo.batch_size)):
         if cfg.replay.capacity < rows:
             problems.append(f"replay.capacity: got {cfg.replay.capacity}, allowed at least algo.{key}={rows}")
-    if cfg.replay.capacity < 2 * cfg.env.num_envs * cfg.algo.n_step:
+    step_rows = cfg.collect.num_collectors * cfg.env.num_envs * cfg.algo.n_step
+    if cfg.replay.capacity < 2 * step_rows:
         problems.append(
-            f"replay.capacity: got {cfg.replay.capacity}, allowed at least 2 * env.num_envs * algo.n_step ="
-            f" {2 * cfg.env.num_envs * cfg.algo.n_step}: one vector step must not recycle half of the ring"
+            f"replay.capacity: got {cfg.replay.capacity}, allowed at least 2 * collect.num_collectors * env.num_envs *"
+            f" algo.n_step = {2 * step_rows}: one vector step must not recycle half of a ring"
         )
     if cfg.algo.learning_starts >= cfg.total_timesteps:
         problems.append(
             f"algo.learning_starts: got {cfg.algo.learning_starts}, allowed less than"
             f" total_timesteps={cfg.total_timesteps}: no update would ever happen"
         )
-    if cfg.runner.world_size != 1:
-        problems.append(f"runner.world_size: got {cfg.runner.world_size}, allowed 1 with runner={cfg.runner.name}")
-    if cfg.collect.num_collectors != 1:
-        problems.append(
-            f"collect.num_collectors: got {cfg.collect.num_collectors}, allowed 1 with runner={cfg.runner.name};"
-            " raise env.num_envs instead"
-        )
+    problems += _impossible_ranks(cfg) + _impossible_source(cfg)
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
+
+
+def _impossible_ranks(cfg: RunConfig) -> list[str]:
+    runner, problems = cfg.runner, list[str]()
+    if runner.world_size != 1 and runner.name != "multi_gpu":
+        problems.append(
+            f"runner.world_size: got {runner.world_size}, allowed 1 with runner={runner.name}; several learner ranks"
+            " need runner=multi_gpu"
+        )
+    if cfg.algo.batch_size % runner.world_size:
+        problems.append(
+            f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of runner.world_size={runner.world_size}:"
+            " each rank takes an equal part of the batch"
+        )
+    if runner.backend == "nccl" and cfg.device == "cpu":
+        problems.append("runner.backend: got nccl, allowed auto or gloo with device=cpu: NCCL joins GPUs only")
+    if runner.backend == "nccl" and runner.world_size > 1 and ":" in cfg.device:
+        problems.append(
+            f"runner.backend: got nccl, allowed auto or gloo with device={cfg.device}: NCCL refuses"
+            f" {runner.world_size} ranks on one GPU; device=cuda gives each rank its own"
+        )
+    return problems
+
+
+def _impossible_source(cfg: RunConfig) -> list[str]:
+    source = cfg.replay.source
+    if cfg.runner.name == "double_buffer" and source not in ("auto", "prefetch"):
+        return [
+            f"replay.source: got {source}, allowed prefetch or auto with runner=double_buffer; use runner=single_gpu"
+        ]
+    return []
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ OffPolicyError            1   unexpected
 ├── NumericsError        65   NaN or Inf where a number is needed
 ├── CheckpointError      66   no usable checkpoint
 ├── HangError            70   a process made no progress for too long
+├── PeerLostError        70   another learner rank did not come to a collective
+├── DesyncError           1   learner ranks that must be equal are not
 ├── RunDirBusyError      73   the run directory is in use
 ├── SaveError            74   the final checkpoint could not be saved
 └── EnvFailure            1   the user's environment raised
@@ -20,6 +22,7 @@ class OffPolicyError(Exception):
     """Root of the library's errors."""
 
     exit_code: ClassVar[int] = 1
+    is_consequence: ClassVar[bool] = False  # of a failure elsewhere, which is the one to report
 
 
 class ConfigError(OffPolicyError):
@@ -50,6 +53,17 @@ class HangError(OffPolicyError):
     exit_code = 70
 
 
+class PeerLostError(OffPolicyError):
+    """Another learner rank died, froze or cannot be reached: a consequence, whose cause is with that rank."""
+
+    exit_code = 70
+    is_consequence = True
+
+
+class DesyncError(OffPolicyError):
+    """Learner ranks that must hold the same numbers do not."""
+
+
 class RunDirBusyError(OffPolicyError):
     """Another process holds the run directory."""
 
@@ -62,8 +76,20 @@ class SaveError(OffPolicyError):
     exit_code = 74
 
 
+class PeerSaveError(SaveError):
+    """Another learner rank could not save its part."""
+
+    is_consequence = True
+
+
 class EnvFailure(OffPolicyError):
     """The user's environment raised; the message names its index, seed and step."""
+
+
+class PeerEnvFailure(EnvFailure):
+    """The user's environment raised on another learner rank."""
+
+    is_consequence = True
 
 
 # exit codes that are not errors of ours

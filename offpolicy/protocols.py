@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from offpolicy.types import Batches, Float32
+from offpolicy.types import Batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
 
 
 class BatchSource(Protocol):
@@ -22,16 +27,16 @@ class BatchSource(Protocol):
         """Block until the prefetched batch is packed and on the device; returns at once where nothing is prefetched."""
         ...
 
-    def sample(self) -> Float32:
-        """Draw and gather this iteration's rows [U, B, W] on this thread."""
+    def sample(self) -> Tensor:
+        """Draw and gather this iteration's rows [U, B, W] on this thread; a prefetched batch is only handed out."""
         ...
 
-    def to_device(self, rows: Float32) -> Batches:
+    def to_device(self, rows: Tensor) -> Batches:
         """Copy the rows to the learner's device, and only that."""
         ...
 
     def release(self) -> None:
-        """Let the collector go on."""
+        """Let the collectors go on."""
         ...
 
 
@@ -80,26 +85,55 @@ class StopSignal(Protocol):
         ...
 
 
-class World(Protocol):
+class StepCount(Protocol):
+    """The clock of a run."""
+
+    @property
+    def env_steps(self) -> int:
+        """Transitions of all collectors, as every rank knows them: the number that decisions go by."""
+        ...
+
+
+class World(StepCount, Protocol):
     """The group of learner ranks; of size 1 it is the identity."""
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank: everybody leaves, or nobody."""
+    def meet(self, *, is_stopping: bool) -> bool:
+        """Wait for every rank and agree on `env_steps`; True if any rank is stopping: all leave, or none."""
+        ...
+
+
+class Exchange(Protocol):
+    """What ranks share while they learn, as the algorithms see it; for one rank it is the identity.
+
+    Every rank must make the same calls in the same order. Raises `PeerLostError` when a rank does not come.
+    """
+
+    @property
+    def num_ranks(self) -> int:
+        """R, over all hosts."""
+        ...
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor, in place, by its mean over the ranks."""
+        ...
+
+    def gather(self, vector: Tensor) -> Tensor:
+        """The vectors [n] of all ranks as [R, n], the same bits everywhere."""
         ...
 
 
 class StepGate(Protocol):
-    """The learner's side of the handshake with the collector."""
+    """The learner's side of the handshake with the collectors of its host."""
 
     @property
     def env_steps(self) -> int:
-        """Transitions collected so far."""
+        """Transitions collected so far on this host."""
         ...
 
     def wait_for(self, env_steps: int) -> None:
-        """Block until that many exist, or the run is stopping."""
+        """Block until every collector has done its share of that many, or the run is stopping."""
         ...
 
     def grant(self, env_steps: int) -> None:
-        """Let the collector step up to that many."""
+        """Let every collector step up to its share of that many."""
         ...

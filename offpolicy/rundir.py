@@ -21,6 +21,7 @@ from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 RESUME_MODES = ("auto", "must", "never")
 LOCK = ".lock"
 CHECKPOINTS = "checkpoints"
+_PART = re.compile(r"host-[0-9]+|attempt-[0-9]+")
 
 
 class RunDir:
@@ -33,23 +34,29 @@ class RunDir:
         self._lock = lock
 
     @classmethod
-    def claim(cls, path: Path, resume: str) -> RunDir:
+    def claim(cls, path: Path, resume: str, *, at: int | None = None, aside: str | None = None) -> RunDir:
         """Lock `path`, creating it if needed, and find the checkpoint to resume from.
 
         A missing directory, or one that holds nothing, is fresh. `resume` decides about any other: `auto` and `must`
         need a usable checkpoint in it, `never` refuses it; `must` refuses a fresh one. Raises `RunDirBusyError`,
         `CheckpointError` or `ConfigError`; a refused claim leaves nothing behind.
+
+        For one host of several: `at` is the step that all go on from, of which this host may have no checkpoint;
+        `aside` names the subdirectory into which the records of an attempt that saved nothing are moved.
         """
         if resume not in RESUME_MODES:
             raise ConfigError(f"resume: got {resume!r}, allowed one of {', '.join(RESUME_MODES)}")
-        _refuse_by_content(path, resume)
+        if aside is None:
+            _refuse_by_content(path, resume)
         created = _create(path)
         try:
             lock = _Lock(path)
             try:
+                if aside is not None:
+                    _set_aside(path, aside)
                 # Again, now that nobody else can write: the directory may have been filled since.
                 _refuse_by_content(path, resume)
-                checkpoint, rejected = _find_checkpoint(path)
+                checkpoint, rejected = _find_checkpoint(path) if not at else _checkpoint_at(path, at)
             except BaseException:
                 lock.withdraw()
                 raise
@@ -76,6 +83,15 @@ class RunDir:
         self.release()
 
 
+def has_same_parent(path: Path) -> bool:
+    """Whether the last holder of `path` was started by the process that started this one: a launcher's restart."""
+    try:
+        holder = json.loads((path / LOCK).read_text())
+        return bool((holder["parent"], holder["host"]) == (os.getppid(), socket.gethostname()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
 def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
     """`<root>/<algo>/<env id>/<stamp>-s<seed>`, with `-2`, `-3`, ... appended when taken. Creates nothing."""
     safe_env_id = re.sub(r"^\.+|[^A-Za-z0-9._-]", "_", env_id)
@@ -100,9 +116,12 @@ def _refuse_by_content(path: Path, resume: str) -> None:
 
 
 def _is_fresh(path: Path) -> bool:
-    """Whether nothing is there: missing, empty, or only the lock of a run that died before it wrote anything."""
+    """Whether nothing is there: missing, empty, or only the lock of a run that died before it wrote anything.
+
+    The parts of other hosts, and attempts set aside, are not this host's records.
+    """
     try:
-        return set(os.listdir(path)) <= {LOCK}
+        return all(name == LOCK or _PART.fullmatch(name) for name in os.listdir(path))
     except FileNotFoundError:
         return True
     except OSError as error:
@@ -119,6 +138,23 @@ def _find_checkpoint(path: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
         advice = f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
         raise CheckpointError("\n".join([*store.rejected, advice]))
     return checkpoint, tuple(store.rejected)
+
+
+def _checkpoint_at(path: Path, env_steps: int) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """The checkpoint of the step that all hosts go on from, or None and why this host has none."""
+    try:
+        return CheckpointStore(path / CHECKPOINTS).at(env_steps), ()
+    except CheckpointError as error:
+        return None, (str(error),)
+
+
+def _set_aside(path: Path, name: str) -> None:
+    """Move the records of an attempt into a subdirectory: they are kept, and the run starts anew."""
+    records = [entry for entry in os.listdir(path) if entry != LOCK and not _PART.fullmatch(entry)]
+    if records:
+        (path / name).mkdir(exist_ok=True)
+    for entry in records:
+        (path / entry).rename(path / name / entry)
 
 
 def _create(path: Path) -> list[Path]:
@@ -188,7 +224,7 @@ class _Lock:
             os.close(descriptor)
 
     def _sign(self, descriptor: int) -> None:
-        holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        holder = json.dumps({"pid": os.getpid(), "parent": os.getppid(), "host": socket.gethostname()})
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, holder.encode(), 0)

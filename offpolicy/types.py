@@ -114,13 +114,14 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class LearnerTotals:
-    """Cumulative counters of one learner; the reader subtracts. `account` is None when timing is off."""
+    """Cumulative counters of one learner rank; the reader subtracts. `account` is None when timing is off."""
 
     account: Account | None
     updates: int
     samples: int  # replay rows used
     sample_age_sum: float  # sum over `samples` of the row's age in env steps
     metrics: MetricTotals
+    packer: Account | None = None  # of the thread that packs batches ahead; None where there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Snapshot:
     wall_s: float  # supervisor's clock since the run started
     env_steps: int
     iteration: int
-    learners: tuple[LearnerTotals, ...]
+    learners: tuple[LearnerTotals, ...]  # by global rank
     collectors: tuple[CollectorTotals, ...]
     replay_rows: int
     replay_capacity: int

@@ -1,4 +1,4 @@
-"""The collector process of every runner."""
+"""The collector processes of every runner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from offpolicy.checkpoint import Checkpoint, CheckpointStore
+from offpolicy.checkpoint import CheckpointStore
 from offpolicy.collect.collector import CollectorParts, Progress, ReportDesk, collect
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
@@ -21,8 +21,8 @@ from offpolicy.data.ring import Ring
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import NumericsError, SaveError
 from offpolicy.ipc.child import ChildContext
-from offpolicy.ipc.control import ControlPage, Word
-from offpolicy.ipc.gate import CollectorGate
+from offpolicy.ipc.control import CollectorWord
+from offpolicy.ipc.gate import CollectorGate, share
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.nets.policy import flat_size, make_policy
 from offpolicy.seeding import env_seed
@@ -43,32 +43,46 @@ def main(context: ChildContext) -> None:
     with contextlib.suppress(OSError):  # a sandbox may refuse it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     env = make_vector(job.cfg.env)
-    progress = Progress(obs=env.reset(env_seed(job.cfg.seed, "collector", context.index)))
-    tracker = EpisodeTracker(env.num_envs)
+    number = _number(context, job)
+    progress = Progress(obs=env.reset(env_seed(job.cfg.seed, "collector", number)))
+    tracker = EpisodeTracker(env.num_envs, first_index=number * env.num_envs)
     policy = _policy(context, job)
     writer = _writer(context, job)
-    snapshot = CollectorSnapshot(env, policy, writer, tracker)
-    if job.checkpoint is not None:
-        checkpoint = CheckpointStore(Path(job.run_dir) / "checkpoints").at(job.checkpoint)
-        why_not = _resume(context, checkpoint, snapshot, progress)
+    name = f"collector-{context.index}"
+    snapshot = CollectorSnapshot(name, env, policy, writer, tracker)
+    if job.start_step:
+        why_not = _resume(context, job, snapshot, progress)
         if why_not is not None:
             # New episodes, not those of the start of the run again.
-            progress.obs = env.reset(env_seed(job.cfg.seed, "collector", context.index, progress.env_steps))
-            policy.reseed(job.cfg.seed, progress.env_steps)
+            progress.obs = env.reset(env_seed(job.cfg.seed, "collector", number, progress.env_steps))
+            policy.reseed(job.cfg.seed, *_path(number), progress.env_steps)
             context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew")
-    control = ControlPage(context.block("control"))
-    control.set(Word.ENV_STEPS, progress.env_steps)
-    context.send("hello", **{name: getattr(progress, name) for name in wiring.COLLECTOR_COUNTERS})
-    reports = wiring.collector_reports(context.block("collector_report"))
+    control = wiring.control_page(context.block("control"), job.cfg)
+    control.collectors[context.index].set(CollectorWord.ENV_STEPS, progress.env_steps)
+    context.send("hello", **{counter: getattr(progress, counter) for counter in wiring.COLLECTOR_COUNTERS})
     parts = CollectorParts(
         env=env,
         policy=policy,
         writer=writer,
-        gate=CollectorGate(control, context.bell("collector_bell"), context.bell("learner_bell")),
-        desk=ReportDesk(control, reports, Ring(context.block("episodes"), EPISODE_COLUMNS, np.float64), tracker),
+        gate=CollectorGate(
+            control,
+            context.index,
+            context.bell(f"collector_bell-{context.index}"),
+            [context.bell(bell) for bell in wiring.waiting_for_rows(job.cfg)],
+        ),
+        desk=ReportDesk(
+            control,
+            context.index,
+            wiring.collector_reports(context.block(f"collector_report-{context.index}")),
+            Ring(context.block(f"episodes-{context.index}"), EPISODE_COLUMNS, np.float64),
+            tracker,
+            num_hosts=job.place.num_hosts,
+        ),
         progress=progress,
         ledger=ledger,
-        take_snapshot=lambda: _take_snapshot(context, snapshot, Path(job.run_dir) / wiring.SNAPSHOT_DIR, progress),
+        take_snapshot=lambda: _take_snapshot(
+            context, snapshot, Path(job.run_dir) / f"{wiring.SNAPSHOT_DIR}-{name}", progress
+        ),
     )
     try:
         collect(parts)
@@ -78,34 +92,56 @@ def main(context: ChildContext) -> None:
         env.close()
 
 
+def _number(context: ChildContext, job: wiring.Assignment) -> int:
+    """Where the collector stands among those of all hosts."""
+    return job.place.host * job.cfg.collect.num_collectors + context.index
+
+
+def _path(number: int) -> tuple[int, ...]:
+    """What tells the random streams of one collector from another's."""
+    return (number,) if number else ()
+
+
+def _num_collectors(job: wiring.Assignment) -> int:
+    return job.cfg.collect.num_collectors * job.place.num_hosts
+
+
 def _policy(context: ChildContext, job: wiring.Assignment) -> CollectorPolicy:
     policy = make_policy(job.cfg.algo, job.spec)
     return CollectorPolicy(
         policy,
         Mailbox(context.block("weights"), 4 * flat_size(policy)),
         action_dim=job.spec.action_dim,
-        warmup_steps=job.cfg.algo.learning_starts,
+        warmup_steps=share(job.cfg.algo.learning_starts, _num_collectors(job)),
         seed=job.cfg.seed,
+        path=_path(_number(context, job)),
     )
 
 
 def _writer(context: ChildContext, job: wiring.Assignment) -> ReplayWriter:
     layout = wiring.row_layout(job.spec)
-    ring = Ring(context.block("replay"), layout.width, np.float32)
+    ring = Ring(context.block(f"replay-{context.index}"), layout.width, np.float32)
     algo = job.cfg.algo
     return ReplayWriter(ring, layout, gamma=algo.gamma, n_step=algo.n_step, num_envs=job.cfg.env.num_envs)
 
 
 def _resume(
-    context: ChildContext, checkpoint: Checkpoint, snapshot: CollectorSnapshot, progress: Progress
+    context: ChildContext, job: wiring.Assignment, snapshot: CollectorSnapshot, progress: Progress
 ) -> str | None:
     """Continue from the checkpoint: replay rows first, then environments and streams. Returns why it is not exact."""
+    num_collectors = _num_collectors(job)
+    progress.env_steps = share(job.start_step - _number(context, job), num_collectors)
+    if job.checkpoint is None:
+        return "this host has no checkpoint of the step that the run goes on from"
+    checkpoint = CheckpointStore(Path(job.run_dir) / "checkpoints").at(job.checkpoint)
     state = checkpoint.json("state")
-    progress.env_steps = state["env_steps"]
-    if checkpoint.has("replay"):
-        width = wiring.row_layout(wiring.Assignment.of(context).spec).width
-        ring = Ring(context.block("replay"), width, np.float32)
-        ring.restore(state["replay_first"], checkpoint.rows("replay", width))
+    name = f"replay-{context.index}"
+    if checkpoint.has(name):
+        width = wiring.row_layout(job.spec).width
+        ring = Ring(context.block(name), width, np.float32)
+        ring.restore(state["replay_first"][context.index], checkpoint.rows(name, width))
+    if state["num_collectors"] != num_collectors:
+        return f"{state['num_collectors']} collectors before, {num_collectors} now"
     return snapshot.restore(checkpoint, progress)
 
 

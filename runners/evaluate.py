@@ -18,8 +18,8 @@ from offpolicy.collect.evaluation import rollout_returns
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.policy import Policy, make_policy
 
-from .learner import pick_device
 from .preflight import read_config, read_spec
+from .seat import pick_device
 
 
 def evaluate(run: Path, *, episodes: int, seed: int | None, step: int | None, device: str) -> int:
@@ -33,7 +33,7 @@ def evaluate(run: Path, *, episodes: int, seed: int | None, step: int | None, de
         raise CheckpointError(f"{run / 'checkpoints'} holds no usable checkpoint")
     policy = make_policy(cfg.algo, read_spec(run)).eval()
     _load_policy(policy, checkpoint.tensors("learner"))
-    policy.to(pick_device(device))
+    policy.to(pick_device(device, 0))
     seed = cfg.seed if seed is None else seed
     returns, lengths = rollout_returns(policy, cfg.env, episodes=episodes, seed=seed)
     result = {

@@ -1,60 +1,83 @@
-"""From a checked configuration to an exit code: directory, memory, processes, summary."""
+"""From a checked configuration to an exit code, on one host: directory, memory, processes, summary."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from offpolicy.config import RunConfig
-from offpolicy.errors import EXIT_OK, SaveError
+from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, SaveError
 from offpolicy.ipc.supervisor import Failure, Host, Supervisor, signals_held
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
-from offpolicy.rundir import RunDir, default_run_dir
-from offpolicy.timing.clock import Stopwatch, unix_s, wall_clock_stamp
+from offpolicy.ranks.place import LOOPBACK_HOST, Place
+from offpolicy.rundir import RunDir
+from offpolicy.timing.clock import Stopwatch, unix_s
 from offpolicy.types import SpaceSpec
 
 from . import wiring
+from .hosts import Outset, follow_launcher, set_out
 from .monitor import Monitor
 from .preflight import check_fits, check_same, preflight, read_config, write_config
 
 STOP_TIMEOUT_S = 30.0
-SAVE_BYTES_PER_S = 50e6  # a slow disk: a large replay gets the time that saving it takes
 
 
 def launch(cfg: RunConfig) -> int:
     """Train from the start, or go on where the run directory says; returns the exit code."""
     watch = Stopwatch()
+    place = follow_launcher(cfg)
     spec = preflight(cfg)
-    shared = wiring.SharedMemory(cfg, spec)
-    with RunDir.claim(_run_dir(cfg), cfg.resume) as run, signals_held():
+    outset = set_out(cfg, place)
+    cfg = outset.cfg
+    shared = wiring.SharedMemory(cfg, spec, place.num_hosts)
+    with outset.claim() as run, signals_held(), _meeting_point(cfg, place) as meeting:
         if run.checkpoint is not None:
             check_same(cfg, read_config(run.path))
             check_fits(cfg, spec, run.checkpoint)
         write_config(run.path, cfg, spec)
-        with _opened(run.path / "train.log") as log_fd, contextlib.closing(_open_logger(cfg, run)) as logger:
-            job, host = wiring.Assignment.for_run(cfg, spec, run), _host(cfg, spec, log_fd, watch)
-            code, failure = _supervise(job, run, logger, shared, host)
+        job = _assignment(outset, run, spec, meeting)
+        with _opened(run.path / "train.log") as log_fd, contextlib.closing(_open_logger(job, run)) as logger:
+            code, failure = _supervise(
+                job, run, logger, shared, _host(cfg, spec, log_fd, watch, place.num_hosts), meeting
+            )
     _last_words(failure)
     return code
 
 
-def _run_dir(cfg: RunConfig) -> Path:
-    if cfg.run_dir is not None:
-        return Path(cfg.run_dir)
-    return default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
+@contextlib.contextmanager
+def _meeting_point(cfg: RunConfig, place: Place) -> Iterator[socket.socket | None]:
+    """On one host: a loopback socket on a free port, for rank 0 to serve the ranks' store on."""
+    if cfg.runner.name != "multi_gpu" or not place.is_alone:
+        yield None
+        return
+    with socket.create_server((LOOPBACK_HOST, 0)) as listener:
+        yield listener
 
 
-def _host(cfg: RunConfig, spec: SpaceSpec, log_fd: int, watch: Stopwatch) -> Host:
+def _assignment(outset: Outset, run: RunDir, spec: SpaceSpec, meeting: socket.socket | None) -> wiring.Assignment:
+    return wiring.Assignment(
+        cfg=outset.cfg,
+        spec=spec,
+        run_dir=str(run.path.resolve()),
+        start_step=outset.start_step or (run.checkpoint.env_steps if run.checkpoint else 0),
+        checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
+        place=outset.place,
+        store_port=meeting.getsockname()[1] if meeting else outset.place.store_port,
+    )
+
+
+def _host(cfg: RunConfig, spec: SpaceSpec, log_fd: int, watch: Stopwatch, num_hosts: int) -> Host:
     """The run's id marks every process of it in its environment; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
-    stop_timeout_s = STOP_TIMEOUT_S + wiring.replay_nbytes(cfg, spec) / SAVE_BYTES_PER_S
-    return Host(run_id, log_fd, stop_timeout_s, watch.elapsed_s)
+    stop_timeout_s = STOP_TIMEOUT_S + wiring.save_s(cfg, spec)
+    return Host(run_id, log_fd, stop_timeout_s, watch.elapsed_s, num_hosts, wiring.peer_timeout_s(cfg, spec))
 
 
 @contextlib.contextmanager
@@ -67,7 +90,8 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _open_logger(cfg: RunConfig, run: RunDir) -> OffPolicyLogger:
+def _open_logger(job: wiring.Assignment, run: RunDir) -> OffPolicyLogger:
+    cfg = job.cfg
     header = RunHeader(
         algo=cfg.algo.name,
         env_id=cfg.env.id,
@@ -77,20 +101,29 @@ def _open_logger(cfg: RunConfig, run: RunDir) -> OffPolicyLogger:
         device="" if cfg.device == "auto" else cfg.device,
         num_envs=cfg.env.num_envs,
         started_unix_s=unix_s(),
+        runner=cfg.runner.name,
+        world_size=job.place.num_hosts * cfg.runner.world_size,
+        num_collectors=cfg.collect.num_collectors,
+        num_hosts=job.place.num_hosts,
     )
-    return open_logger(run.path, cfg, header, run.checkpoint.env_steps if run.checkpoint else None)
+    return open_logger(run.path, cfg, header, job.start_step or None)
 
 
 def _supervise(
-    job: wiring.Assignment, run: RunDir, logger: OffPolicyLogger, shared: wiring.SharedMemory, host: Host
+    job: wiring.Assignment,
+    run: RunDir,
+    logger: OffPolicyLogger,
+    shared: wiring.SharedMemory,
+    host: Host,
+    meeting: socket.socket | None,
 ) -> tuple[int, Failure | None]:
     """Run the processes and write down how it ended; signals are heard until that is done."""
-    _announce(logger, job.cfg, job.spec, run)
-    monitor = Monitor(job.cfg, shared, logger, host.elapsed_s)
+    _announce(logger, job, run)
+    monitor = Monitor(job.cfg, shared, logger, host.elapsed_s, job.place.num_hosts)
     with Supervisor(shared.control, tuple(shared.bells.values()), host) as supervisor:
         outcome: Outcome = ("failed", 1, "the supervisor failed")
         try:
-            _spawn(supervisor, job, shared)
+            _spawn(supervisor, job, shared.fds, {"store": meeting.fileno()} if meeting else {})
             logger.status("starting")
             supervisor.run(monitor.on_message, monitor.on_tick, job.cfg.env.step_timeout_s)
             outcome = _outcome(supervisor, monitor)
@@ -104,27 +137,50 @@ def _supervise(
     return code, supervisor.failure
 
 
-def _spawn(supervisor: Supervisor, job: wiring.Assignment, shared: wiring.SharedMemory) -> None:
-    package = __package__ or "runners"
+def learner_target(cfg: RunConfig) -> str:
+    """The entry point of a learner: a runner is a module of this package with a `learner_main`."""
+    return f"{__package__ or 'runners'}.{cfg.runner.name}:learner_main"
+
+
+def collector_target() -> str:
+    """The entry point of a collector, the same for every runner."""
+    return f"{__package__ or 'runners'}.collector:main"
+
+
+def _spawn(supervisor: Supervisor, job: wiring.Assignment, fds: dict[str, int], store: dict[str, int]) -> None:
     payload = job.to_json()
-    # A runner is a module of this package with a `learner_main`.
-    supervisor.spawn("learner", 0, f"{package}.{job.cfg.runner.name}:learner_main", payload, shared.fds)
-    supervisor.spawn("collector", 0, f"{package}.collector:main", payload, shared.fds)
+    for rank in range(job.cfg.runner.world_size):
+        supervisor.spawn("learner", rank, learner_target(job.cfg), payload, fds | (store if rank == 0 else {}))
+    for index in range(job.cfg.collect.num_collectors):
+        supervisor.spawn("collector", index, collector_target(), payload, fds)
 
 
-def _announce(logger: OffPolicyLogger, cfg: RunConfig, spec: SpaceSpec, run: RunDir) -> None:
+def _announce(logger: OffPolicyLogger, job: wiring.Assignment, run: RunDir) -> None:
     """The run header: what was decided for the user."""
+    cfg, spec, place = job.cfg, job.spec, job.place
     row_bytes, mib = wiring.row_layout(spec).nbytes, wiring.replay_nbytes(cfg, spec) / 2**20
-    threads = wiring.thread_budget(cfg)
+    threads, num_collectors = wiring.thread_budget(cfg), cfg.collect.num_collectors
     logger.message(f"run directory: {run.path}")
-    logger.message(f"replay: {cfg.replay_rows:,} rows x {row_bytes} B = {mib:.1f} MiB of shared memory")
+    if not place.is_alone:
+        attempt = f", restart {place.attempt}" if place.attempt else ""
+        logger.message(f"host {place.host} of {place.num_hosts}, launched by torchrun as {place.job}{attempt}")
+    rings = f" in {num_collectors} rings, one per collector" if num_collectors > 1 else ""
+    rows = num_collectors * cfg.replay_rows
+    logger.message(f"replay: {rows:,} rows x {row_bytes} B = {mib:.1f} MiB of shared memory{rings}")
     logger.message(
         f"{cfg.runner.name}, {cfg.collect_mode}: threads learner {threads['learner']}, collector {threads['collector']}"
     )
+    num_ranks = place.num_hosts * cfg.runner.world_size
+    if num_ranks > 1:
+        how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {cfg.runner.sync_every} iterations"
+        logger.message(
+            f"{num_ranks} learner ranks average {how}: batch {cfg.algo.batch_size // num_ranks} per rank,"
+            f" {cfg.algo.batch_size} together"
+        )
     for problem in run.rejected:
         logger.message(f"warning: {problem}")
-    if run.checkpoint is not None:
-        logger.message(f"resuming at env step {run.checkpoint.env_steps:,} from {run.checkpoint.path.name}")
+    if job.start_step:
+        logger.message(f"resuming at env step {job.start_step:,}")
     if os.uname().machine not in ("x86_64", "AMD64"):
         logger.message("warning: the shared-memory protocol is proven on x86-64 only")
 
@@ -136,11 +192,13 @@ def _outcome(supervisor: Supervisor, monitor: Monitor) -> Outcome:
     failure = supervisor.failure
     if monitor.is_complete and failure is None:
         return "completed", EXIT_OK, f"{monitor.snapshot().env_steps:,} env steps done"
+    saved = f"checkpoint saved at env step {monitor.saved_steps[-1]:,}" if monitor.saved_steps else "nothing saved"
     if supervisor.signal_code and (failure is None or failure.exit_code == 1):
-        saved = f"checkpoint saved at env step {monitor.saved_steps[-1]:,}" if monitor.saved_steps else "nothing saved"
         return "interrupted", supervisor.signal_code, f"stopped by a signal; {saved}"
     if failure is not None:
         return "failed", failure.exit_code, f"{failure.role} {failure.index}: {failure.cause}"
+    if monitor.stopped_by is not None:
+        return "interrupted", EXIT_TERMINATED, f"the host of rank {monitor.stopped_by} asked to stop; {saved}"
     return "failed", 1, "the learner left before the budget was spent"
 
 
@@ -156,6 +214,7 @@ def _conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Ou
         mode=logger.header.mode,
         baseline=logger.baseline,
         gpu=monitor.gpu,
+        num_hosts=monitor.num_hosts,
     )
     try:
         write_summary(path / "summary.json", summary)

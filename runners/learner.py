@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -14,120 +15,215 @@ from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import LearnerState
 from offpolicy.checkpoint import Checkpoint, CheckpointStore
 from offpolicy.data.pace import Anchor
-from offpolicy.data.ring import Ring
-from offpolicy.data.sources import ReplaySource, UniformSampler
-from offpolicy.errors import ConfigError, EnvFailure, NumericsError
-from offpolicy.ipc.child import ChildContext
-from offpolicy.ipc.control import ControlPage, Word
-from offpolicy.ipc.gate import LearnerGate
+from offpolicy.data.sources import ReplayFeed
+from offpolicy.errors import DesyncError, EnvFailure, NumericsError
+from offpolicy.ipc.control import RankWord
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.loop import Parts, train
 from offpolicy.nets.policy import flat_size
-from offpolicy.seeding import generator, generator_state, set_generator_state, torch_seed
-from offpolicy.timing.clock import process_birth_ns
-from offpolicy.timing.ledger import TimeAccount, make_ledger
+from offpolicy.prefetch import PrefetchSource
+from offpolicy.ranks.exchange import checksum
+from offpolicy.seeding import torch_seed
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import Float64, MetricTotals
 
 from . import wiring
 from .duties import Checkpointer, Evaluator, Reporter, WeightPublisher
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a configuration value; refuses what is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device: got {name!r}, allowed auto, cpu, cuda or cuda:<index>") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device: got {name}, allowed auto, cpu or one of {torch.cuda.device_count()} CUDA devices")
-    return device
+from .feeds import make_feed
+from .seat import Seat
+from .team import Team
 
 
 class Session:
-    """One learner process: its learner, its view of the shared memory and its periodic duties."""
+    """One learner rank: its learner, its batches and its periodic duties."""
 
-    def __init__(self, context: ChildContext) -> None:
-        self.context = context
-        self.job = wiring.Assignment.of(context)
-        cfg = self.job.cfg
-        self.ledger: TimeAccount = make_ledger(
-            LearnerPhase, is_enabled=cfg.timing.enabled, opened_ns=process_birth_ns()
-        )
-        torch.set_num_threads(wiring.thread_budget(cfg)["learner"])
-        torch.set_flush_denormal(True)
-        self.device = pick_device(cfg.device)
-        self.control = ControlPage(context.block("control"))
-        self.gate = LearnerGate(self.control, context.bell("learner_bell"), context.bell("collector_bell"))
-        self.ring = Ring(context.block("replay"), wiring.row_layout(self.job.spec).width, np.float32)
-        self.learner = make_learner(cfg.algo, self.job.spec, self.device, torch_seed(cfg.seed, "learner"))
-        self.sampler = UniformSampler(self.ring, generator(cfg.seed, "replay", 0), guard=8 * cfg.env.num_envs)
-        mailbox = Mailbox(context.block("weights"), 4 * flat_size(self.learner.policy))
-        self.publisher = WeightPublisher(self.learner, mailbox, self.control)
-        self.evaluator = Evaluator(self)
-        self.checkpointer = Checkpointer(self)
-        self.anchor = Anchor(wiring.first_learning_step(cfg), 0)
-        self.fresh_from = 0
-        self.source: ReplaySource | None = None
-        if self.job.checkpoint is not None:
-            self._resume(CheckpointStore(Path(self.job.run_dir) / "checkpoints").at(self.job.checkpoint))
+    def __init__(self, seat: Seat, team: Team, source: str) -> None:
+        """`source` is the kind of batch source where `replay.source` is auto."""
+        cfg = seat.cfg
+        self.seat, self.team, self.world = seat, team, team.world
+        self.context, self.job, self.ledger, self.gate = seat.context, seat.job, seat.ledger, seat.gate
+        path = (seat.rank, *seat.start_path) if seat.rank or seat.start_path else ()
+        seed = torch_seed(cfg.seed, "learner", *path)
+        self.learner = make_learner(cfg.algo, self.job.spec, seat.device, seed, team.exchange, team.average_every)
+        self.rings = wiring.replay_rings(self.context, self.job)
+        checkpoint = self._checkpoint()
+        self.anchor, last_eval_step = self._set_out(checkpoint)
+        self.feed: ReplayFeed = make_feed(self, source)
+        if self.job.start_step:
+            self._resume_streams(checkpoint)
+        mailbox = Mailbox(self.context.block("weights"), 4 * flat_size(self.learner.policy))
+        self.publisher = WeightPublisher(self.learner, mailbox, seat)
+        self.evaluator = Evaluator(self, last_step=last_eval_step)
+        self.checkpointer = Checkpointer(self, last_step=self.job.start_step)
         self.publisher.publish()
         self.reporter = Reporter(self)
 
     @property
     def env_steps(self) -> int:
-        """Transitions collected so far."""
-        return self.gate.env_steps
+        """Transitions collected so far on all hosts, as all ranks know it."""
+        return self.world.env_steps
 
-    def is_stopping(self) -> bool:
-        """Whether the supervisor asked to stop; asking shows that this process makes progress."""
-        self.control.bump(Word.LEARNER_PROGRESS)
-        return self.control.is_stopping
-
-    def run(self, parts: Parts) -> None:
+    def run(self) -> None:
         """Train. The environment's failure in an evaluation costs the run, not what it has learnt."""
-        try:
-            train(parts)
-        except EnvFailure:
-            self.checkpointer.run_last(is_complete=False)
-            raise
-        finally:
-            self.reporter.publish()
+        parts = Parts(
+            source=self.feed,
+            learner=self.learner,
+            fence=self.seat.fence,
+            publisher=self.publisher,
+            evaluator=self.evaluator,
+            checkpointer=self.checkpointer,
+            reporter=self.reporter,
+            world=self.world,
+            stop=self.seat.control,
+            ledger=self.ledger,
+        )
+        with contextlib.closing(self.feed):
+            try:
+                train(parts)
+            except EnvFailure:
+                with self.ledger.phase(LearnerPhase.CHECKPOINT):
+                    self.checkpointer.run_last(is_complete=False)
+                raise
+            finally:
+                with contextlib.suppress(RuntimeError):  # of a broken device: it must not hide what broke it
+                    self.reporter.publish_own()
 
-    def check_finite(self) -> None:
-        """Raise `NumericsError` once a loss was NaN or Inf; the parameters are those from before it."""
-        if self.learner.has_diverged():
+    def gather_waiting(self, values: Sequence[float]) -> Float64:
+        """The values [n] of all ranks as [R, n], in the middle of a duty; waiting for them is the barrier's time."""
+        with self.ledger.phase(LearnerPhase.RANK_BARRIER):
+            return self.world.gather(values)
+
+    def recount(self) -> None:
+        """Agree on the env steps anew, while all collectors stand still."""
+        with self.ledger.phase(LearnerPhase.RANK_BARRIER):
+            self.world.recount()
+
+    def vote(self, flag: bool) -> bool:
+        """Whether any rank raises the flag: all take the same way."""
+        return bool(self.gather_waiting((flag,)).any())
+
+    def health(self, *, is_settled: bool) -> tuple[float, float, float]:
+        """Whether a loss was not finite, whether it was this rank's, and the checksum of what ranks share.
+
+        `is_settled` tells that the networks were averaged just now; between two averagings ranks may differ.
+        """
+        has_diverged = self.learner.has_diverged()
+        must_be_equal = self.world.num_ranks > 1 and (is_settled or not self.team.average_every)
+        digest = checksum(list(self.learner.shared_tensors().values())) if must_be_equal else 0.0
+        return float(has_diverged), float(has_diverged and self.learner.is_origin()), digest
+
+    def require_health(self, table: Float64) -> None:
+        """Judge the `health` of all ranks [R, 3], on each of them. Raises `NumericsError`, `DesyncError`."""
+        if table[:, 0].any():
+            origins = np.flatnonzero(table[:, 1]).tolist()
+            where = f" on {_ranks(origins)}" if self.world.num_ranks > 1 else ""
             raise NumericsError(
-                f"a loss became NaN or Inf before env step {self.env_steps}; the parameters were kept from then on."
-                " Lower algo.actor_lr or algo.critic_lr, set algo.max_grad_norm, or check the reward's scale"
+                f"a loss became NaN or Inf{where} before env step {self.env_steps}; the parameters were kept from then"
+                " on. Lower algo.actor_lr or algo.critic_lr, set algo.max_grad_norm, or check the reward's scale"
+            )
+        others = np.flatnonzero(table[:, 2] != table[0, 2]).tolist()
+        if others:
+            raise DesyncError(
+                f"{_ranks(others)} no longer held the parameters, targets, moments and statistics of rank 0 at env step"
+                f" {self.env_steps}: another torch, CPU or GPU model, or a bug"
             )
 
     def state_json(self, state: LearnerState) -> dict[str, Any]:
-        """The numbers of a checkpoint."""
-        source = self.source
+        """The numbers of a checkpoint that all ranks share."""
         return {
             "numbers": state.numbers,
             "env_steps": self.env_steps,
+            "num_collectors": self.job.cfg.collect.num_collectors * self.job.place.num_hosts,
+            "num_ranks": self.world.num_ranks,
             "start": list(astuple(self.anchor)),
-            "fresh_from": source.fresh_from if source else self.fresh_from,
-            "sampler": generator_state(self.sampler.rng),
-            "replay_first": self.ring.oldest,
+            "replay_first": [ring.oldest for ring in self.rings],
+            "replay_end": [ring.committed for ring in self.rings],
             "last_eval_step": self.evaluator.last_step,
             "fingerprint": wiring.fingerprint(self.job.cfg, self.job.spec),
         }
 
-    def _resume(self, checkpoint: Checkpoint) -> None:
-        state: Mapping[str, Any] = checkpoint.json("state")
-        tensors = {name: torch.from_numpy(array.copy()) for name, array in checkpoint.tensors("learner").items()}
-        self.learner.load_state(LearnerState(tensors, state["numbers"]))
-        self.control.set(Word.UPDATES, self.learner.num_updates)
-        set_generator_state(self.sampler.rng, state["sampler"])
-        self.fresh_from = state["fresh_from"]
-        self.evaluator.last_step = state["last_eval_step"]
-        self.checkpointer.last_step = checkpoint.env_steps
-        self.anchor = Anchor(*state["start"])
-        if not checkpoint.has("replay"):
-            # The ring is empty: gather `learning_starts` new rows first, and owe nothing for those before.
-            first = checkpoint.env_steps + wiring.first_learning_step(self.job.cfg)
-            self.anchor, self.fresh_from = Anchor(first, self.learner.num_updates), 0
+    def streams_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this rank alone, as JSON: its random streams and what the normaliser has seen."""
+        return {
+            "source": self._source_settings(),
+            "fresh_from": list(self.feed.fresh_from),
+            "sampler": self.feed.random_state(),
+            "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
+        }
+
+    def _source_settings(self) -> list[str | int | bool]:
+        """What must be equal for the random state of a batch source to fit another."""
+        replay, kind = self.job.cfg.replay, type(self.feed).__name__
+        options = [replay.slots, replay.prefetch, replay.newest] if isinstance(self.feed, PrefetchSource) else []
+        return [kind, self.seat.device.type, *options]
+
+    def _checkpoint(self) -> Checkpoint | None:
+        if self.job.checkpoint is None:
+            return None
+        return CheckpointStore(Path(self.job.run_dir) / "checkpoints").at(self.job.checkpoint)
+
+    def _set_out(self, checkpoint: Checkpoint | None) -> tuple[Anchor, int]:
+        """Become rank 0, random numbers apart; settle where learning begins and when the last evaluation was.
+
+        A host may have no part of the checkpoint that the run goes on from. What rank 0 says counts.
+        """
+        start = Anchor(wiring.first_learning_step(self.job.cfg, self.job.place.num_hosts), 0)
+        first_step, last_eval_step, has_replay = start.env_steps, 0, False
+        if checkpoint is not None:
+            state = checkpoint.json("state")
+            start, last_eval_step, has_replay = (
+                Anchor(*state["start"]),
+                state["last_eval_step"],
+                checkpoint.has("replay-0"),
+            )
+            if self.seat.rank == 0:
+                arrays = checkpoint.tensors("learner")
+                tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+                self.learner.load_state(LearnerState(tensors, state["numbers"]))
+        metrics = self.learner.read_metrics()
+        facts = (self.learner.num_updates, start.env_steps, start.updates, last_eval_step, has_replay)
+        table = self.world.gather((*facts, *metrics.sums, *metrics.counts))
+        sums, counts = np.split(table[0, len(facts) :], 2)
+        self.start_metrics = MetricTotals(metrics.names, sums, counts)
+        updates, start_steps, start_updates, last_eval_step = (int(value) for value in table[0, :4])
+        self.team.start_from_rank_0(list(self.learner.start_tensors().values()))
+        self.learner.num_updates = updates
+        self.seat.words.set(RankWord.UPDATES, updates)
+        if self.job.start_step and not table[:, 4].all():
+            # Somebody's rings are empty: gather `learning_starts` new rows first, and owe nothing for those before.
+            return Anchor(self.job.start_step + first_step, updates), last_eval_step
+        return Anchor(start_steps, start_updates), last_eval_step
+
+    def _resume_streams(self, checkpoint: Checkpoint | None) -> None:
+        """Let the random numbers go on where they were, on all ranks or on none: they must hand out as many batches."""
+        why_not = self._why_not_exact(checkpoint)
+        if checkpoint is not None and checkpoint.has("replay-0"):
+            self.feed.fresh_from[:] = checkpoint.json("state")["replay_end"]
+        if self.vote(bool(why_not)) or checkpoint is None:
+            if why_not:
+                self.context.send("warning", text=f"the continuation is not bitwise: {why_not}")
+            return
+        streams = checkpoint.json(f"rank-{self.seat.rank}")
+        self.feed.set_random_state(streams["sampler"])
+        self.learner.generator.set_state(_bytes_tensor(streams["updates"]))
+        if checkpoint.has("replay-0"):
+            self.feed.fresh_from[:] = streams["fresh_from"]
+
+    def _why_not_exact(self, checkpoint: Checkpoint | None) -> str:
+        """Why this rank cannot go on with the random numbers of a checkpoint; '' if it can."""
+        name = f"rank-{self.seat.rank}"
+        if checkpoint is None or not checkpoint.has(name):
+            return f"learner {name.replace('-', ' ')} was not there when the checkpoint was saved"
+        before = checkpoint.json("state")["num_ranks"]
+        if before != self.world.num_ranks:
+            return f"{before} learner ranks before, {self.world.num_ranks} now"
+        source = checkpoint.json(name)["source"]
+        return "" if source == self._source_settings() else f"the batches came from {source} before"
+
+
+def _bytes_tensor(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

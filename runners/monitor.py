@@ -10,7 +10,7 @@ import numpy as np
 from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config import RunConfig
 from offpolicy.data.pace import Anchor, Pace
-from offpolicy.ipc.control import Word
+from offpolicy.ipc.control import HostWord, RankWord
 from offpolicy.ipc.reports import LearnerReports
 from offpolicy.ipc.supervisor import Child
 from offpolicy.logger.logger import OffPolicyLogger
@@ -19,7 +19,6 @@ from offpolicy.types import CollectorTotals, EvalResult, LearnerTotals, MetricTo
 
 from . import wiring
 
-NUM_CHILDREN = 2  # a learner and a collector
 LATE_S = 2.0  # a report not there by then is done without: its sender is in a long step
 
 
@@ -27,20 +26,28 @@ class Monitor:
     """Reads, never writes, what the children publish; asks for a report at every log interval."""
 
     def __init__(
-        self, cfg: RunConfig, shared: wiring.SharedMemory, logger: OffPolicyLogger, elapsed_s: Callable[[], float]
+        self,
+        cfg: RunConfig,
+        shared: wiring.SharedMemory,
+        logger: OffPolicyLogger,
+        elapsed_s: Callable[[], float],
+        num_hosts: int,
     ) -> None:
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
+        self.num_hosts = num_hosts
         self._due = Every(elapsed_s, cfg.log.every_s)
         self._asked_s: float | None = None
-        self._seen = (0, 0)
-        self._episode = 0
+        self._seen = self._versions_of(None)
+        self._episodes_read = [0] * len(shared.episodes)
         self._hellos: dict[str, Mapping[str, Any]] = {}
         self._learner: LearnerReports | None = None
-        self._pace: Pace = wiring.make_pace(cfg, Anchor(wiring.first_learning_step(cfg), 0))
+        self._pace: Pace = wiring.make_pace(cfg, Anchor(wiring.first_learning_step(cfg, num_hosts), 0), num_hosts)
         self.last_eval: EvalResult | None = None
         self._logged_eval: EvalResult | None = None
         self._num_logged = 0
         self.is_complete = False
+        self.stopped_by: int | None = None  # the rank that asked to stop
+        self._agreed_steps: int | None = None  # by all ranks, at the end
         self.gpu: str | None = None
         self.saved_steps: list[int] = []
 
@@ -48,10 +55,10 @@ class Monitor:
         """Take a message of a child."""
         match message["kind"]:
             case "hello":
-                self._hellos[child.role] = message
-                if child.role == "learner":
+                self._hellos[child.name] = message
+                if child.is_learner:
                     self._meet_learner(child, message)
-                if len(self._hellos) == NUM_CHILDREN:
+                if self._has_everybody:
                     self._logger.start_from(self._baseline())
             case "eval":
                 fields = {name: message[name] for name in EvalResult._fields}
@@ -63,34 +70,67 @@ class Monitor:
                 self._logger.message(f"warning: {message['text']}")
             case "done":
                 self.is_complete = bool(message["is_complete"])
+                self.stopped_by = message["stopped_by"]
+                self._agreed_steps = message["env_steps"]
+
+    @property
+    def _has_everybody(self) -> bool:
+        """Whether every child has said hello."""
+        return len(self._hellos) == self._cfg.runner.world_size + self._cfg.collect.num_collectors
 
     def _meet_learner(self, child: Child, message: Mapping[str, Any]) -> None:
-        self._learner = self._shared.learner_reports(message["metrics"])
-        self._pace = wiring.make_pace(self._cfg, Anchor(*message["start"]))
-        self.gpu = message["gpu"]
-        self._logger.message(f"learner: {message['device']}, {message['threads']} threads, pid {child.process.pid}")
+        backend = f", {message['backend']}" if message["backend"] else ""
+        self._logger.message(
+            f"{child.name}: {message['device']}{backend}, {message['threads']} threads, pid {child.process.pid}"
+        )
+        if child.index == 0:
+            self._learner = self._shared.learner_reports(message["metrics"])
+            self._pace = wiring.make_pace(self._cfg, Anchor(*message["start"]), self.num_hosts)
+            self.gpu = message["gpu"]
+            self._logger.message(message["source"])
 
     def _baseline(self) -> Snapshot:
         """What the counters held before this process: zero, or the checkpoint's."""
-        learner, collector = self._hellos["learner"], self._hellos["collector"]
-        metrics = MetricTotals(tuple(learner["metrics"]), np.array(learner["sums"]), np.array(learner["counts"]))
-        counters = {name: collector[name] for name in wiring.COLLECTOR_COUNTERS}
+        learner = self._hellos["learner 0"]
+        collectors = [self._hellos[f"collector {i}"] for i in range(self._cfg.collect.num_collectors)]
+        names, sums, counts = tuple(learner["metrics"]), np.array(learner["sums"]), np.array(learner["counts"])
+        # Only rank 0 goes on with the sums of a checkpoint, which every rank tells; the others start from nothing.
+        first = LearnerTotals(None, learner["updates"], 0, 0.0, MetricTotals(names, sums, counts))
+        other = LearnerTotals(None, learner["updates"], 0, 0.0, MetricTotals(names, 0 * sums, 0 * counts))
         return Snapshot(
             wall_s=0.0,
-            env_steps=collector["env_steps"],
+            env_steps=self.num_hosts * sum(hello["env_steps"] for hello in collectors),
             iteration=0,
-            learners=(LearnerTotals(None, learner["updates"], 0, 0.0, metrics),),
-            collectors=(CollectorTotals(None, **counters),),
+            learners=(first, *[other] * (self._shared.num_ranks - 1)),
+            collectors=tuple(
+                CollectorTotals(None, **{name: hello[name] for name in wiring.COLLECTOR_COUNTERS})
+                for hello in collectors
+            ),
             replay_rows=0,
-            replay_capacity=self._shared.replay.capacity,
+            replay_capacity=self._capacity,
             update_debt=0.0,
         )
+
+    @property
+    def _capacity(self) -> int:
+        return sum(ring.capacity for ring in self._shared.rings)
+
+    @property
+    def _env_steps(self) -> int:
+        """Transitions of all hosts. Those of others are told at the end; before, they do as many as ours."""
+        if self.num_hosts > 1 and self._agreed_steps is not None:
+            return self._agreed_steps
+        return self.num_hosts * self._shared.control.env_steps
+
+    @property
+    def _updates(self) -> int:
+        return self._shared.control.leader.get(RankWord.UPDATES)
 
     def on_tick(self) -> None:
         """Drain the episodes, and log when a report asked for has come."""
         self.drain_episodes()
         if self._asked_s is None and self._due.is_due():
-            self._shared.control.bump(Word.REPORT_REQUEST)
+            self._shared.control.host.bump(HostWord.REPORT_REQUEST)
             self._asked_s = self._elapsed_s()
         if self._asked_s is not None and (self._has_answered() or self._elapsed_s() - self._asked_s > LATE_S):
             self._asked_s = None
@@ -98,27 +138,24 @@ class Monitor:
 
     def snapshot(self) -> Snapshot:
         """The newest counters of everybody."""
-        control = self._shared.control
-        learner = self._learner.read() if self._learner else None
-        collector = self._shared.collector_reports.read()
-        env_steps, updates = control.get(Word.ENV_STEPS), control.get(Word.UPDATES)
-        ring = self._shared.replay
+        collectors = [reports.read() for reports in self._shared.collector_reports]
+        env_steps = self._env_steps
         return Snapshot(
             wall_s=self._elapsed_s(),
             env_steps=env_steps,
-            iteration=control.get(Word.ITERATIONS),
-            learners=(learner,) if learner else (),
-            collectors=(collector,) if collector else (),
-            replay_rows=ring.committed - ring.oldest,
-            replay_capacity=ring.capacity,
-            update_debt=float(self._pace.debt(env_steps, updates)),
+            iteration=self._shared.control.leader.get(RankWord.ITERATIONS),
+            learners=self._learner.read() if self._learner else (),
+            collectors=tuple(totals for totals in collectors if totals is not None),
+            replay_rows=sum(ring.committed - ring.oldest for ring in self._shared.rings),
+            replay_capacity=self._capacity,
+            update_debt=float(self._pace.debt(env_steps, self._updates)),
         )
 
     def log_rest(self) -> None:
         """At the end: the episodes and the counters that no record holds yet."""
         self.drain_episodes()
         snapshot = self.snapshot()
-        has_begun = len(self._hellos) == NUM_CHILDREN and bool(snapshot.learners)
+        has_begun = self._has_everybody and bool(snapshot.learners)
         if has_begun and not self._has_logged(snapshot):
             self._logger.log_interval(snapshot)
 
@@ -132,35 +169,33 @@ class Monitor:
 
     def drain_episodes(self) -> None:
         """Log the episodes that ended since the last call."""
-        ring = self._shared.episodes
-        stop = ring.committed
-        if ring.oldest > self._episode:
-            self._logger.message(
-                f"warning: {ring.oldest - self._episode} episodes were too many at once to be recorded"
-            )
-        if stop > self._episode:
-            for episode in unpack_episodes(ring.read_range(self._episode, stop)):
-                self._logger.log_episode(episode)
-            self._episode = stop
+        for index, ring in enumerate(self._shared.episodes):
+            read, stop = self._episodes_read[index], ring.committed
+            if ring.oldest > read:
+                self._logger.message(f"warning: {ring.oldest - read} episodes were too many at once to be recorded")
+            if stop > read:
+                for episode in unpack_episodes(ring.read_range(read, stop)):
+                    self._logger.log_episode(episode)
+                self._episodes_read[index] = stop
 
     def _has_answered(self) -> bool:
-        """Whether both sides reported: one side's window beside another one's would compare two times."""
-        return all(now > seen for now, seen in zip(self._versions(), self._seen, strict=True))
+        """Whether all sides reported: one side's window beside another one's would compare two times."""
+        return all(now > seen for now, seen in zip(self._versions_of(self._learner), self._seen, strict=True))
 
-    def _versions(self) -> tuple[int, int]:
-        """How many reports learner and collector have published."""
-        return (self._learner.version if self._learner else 0), self._shared.collector_reports.version
+    def _versions_of(self, learner: LearnerReports | None) -> tuple[int, ...]:
+        """How many reports the learners and each collector have published."""
+        collectors = [reports.version for reports in self._shared.collector_reports]
+        return (learner.version if learner else 0, *collectors)
 
     def _log(self) -> None:
         """One record, or a line of status while there is nothing to learn from yet."""
-        control = self._shared.control
-        env_steps, updates = control.get(Word.ENV_STEPS), control.get(Word.UPDATES)
-        if self._versions()[0] > self._seen[0]:
-            self._seen = self._versions()
+        versions, env_steps = self._versions_of(self._learner), self._env_steps
+        if versions[0] > self._seen[0]:
+            self._seen = versions
             self._logger.log_interval(self.snapshot())
             self._logged_eval = self.last_eval
             self._num_logged += 1
-        elif updates == 0:
+        elif self._updates == 0:
             first = self._pace.start
             is_early = 0 < env_steps < first
             self._logger.status(f"collecting steps before learning {env_steps}/{first}" if is_early else "starting")

@@ -23,28 +23,63 @@ from . import wiring
 
 
 def preflight(cfg: RunConfig) -> SpaceSpec:
-    """Look at the environment and the memory. Raises `ConfigError`, or `EnvFailure` if the environment itself fails."""
+    """Look at devices, environment, memory. Raises `ConfigError`, or `EnvFailure` if the environment itself fails."""
     check_id(cfg.env.id)
-    if cfg.device.startswith("cuda"):
-        _check_cuda(cfg.device)
+    free = cuda_memory() if asks_for_gpus(cfg) else []
+    check_gpus(cfg, len(free))
     if cfg.log.wandb == "online":
         require_login()
     spec = probe(cfg.env)
     wiring.check_memory(wiring.replay_nbytes(cfg, spec))
+    if cfg.replay.source == "resident":
+        check_resident(cfg, spec, free)
     return spec
 
 
-def _check_cuda(device: str) -> None:
-    """Refuse a CUDA device that is not there. Another process asks torch: the supervisor stays free of it."""
-    command = [sys.executable, "-P", "-c", "import torch; print(torch.cuda.device_count())"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    count = int(answer.stdout or 0)
-    if int(device.partition(":")[2] or 0) >= count:
-        raise ConfigError(f"device: got {device}, allowed auto, cpu or one of the {count} CUDA devices of this machine")
+def asks_for_gpus(cfg: RunConfig) -> bool:
+    """Whether a GPU is named, or one per rank is needed if there is any."""
+    wants_to_know = cfg.runner.world_size > 1 or cfg.replay.source == "resident"
+    return cfg.device.startswith("cuda") or (cfg.device == "auto" and wants_to_know)
+
+
+_ASK_CUDA = (
+    "import torch; print([torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())])"  # bytes free
+)
+
+
+def cuda_memory() -> list[int]:
+    """Free bytes of every CUDA device. Another process asks torch: the supervisor stays free of it."""
+    answer = subprocess.run([sys.executable, "-P", "-c", _ASK_CUDA], capture_output=True, text=True, check=False)
+    free: list[int] = json.loads(answer.stdout or "[]")
+    return free
+
+
+def check_gpus(cfg: RunConfig, count: int) -> None:
+    """Refuse a device that is not there, and more ranks than GPUs. Raises `ConfigError`."""
+    index = cfg.device.partition(":")[2]
+    if cfg.device.startswith("cuda") and int(index or 0) >= count:
+        raise ConfigError(
+            f"device: got {cfg.device}, allowed auto, cpu or one of the {count} CUDA devices of this machine"
+        )
+    if count and cfg.device != "cpu" and not index and cfg.runner.world_size > count:
+        raise ConfigError(
+            f"runner.world_size: got {cfg.runner.world_size}, allowed 1 to {count}, the CUDA devices of this machine;"
+            " device=cuda:0 runner.backend=gloo lets ranks share a GPU, device=cpu needs none"
+        )
+
+
+def check_resident(cfg: RunConfig, spec: SpaceSpec, free: list[int]) -> None:
+    """Refuse a device copy of the replay that does not fit. Raises `ConfigError`."""
+    index, is_shared = int(cfg.device.partition(":")[2] or 0), ":" in cfg.device or not free
+    where, available = (f"cuda:{index}", free[index]) if free else ("the CPU", wiring.available_memory())
+    wiring.check_share(cfg, spec, where, available, copies=cfg.runner.world_size if is_shared else 1)
 
 
 # What may change when a run goes on; anything else would make it another experiment.
-RESUMABLE = ("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s")
+RESUMABLE = (
+    *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
+    *(f"replay.{name}" for name in ("source", "device_share", "slots", "prefetch", "newest")),
+)
 
 
 def check_same(cfg: RunConfig, saved: RunConfig) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from offpolicy.config import RunConfig, merge
 from offpolicy.errors import ConfigError
+from offpolicy.ranks.place import Place
 
 from .launch import launch
 from .preflight import RESUMABLE, flat, is_within, read_config
@@ -24,5 +25,7 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
     if refused:
         allowed = ", ".join(RESUMABLE)
         raise ConfigError([f"{key}: cannot change when a run is resumed; allowed {allowed}" for key in refused])
+    if Place.of_launcher().job:
+        raise ConfigError("resume: under torchrun write `offpolicy train run_dir=...` with the command of the start")
     saved = read_config(run).to_mapping()
     return launch(RunConfig.from_mapping(merge(saved, {**overrides, "run_dir": str(run), "resume": "must"})))

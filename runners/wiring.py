@@ -1,4 +1,4 @@
-"""The shared memory of a run: how much of what, and the views each process takes of it."""
+"""The shared memory of one host of a run: how much of what, and the views each process takes of it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from offpolicy.data.pace import Anchor, Pace
 from offpolicy.data.ring import Ring
 from offpolicy.errors import ConfigError
 from offpolicy.ipc.child import ChildContext
-from offpolicy.ipc.control import PAGE_BYTES, ControlPage
+from offpolicy.ipc.control import ControlPage
+from offpolicy.ipc.gate import LearnerGate
 from offpolicy.ipc.mailbox import Mailbox
-from offpolicy.ipc.reports import CollectorReports, LearnerReports
+from offpolicy.ipc.reports import CollectorReports, LearnerReports, ReportLayout
 from offpolicy.ipc.shared import Doorbell, SharedBlock
-from offpolicy.rundir import RunDir
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.ranks.place import Place
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.types import SpaceSpec
 
 EPISODE_CAPACITY = 65_536  # episodes the supervisor may fall behind
 MAX_METRICS = 64
-SNAPSHOT_DIR = ".snapshot"  # where the collector leaves its share of a checkpoint
-SIGNALLING = ("collector_bell", "learner_bell")
+SAVE_BYTES_PER_S = 50e6
+CHECKPOINT_LAYOUT = 2  # which files a checkpoint holds; 2: one replay file per collector, one state per rank
+SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: where collectors and ranks leave their share of a checkpoint
 COLLECTOR_COUNTERS = ("env_steps", "vector_steps", "policy_lag_sum", "policy_steps")
 COLLECTOR_PHASES = tuple(str(phase) for phase in CollectorPhase)
 LEARNER_PHASES = tuple(str(phase) for phase in LearnerPhase)
+PACKER_PHASES = tuple(str(phase) for phase in PackerPhase)
 
 
 def row_layout(spec: SpaceSpec) -> RowLayout:
@@ -39,25 +42,36 @@ def row_layout(spec: SpaceSpec) -> RowLayout:
 
 
 def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
-    """Bytes of the replay ring, announced before they are allocated."""
-    return Ring.nbytes(cfg.replay_rows, row_layout(spec).width, 4)
+    """Bytes of the replay of this host, one ring per collector, announced before they are allocated."""
+    return cfg.collect.num_collectors * Ring.nbytes(cfg.replay_rows, row_layout(spec).width, 4)
 
 
-def make_pace(cfg: RunConfig, anchor: Anchor) -> Pace:
-    """The pace of this configuration."""
+def save_s(cfg: RunConfig, spec: SpaceSpec) -> float:
+    """Seconds that saving the replay of this host may take on a slow disk."""
+    return replay_nbytes(cfg, spec) / SAVE_BYTES_PER_S
+
+
+def peer_timeout_s(cfg: RunConfig, spec: SpaceSpec) -> float:
+    """How long a rank may be waited for: `runner.timeout_s`, and two saves, since hosts save one after another."""
+    return cfg.runner.timeout_s + 2 * save_s(cfg, spec)
+
+
+def make_pace(cfg: RunConfig, anchor: Anchor, num_hosts: int) -> Pace:
+    """The pace of this configuration: all collectors of all hosts step as one vector."""
     return Pace.of(
         cfg.collect_mode,
         cfg.algo.utd,
-        cfg.env.num_envs,
+        cfg.env.num_envs * cfg.collect.num_collectors * num_hosts,
         band=cfg.collect.band,
         anchor=anchor,
         total=cfg.total_timesteps,
     )
 
 
-def first_learning_step(cfg: RunConfig) -> int:
-    """Env steps before the first update: never before the first n-step row can exist."""
-    return max(cfg.algo.learning_starts, cfg.algo.n_step * cfg.env.num_envs)
+def first_learning_step(cfg: RunConfig, num_hosts: int) -> int:
+    """Env steps before the first update: never before every ring can have its first n-step row."""
+    num_collectors = cfg.collect.num_collectors * num_hosts
+    return max(cfg.algo.learning_starts, cfg.algo.n_step * cfg.env.num_envs * num_collectors)
 
 
 def max_policy_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
@@ -68,27 +82,38 @@ def max_policy_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
 
 
 class SharedMemory:
-    """Everything shared of one run, owned by the supervisor."""
+    """Everything shared of one host of a run, owned by its supervisor."""
 
-    def __init__(self, cfg: RunConfig, spec: SpaceSpec) -> None:
+    def __init__(self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int) -> None:
+        runner, num_collectors = cfg.runner, cfg.collect.num_collectors
+        self.num_ranks = num_hosts * runner.world_size
+        layout = row_layout(spec)
         sizes = {
-            "control": PAGE_BYTES,
-            "replay": replay_nbytes(cfg, spec),
+            "control": ControlPage.nbytes(runner.world_size, num_collectors),
             "weights": Mailbox.nbytes(max_policy_nbytes(cfg, spec)),
-            "learner_report": Mailbox.nbytes(LearnerReports.layout(LEARNER_PHASES, ["_"] * MAX_METRICS).nbytes),
-            "collector_report": Mailbox.nbytes(CollectorReports.layout(COLLECTOR_PHASES).nbytes),
-            "episodes": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
+            "learner_report": Mailbox.nbytes(self.num_ranks * _report_layout(["_"] * MAX_METRICS).nbytes),
         }
-        check_memory(sizes["replay"])
+        for index in range(num_collectors):
+            sizes |= {
+                f"replay-{index}": Ring.nbytes(cfg.replay_rows, layout.width, 4),
+                f"collector_report-{index}": Mailbox.nbytes(CollectorReports.layout(COLLECTOR_PHASES).nbytes),
+                f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
+            }
+        check_memory(replay_nbytes(cfg, spec))
         try:
             self.blocks = {name: SharedBlock.create(name, size) for name, size in sizes.items()}
         except OSError as error:
-            raise ConfigError(f"replay.capacity: {sizes['replay'] / 2**30:.2f} GiB cannot be had: {error}") from error
-        self.bells = {name: Doorbell.create() for name in SIGNALLING}
-        self.control = ControlPage(self.blocks["control"].buffer)
-        self.episodes = Ring(self.blocks["episodes"].buffer, EPISODE_COLUMNS, np.float64)
-        self.replay = Ring(self.blocks["replay"].buffer, row_layout(spec).width, np.float32)
-        self.collector_reports = collector_reports(self.blocks["collector_report"].buffer)
+            gib = replay_nbytes(cfg, spec) / 2**30
+            raise ConfigError(f"replay.capacity: {gib:.2f} GiB cannot be had: {error}") from error
+        self.bells = {name: Doorbell.create() for name in bell_names(cfg)}
+        self.control = control_page(self.blocks["control"].buffer, cfg)
+        collectors = range(num_collectors)
+        self.rings = [Ring(self._buffer(f"replay-{i}"), layout.width, np.float32) for i in collectors]
+        self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
+        self.collector_reports = [collector_reports(self._buffer(f"collector_report-{i}")) for i in collectors]
+
+    def _buffer(self, name: str) -> memoryview:
+        return self.blocks[name].buffer
 
     @property
     def fds(self) -> dict[str, int]:
@@ -97,18 +122,60 @@ class SharedMemory:
         return blocks | {name: bell.fd for name, bell in self.bells.items()}
 
     def learner_reports(self, metrics: list[str]) -> LearnerReports:
-        """The learner's reports, once it has said which metrics it keeps."""
-        return learner_reports(self.blocks["learner_report"].buffer, metrics)
+        """The ranks' reports, once they have said which metrics they keep."""
+        return learner_reports(self._buffer("learner_report"), metrics, self.num_ranks)
 
 
-def learner_reports(buffer: memoryview, metrics: list[str]) -> LearnerReports:
-    """The learner's report mailbox."""
-    layout = LearnerReports.layout(LEARNER_PHASES, metrics)
-    return LearnerReports(Mailbox(buffer, layout.nbytes), layout)
+def bell_names(cfg: RunConfig) -> list[str]:
+    """A bell for every collector, every rank, and every rank's packing thread."""
+    collectors = [f"collector_bell-{index}" for index in range(cfg.collect.num_collectors)]
+    return collectors + waiting_for_rows(cfg)
+
+
+def waiting_for_rows(cfg: RunConfig) -> list[str]:
+    """The bells of those who may wait for rows."""
+    return [f"{role}_bell-{rank}" for role in ("learner", "packer") for rank in range(cfg.runner.world_size)]
+
+
+def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:
+    """The control page of this host."""
+    return ControlPage(buffer, cfg.runner.world_size, cfg.collect.num_collectors)
+
+
+def learner_gate(
+    context: ChildContext, job: Assignment, control: ControlPage, bell: str, *, is_main: bool
+) -> LearnerGate:
+    """A rank's gate, for the thread that owns the bell."""
+    num_collectors = job.cfg.collect.num_collectors
+    return LearnerGate(
+        control,
+        context.index,
+        context.bell(bell),
+        [context.bell(f"collector_bell-{index}") for index in range(num_collectors)],
+        num_collectors=num_collectors * job.place.num_hosts,
+        is_main=is_main,
+    )
+
+
+def replay_rings(context: ChildContext, job: Assignment) -> list[Ring]:
+    """The rings of this host, by collector."""
+    width = row_layout(job.spec).width
+    count = job.cfg.collect.num_collectors
+    return [Ring(context.block(f"replay-{index}"), width, np.float32) for index in range(count)]
+
+
+def _report_layout(metrics: list[str]) -> ReportLayout:
+    return LearnerReports.layout(LEARNER_PHASES, metrics, packer_phases=PACKER_PHASES)
+
+
+def learner_reports(buffer: memoryview, metrics: list[str], num_ranks: int) -> LearnerReports:
+    """The report mailbox of all ranks."""
+    layout = _report_layout(metrics)
+    return LearnerReports(Mailbox(buffer, num_ranks * layout.nbytes), layout, num_ranks)
 
 
 def collector_reports(buffer: memoryview) -> CollectorReports:
-    """The collector's report mailbox."""
+    """A collector's report mailbox."""
     layout = CollectorReports.layout(COLLECTOR_PHASES)
     return CollectorReports(Mailbox(buffer, layout.nbytes), layout)
 
@@ -120,6 +187,17 @@ def check_memory(needed: int) -> None:
         raise ConfigError(
             f"replay.capacity: the replay needs {needed / 2**30:.2f} GiB, allowed 90 % of the"
             f" {available / 2**30:.2f} GiB available; lower replay.capacity"
+        )
+
+
+def check_share(cfg: RunConfig, spec: SpaceSpec, where: str, available: int, copies: int = 1) -> None:
+    """Refuse `copies` device copies of the replay that take more than `replay.device_share`. Raises `ConfigError`."""
+    needed, share = copies * replay_nbytes(cfg, spec), cfg.replay.device_share
+    if needed > share * available:
+        raise ConfigError(
+            f"replay.source: resident needs {needed / 2**30:.2f} GiB on {where}, allowed replay.device_share={share:g}"
+            f" of the {available / 2**30:.2f} GiB free there; lower replay.capacity, raise replay.device_share, or use"
+            " replay.source=prefetch"
         )
 
 
@@ -141,14 +219,14 @@ def available_memory() -> int:
 
 
 def thread_budget(cfg: RunConfig) -> dict[str, int]:
-    """CPU threads of each role: one per collector, the rest for the learner; configuration overrides.
+    """CPU threads of each process: one per collector, the rest for the learner ranks; configuration overrides.
 
     In `alternate` mode the collector stands still while the learner trains, so the learner has all the cores.
     """
     cores = len(os.sched_getaffinity(0))
     collector = cfg.threads.collector or 1
     busy = 0 if cfg.collect_mode == "alternate" else collector * cfg.collect.num_collectors
-    spare = max(cores - busy, 1)
+    spare = max((cores - busy) // cfg.runner.world_size, 1)
     return {"collector": collector, "learner": cfg.threads.learner or spare}
 
 
@@ -156,6 +234,7 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     """What must be equal for a checkpoint to fit a configuration, as JSON data."""
     algo = cfg.algo
     return {
+        "checkpoint layout": CHECKPOINT_LAYOUT,
         "algo.name": algo.name,
         "algo.hidden_dims": list(algo.hidden_dims),
         "algo.activation": algo.activation,
@@ -180,22 +259,28 @@ class Assignment:
 
     cfg: RunConfig
     spec: SpaceSpec
-    run_dir: str
-    checkpoint: int | None  # the env step of the checkpoint to continue from
-
-    @classmethod
-    def for_run(cls, cfg: RunConfig, spec: SpaceSpec, run: RunDir) -> Assignment:
-        """The assignment of a claimed run directory."""
-        return cls(cfg, spec, str(run.path.resolve()), run.checkpoint.env_steps if run.checkpoint else None)
+    run_dir: str  # of this host
+    start_step: int  # the env step that the run goes on from; 0: from the start
+    checkpoint: int | None  # `start_step` if this host has a checkpoint of it
+    place: Place
+    store_port: int  # where the ranks meet
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {"cfg": self.cfg.to_mapping(), "spec": asdict(self.spec), "run_dir": self.run_dir,
-                "checkpoint": self.checkpoint}  # fmt: skip
+        return {
+            "cfg": self.cfg.to_mapping(),
+            "spec": asdict(self.spec),
+            "run_dir": self.run_dir,
+            "start_step": self.start_step,
+            "checkpoint": self.checkpoint,
+            "place": self.place.to_json(),
+            "store_port": self.store_port,
+        }
 
     @classmethod
     def of(cls, context: ChildContext) -> Assignment:
         """From a child's payload."""
-        payload: Mapping[str, Any] = context.payload
-        cfg, spec = RunConfig.from_mapping(payload["cfg"]), spec_from_json(payload["spec"])
-        return cls(cfg, spec, payload["run_dir"], payload["checkpoint"])
+        given: Mapping[str, Any] = context.payload
+        cfg, spec = RunConfig.from_mapping(given["cfg"]), spec_from_json(given["spec"])
+        place = Place(**given["place"])
+        return cls(cfg, spec, given["run_dir"], given["start_step"], given["checkpoint"], place, given["store_port"])

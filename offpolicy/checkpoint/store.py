@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,12 @@ class CheckpointStore:
         self._is_saving = False
 
     @contextmanager
-    def begin(self, env_steps: int) -> Iterator[Draft]:
+    def begin(self, env_steps: int, *, retires: bool = True) -> Iterator[Draft]:
         """Save a checkpoint: fill the draft inside the `with`; it is durable when the `with` has ended.
 
         An earlier checkpoint of the same step is replaced, and stays loadable until the new one is durable. Raises
         `SaveError` when the disk refuses; then, and on any other exception, the draft is removed and every older
-        checkpoint is as it was.
+        checkpoint is as it was. Without `retires`, so are they after a success, until `retire` is called.
         """
         if not 0 <= env_steps <= MAX_ENV_STEPS:
             raise ValueError(f"env_steps={env_steps}: allowed 0 to {MAX_ENV_STEPS}")
@@ -85,7 +85,8 @@ class CheckpointStore:
             except BaseException as failure:
                 self._abandon(draft, failure)
                 raise
-            self._tidy(env_steps)
+            if retires:
+                self.retire(env_steps)
         finally:
             self._is_saving = False
 
@@ -100,6 +101,14 @@ class CheckpointStore:
                 problems.append(str(error))
         instead = f"using {found.path.name} instead" if found else "no usable checkpoint is left"
         self.rejected = [f"{problem}; {instead}" for problem in problems]
+        return found
+
+    def usable(self) -> list[Checkpoint]:
+        """Every checkpoint whose every byte is as it was saved, newest first."""
+        found = []
+        for path, env_steps in self._discover():
+            with suppress(CheckpointError):
+                found.append(self._validate(path, env_steps))
         return found
 
     def at(self, env_steps: int) -> Checkpoint:
@@ -151,8 +160,8 @@ class CheckpointStore:
         except OSError as error:
             failure.add_note(f"{draft.path} could not be removed either: {error}")
 
-    def _tidy(self, env_steps: int) -> None:
-        """Point `latest` to the new checkpoint, delete what it supersedes; it is safe by now, so errors only warn."""
+    def retire(self, env_steps: int) -> None:
+        """Point `latest` to the checkpoint just saved, delete what it supersedes; it is safe, so errors only warn."""
         target = self._root / step_name(env_steps)
         try:
             self._point_latest(target)

@@ -12,7 +12,7 @@ from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.writers import ReplayWriter
 from offpolicy.data.ring import Ring
 from offpolicy.envs.vector import VectorAdapter
-from offpolicy.ipc.control import ControlPage, Word
+from offpolicy.ipc.control import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.ipc.gate import CollectorGate, Turn
 from offpolicy.ipc.reports import CollectorReports
 from offpolicy.timing.ledger import TimeAccount
@@ -49,29 +49,42 @@ class ReportDesk:
     """Publishes the cumulative report when asked, and every finished episode at once."""
 
     def __init__(
-        self, control: ControlPage, reports: CollectorReports, episodes: Ring, tracker: EpisodeTracker
+        self,
+        control: ControlPage,
+        index: int,
+        reports: CollectorReports,
+        episodes: Ring,
+        tracker: EpisodeTracker,
+        *,
+        num_hosts: int = 1,
     ) -> None:
         self._control, self._reports, self._episodes = control, reports, episodes
+        self._others = tuple(words for i, words in enumerate(control.collectors) if i != index)
+        self._num_hosts = num_hosts
         self.tracker = tracker
         self._answered = 0
 
-    def record(self, outcome: StepOutcome, env_steps: int) -> None:
-        """Account for the episodes of one vector step."""
-        finished = self.tracker.update(outcome, env_steps)
+    def record(self, outcome: StepOutcome, own_steps: int) -> None:
+        """Account for the episodes of one vector step, dated by the env steps of all collectors.
+
+        Those of other hosts are not known here; their collectors do as many as ours.
+        """
+        on_this_host = own_steps + sum(words.get(CollectorWord.ENV_STEPS) for words in self._others)
+        finished = self.tracker.update(outcome, on_this_host * self._num_hosts)
         if finished:
             self._episodes.append(pack_episodes(finished))
 
     def newest_version(self) -> int:
         """The newest weights that exist."""
-        return self._control.get(Word.VERSION)
+        return self._control.leader.get(RankWord.VERSION)
 
     def is_wanted(self) -> bool:
         """Whether the supervisor asked for a report since the last one."""
-        return self._control.get(Word.REPORT_REQUEST) != self._answered
+        return self._control.host.get(HostWord.REPORT_REQUEST) != self._answered
 
     def publish(self, progress: Progress, ledger: TimeAccount) -> None:
         """Publish the cumulative report."""
-        self._answered = self._control.get(Word.REPORT_REQUEST)
+        self._answered = self._control.host.get(HostWord.REPORT_REQUEST)
         self._reports.publish(
             CollectorTotals(
                 account=ledger.account(),

@@ -10,9 +10,10 @@ from offpolicy.types import EpisodeRecord, Float64, StepOutcome
 
 
 class EpisodeTracker:
-    """Running returns of N environments."""
+    """Running returns of N environments, which are numbered from `first_index` on."""
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, first_index: int = 0) -> None:
+        self._first_index = first_index
         self.ep_return = np.zeros(num_envs, dtype=np.float64)
         self.ep_length = np.zeros(num_envs, dtype=np.int64)
 
@@ -26,7 +27,7 @@ class EpisodeTracker:
     def _finish(self, env: int, outcome: StepOutcome, env_steps: int) -> EpisodeRecord:
         record = EpisodeRecord(
             env_steps=env_steps,
-            env_index=env,
+            env_index=self._first_index + env,
             ep_return=float(self.ep_return[env]),
             ep_length=int(self.ep_length[env]),
             terminated=bool(outcome.terminated[env]),

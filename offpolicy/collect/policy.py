@@ -14,21 +14,24 @@ from offpolicy.types import Float32
 class CollectorPolicy:
     """The collector's copy of the policy and its own random streams."""
 
-    def __init__(self, policy: Policy, mailbox: Mailbox, *, action_dim: int, warmup_steps: int, seed: int) -> None:
+    def __init__(
+        self, policy: Policy, mailbox: Mailbox, *, action_dim: int, warmup_steps: int, seed: int, path: tuple[int, ...]
+    ) -> None:
+        """`seed` and `path` name its random streams: every collector has its own."""
         self._policy, self._mailbox = policy.eval(), mailbox
         self._action_dim, self._warmup_steps = action_dim, warmup_steps
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
         self.noise = torch.Generator()
         self.version = 0
-        self.reseed(seed)
+        self.reseed(seed, *path)
 
     def reseed(self, seed: int, *path: int) -> None:
-        """Start the random streams of `seed` anew; `path` tells one start from another."""
+        """Start the random streams of `seed` anew; `path` tells one collector, or one start, from another."""
         self.uniform = generator(seed, "warmup_action", *path)
         self.noise.manual_seed(torch_seed(seed, "exploration", *path))
 
     def is_random(self, env_steps: int) -> bool:
-        """Whether actions are still uniform: `learning_starts` counts env steps."""
+        """Whether actions are still uniform, after `env_steps` own transitions."""
         return env_steps < self._warmup_steps
 
     def refresh(self) -> None:

@@ -23,19 +23,18 @@ from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import SaveError
 from offpolicy.seeding import generator_state, set_generator_state
 
-NAME = "collector-0"
-
 
 class CollectorSnapshot:
-    """Saves and restores everything of a collector but its rows, which live in the ring."""
+    """Saves and restores everything of a collector but its rows, which live in the ring. `name` names its files."""
 
     def __init__(
-        self, env: VectorAdapter, policy: CollectorPolicy, writer: ReplayWriter, tracker: EpisodeTracker
+        self, name: str, env: VectorAdapter, policy: CollectorPolicy, writer: ReplayWriter, tracker: EpisodeTracker
     ) -> None:
+        self.name = name
         self._env, self._policy, self._writer, self._tracker = env, policy, writer, tracker
 
     def save(self, directory: Path, progress: Progress) -> None:
-        """Write `NAME.json` and `NAME.safetensors`. Raises `SaveError`."""
+        """Write `<name>.json` and `<name>.safetensors`. Raises `SaveError`."""
         state = save_state(self._env)
         rows, sums = self._writer.open_windows()
         arrays = {
@@ -61,17 +60,19 @@ class CollectorSnapshot:
             directory.mkdir()
         except OSError as error:
             raise SaveError(f"{directory}: {error.strerror}") from error
-        write_tensors(directory, NAME, {name: np.ascontiguousarray(a) for name, a in (arrays | env_arrays).items()})
-        write_json(directory, NAME, numbers)
+        write_tensors(
+            directory, self.name, {name: np.ascontiguousarray(a) for name, a in (arrays | env_arrays).items()}
+        )
+        write_json(directory, self.name, numbers)
 
     def restore(self, checkpoint: Checkpoint, progress: Progress) -> str | None:
         """Continue from a checkpoint. Returns why the continuation is not exact, or None if it is.
 
         Where the environments cannot be restored, or their number changed, their episodes start anew.
         """
-        if not checkpoint.has(NAME):
-            return "the collector was gone when the checkpoint was saved"
-        numbers, arrays = checkpoint.json(NAME), checkpoint.tensors(NAME)
+        if not checkpoint.has(self.name):
+            return f"{self.name} was not there when the checkpoint was saved"
+        numbers, arrays = checkpoint.json(self.name), checkpoint.tensors(self.name)
         progress.env_steps = int(numbers["env_steps"])
         progress.vector_steps = int(numbers["vector_steps"])
         progress.policy_steps = int(numbers["policy_steps"])

@@ -30,11 +30,8 @@ TINY = (
 ENDLESS = ("total_timesteps=100000000", "replay.capacity=100000")
 
 
-NAMES = {"learner": "op-learner-0", "collector": "op-collector-0"}
-
-
-def find_process(run_id: str, role: str) -> int:
-    """The pid of the child `role` of a run."""
+def find_process(run_id: str, role: str, index: int = 0) -> int:
+    """The pid of the child `role` number `index` of a run."""
     mark = f"OFFPOLICY_RUN_ID={run_id}".encode()
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -42,9 +39,9 @@ def find_process(run_id: str, role: str) -> int:
             comm = Path(f"/proc/{name}/comm").read_text().strip()
         except OSError:
             continue
-        if is_ours and comm == NAMES[role]:
+        if is_ours and comm == f"op-{role}-{index}":
             return int(name)
-    raise AssertionError(f"no {role} of run {run_id}")
+    raise AssertionError(f"no {role} {index} of run {run_id}")
 
 
 @dataclass
@@ -73,8 +70,8 @@ class LiveRun:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def pid_of(self, role: str) -> int:
-        return find_process(self.run_id, role)
+    def pid_of(self, role: str, index: int = 0) -> int:
+        return find_process(self.run_id, role, index)
 
     def finish(self, timeout_s: float = 40.0) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""

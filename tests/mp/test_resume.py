@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
 
 pytestmark = pytest.mark.mp
-COMPARED = ("learner.safetensors", "replay.f32", "collector-0.safetensors")
+COMPARED = ("learner.safetensors", "replay-0.f32", "collector-0.safetensors")
 
 VARIANTS = {
     "sac": ("algo.normalize_obs=true", "algo.n_step=3", "env.num_envs=2"),
@@ -50,25 +49,23 @@ def tampered(tmp_path: Path, change: Any) -> Path:
     store = CheckpointStore(target / "checkpoints")
     old = store.newest_valid()
     assert old is not None
-    state, learner = old.json("state"), old.tensors("learner")
-    change(state, learner)
-    others = {path.name: path.read_bytes() for path in old.path.iterdir() if path.name.startswith(("coll", "replay"))}
+    streams = old.json("rank-0")
+    change(streams)
+    content = {path.name: path.read_bytes() for path in old.path.iterdir() if path.name != "MANIFEST.json"}
     with store.begin(old.env_steps) as draft:
-        draft.add_json("state", state)
-        draft.add_tensors("learner", learner)
-        for name, content in others.items():
-            (draft.path / name).write_bytes(content)
+        for name, whole in (content | {"rank-0.json": json.dumps(streams).encode()}).items():
+            (draft.path / name).write_bytes(whole)
     return target
 
 
-def forget_sampler(state: dict[str, Any], learner: Mapping[str, np.ndarray]) -> None:
-    state["sampler"]["state"] = str(int(state["sampler"]["state"]) ^ 2**70)
+def forget_sampler(streams: dict[str, Any]) -> None:
+    streams["sampler"]["state"] = str(int(streams["sampler"]["state"]) ^ 2**70)
 
 
-def forget_generator(state: dict[str, Any], learner: dict[str, np.ndarray]) -> None:
+def forget_generator(streams: dict[str, Any]) -> None:
     import torch  # noqa: PLC0415  # only this control needs it
 
-    learner["generator"] = torch.Generator().manual_seed(0).get_state().numpy()
+    streams["updates"] = torch.Generator().manual_seed(0).get_state().numpy().tobytes().hex()
 
 
 @pytest.mark.parametrize("change", [forget_sampler, forget_generator])

@@ -70,7 +70,7 @@ def test_timing_changes_nothing_that_is_learnt(start_run: Any, tmp_path: Path) -
         run = start_run(f"timing.enabled={enabled}", f"run_dir=timing-{enabled}", "total_timesteps=1100")
         assert run.finish()[0] == 0
         checkpoint = tmp_path / f"timing-{enabled}" / "checkpoints" / "step-000000001100"
-        saved.append({name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay.f32")})
+        saved.append({name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay-0.f32")})
     assert saved[0] == saved[1]
 
 

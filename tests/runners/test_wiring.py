@@ -11,8 +11,9 @@ import torch
 from offpolicy.config import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.nets.policy import flat_size, make_policy
+from offpolicy.ranks.place import Place
 from offpolicy.types import SpaceSpec
-from runners import train, wiring
+from runners import preflight, train, wiring
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
 
@@ -24,6 +25,21 @@ def config(**tree: object) -> RunConfig:
 def test_the_replay_is_never_larger_than_the_run_can_fill() -> None:
     small = config(total_timesteps=5000)
     assert wiring.replay_nbytes(small, SPEC) == 64 + 5001 * 4 * (2 * 17 + 6 + 4)
+
+
+def test_collectors_share_the_capacity() -> None:
+    cfg = config(replay={"capacity": 4001}, collect={"num_collectors": 2})
+    assert (cfg.replay_rows, wiring.replay_nbytes(cfg, SPEC)) == (2000, 2 * (64 + 2000 * 4 * (2 * 17 + 6 + 4)))
+
+
+def test_a_device_copy_of_the_replay_has_a_stated_share() -> None:
+    cfg = config(replay={"capacity": 4000, "device_share": 0.25})
+    nbytes = wiring.replay_nbytes(cfg, SPEC)
+    wiring.check_share(cfg, SPEC, "cuda:0", 4 * nbytes)
+    with pytest.raises(
+        ConfigError, match=r"replay\.source: resident needs .* on cuda:0, allowed replay\.device_share=0\.25"
+    ):
+        wiring.check_share(cfg, SPEC, "cuda:0", 4 * nbytes, copies=2)
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,15 +66,19 @@ def test_threads_can_be_set_and_leave_room_for_the_collector(monkeypatch: pytest
     assert wiring.thread_budget(config(collect={"mode": "overlap"})) == {"collector": 1, "learner": 7}
     assert wiring.thread_budget(config()) == {"collector": 1, "learner": 8}  # they take turns
     assert wiring.thread_budget(config(threads={"learner": 3, "collector": 2})) == {"collector": 2, "learner": 3}
+    ranks = config(runner={"name": "multi_gpu", "world_size": 2}, collect={"num_collectors": 2})
+    assert wiring.thread_budget(ranks) == {"collector": 1, "learner": 3}
 
 
 def test_learning_never_starts_before_the_first_n_step_row_exists() -> None:
     cfg = config(algo={"learning_starts": 2, "n_step": 5}, env={"num_envs": 4})
-    assert wiring.first_learning_step(cfg) == 20
+    assert wiring.first_learning_step(cfg, num_hosts=1) == 20
+    assert wiring.first_learning_step(cfg, num_hosts=2) == 40  # every ring of every host needs its first row
 
 
 def test_an_assignment_survives_its_trip_to_the_child() -> None:
-    job = wiring.Assignment(config(), SPEC, "/somewhere", 400)
+    place = Place(host=1, num_hosts=2, store_host="10.0.0.1", store_port=29400, is_store_ours=False, job="a")
+    job = wiring.Assignment(config(), SPEC, "/somewhere", 400, 400, place, 29400)
 
     class Context:
         payload = job.to_json()
@@ -70,3 +90,26 @@ def test_what_would_make_another_experiment_cannot_change_at_a_resume(tmp_path: 
     with pytest.raises(ConfigError) as caught:
         train.resume(tmp_path, {"algo": {"gamma": 0.9}, "seed": 2, "log": {"every_s": 1.0}, "total_timesteps": 10})
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["algo.gamma", "seed"]
+
+
+@pytest.mark.parametrize(
+    ("device", "world_size", "count", "key"),
+    [
+        ("cuda:2", 1, 2, "device"),
+        ("cuda", 1, 0, "device"),
+        ("cuda", 3, 2, "runner.world_size"),
+        ("auto", 3, 2, "runner"),
+    ],
+)
+def test_more_gpus_than_exist_are_refused(device: str, world_size: int, count: int, key: str) -> None:
+    runner = {"name": "multi_gpu", "world_size": world_size}
+    with pytest.raises(ConfigError, match=f"^{key}"):
+        preflight.check_gpus(config(device=device, runner=runner, algo={"batch_size": 240}), count)
+
+
+@pytest.mark.parametrize(
+    ("device", "world_size", "count"), [("cuda:0", 2, 1), ("cuda", 2, 2), ("auto", 2, 0), ("cpu", 4, 1)]
+)
+def test_ranks_that_have_a_device_are_not_refused(device: str, world_size: int, count: int) -> None:
+    runner = {"name": "multi_gpu", "world_size": world_size}
+    preflight.check_gpus(config(device=device, runner=runner, algo={"batch_size": 240}), count)

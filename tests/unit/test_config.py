@@ -150,7 +150,15 @@ def test_an_unknown_device_is_refused(device: str) -> None:
         ({"algo": {"batch_size": 5000}, "replay": {"capacity": 4999}}, "replay.capacity"),
         ({"env": {"num_envs": 600}, "replay": {"capacity": 1199}}, "replay.capacity"),
         ({"runner": {"world_size": 2}}, "runner.world_size"),
-        ({"collect": {"num_collectors": 2}}, "collect.num_collectors"),
+        ({"runner": {"name": "multi_gpu", "world_size": 3}}, "algo.batch_size"),
+        ({"runner": {"name": "multi_gpu", "backend": "nccl"}, "device": "cpu"}, "runner.backend"),
+        ({"runner": {"name": "multi_gpu", "backend": "nccl", "world_size": 2}, "device": "cuda:0"}, "runner.backend"),
+        ({"runner": {"name": "double_buffer"}, "replay": {"source": "resident"}}, "replay.source"),
+        ({"collect": {"num_collectors": 300}, "replay": {"capacity": 2000}}, "collect.num_collectors"),
+        (
+            {"collect": {"num_collectors": 200}, "env": {"num_envs": 10}, "replay": {"capacity": 3000}},
+            "replay.capacity",
+        ),
         ({"env": {"id": ""}}, "env.id"),
     ],
 )

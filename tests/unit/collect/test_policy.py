@@ -15,12 +15,12 @@ SPEC = SpaceSpec(3, 2, (-1.0, -1.0), (1.0, 1.0))
 ALGO = AlgoConfig(name="td3", hidden_dims=(8,), exploration_noise=0.0)
 
 
-def make(seed: int = 0) -> tuple[CollectorPolicy, Mailbox]:
+def make(seed: int = 0, path: tuple[int, ...] = ()) -> tuple[CollectorPolicy, Mailbox]:
     torch.manual_seed(1)
     policy = make_policy(ALGO, SPEC)
     nbytes = 4 * flat_size(policy)
     mailbox = Mailbox(memoryview(bytearray(Mailbox.nbytes(nbytes))), nbytes)
-    return CollectorPolicy(policy, mailbox, action_dim=2, warmup_steps=100, seed=seed), mailbox
+    return CollectorPolicy(policy, mailbox, action_dim=2, warmup_steps=100, seed=seed, path=path), mailbox
 
 
 def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
@@ -52,3 +52,10 @@ def test_the_streams_are_functions_of_the_seed() -> None:
     obs = np.zeros((1, 3), np.float32)
     assert np.array_equal(make(5)[0].act(obs, 0), make(5)[0].act(obs, 0))
     assert not np.array_equal(make(5)[0].act(obs, 0), make(6)[0].act(obs, 0))
+
+
+def test_every_collector_has_streams_of_its_own() -> None:
+    obs = np.zeros((1, 3), np.float32)
+    first, second = (make(5, path)[0] for path in ((), (1,)))
+    assert not np.array_equal(first.act(obs, 0), second.act(obs, 0))
+    assert not torch.equal(first.noise.get_state(), second.noise.get_state())
