@@ -20,7 +20,7 @@ from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.writers import ReplayWriter
 from offpolicy.data.ring import Ring
 from offpolicy.envs.vector import make_vector
-from offpolicy.ipc.control import PAGE_BYTES, ControlPage
+from offpolicy.ipc.control import ControlPage
 from offpolicy.ipc.gate import CollectorGate
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.shared import Doorbell, SharedBlock
@@ -95,18 +95,20 @@ def _collector() -> Iterator[_Collector]:
     flat = np.zeros(flat_size(policy), dtype=np.float32)
     flatten_into(policy, flat)
     mailbox = Mailbox(_buffer(Mailbox.nbytes(flat.nbytes)), flat.nbytes)
-    control, tracker = ControlPage(_buffer(PAGE_BYTES)), EpisodeTracker(1)
+    control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(1)
     episodes = Ring(_buffer(Ring.nbytes(CAPACITY, EPISODE_COLUMNS, 8)), EPISODE_COLUMNS, np.float64)
-    reports = wiring.collector_reports(_buffer(PAGE_BYTES))
+    reports = wiring.collector_reports(_buffer(4096))
     replay = Ring(_buffer(Ring.nbytes(CAPACITY, layout.width, 4)), layout.width, np.float32)
     env = make_vector(cfg.env)
     try:
         parts = CollectorParts(
             env=env,
-            policy=CollectorPolicy(policy, mailbox, action_dim=halfcheetah.SPEC.action_dim, warmup_steps=0, seed=1),
+            policy=CollectorPolicy(
+                policy, mailbox, action_dim=halfcheetah.SPEC.action_dim, warmup_steps=0, seed=1, path=()
+            ),
             writer=ReplayWriter(replay, layout, gamma=0.99, n_step=1, num_envs=1),
-            gate=CollectorGate(control, Doorbell.create(), Doorbell.create()),
-            desk=ReportDesk(control, reports, episodes, tracker),
+            gate=CollectorGate(control, 0, Doorbell.create(), [Doorbell.create()]),
+            desk=ReportDesk(control, 0, reports, episodes, tracker),
             progress=Progress(obs=env.reset(1)),
             ledger=NullLedger(),
             take_snapshot=lambda: None,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from benchmarks.parts.measurement import Measurement, call_us
 from benchmarks.results import REPOSITORY
-from offpolicy.ipc.control import PAGE_BYTES, ControlPage, Stop, Word
+from offpolicy.ipc.control import ControlPage, HostWord, Stop
 from offpolicy.ipc.gate import CollectorGate, LearnerGate, Turn
 from offpolicy.ipc.shared import Doorbell, SharedBlock
 
@@ -39,27 +39,27 @@ def measure(rounds: int) -> Iterator[Measurement]:
 def _collector() -> Iterator[LearnerGate]:
     """The learner's side of a gate whose other side waits for its first grant."""
     block, collector_bell, learner_bell = (
-        SharedBlock.create("bench-gate", PAGE_BYTES), Doorbell.create(), Doorbell.create()
+        SharedBlock.create("bench-gate", ControlPage.nbytes(1, 1)), Doorbell.create(), Doorbell.create()
     )  # fmt: skip
     fds = (block.fd, collector_bell.fd, learner_bell.fd)
     command = [sys.executable, "-m", __name__, *map(str, fds)]
-    control = ControlPage(block.buffer)
-    gate = LearnerGate(control, learner_bell, collector_bell)
+    control = ControlPage(block.buffer, num_ranks=1, num_collectors=1)
+    gate = LearnerGate(control, 0, learner_bell, [collector_bell])
     process = subprocess.Popen(command, cwd=REPOSITORY, pass_fds=fds)
     try:
         if not learner_bell.wait(START_TIMEOUT_S):  # it rings when it comes to its first wait
             raise RuntimeError("the other process does not answer")
         yield gate
     finally:
-        control.set(Word.STOP, Stop.LEAVE)
+        control.host.set(HostWord.STOP, Stop.LEAVE)
         collector_bell.ring()
         process.wait(START_TIMEOUT_S)
 
 
 def main(control_fd: int, collector_fd: int, learner_fd: int) -> None:
     """The other process."""
-    control = ControlPage(SharedBlock.attach(control_fd).buffer)
-    gate = CollectorGate(control, Doorbell(collector_fd), Doorbell(learner_fd))
+    control = ControlPage(SharedBlock.attach(control_fd).buffer, num_ranks=1, num_collectors=1)
+    gate = CollectorGate(control, 0, Doorbell(collector_fd), [Doorbell(learner_fd)])
     env_steps = 0
     while gate.wait_turn(env_steps) is Turn.STEP:
         env_steps += 1

@@ -16,12 +16,11 @@ import torch
 
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement
-from offpolicy.ipc.world import SoloWorld
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device import DeviceFence
 from offpolicy.timing.ledger import TimeAccount, make_ledger
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.types import Batches, Float32
+from offpolicy.types import Batches
 
 SPIN_NS = 5_000_000
 LIMIT_PERCENT = 1.0
@@ -69,7 +68,7 @@ def _parts(work: _Work, stamps: _Stamps, ledger: TimeAccount, iterations: int) -
         evaluator=idle,
         checkpointer=idle,
         reporter=stamps,
-        world=SoloWorld(),
+        world=idle,
         stop=idle,
         ledger=ledger,
     )
@@ -103,7 +102,7 @@ class _OneBatch:
     def __init__(self, iterations: int) -> None:
         self._left = iterations
         self._batches = halfcheetah.batches()
-        self._rows: Float32 = torch.zeros(0).numpy()
+        self._rows = torch.zeros(0)
 
     def wait_ready(self) -> None:
         return
@@ -115,10 +114,10 @@ class _OneBatch:
     def wait_batch(self) -> None:
         return
 
-    def sample(self) -> Float32:
+    def sample(self) -> torch.Tensor:
         return self._rows
 
-    def to_device(self, rows: Float32) -> Batches:
+    def to_device(self, rows: torch.Tensor) -> Batches:
         return self._batches
 
     def release(self) -> None:
@@ -139,9 +138,13 @@ class _Stamps:
 
 
 class _Idle:
-    """Publishes nothing, saves nothing, never stops."""
+    """Publishes nothing, saves nothing, meets nobody, never stops."""
 
     is_stopping = False
+    env_steps = 0
+
+    def meet(self, *, is_stopping: bool) -> bool:
+        return is_stopping
 
     def publish(self) -> None:
         return

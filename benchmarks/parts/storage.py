@@ -10,7 +10,7 @@ import torch
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, interleaved_us
 from offpolicy.data.ring import Ring
-from offpolicy.data.sources import UniformSampler
+from offpolicy.data.sampler import UniformSampler
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.shared import SharedBlock
 from offpolicy.nets.policy import flat_size, flatten_into, load_flat
@@ -33,7 +33,7 @@ def _replay(rounds: int) -> Iterator[Measurement]:
     ring = Ring(block.buffer, width, np.float32)
     for _ in range(CAPACITY // FILL_ROWS):
         ring.append(np.zeros((FILL_ROWS, width), dtype=np.float32))
-    sampler = UniformSampler(ring, np.random.default_rng(1), guard=8)
+    sampler = UniformSampler([ring], np.random.default_rng(1), guard=8)
     batch, row = np.empty((halfcheetah.BATCH_SIZE, width), dtype=np.float32), np.zeros((1, width), dtype=np.float32)
     functions = {"sample 256 rows": lambda: sampler.fill(batch), "append 1 row": lambda: ring.append(row)}
     for name, samples in interleaved_us(functions, CALLS, 10 * rounds).items():
