@@ -20,10 +20,10 @@ FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
     ("fail", "code", "words"),
     [
         ("step_raise", 1, ["Traceback", "step", "seed"]),
-        ("unpicklable", 1, ["Traceback", "step"]),
+        pytest.param("unpicklable", 1, ["Traceback", "step"], marks=pytest.mark.slow),
         ("nan_obs", 65, ["NaN or Inf", "next_obs", "seed", "bad-row-"]),
-        ("inf_reward", 65, ["NaN or Inf", "reward", "bad-row-"]),
-        ("wrong_shape", 1, ["shape"]),
+        pytest.param("inf_reward", 65, ["NaN or Inf", "reward", "bad-row-"], marks=pytest.mark.slow),
+        pytest.param("wrong_shape", 1, ["shape"], marks=pytest.mark.slow),
         ("hang", 70, ["no progress for", "env.step_timeout_s"]),
         ("segv", 1, ["SIGSEGV"]),
     ],
@@ -131,6 +131,7 @@ def test_going_on_under_another_configuration_is_refused_with_every_difference(s
     assert (tmp_path / "run" / "config.yaml").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_environment_size_is_refused(start_run: Any, tmp_path: Path) -> None:
     assert start_run("run_dir=first").finish()[0] == 0
     other = ("env.id=Pendulum-v1", "total_timesteps=300")

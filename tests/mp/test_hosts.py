@@ -241,6 +241,7 @@ def test_a_host_that_never_comes_ends_the_wait_for_it() -> None:
     assert "heard of hosts [0] only" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_store_that_never_answers_ends_the_wait_for_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

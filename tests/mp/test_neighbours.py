@@ -93,6 +93,7 @@ def _evaluates(run: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_pause_of_everything_is_not_a_hang(start_run: Any, traces: Any) -> None:
     run = start_run("total_timesteps=100000000", "replay.capacity=100000", "env.step_timeout_s=1")
     run.wait_for_updates()

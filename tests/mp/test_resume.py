@@ -27,7 +27,7 @@ def final_state(directory: Path, step: int) -> dict[str, bytes]:
     return {name: (checkpoint / name).read_bytes() for name in COMPARED}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["sac", "mujoco", pytest.param("td3", marks=pytest.mark.slow)])
 def test_a_run_killed_and_resumed_equals_the_uninterrupted_one(start_run: Any, tmp_path: Path, variant: str) -> None:
     options = (*VARIANTS[variant], "total_timesteps=700", "checkpoint.every=100")
     assert start_run(*options, "run_dir=whole").finish()[0] == 0
@@ -68,7 +68,7 @@ def forget_generator(streams: dict[str, Any]) -> None:
     streams["updates"] = torch.Generator().manual_seed(0).get_state().numpy().tobytes().hex()
 
 
-@pytest.mark.parametrize("change", [forget_sampler, forget_generator])
+@pytest.mark.parametrize("change", [forget_sampler, pytest.param(forget_generator, marks=pytest.mark.slow)])
 def test_a_random_stream_that_is_not_restored_is_caught_by_the_comparison(
     start_run: Any, tmp_path: Path, change: Any
 ) -> None:

@@ -39,9 +39,9 @@ def test_a_run_reaches_its_goal_and_its_account_closes(start_run: Any, traces: A
         ("algo=td3", "env.num_envs=4", "algo.utd=0.5"),
         ("algo.n_step=3", "algo.normalize_obs=true", "algo.critic_layer_norm=true", "algo.max_grad_norm=1.0"),
         ("env.num_envs=2", "env.vectorization=async"),
-        ("replay.capacity=128", "algo.utd=2"),
+        pytest.param(("replay.capacity=128", "algo.utd=2"), marks=pytest.mark.slow),
         ("env.id=offpolicy.envs.toy:DictObs-v0",),
-        ("env.id=offpolicy.envs.toy:OddBounds-v0",),
+        pytest.param(("env.id=offpolicy.envs.toy:OddBounds-v0",), marks=pytest.mark.slow),
     ],
 )
 def test_every_mode_and_option_runs_to_its_end_at_its_utd(start_run: Any, overrides: tuple[str, ...]) -> None:

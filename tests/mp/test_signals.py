@@ -42,9 +42,8 @@ def test_an_interrupted_run_resumes_where_it_stopped(start_run: Any) -> None:
     assert (summary["status"], summary["env_steps"], summary["updates"]) == (
         "completed", stopped_at + 200, stopped_at + 100,
     )  # fmt: skip
-    steps = [record["env_steps"] for record in resumed.records()]
-    assert steps == sorted(steps)
-    assert steps.count(stopped_at) == 1
+    states = [(record["env_steps"], record["train/n_updates"]) for record in resumed.records()]
+    assert states == sorted(set(states))  # nothing twice: the stop may have come before the update of its last step
 
 
 def test_a_second_ctrl_c_is_gone_within_a_second(start_run: Any, traces: Any) -> None:
