@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
+from offpolicy.algos.appo import Appo
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.replay_learner import ReplayLearner, UpdateRule
+from offpolicy.algos.rollout_learner import RolloutLearner, RolloutRule
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
 from offpolicy.config import AlgoConfig
 from offpolicy.protocols import Exchange
 from offpolicy.types import SpaceSpec
 
-RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], UpdateRule]] = {
+REPLAY_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], UpdateRule]] = {
     "sac": Sac,
     "td3": Td3,
+}
+ROLLOUT_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], RolloutRule]] = {
+    "appo": Appo,
 }
 
 
@@ -28,12 +34,14 @@ def make_learner(
     seed: int,
     exchange: Exchange | None = None,
     average_every: int = 0,
-) -> Learner:
+) -> Learner[Any]:
     """The learner named by `algo.name`; its weights and random numbers are a function of `seed` alone.
 
     `exchange` joins it with the other ranks: gradients are averaged before each step, or, with `average_every` > 0,
     the networks every so many iterations.
     """
     group = exchange or SoloExchange()
-    rule = RULES[algo.name](algo, spec, device, seed, SoloExchange() if average_every else group)
-    return ReplayLearner(rule, group, average_every)
+    own = SoloExchange() if average_every else group
+    if algo.name in ROLLOUT_RULES:
+        return RolloutLearner(ROLLOUT_RULES[algo.name](algo, spec, device, seed, own), group, average_every)
+    return ReplayLearner(REPLAY_RULES[algo.name](algo, spec, device, seed, own), group, average_every)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from offpolicy.algos.metrics import MetricSums
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.policy import Policy
-from offpolicy.types import Batches, MetricTotals
+from offpolicy.protocols import Batch_contra
+from offpolicy.types import MetricTotals
 
 
 class LearnerState(NamedTuple):
@@ -21,7 +22,7 @@ class LearnerState(NamedTuple):
     numbers: dict[str, int | float]
 
 
-class Learner(Protocol):
+class Learner(Protocol[Batch_contra]):
     """Networks, their optimisers and their random numbers, on one device."""
 
     policy: Policy
@@ -32,8 +33,8 @@ class Learner(Protocol):
         """The random numbers of the updates: each rank has its own."""
         ...
 
-    def update(self, batches: Batches) -> None:
-        """Absorb the fresh observations, then make one gradient update per batch; never waits for the device."""
+    def update(self, batch: Batch_contra, /) -> None:
+        """Learn from what one iteration consumes; never waits for the device."""
         ...
 
     def read_metrics(self) -> MetricTotals:

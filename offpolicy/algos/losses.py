@@ -1,4 +1,4 @@
-"""The equations of SAC and TD3 as pure functions. Shapes: B batch rows, C critics, A action dimensions.
+"""The equations of SAC, TD3 and APPO as pure functions. Shapes: B batch rows, C critics, A action dimensions.
 
 Every door checks its shapes: a reward of shape [B, 1] beside a value of shape [B] would broadcast to [B, B] and
 train on nonsense without an error.
@@ -70,3 +70,45 @@ def polyak_update(targets: tuple[Tensor, ...], sources: tuple[Tensor, ...], tau:
     """Average in place: target <- (1 - tau) target + tau source."""
     with torch.no_grad():
         torch._foreach_lerp_(targets, sources, tau)
+
+
+def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """The mean of the values [B] whose weight [B] is 1; 0 where none is."""
+    return (values * weight).sum() / weight.sum().clamp(min=1.0)
+
+
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, weight: Tensor, clip: float) -> Tensor:
+    """-mean_B min(r A, clip(r, 1 - c, 1 + c) A), r = pi / mu, PPO (arXiv:1707.06347) eq. 7; all [B].
+
+    The ratio is against the policy that acted, however old: it is the importance weight too, so `advantage` has none.
+    """
+    check_shapes("B B B", log_ratio=log_ratio, advantage=advantage, weight=weight)
+    ratio = torch.where(weight > 0.0, log_ratio, 0.0).exp()  # a row of no weight may hold any action
+    gain = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+    return -masked_mean(gain, weight)
+
+
+def value_loss(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """mean_B (V - target)^2 / 2; all [B]."""
+    check_shapes("B B B", value=value, target=target, weight=weight)
+    return 0.5 * masked_mean((value - target).square(), weight)
+
+
+def clipped_value_loss(value: Tensor, old_value: Tensor, target: Tensor, weight: Tensor, clip: float) -> Tensor:
+    """As `value_loss`, but nothing is gained by moving V further than `clip` from what it was; all [B].
+
+    PPO's reference implementation (openai/baselines, ppo2); the greater of both errors counts.
+    """
+    check_shapes("B B B B", value=value, old_value=old_value, target=target, weight=weight)
+    near = old_value + (value - old_value).clamp(-clip, clip)
+    return 0.5 * masked_mean(torch.maximum((value - target).square(), (near - target).square()), weight)
+
+
+def bounds_loss(mean: Tensor, weight: Tensor, soft_bound: float = 1.1) -> Tensor:
+    """The mean over B of what the means [B, A] of a Gaussian stick out beyond +-soft_bound, squared and summed over A.
+
+    HORA (arXiv:2210.04887) and rl_games; not their formula of before 2022, which pulled every mean to +1.1.
+    """
+    check_shapes("BA B", mean=mean, weight=weight)
+    outside = (mean.abs() - soft_bound).clamp(min=0.0)
+    return masked_mean(outside.square().sum(dim=-1), weight)

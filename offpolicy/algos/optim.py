@@ -50,7 +50,8 @@ class GuardedAdam:
     start, needs no pickle to be saved.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float, guard: DivergenceGuard) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float | Tensor, guard: DivergenceGuard) -> None:
+        """`lr` as a tensor [] on the parameters' device is read at every step."""
         self.names = tuple(parameters)
         self.parameters: tuple[Tensor, ...] = tuple(parameters.values())
         self.guard = guard

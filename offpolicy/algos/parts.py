@@ -15,6 +15,8 @@ from offpolicy.algos.losses import critic_loss, polyak_update
 from offpolicy.algos.optim import Descent, GuardedAdam, Objective
 from offpolicy.config import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
+from offpolicy.nets.normalizer import RunningMoments
+from offpolicy.nets.policy import Policy
 from offpolicy.types import Batch, SpaceSpec
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -94,6 +96,11 @@ class CriticTrainer:
         finally:
             for parameter in parameters:
                 parameter.requires_grad_(True)
+
+
+def obs_normalizers(policy: Policy) -> dict[str, RunningMoments]:
+    """The observation normaliser of a policy by its name, if it has one."""
+    return {} if policy.normalizer is None else {"obs": policy.normalizer}
 
 
 def make_critic(algo: AlgoConfig, spec: SpaceSpec) -> TwinCritic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,10 @@ from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import alpha_loss, sac_actor_loss, soft_value, td_target
 from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
-from offpolicy.algos.parts import CriticTrainer, Seeds, make_critic
+from offpolicy.algos.parts import CriticTrainer, Seeds, make_critic, obs_normalizers
 from offpolicy.config import AlgoConfig
 from offpolicy.nets.actors import SquashedGaussianActor
+from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
@@ -80,6 +82,10 @@ class Sac:
                 alpha_optimizer=self._temperature.optimizer,
             ),
         }
+
+    def normalizers(self) -> Mapping[str, RunningMoments]:
+        """That of the observations, where they are normalised."""
+        return obs_normalizers(self.policy)
 
     @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:

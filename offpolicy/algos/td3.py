@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -9,9 +11,10 @@ from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td_target
 from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
-from offpolicy.algos.parts import CriticTrainer, Seeds, TargetNetwork, make_critic
+from offpolicy.algos.parts import CriticTrainer, Seeds, TargetNetwork, make_critic, obs_normalizers
 from offpolicy.config import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
+from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
@@ -52,6 +55,10 @@ class Td3:
             **module_tensors(critic=self._critic.online, target_critic=self._critic.target),
             **optimizer_tensors(actor_optimizer=self._actor_optimizer, critic_optimizer=self._critic.optimizer),
         }
+
+    def normalizers(self) -> Mapping[str, RunningMoments]:
+        """That of the observations, where they are normalised."""
+        return obs_normalizers(self.policy)
 
     @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:

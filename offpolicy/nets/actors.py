@@ -1,5 +1,6 @@
-"""Actors: observations [B, O] to actions [B, A] in the [-1, 1] space, for acting and for learning.
+"""Actors: observations [..., O] to actions [..., A], for acting and for learning.
 
+Continuous actions live in the [-1, 1] space; a discrete one is its number, in a last dimension of size 1.
 `act` is deterministic, `explore` adds the algorithm's own noise from the caller's generator; neither keeps state.
 """
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from offpolicy.nets.mlp import mlp
+from offpolicy.nets.distributions import Categorical, DiagonalGaussian
+from offpolicy.nets.mlp import mlp, orthogonal_
 
 LOG_STD_MIN = -20.0
 LOG_STD_MAX = 2.0
@@ -89,4 +91,49 @@ class DeterministicActor(nn.Module):
         return (action + self.exploration_noise * noise).clamp(-1.0, 1.0)
 
 
-Actor = SquashedGaussianActor | DeterministicActor
+POLICY_GAIN = 0.01  # of the last layer at the start: the first policy hardly depends on the observation
+
+
+class GaussianActor(nn.Module):
+    """APPO's policy for continuous actions: N(mean(s), std), std one per dimension whatever the state.
+
+    The samples are not squashed: their log-probability is that of the Gaussian, and what lies outside [-1, 1] is
+    clipped at the environment's door. Orthogonal initialisation as in PPO's reference implementation.
+    """
+
+    def __init__(
+        self, obs_dim: int, action_dim: int, hidden_dims: Sequence[int], activation: str, init_log_std: float
+    ) -> None:
+        super().__init__()
+        self.body = orthogonal_(mlp(obs_dim, hidden_dims, action_dim, activation), head_gain=POLICY_GAIN)
+        self.log_std = nn.Parameter(torch.full((action_dim,), init_log_std))
+
+    def distribution(self, obs: Tensor) -> DiagonalGaussian:
+        """[..., O] -> a distribution of actions [..., A]."""
+        mean: Tensor = self.body(obs)
+        return DiagonalGaussian(mean, self.log_std.expand_as(mean))
+
+    def act(self, obs: Tensor) -> Tensor:
+        """The mean, clipped to [-1, 1]. [..., O] -> [..., A]."""
+        return self.distribution(obs).mean.clamp(-1.0, 1.0)
+
+
+class CategoricalActor(nn.Module):
+    """APPO's policy for discrete actions: softmax(net(s)). Orthogonal initialisation, as `GaussianActor`."""
+
+    def __init__(self, obs_dim: int, num_actions: int, hidden_dims: Sequence[int], activation: str) -> None:
+        super().__init__()
+        self.body = orthogonal_(mlp(obs_dim, hidden_dims, num_actions, activation), head_gain=POLICY_GAIN)
+
+    def distribution(self, obs: Tensor) -> Categorical:
+        """[..., O] -> a distribution of actions [..., 1]."""
+        logits: Tensor = self.body(obs)
+        return Categorical(logits.log_softmax(dim=-1))
+
+    def act(self, obs: Tensor) -> Tensor:
+        """The likeliest action. [..., O] -> [..., 1]."""
+        return self.distribution(obs).log_probs.argmax(dim=-1, keepdim=True).to(obs.dtype)
+
+
+StochasticActor = GaussianActor | CategoricalActor
+Actor = SquashedGaussianActor | DeterministicActor | StochasticActor

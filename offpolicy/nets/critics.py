@@ -1,4 +1,4 @@
-"""Critics: Q(s, a)."""
+"""Critics: Q(s, a) and V(s)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from offpolicy.nets.mlp import mlp
+from offpolicy.nets.mlp import mlp, orthogonal_
+from offpolicy.nets.normalizer import ValueNormalizer
 
 
 class TwinCritic(nn.Module):
@@ -32,3 +33,25 @@ class TwinCritic(nn.Module):
         """The first critic alone, for TD3's actor. [B, O], [B, A] -> [B]."""
         q: Tensor = self.first(torch.cat((obs, action), dim=-1))
         return q.squeeze(-1)
+
+
+class ValueCritic(nn.Module):
+    """V(s), predicted in units of the running mean and spread of its targets, or as it is."""
+
+    def __init__(self, obs_dim: int, hidden_dims: Sequence[int], activation: str, *, normalize_value: bool) -> None:
+        super().__init__()
+        self.body = orthogonal_(mlp(obs_dim, hidden_dims, 1, activation), head_gain=1.0)
+        self.normalizer = ValueNormalizer() if normalize_value else None
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The prediction in its own units. [..., O] -> [...]."""
+        value: Tensor = self.body(obs)
+        return value.squeeze(-1)
+
+    def in_returns(self, prediction: Tensor) -> Tensor:
+        """A prediction [...] as a return."""
+        return prediction if self.normalizer is None else self.normalizer.denormalize(prediction)
+
+    def in_units(self, value: Tensor) -> Tensor:
+        """A return [...] in the units of the prediction."""
+        return value if self.normalizer is None else self.normalizer.normalize(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
@@ -31,3 +32,15 @@ def mlp(
         layers.append(ACTIVATIONS[activation]())
     layers.append(nn.Linear(hidden_dims[-1], output_dim))
     return nn.Sequential(*layers)
+
+
+def orthogonal_(net: nn.Sequential, head_gain: float) -> nn.Sequential:
+    """Initialise the linear layers of `net` in place: orthogonal, gain sqrt(2), the last one `head_gain`; biases 0.
+
+    Which of its details matter: Engstrom et al. (arXiv:2005.12729), Andrychowicz et al. (arXiv:2006.05990, C.8).
+    """
+    layers = [layer for layer in net if isinstance(layer, nn.Linear)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, head_gain if layer is layers[-1] else math.sqrt(2.0))
+        nn.init.zeros_(layer.bias)
+    return net

@@ -1,6 +1,9 @@
-"""Running normalisation of observations."""
+"""Running normalisation of observations and of values."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,28 +12,22 @@ OBS_CLIP = 10.0
 EPS = 1e-8
 
 
-class ObsNormalizer(nn.Module):
-    """clamp((obs - mean) / sqrt(var + eps), -10, 10) with the mean and variance of every observation seen.
+class RunningMoments(nn.Module):
+    """The mean and variance of everything seen, per dimension.
 
     The statistics are float64: after 1e6 rows one more row moves the mean by less than float32 can hold. They move
-    only in `update`, which the learner calls once per fresh observation, never on replayed rows.
+    only in `absorb`, which the learner calls once per fresh row, never on replayed ones.
     """
 
-    mean: Tensor  # [O] float64
-    var: Tensor  # [O] float64
+    mean: Tensor  # [D] float64
+    var: Tensor  # [D] float64
     count: Tensor  # [] float64, whole, exact to 2^53
 
-    def __init__(self, obs_dim: int) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(obs_dim, dtype=torch.float64))
-        self.register_buffer("var", torch.ones(obs_dim, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(dim, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-
-    @torch.no_grad()
-    def forward(self, obs: Tensor) -> Tensor:
-        """[..., O] -> [..., O] float32. Uses the statistics rounded to float32, as a collector has them."""
-        scale = (self.var.float() + EPS).rsqrt()
-        return ((obs - self.mean.float()) * scale).clamp(-OBS_CLIP, OBS_CLIP)
 
     @torch.no_grad()
     def absorb(self, moments: Tensor) -> None:
@@ -46,14 +43,57 @@ class ObsNormalizer(nn.Module):
         self.count.copy_(torch.where(is_usable, total, self.count))
 
 
+class ObsNormalizer(RunningMoments):
+    """clamp((obs - mean) / sqrt(var + eps), -10, 10) with the mean and variance of every observation seen."""
+
+    @torch.no_grad()
+    def forward(self, obs: Tensor) -> Tensor:
+        """[..., O] -> [..., O] float32. Uses the statistics rounded to float32, as a collector has them."""
+        scale = (self.var.float() + EPS).rsqrt()
+        return ((obs - self.mean.float()) * scale).clamp(-OBS_CLIP, OBS_CLIP)
+
+
+class ValueNormalizer(RunningMoments):
+    """(value - mean) / sqrt(var + eps) and back, with the mean and variance of every value target; not clipped."""
+
+    def __init__(self) -> None:
+        super().__init__(dim=1)
+
+    @torch.no_grad()
+    def normalize(self, value: Tensor) -> Tensor:
+        """Of returns [...], in units of their spread [...]."""
+        return (value - self.mean.float()) * (self.var.float() + EPS).rsqrt()
+
+    @torch.no_grad()
+    def denormalize(self, value: Tensor) -> Tensor:
+        """The inverse of `normalize`."""
+        return value * (self.var.float() + EPS).sqrt() + self.mean.float()
+
+
 @torch.no_grad()
-def block_moments(obs: Tensor) -> Tensor:
-    """The number of rows of obs [M, O], their mean and their sum of squared deviations. -> [1 + 2 O] float64."""
-    rows = obs.new_full((1,), obs.shape[0], dtype=torch.float64)
-    if obs.shape[0] == 0:
-        return torch.cat((rows, rows.new_zeros(2 * obs.shape[1])))
-    var, mean = torch.var_mean(obs.double(), dim=0, correction=0)
-    return torch.cat((rows, mean, var * obs.shape[0]))
+def block_moments(rows: Tensor) -> Tensor:
+    """The number of rows [M, D], their mean and their sum of squared deviations. -> [1 + 2 D] float64."""
+    count = rows.new_full((1,), rows.shape[0], dtype=torch.float64)
+    if rows.shape[0] == 0:
+        return torch.cat((count, count.new_zeros(2 * rows.shape[1])))
+    var, mean = torch.var_mean(rows.double(), dim=0, correction=0)
+    return torch.cat((count, mean, var * rows.shape[0]))
+
+
+@torch.no_grad()
+def weighted_moments(rows: Tensor, weight: Tensor) -> Tensor:
+    """`block_moments` of the rows [M, D] whose weight [M] is 1, without asking the device how many they are."""
+    weight = weight.double()[:, None]
+    values = rows.double()
+    count = weight.sum()
+    mean = (weight * values).sum(dim=0) / count.clamp(min=1.0)
+    return torch.cat((count[None], mean, (weight * (values - mean).square()).sum(dim=0)))
+
+
+@torch.no_grad()
+def all_moments(blocks: Sequence[Tensor]) -> Tensor:
+    """The moments of several blocks as one block. Each [1 + 2 D] -> [1 + 2 D]."""
+    return functools.reduce(joined_moments, blocks)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config import AlgoConfig
-from offpolicy.nets.actors import Actor, DeterministicActor, SquashedGaussianActor
+from offpolicy.nets.actors import Actor, CategoricalActor, DeterministicActor, GaussianActor, SquashedGaussianActor
 from offpolicy.nets.normalizer import ObsNormalizer
 from offpolicy.types import Float32, SpaceSpec
 
@@ -27,9 +27,17 @@ class Policy(nn.Module):
         return self.actor.act(self.normalize(obs))
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
-        """An action with exploration noise from `generator`, which lives on the policy's device. [B, O] -> [B, A]."""
-        return self.actor.explore(self.normalize(obs), generator)
+    def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """An exploratory action, with its log-probability [B] where the algorithm learns from it, else None.
+
+        `generator` lives on the policy's device. [B, O] -> [B, A].
+        """
+        seen = self.normalize(obs)
+        if not isinstance(self.actor, GaussianActor | CategoricalActor):
+            return self.actor.explore(seen, generator), None
+        distribution = self.actor.distribution(seen)
+        action = distribution.sample(generator)
+        return action, distribution.log_prob(action)
 
     def normalize(self, obs: Tensor) -> Tensor:
         """What the networks see of raw observations. [B, O] -> [B, O]."""
@@ -44,7 +52,17 @@ def _deterministic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
     return DeterministicActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.exploration_noise)
 
 
-_ACTORS: Mapping[str, Callable[[AlgoConfig, SpaceSpec], Actor]] = {"sac": _squashed_gaussian, "td3": _deterministic}
+def _stochastic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
+    if spec.num_actions:
+        return CategoricalActor(spec.obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
+    return GaussianActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.init_log_std)
+
+
+_ACTORS: Mapping[str, Callable[[AlgoConfig, SpaceSpec], Actor]] = {
+    "sac": _squashed_gaussian,
+    "td3": _deterministic,
+    "appo": _stochastic,
+}
 
 
 def make_policy(algo: AlgoConfig, spec: SpaceSpec) -> Policy:

@@ -12,7 +12,8 @@ from torch import Tensor
 from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import Learner
 from offpolicy.config import AlgoConfig
-from offpolicy.types import Batch, SpaceSpec
+from offpolicy.nets.policy import Policy
+from offpolicy.types import Batch, Rollouts, SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
 
@@ -47,5 +48,35 @@ def batch_of() -> Callable[..., Batch]:
             discount=torch.full((rows,), 0.99),
         )
         return batch._replace(**fields)
+
+    return make
+
+
+@pytest.fixture
+def rollouts_of() -> Callable[..., Rollouts]:
+    """`rollouts_of(policy, seed=0, steps=8, envs=4, **fields)`: random observations, acted on step by step by `policy`.
+
+    Environment 0 is truncated at step 2 and environment 1 terminated at step 4, each followed by an autoreset row: all
+    but 2 rows are transitions. Fields replace tensors.
+    """
+
+    def make(policy: Policy, seed: int = 0, steps: int = 8, envs: int = 4, **fields: Tensor | float) -> Rollouts:
+        generator = torch.Generator().manual_seed(seed)
+        obs = 5.0 + 3.0 * torch.randn((steps + 1, envs, SPEC.obs_dim), generator=generator)
+        choices = [policy.sample(obs[t], generator) for t in range(steps)]
+        is_valid, terminated, truncated = torch.ones(steps, envs), torch.zeros(steps, envs), torch.zeros(steps, envs)
+        truncated[2, 0] = terminated[4, 1] = 1.0
+        is_valid[3, 0] = is_valid[5, 1] = 0.0
+        rollouts = Rollouts(
+            obs=obs,
+            action=torch.stack([action for action, _ in choices]),
+            log_prob=torch.stack([log_prob for _, log_prob in choices if log_prob is not None]),
+            reward=torch.randn((steps, envs), generator=generator) * is_valid,
+            terminated=terminated,
+            truncated=truncated,
+            is_valid=is_valid,
+            progress=0.5,
+        )
+        return rollouts._replace(**fields)
 
     return make

@@ -28,7 +28,7 @@ def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(name: str) -> 
     load_flat(copy, flat)
     assert torch.equal(copy.act(OBS), source.act(OBS))
     seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
-    assert torch.equal(copy.explore(OBS, seeds[0]), source.explore(OBS, seeds[1]))
+    assert torch.equal(copy.sample(OBS, seeds[0])[0], source.sample(OBS, seeds[1])[0])
 
 
 def test_the_block_survives_a_round_trip_exactly() -> None:
@@ -71,11 +71,11 @@ def test_actions_are_those_of_the_normalised_observation() -> None:
     assert not torch.allclose(policy.act(OBS), policy.actor.act(OBS))
     seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
     expected = policy.actor.explore(policy.normalizer(OBS), seeds[0])
-    assert torch.equal(policy.explore(OBS, seeds[1]), expected)
+    assert torch.equal(policy.sample(OBS, seeds[1])[0], expected)
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_acting_records_no_graph(name: str) -> None:
     policy = policy_of(name)
     assert not policy.act(OBS).requires_grad
-    assert not policy.explore(OBS, torch.Generator()).requires_grad
+    assert not policy.sample(OBS, torch.Generator())[0].requires_grad

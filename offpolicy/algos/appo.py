@@ -1,0 +1,184 @@
+"""Asynchronous PPO (arXiv:1707.06347) with V-trace (arXiv:1802.01561).
+
+The policy that acted may be some versions old. V-trace corrects the value targets for that, and the clipped surrogate
+takes its ratio against the policy that acted, so that the ratio is the importance weight as well. With rollouts of the
+present policy both corrections vanish, and what remains is PPO with GAE(lambda).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from offpolicy.algos.learner import module_tensors
+from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
+from offpolicy.algos.metrics import MetricSums
+from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
+from offpolicy.algos.parts import Seeds
+from offpolicy.algos.rollout_learner import Lesson
+from offpolicy.algos.step_size import StepSize
+from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
+from offpolicy.config import AlgoConfig
+from offpolicy.nets.actor_critic import ActorCritic, make_actor_critic
+from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
+from offpolicy.nets.normalizer import RunningMoments, all_moments, split_moments, weighted_moments
+from offpolicy.nets.policy import make_policy
+from offpolicy.protocols import Exchange
+from offpolicy.types import Rollouts, SpaceSpec
+
+METRICS = {
+    "step": ("actor_loss", "critic_loss", "entropy", "approx_kl", "clip_fraction"),
+    "rollout": ("rho_clip_fraction", "explained_variance", "value_mean", "learning_rate"),
+}
+ADVANTAGE_EPS = 1e-8
+ROUNDING = 1e-4  # of log ratios: what the collector and the learner compute of one policy differs by less
+
+
+class Samples(NamedTuple):
+    """Everything that a minibatch picks rows from; M = T * B transitions, those of no consequence among them."""
+
+    obs: Tensor  # [M, O] as the networks see it
+    action: Tensor  # [M, A]
+    log_prob: Tensor  # [M] of the policy that acted
+    advantage: Tensor  # [M] normalised
+    value_target: Tensor  # [M] in the critic's units
+    old_value: Tensor  # [M] in the critic's units
+    weight: Tensor  # [M] 1.0 for a transition, 0.0 for an autoreset row
+    old_policy: PolicyDistribution  # of [M] states, at the start of the iteration
+
+    def rows(self, index: Tensor) -> Samples:
+        """The rows `index` [n]."""
+        picked = {name: getattr(self, name)[index] for name in self._fields[:-1]}
+        return Samples(**picked, old_policy=self.old_policy.rows(index))
+
+
+class Appo:
+    """APPO's rule: V-trace targets once per batch of rollouts, then epochs of minibatches of the clipped surrogate."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
+        seeds = Seeds(seed)
+        with seeds.initial_weights():
+            self.policy = make_policy(algo, spec).to(device)
+            self._net: ActorCritic = make_actor_critic(algo, spec, self.policy.actor).to(device)
+        self.metrics = MetricSums(METRICS, device)
+        self.descent = Descent(device, exchange)
+        self.generator = seeds.generator(device)
+        self._algo, self._exchange = algo, exchange
+        self._step_size = StepSize(algo, device)
+        self._optimizer = GuardedAdam(dict(self._net.named_parameters()), self._step_size.value, self.descent.guard)
+
+    def learn(self, rollouts: Rollouts) -> Lesson:
+        """Targets, then `epochs` passes over the transitions in `num_minibatches` shuffled parts each."""
+        self._step_size.follow_progress(rollouts.progress)
+        samples, value_target = self._prepare(rollouts)
+        for _ in range(self._algo.epochs):
+            kl = torch.stack([self._step(samples.rows(index)) for index in self._minibatches(samples)]).mean()
+            if self._step_size.is_adaptive:
+                self._exchange.average([kl])
+                self._step_size.follow_kl(kl)
+        return Lesson(self._algo.epochs * self._algo.num_minibatches, self._moments(rollouts, value_target))
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The live tensors of networks and optimiser by flat name."""
+        return {
+            **module_tensors(policy=self.policy, critic=self._net.critic),
+            **optimizer_tensors(optimizer=self._optimizer),
+            "optimizer.step_size": self._step_size.value,
+        }
+
+    def normalizers(self) -> Mapping[str, RunningMoments]:
+        """Those of the observations and of the value targets, where they are normalised."""
+        found = {"obs": self.policy.normalizer, "value": self._net.critic.normalizer}
+        return {name: normalizer for name, normalizer in found.items() if normalizer is not None}
+
+    @torch.no_grad()
+    def _prepare(self, rollouts: Rollouts) -> tuple[Samples, Tensor]:
+        """What the minibatches pick from, and the value targets [T, B] as returns."""
+        obs = self.policy.normalize(rollouts.obs)
+        prediction = self._net.value(obs)
+        policy = self._net.actor.distribution(obs[:-1])
+        value = self._net.critic.in_returns(prediction)
+        log_ratio = policy.log_prob(rollouts.action) - rollouts.log_prob
+        targets = self._targets(rollouts, value, log_ratio)
+        self._measure(rollouts, log_ratio, value[:-1], targets)
+        samples = Samples(
+            obs=obs[:-1].flatten(0, 1),
+            action=rollouts.action.flatten(0, 1),
+            log_prob=rollouts.log_prob.flatten(),
+            advantage=self._normalized(targets.advantage.flatten(), rollouts.is_valid.flatten()),
+            value_target=self._net.critic.in_units(targets.value).flatten(),
+            old_value=prediction[:-1].flatten(),
+            weight=rollouts.is_valid.flatten(),
+            old_policy=policy.flat(),
+        )
+        return samples, targets.value
+
+    def _targets(self, rollouts: Rollouts, value: Tensor, log_ratio: Tensor) -> Targets:
+        algo = self._algo
+        flags = (rollouts.terminated, rollouts.truncated, rollouts.is_valid)
+        steps = Steps(value, rollouts.reward, *flags, log_ratio)
+        if algo.advantage == "gae":
+            return gae(steps, algo.gamma, algo.gae_lambda)
+        return vtrace(steps, algo.gamma, algo.gae_lambda, RatioBounds(algo.rho_clip, algo.trace_clip))
+
+    def _normalized(self, advantage: Tensor, weight: Tensor) -> Tensor:
+        """To mean 0 and standard deviation 1 over the transitions of all ranks. [M] -> [M]."""
+        if not self._algo.normalize_advantage:
+            return advantage
+        blocks = self._exchange.gather(weighted_moments(advantage[:, None], weight))
+        count, mean, square_sum = split_moments(all_moments(tuple(blocks)))
+        std = (square_sum / count.clamp(min=1.0)).sqrt()
+        return (advantage - mean.float()) / (std.float() + ADVANTAGE_EPS)
+
+    def _minibatches(self, samples: Samples) -> Iterator[Tensor]:
+        """A new order of all rows, in equal parts."""
+        num_rows = len(samples.weight)
+        order = torch.randperm(num_rows, generator=self.generator, device=samples.weight.device)
+        yield from order.chunk(self._algo.num_minibatches)
+
+    def _step(self, batch: Samples) -> Tensor:
+        """One step down the joint loss; returns the KL [] of the policy from that at the start of the iteration."""
+        algo = self._algo
+        policy, value = self._net.forward(batch.obs)
+        log_ratio = policy.log_prob(batch.action) - batch.log_prob
+        actor = clipped_surrogate(log_ratio, batch.advantage, batch.weight, algo.clip)
+        critic = self._value_loss(value, batch)
+        entropy = masked_mean(policy.entropy(), batch.weight)
+        loss = actor + algo.value_coef * critic - algo.ent_coef * entropy
+        if algo.bounds_coef and isinstance(policy, DiagonalGaussian):
+            loss = loss + algo.bounds_coef * bounds_loss(policy.mean, batch.weight)
+        with torch.no_grad():  # before the step, which moves the log std that the policy refers to
+            kl = masked_mean(kl_divergence(batch.old_policy, policy), batch.weight)
+            clipped = masked_mean(((log_ratio.exp() - 1.0).abs() > algo.clip).float(), batch.weight)
+            self.metrics.add("step", (actor.detach(), critic.detach(), entropy.detach(), kl, clipped))
+        self.descent.step(Objective(loss, self._optimizer, algo.max_grad_norm))
+        return kl
+
+    def _value_loss(self, value: Tensor, batch: Samples) -> Tensor:
+        if self._algo.value_clip is None:
+            return value_loss(value, batch.value_target, batch.weight)
+        return clipped_value_loss(value, batch.old_value, batch.value_target, batch.weight, self._algo.value_clip)
+
+    def _measure(self, rollouts: Rollouts, log_ratio: Tensor, value: Tensor, targets: Targets) -> None:
+        """How stale the rollouts were and how good the critic was, before anything was learnt from them."""
+        weight = rollouts.is_valid.flatten()
+        is_clipped = (log_ratio.flatten() > math.log(self._algo.rho_clip) + ROUNDING).float()
+        error, target = (targets.value - value).flatten(), targets.value.flatten()
+        explained = 1.0 - _variance(error, weight) / _variance(target, weight).clamp(min=1e-8)
+        mean = masked_mean(value.flatten(), weight)
+        clipped = masked_mean(is_clipped, weight)
+        self.metrics.add("rollout", (clipped, explained, mean, self._step_size.value))
+
+    def _moments(self, rollouts: Rollouts, value_target: Tensor) -> dict[str, Tensor]:
+        weight = rollouts.is_valid.flatten()
+        rows = {"obs": rollouts.obs[:-1].flatten(0, 1), "value": value_target.reshape(-1, 1)}
+        return {name: weighted_moments(rows[name], weight) for name in self.normalizers()}
+
+
+def _variance(values: Tensor, weight: Tensor) -> Tensor:
+    """The variance of the values [M] whose weight [M] is 1."""
+    return masked_mean((values - masked_mean(values, weight)).square(), weight)

@@ -1,0 +1,73 @@
+"""Targets from rollouts: V-trace, and GAE as the case in which nothing is corrected.
+
+Time runs along the first dimension. Shapes: T steps, N environments. Row t + 1 of the observations is always the true
+successor of row t (NEXT_STEP autoreset: after an episode's end comes a row that no policy acted in), so one pass of the
+critic over T + 1 rows holds every value that is needed, that of a truncated episode's final observation too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from offpolicy.algos.losses import check_shapes
+
+
+class Steps(NamedTuple):
+    """What happened in T steps of N environments, and what critic and policy say of it; flags are 0.0 or 1.0."""
+
+    value: Tensor  # [T + 1, N] of every observation, as a return
+    reward: Tensor  # [T, N]
+    terminated: Tensor  # [T, N]
+    truncated: Tensor  # [T, N]
+    is_valid: Tensor  # [T, N] 0.0 for an autoreset row
+    log_ratio: Tensor  # [T, N] log pi(a|s) - log mu(a|s), mu the policy that acted
+
+
+class Targets(NamedTuple):
+    """What actor and critic learn from; rows that are no transition hold zeros."""
+
+    value: Tensor  # [T, N] what the critic is to say
+    advantage: Tensor  # [T, N] not weighted by the importance ratio: the surrogate is
+
+
+class RatioBounds(NamedTuple):
+    """V-trace's truncation of importance ratios: `rho` biases the fixed point, `c` only slows the way to it."""
+
+    rho: float = 1.0
+    c: float = 1.0
+
+
+@torch.no_grad()
+def vtrace(steps: Steps, gamma: float, lam: float, bounds: RatioBounds) -> Targets:
+    """V-trace (arXiv:1802.01561, eq. 1 and section 4.2) with lambda, and with episodes that end inside the rollout.
+
+        delta_t = rho_t (r_t + gamma (1 - terminated_t) V_{t+1} - V_t)
+        vs_t - V_t = delta_t + gamma lambda c_t (1 - cut_t) (vs_{t+1} - V_{t+1})
+        advantage_t = r_t + gamma (1 - terminated_t) (V_{t+1} + lambda (1 - cut_t) (vs_{t+1} - V_{t+1})) - V_t
+
+    cut = terminated or truncated: an episode's end passes nothing back, but a truncated one bootstraps from the value
+    of its own final observation. With pi = mu both are GAE(lambda) (arXiv:1506.02438): advantage_t = vs_t - V_t.
+    Raises ValueError on tensors of other shapes than `Steps` says.
+    """
+    value, reward, terminated, truncated, is_valid, log_ratio = steps
+    check_shapes("TN TN TN TN TN", r=reward, terminated=terminated, truncated=truncated, v=is_valid, ratio=log_ratio)
+    check_shapes("TN TN", value_tp1=value[1:], r=reward)
+    ratio = log_ratio.exp()
+    rho, trace = ratio.clamp(max=bounds.rho), lam * ratio.clamp(max=bounds.c)
+    discount = gamma * (1.0 - terminated)
+    not_cut = 1.0 - torch.maximum(terminated, truncated)
+    error = reward + discount * value[1:] - value[:-1]
+    delta, passed_on = rho * error * is_valid, gamma * trace * not_cut * is_valid
+    excess = torch.zeros_like(value)  # vs - V; zero behind the end of the rollout
+    for t in reversed(range(len(reward))):
+        excess[t] = delta[t] + passed_on[t] * excess[t + 1]
+    advantage = (error + gamma * lam * not_cut * excess[1:]) * is_valid
+    return Targets((value[:-1] + excess[:-1]) * is_valid, advantage)
+
+
+def gae(steps: Steps, gamma: float, lam: float) -> Targets:
+    """Generalised advantage estimation (arXiv:1506.02438, eq. 16): takes the policy that acted for the present one."""
+    return vtrace(steps._replace(log_ratio=torch.zeros_like(steps.log_ratio)), gamma, lam, RatioBounds())

@@ -1,0 +1,508 @@
+"""APPO: what a batch of rollouts does to networks, normalisers and metrics."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from offpolicy.algos.appo import Appo
+from offpolicy.algos.learner import Learner
+from offpolicy.algos.optim import SoloExchange
+from offpolicy.algos.rollout_learner import Lesson, RolloutLearner
+from offpolicy.algos.vtrace import Targets
+from offpolicy.config import AlgoConfig
+from offpolicy.nets.actors import CategoricalActor, GaussianActor
+from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
+from offpolicy.nets.normalizer import block_moments, weighted_moments
+from offpolicy.nets.policy import Policy
+from offpolicy.protocols import Exchange
+from offpolicy.types import Rollouts, SpaceSpec
+
+LearnerOf = Callable[..., Learner[Rollouts]]
+RolloutsOf = Callable[..., Rollouts]
+
+CPU = torch.device("cpu")
+SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+DISCRETE = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(2.0,), num_actions=3)
+SHORT = {"epochs": 3, "num_minibatches": 4}  # of 8 steps of 4 environments
+ONE_STEP = {"epochs": 1, "num_minibatches": 1}
+NUM_VALID = 30
+
+
+def algo_of(**algo: Any) -> AlgoConfig:
+    return AlgoConfig(**{"name": "appo", "hidden_dims": (16,), **SHORT, **algo})
+
+
+def distribution(policy: Policy, obs: Tensor) -> PolicyDistribution:
+    """What the policy thinks of raw observations."""
+    assert isinstance(policy.actor, GaussianActor | CategoricalActor)
+    with torch.no_grad():
+        return policy.actor.distribution(policy.normalize(obs))
+
+
+def metrics(learner: Learner[Rollouts]) -> dict[str, float]:
+    """The means so far."""
+    totals = learner.read_metrics()
+    return dict(zip(totals.names, (totals.sums / totals.counts).tolist(), strict=True))
+
+
+def moved(learner: Learner[Rollouts], rollouts: Rollouts) -> dict[str, float]:
+    """By how much an update moves every tensor of the state."""
+    before = learner.state().tensors
+    learner.update(rollouts)
+    after = learner.state().tensors
+    return {name: float((after[name].double() - before[name].double()).abs().max()) for name in before}
+
+
+def assert_equal(left: Learner[Rollouts], right: Learner[Rollouts]) -> None:
+    """The same state, bit for bit."""
+    ours, theirs = left.state(), right.state()
+    assert ours.numbers == theirs.numbers
+    assert [name for name in ours.tensors if not torch.equal(ours.tensors[name], theirs.tensors[name])] == []
+
+
+class Watched(Appo):
+    """Keeps what the targets are computed from, and how much the normalisers had seen by then."""
+
+    log_ratio: Tensor
+    seen: list[float]
+
+    def _targets(self, rollouts: Rollouts, value: Tensor, log_ratio: Tensor) -> Targets:
+        self.log_ratio = log_ratio
+        self.seen = [float(normalizer.count) for normalizer in self.normalizers().values()]
+        return super()._targets(rollouts, value, log_ratio)
+
+
+class AbsorbsFirst(Watched):
+    """Seeded bug: the observation normaliser sees the rollouts before they are learnt from."""
+
+    def learn(self, rollouts: Rollouts) -> Lesson:
+        rows = rollouts.obs[:-1].flatten(0, 1)
+        self.normalizers()["obs"].absorb(weighted_moments(rows, rollouts.is_valid.flatten()))
+        return super().learn(rollouts)
+
+
+def ratio_error(kind: type[Watched], rollouts_of: RolloutsOf) -> float:
+    """The greatest |ratio - 1| of what the learner's very own policy did, over three updates."""
+    rule = kind(algo_of(normalize_obs=True, lr=1e-2), SPEC, CPU, 1, SoloExchange())
+    learner, errors = RolloutLearner(rule, SoloExchange()), list[float]()
+    for seed in range(3):
+        learner.update(rollouts_of(learner.policy, seed))
+        errors.append(float((rule.log_ratio.exp() - 1.0).abs().max()))
+    return max(errors)
+
+
+def test_the_ratio_at_zero_lag_is_one(rollouts_of: RolloutsOf) -> None:
+    assert ratio_error(Watched, rollouts_of) < 1e-5
+
+
+def test_a_normaliser_that_moves_before_learning_is_caught_by_the_ratio(rollouts_of: RolloutsOf) -> None:
+    assert ratio_error(AbsorbsFirst, rollouts_of) > 1e-2
+
+
+def test_the_normalisers_move_after_learning(rollouts_of: RolloutsOf) -> None:
+    rule = Watched(algo_of(normalize_obs=True), SPEC, CPU, 1, SoloExchange())
+    learner = RolloutLearner(rule, SoloExchange())
+    for seed in range(3):
+        learner.update(rollouts_of(learner.policy, seed))
+        assert rule.seen == [seed * NUM_VALID, seed * NUM_VALID]
+
+
+def test_the_normalisers_see_every_transition_once_and_autoreset_rows_never(
+    learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    learner = learner_of("appo", normalize_obs=True, gamma=0.0, **SHORT)  # the value target is the reward
+    rollouts = rollouts_of(learner.policy)
+    is_valid = rollouts.is_valid == 1.0
+    rollouts.obs[:-1][~is_valid] = 1e3
+    rollouts.obs[-1] = 1e3  # it is the next rollout's first
+    learner.update(rollouts)
+    tensors = learner.state().tensors
+    for name, rows in (("policy", rollouts.obs[:-1][is_valid]), ("critic", rollouts.reward[is_valid][:, None])):
+        assert float(tensors[f"{name}.normalizer.count"]) == NUM_VALID
+        assert torch.allclose(tensors[f"{name}.normalizer.mean"], rows.double().mean(dim=0), atol=1e-6)
+        assert torch.allclose(tensors[f"{name}.normalizer.var"], rows.double().var(dim=0, correction=0), rtol=1e-5)
+
+
+def test_without_normalisation_there_is_no_normaliser(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learner = learner_of("appo", normalize_value=False, **SHORT)
+    learner.update(rollouts_of(learner.policy))
+    assert [name for name in learner.state().tensors if "normalizer" in name] == []
+
+
+def test_targets_are_of_returns_and_the_critic_learns_them_in_its_units(rollouts_of: RolloutsOf) -> None:
+    rule = Appo(algo_of(gamma=0.0, normalize_advantage=False), SPEC, CPU, 1, SoloExchange())
+    rule.normalizers()["value"].absorb(block_moments(torch.tensor([[100.0], [104.0]])))  # mean 102, std 2
+    rollouts = rollouts_of(rule.policy)
+    samples, value_target = rule._prepare(rollouts)
+    is_valid, reward = samples.weight == 1.0, rollouts.reward.flatten()
+    value = 102.0 + 2.0 * samples.old_value
+    assert torch.allclose(value_target.flatten()[is_valid], reward[is_valid], atol=1e-4)
+    assert torch.allclose(samples.value_target[is_valid], (reward[is_valid] - 102.0) / 2.0, atol=1e-4)
+    assert torch.allclose(samples.advantage[is_valid], (reward - value)[is_valid], atol=1e-4)
+
+
+def test_autoreset_rows_teach_nothing(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learners = [learner_of("appo", normalize_obs=True, **SHORT) for _ in range(2)]
+    first, second = (rollouts_of(learner.policy) for learner in learners)
+    nothing = second.is_valid == 0.0
+    second.action[nothing] += 0.5
+    second.log_prob[nothing] -= 0.5
+    second.reward[nothing] = 7.0
+    learners[0].update(first)
+    learners[1].update(second)
+    assert_equal(*learners)
+
+
+def test_updates_are_epochs_times_minibatches(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learner = learner_of("appo", epochs=3, num_minibatches=4)
+    for seed in range(2):
+        learner.update(rollouts_of(learner.policy, seed))
+    totals = learner.read_metrics()
+    counts = dict(zip(totals.names, totals.counts, strict=True))
+    assert (learner.num_updates, counts["actor_loss"], counts["explained_variance"]) == (24, 24, 2)
+    assert float(learner.state().tensors["optimizer.num_steps"]) == 24.0
+
+
+class Picked(Appo):
+    """Keeps the rows of every minibatch."""
+
+    picked: tuple[list[list[int]], ...] = ()  # by epoch
+
+    def _minibatches(self, samples: Any) -> Any:
+        parts = [part.tolist() for part in super()._minibatches(samples)]
+        self.picked = (*self.picked, parts)
+        return iter([torch.tensor(part) for part in parts])
+
+
+def test_every_epoch_visits_every_row_once_in_equal_parts_and_a_new_order(rollouts_of: RolloutsOf) -> None:
+    rule = Picked(algo_of(), SPEC, CPU, 1, SoloExchange())
+    rule.learn(rollouts_of(rule.policy))
+    assert [[len(part) for part in epoch] for epoch in rule.picked] == [[8] * 4] * 3
+    orders = [sum(epoch, []) for epoch in rule.picked]
+    assert [sorted(order) for order in orders] == [list(range(32))] * 3
+    assert orders[0] != orders[1] != orders[2] != list(range(32))
+
+
+def test_the_same_seed_gives_the_same_learner_whatever_the_global_generator(
+    learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    learners = []
+    for global_seed in (1, 2):
+        torch.manual_seed(global_seed)
+        learners.append(learner_of("appo", seed=5, normalize_obs=True, **SHORT))
+        before = torch.random.get_rng_state()
+        learners[-1].update(rollouts_of(learners[-1].policy))
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert_equal(*learners)
+
+
+@pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])
+def test_another_seed_gives_other_weights(spec: SpaceSpec, learner_of: LearnerOf) -> None:
+    left, right = (learner_of("appo", seed=seed, spec=spec).state().tensors for seed in (1, 2))
+    for name in ("policy.actor.body.0.weight", "critic.body.0.weight", "generator"):
+        assert not torch.equal(left[name], right[name])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "kl_adaptive"])
+def test_a_restored_learner_continues_bit_for_bit(
+    schedule: str, learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    algo = {**SHORT, "normalize_obs": True, "lr_schedule": schedule, "max_grad_norm": 0.5}
+    learner, restored = learner_of("appo", seed=1, **algo), learner_of("appo", seed=2, **algo)
+    for seed in range(2):
+        learner.update(rollouts_of(learner.policy, seed))
+    restored.load_state(learner.state())
+    has_adapted = float(learner.state().tensors["optimizer.step_size"]) != pytest.approx(3e-4)
+    assert has_adapted == (schedule == "kl_adaptive")
+    for seed in range(2, 4):
+        learner.update(rollouts_of(learner.policy, seed))
+        restored.update(rollouts_of(restored.policy, seed))
+    assert_equal(learner, restored)
+
+
+@pytest.mark.parametrize("field", ["obs", "action", "log_prob", "reward"])
+def test_a_bad_number_changes_no_parameter_and_trips_the_guard(
+    field: str, learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    learner = learner_of("appo", normalize_obs=True, **SHORT)
+    learner.update(rollouts_of(learner.policy, 0))
+    assert not learner.has_diverged()
+    rollouts = rollouts_of(learner.policy, 1)
+    getattr(rollouts, field)[6, 2] = float("nan")
+    kept = ("policy.actor", "critic.", "optimizer.")
+    assert [name for name, by in moved(learner, rollouts).items() if name.startswith(kept) and by != 0.0] == []
+    assert learner.has_diverged()
+
+
+def test_discrete_actions_learn_a_bandit(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learner = learner_of("appo", spec=DISCRETE, gamma=0.0, lr=1e-2, normalize_obs=True, **SHORT)
+    for seed in range(10):
+        rollouts = rollouts_of(learner.policy, seed)
+        learner.update(rollouts._replace(reward=(rollouts.action.squeeze(-1) == 2.0).float()))
+    policy = distribution(learner.policy, rollouts.obs)
+    assert float(policy.log_prob(torch.full((9, 4, 1), 2.0)).exp().min()) > 0.8  # from 1/3
+    assert learner.policy.act(rollouts.obs[0]).tolist() == [[2.0]] * 4
+
+
+def test_continuous_actions_learn_a_bandit(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learner = learner_of("appo", gamma=0.0, lr=1e-2, normalize_obs=True, **SHORT)
+    for seed in range(20):
+        rollouts = rollouts_of(learner.policy, seed)
+        best = torch.tensor([0.5, -0.5])
+        learner.update(rollouts._replace(reward=-(rollouts.action - best).square().sum(dim=-1)))
+    assert learner.policy.act(rollouts.obs[0]).mean(dim=0).tolist() == pytest.approx([0.5, -0.5], abs=0.2)
+    assert float(learner.state().tensors["policy.actor.log_std"].max()) < -0.1  # from 0: it grew sure
+
+
+def aged(policy: Policy, rollouts: Rollouts, lag: float) -> Rollouts:
+    """As if a policy had acted under which the actions were e^lag times less likely; with 0, exactly this one."""
+    log_prob = distribution(policy, rollouts.obs[:-1]).log_prob(rollouts.action)
+    return rollouts._replace(log_prob=log_prob - lag)
+
+
+@pytest.mark.parametrize(("lag", "is_same"), [(0.0, True), (-0.5, False)])
+def test_vtrace_is_gae_at_zero_lag_and_only_there(
+    lag: float, is_same: bool, learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    tensors = []
+    for advantage in ("vtrace", "gae"):
+        learner = learner_of("appo", advantage=advantage, **SHORT)
+        learner.update(aged(learner.policy, rollouts_of(learner.policy), lag))
+        tensors.append(learner.state().tensors)
+    assert torch.equal(*(each["policy.actor.body.0.weight"] for each in tensors)) == is_same
+    assert torch.equal(*(each["critic.body.0.weight"] for each in tensors)) == is_same
+
+
+def test_the_entropy_bonus_raises_the_entropy(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    entropy = []
+    for ent_coef in (0.0, 1.0):
+        learner = learner_of("appo", ent_coef=ent_coef, lr=1e-2, **SHORT)
+        rollouts = rollouts_of(learner.policy)
+        learner.update(rollouts)
+        entropy.append(float(distribution(learner.policy, rollouts.obs).entropy().detach().mean()))
+    start = 2 * 1.418939  # of two standard normals
+    assert entropy[1] > start + 0.1
+    assert entropy[1] > entropy[0] + 0.1
+
+
+def mean_after(bounds_coef: float, rollouts_of: RolloutsOf) -> float:
+    """The mean action after some steps from 3."""
+    rule = Appo(algo_of(bounds_coef=bounds_coef, lr=1e-2), SPEC, CPU, 1, SoloExchange())
+    assert isinstance(rule.policy.actor, GaussianActor)
+    torch.nn.init.constant_(rule.policy.actor.body[-1].bias, 3.0)
+    rollouts = rollouts_of(rule.policy)
+    rule.learn(rollouts)
+    return float(rule.policy.actor.distribution(rollouts.obs).mean.detach().mean())
+
+
+def test_the_bounds_loss_pulls_the_means_inwards(rollouts_of: RolloutsOf) -> None:
+    assert mean_after(10.0, rollouts_of) < mean_after(0.0, rollouts_of) - 0.05
+
+
+def critic_moves(value_clip: float | None, rollouts_of: RolloutsOf) -> float:
+    """The mean change of the values by many steps towards rewards of 5."""
+    algo = algo_of(value_clip=value_clip, lr=1e-3, epochs=20, gamma=0.0, normalize_value=False)
+    rule = Appo(algo, SPEC, CPU, 1, SoloExchange())
+    rollouts = rollouts_of(rule.policy, reward=torch.full((8, 4), 5.0))
+    before = rule._net.value(rollouts.obs).detach()
+    rule.learn(rollouts)
+    return float((rule._net.value(rollouts.obs).detach() - before).abs().mean())
+
+
+def test_the_value_clip_keeps_the_critic_near_what_it_was(rollouts_of: RolloutsOf) -> None:
+    assert critic_moves(None, rollouts_of) > 1.0
+    assert critic_moves(0.1, rollouts_of) < 0.5
+
+
+@pytest.mark.parametrize(("progress", "moves"), [(1.0, False), (0.9, True)])
+def test_the_linear_schedule_ends_at_a_step_of_zero(
+    progress: float, moves: bool, learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    learner = learner_of("appo", lr_schedule="linear", **SHORT)
+    by = moved(learner, rollouts_of(learner.policy, progress=progress))
+    assert (by["policy.actor.body.0.weight"] > 0.0, by["critic.body.0.weight"] > 0.0) == (moves, moves)
+    assert metrics(learner)["learning_rate"] == pytest.approx(3e-4 * (1.0 - progress))
+
+
+@pytest.mark.parametrize(("lr", "expected"), [(1e-5, 1e-5 * 1.5**3), (1e-2, 1e-2 / 1.5**3)])
+def test_the_adaptive_schedule_changes_the_step_size_once_per_epoch(
+    lr: float, expected: float, learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    learner = learner_of("appo", lr=lr, lr_schedule="kl_adaptive", target_kl=1e-3, **SHORT)
+    learner.update(rollouts_of(learner.policy))
+    assert float(learner.state().tensors["optimizer.step_size"]) == pytest.approx(expected)
+
+
+def test_metric_names(learner_of: LearnerOf) -> None:
+    assert set(learner_of("appo").read_metrics().names) == {
+        "actor_loss", "critic_loss", "entropy", "approx_kl", "clip_fraction",
+        "rho_clip_fraction", "explained_variance", "value_mean", "learning_rate",
+    }  # fmt: skip
+
+
+def test_the_first_step_of_an_unmoved_policy_has_no_kl_and_clips_nothing(
+    learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    learner = learner_of("appo", lr=1e-2, **ONE_STEP)
+    learner.update(rollouts_of(learner.policy))
+    means = metrics(learner)
+    assert (means["clip_fraction"], means["rho_clip_fraction"]) == (0.0, 0.0)
+    assert means["approx_kl"] == pytest.approx(0.0, abs=1e-9)  # a step of its std alone would show as 2e-4
+    assert means["entropy"] == pytest.approx(2 * 1.418939, rel=1e-6)
+    assert means["actor_loss"] == pytest.approx(0.0, abs=1e-6)  # advantages of mean 0, ratios of 1
+
+
+@pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["box", "discrete"])
+def test_the_kl_is_from_the_policy_at_the_start_of_the_iteration_its_std_too(
+    spec: SpaceSpec, learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    algo = {"spec": spec, "lr": 1e-2, "ent_coef": 1.0, "num_minibatches": 1}
+    once, twice = (learner_of("appo", epochs=epochs, **algo) for epochs in (1, 2))
+    rollouts = rollouts_of(once.policy)
+    before = distribution(copy.deepcopy(once.policy), rollouts.obs[:-1])
+    once.update(rollouts)
+    twice.update(rollouts)
+    kl = kl_divergence(before, distribution(once.policy, rollouts.obs[:-1]))[rollouts.is_valid == 1.0].mean()
+    assert metrics(twice)["approx_kl"] == pytest.approx(float(kl.detach()) / 2, rel=1e-3)  # the first step has none
+
+
+def test_rows_that_a_stale_policy_found_less_likely_are_counted_as_clipped(
+    learner_of: LearnerOf, rollouts_of: RolloutsOf
+) -> None:
+    learner = learner_of("appo", **ONE_STEP)
+    rollouts = rollouts_of(learner.policy)
+    rollouts.log_prob[:, 0] -= 0.5  # 7 transitions and an autoreset row, now e^0.5 times likelier
+    rollouts.log_prob[:, 1] += 0.5  # as many, less likely: outside of the surrogate's clip, but not of rho's
+    learner.update(rollouts)
+    assert metrics(learner)["rho_clip_fraction"] == pytest.approx(7 / NUM_VALID)
+    assert metrics(learner)["clip_fraction"] == pytest.approx(14 / NUM_VALID)
+
+
+def test_a_higher_bound_of_rho_clips_less(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+    learner = learner_of("appo", rho_clip=2.0, **ONE_STEP)
+    learner.update(aged(learner.policy, rollouts_of(learner.policy), 0.5))
+    assert metrics(learner)["rho_clip_fraction"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("slope", "shift", "explained"),
+    [(1.0, 0.0, 1.0), (1.0, 3.0, 1.0), (2.0, 0.0, 0.75), (-1.0, 0.0, -3.0)],
+)
+def test_explained_variance_has_known_values(
+    slope: float, shift: float, explained: float, rollouts_of: RolloutsOf
+) -> None:
+    rule = Appo(algo_of(gamma=0.0, normalize_value=False), SPEC, CPU, 1, SoloExchange())
+    first, *_, last = rule._net.critic.body
+    with torch.no_grad():  # V(s) = max(s_0 + 20, 0) - 20
+        first.weight.copy_(torch.eye(16, 3))
+        first.bias.fill_(20.0)
+        last.weight.copy_(torch.eye(1, 16))
+        last.bias.fill_(-20.0)
+    rollouts = rollouts_of(rule.policy)
+    rule.learn(rollouts._replace(reward=slope * rollouts.obs[:-1, :, 0] + shift))  # with gamma 0 it is the target
+    totals = rule.metrics.totals()
+    assert totals.sums[totals.names.index("explained_variance")] == pytest.approx(explained, abs=1e-4)
+
+
+class Beside:
+    """An exchange with one other rank that always brings the same numbers."""
+
+    num_ranks = 2
+
+    def __init__(self, other: Tensor) -> None:
+        self._other = other
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """As if the other had the same."""
+
+    def gather(self, vector: Tensor) -> Tensor:
+        return torch.stack((vector, self._other))
+
+
+def normalized(exchange: Exchange) -> list[float]:
+    """What the advantages 1, 2, 3 and, in an autoreset row, 99 become."""
+    rule = Appo(algo_of(), SPEC, CPU, 1, exchange)
+    advantage = rule._normalized(torch.tensor([1.0, 2.0, 3.0, 99.0]), torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    return advantage[:3].tolist()
+
+
+def test_advantages_are_normalised_over_the_transitions() -> None:
+    assert normalized(SoloExchange()) == pytest.approx([-(1.5**0.5), 0.0, 1.5**0.5])
+
+
+def test_advantages_are_normalised_over_the_transitions_of_all_ranks() -> None:
+    others = weighted_moments(torch.tensor([[5.0], [9.0], [77.0]]), torch.tensor([1.0, 1.0, 0.0]))
+    assert normalized(Beside(others)) == pytest.approx([(x - 4.0) / 8.0**0.5 for x in (1.0, 2.0, 3.0)])
+
+
+def test_advantages_stay_as_they_are_when_that_is_asked_for(rollouts_of: RolloutsOf) -> None:
+    rule = Appo(algo_of(normalize_advantage=False), SPEC, CPU, 1, SoloExchange())
+    assert rule._normalized(torch.tensor([1.0, 5.0]), torch.ones(2)).tolist() == [1.0, 5.0]
+
+
+class BesideAnotherKl(Beside):
+    """The other rank's policy has changed by 0.2 nats more."""
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        if len(tensors) == 1:  # the losses and gradients of a step come together
+            tensors[0].add_(0.1)
+
+
+def test_the_step_size_adapts_to_the_mean_kl_of_all_ranks(rollouts_of: RolloutsOf) -> None:
+    algo = algo_of(lr=1e-5, lr_schedule="kl_adaptive", normalize_advantage=False)
+    rule = Appo(algo, SPEC, CPU, 1, BesideAnotherKl(torch.zeros(1)))
+    rule.learn(rollouts_of(rule.policy))
+    assert float(rule.named_tensors()["optimizer.step_size"]) == pytest.approx(1e-5 / 1.5**3)  # alone it would grow
+
+
+class Meeting:
+    """The exchange of two learners in threads."""
+
+    num_ranks = 2
+
+    def __init__(self, own: int, table: list[Any], barrier: threading.Barrier) -> None:
+        self._own, self._table, self._barrier = own, table, barrier
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.copy_(self.gather(tensor.detach()).mean(dim=0))
+
+    def gather(self, vector: Tensor) -> Tensor:
+        self._table[self._own] = vector.clone()
+        self._barrier.wait()
+        both = torch.stack(tuple(self._table))
+        self._barrier.wait()
+        return both
+
+
+def learn_together(rollouts_of: RolloutsOf) -> list[RolloutLearner]:
+    """Two ranks after two updates, each on its own rollouts."""
+    table, barrier = [None, None], threading.Barrier(2, timeout=30.0)
+    meetings = [Meeting(own, table, barrier) for own in (0, 1)]
+    algo = algo_of(normalize_obs=True, lr_schedule="kl_adaptive", max_grad_norm=0.5)
+    learners = [RolloutLearner(Appo(algo, SPEC, CPU, 1, meeting), meeting) for meeting in meetings]
+
+    def learn(own: int) -> None:
+        for seed in range(2):
+            learners[own].update(rollouts_of(learners[own].policy, seed=2 * seed + own))
+
+    threads = [threading.Thread(target=learn, args=(own,)) for own in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return learners
+
+
+def test_two_ranks_stay_equal_bit_for_bit_and_count_each_other_s_rows(rollouts_of: RolloutsOf) -> None:
+    first, second = (learner.shared_tensors() for learner in learn_together(rollouts_of))
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+    assert float(first["policy.normalizer.count"]) == 4 * NUM_VALID
+    assert float(first["critic.normalizer.count"]) == 4 * NUM_VALID

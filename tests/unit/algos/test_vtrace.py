@@ -1,0 +1,381 @@
+"""Targets against known answers and independent sums, and what the checks would see if the code were wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from offpolicy.algos.vtrace import RatioBounds, Targets, gae, vtrace
+from offpolicy.algos.vtrace import Steps as PlainSteps
+from offpolicy.envs.toy import Counter
+
+GAMMA, LAM = 0.9, 0.8
+Rule = Callable[..., Targets]
+
+
+class Steps(PlainSteps):
+    """What `vtrace` is told."""
+
+    def targets(self, rule: Rule = vtrace, lam: float = LAM, bounds: RatioBounds | None = None) -> Targets:
+        return rule(self, GAMMA, lam, bounds or RatioBounds())
+
+
+def steps(
+    value: Sequence[float],
+    reward: Sequence[float],
+    ratio: Sequence[float] = (),
+    *,
+    terminated: Sequence[int] = (),
+    truncated: Sequence[int] = (),
+    autoreset: Sequence[int] = (),
+) -> Steps:
+    """Of one environment, in float64; the last three list the steps whose flag is set."""
+
+    def column(numbers: Sequence[float]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.float64)[:, None]
+
+    def flags(listed: Sequence[int]) -> Tensor:
+        return column([float(t in listed) for t in range(len(reward))])
+
+    log_ratio = column(ratio or [1.0] * len(reward)).log()
+    return Steps(column(value), column(reward), flags(terminated), flags(truncated), 1.0 - flags(autoreset), log_ratio)
+
+
+class Known(NamedTuple):
+    """An answer of the literature: of the transitions alone, the advantage times min(ratio, 1)."""
+
+    steps: Steps
+    lam: float
+    value: list[float]
+    advantage: list[float]
+
+    def error(self, rule: Rule) -> float:
+        """By how much a rule misses it."""
+        is_valid, targets = self.steps.is_valid.bool(), self.steps.targets(rule, self.lam)
+        weighted = targets.advantage * self.steps.log_ratio.exp().clamp(max=1.0)
+        answer = torch.tensor([self.value, self.advantage], dtype=torch.float64)
+        return float((torch.stack((targets.value[is_valid], weighted[is_valid])) - answer).abs().max())
+
+
+REWARD, VALUE, RATIO = (1.0, 2.0, 3.0), (0.5, 1.0, 1.5, 2.0), (0.5, 2.0, 1.0)
+VS_ENDED, ADVANTAGE_ENDED = [1.65, 2.0, 4.8], [1.15, 1.0, 3.3]
+KNOWN = {
+    "off-policy": Known(steps(VALUE, REWARD, RATIO), 1.0, [3.594, 6.32, 4.8], [3.094, 5.32, 3.3]),
+    "on-policy": Known(steps(VALUE, REWARD), 1.0, [6.688, 6.32, 4.8], [6.188, 5.32, 3.3]),
+    "lambda": Known(steps(VALUE, REWARD), 0.95, [6.3216325, 6.1715, 4.8], [5.8216325, 5.1715, 3.3]),
+    "terminated": Known(steps(VALUE, REWARD, RATIO, terminated=[1]), 1.0, VS_ENDED, ADVANTAGE_ENDED),
+    "terminated, autoreset": Known(
+        steps((0.5, 1.0, 4.0, 1.5, 2.0), (1.0, 2.0, 0.0, 3.0), (0.5, 2.0, 1.0, 1.0), terminated=[1], autoreset=[2]),
+        1.0, VS_ENDED, ADVANTAGE_ENDED,
+    ),
+    "both, autoreset": Known(
+        steps(
+            (0.5, 1.0, 4.0, 1.5, 2.0), (1.0, 2.0, 0.0, 3.0), (0.5, 2.0, 1.0, 1.0),
+            terminated=[1], truncated=[1], autoreset=[2],
+        ),
+        1.0, VS_ENDED, ADVANTAGE_ENDED,
+    ),
+    "truncated, autoreset": Known(  # the value of the autoreset row is that of the final observation
+        steps((0.5, 1.0, 4.0, 1.5, 2.0), (1.0, 2.0, 0.0, 3.0), (0.5, 2.0, 1.0, 1.0), truncated=[1], autoreset=[2]),
+        1.0, [3.27, 5.6, 4.8], [2.77, 4.6, 3.3],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", KNOWN)
+def test_known_answers(case: str) -> None:
+    assert KNOWN[case].error(vtrace) < 1e-9
+
+
+def random_steps(seed: int, num_steps: int = 40, num_envs: int = 6, *, is_on_policy: bool = False) -> Steps:
+    """Rollouts in which one step in five ends an episode, some with both flags; the first row may be a reset."""
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, num_envs)
+    terminated, truncated = rng.random(shape) < 0.1, rng.random(shape) < 0.1
+    is_valid = np.ones(shape, dtype=np.bool_)
+    is_reset = rng.random(num_envs) < 0.3
+    for t in range(num_steps):
+        is_valid[t] = ~is_reset
+        terminated[t] &= is_valid[t]
+        truncated[t] &= is_valid[t]
+        is_reset = terminated[t] | truncated[t]
+    value, reward = rng.normal(size=(num_steps + 1, num_envs)), rng.normal(size=shape) * is_valid
+    log_ratio = np.zeros(shape) if is_on_policy else rng.normal(size=shape)
+    return Steps(*(torch.from_numpy(x * 1.0) for x in (value, reward, terminated, truncated, is_valid, log_ratio)))
+
+
+def reference(path: Steps, lam: float) -> Targets:
+    """V-trace as a sum over all later steps of the same episode (arXiv:1802.01561, eq. 1), in plain numbers."""
+    value, reward, terminated, _, is_valid, log_ratio = (tensor.tolist() for tensor in path)
+    targets = Targets(torch.zeros_like(path.reward), torch.zeros_like(path.reward))
+    for t, n in path.is_valid.nonzero().tolist():
+        later = next((k for k in range(t, len(reward)) if not is_valid[k][n]), len(reward))
+        errors = [
+            reward[k][n] + (0.0 if terminated[k][n] else GAMMA * value[k + 1][n]) - value[k][n] for k in range(t, later)
+        ]
+        ratio = [min(float(np.exp(log_ratio[k][n])), 1.0) for k in range(t, later)]
+        traces = np.cumprod([1.0, *(GAMMA * lam * c for c in ratio[:-1])])  # [k - t]
+        targets.value[t, n] = value[t][n] + sum(traces * ratio * errors)
+        rest = sum(traces[1:] * ratio[1:] * errors[1:]) / ratio[0]  # the own ratio weighs the surrogate, not this
+        targets.advantage[t, n] = errors[0] + rest
+    return targets
+
+
+def error_on_random_steps(rule: Rule, *, is_on_policy: bool = False) -> float:
+    """By how much a rule misses the sum over later steps."""
+    worst = 0.0
+    for seed in range(3):
+        path = random_steps(seed, is_on_policy=is_on_policy)
+        pairs = zip(path.targets(rule), reference(path, LAM), strict=True)
+        worst = max(worst, *(float((got - expected).abs().max()) for got, expected in pairs))
+    return worst
+
+
+def test_off_policy_targets_are_the_sum_over_the_episode() -> None:
+    assert error_on_random_steps(vtrace) < 1e-6
+
+
+def test_at_zero_lag_it_is_gae_and_the_advantage_is_what_the_value_lacks() -> None:
+    path = random_steps(7, is_on_policy=True)
+    assert error_on_random_steps(vtrace, is_on_policy=True) < 1e-6
+    targets, plain = path.targets(), gae(path, GAMMA, LAM)
+    assert torch.allclose(targets.value, plain.value, atol=1e-6)
+    assert torch.allclose(targets.advantage, plain.advantage, atol=1e-6)
+    assert torch.allclose(targets.value - path.value[:-1] * path.is_valid, targets.advantage, atol=1e-6)
+
+
+def test_gae_takes_no_notice_of_the_policy_s_age() -> None:
+    path = random_steps(3)
+    fresh = path._replace(log_ratio=torch.zeros_like(path.reward))
+    assert torch.equal(gae(path, GAMMA, LAM).value, fresh.targets().value)
+    assert not torch.allclose(path.targets().value, fresh.targets().value)
+
+
+TRUNCATED_AT = 3
+
+
+def leak(rule: Rule) -> float:
+    """How far targets before an episode's truncation move when everything after it is another."""
+    rows = TRUNCATED_AT + 1
+    paths = [random_steps(seed, num_steps=10, num_envs=64) for seed in (0, 1)]
+    first, second = (path._replace(is_valid=torch.ones_like(path.is_valid)) for path in paths)
+    for path in (first, second):
+        for flag, at_the_end in ((path.terminated, 0.0), (path.truncated, 1.0)):
+            flag[:rows] = 0.0
+            flag[TRUNCATED_AT] = at_the_end
+            flag[rows] = 0.0
+        path.is_valid[rows] = 0.0
+    for ours, theirs in zip(second[1:], first[1:], strict=True):
+        ours[:rows] = theirs[:rows]
+    second.value[: rows + 1] = first.value[: rows + 1]  # with that of the final observation
+    pairs = zip(first.targets(rule), second.targets(rule), strict=True)
+    return max(float((left[:rows] - right[:rows]).abs().max()) for left, right in pairs)
+
+
+def test_nothing_after_a_truncation_reaches_what_was_before_it() -> None:
+    assert leak(vtrace) == 0.0
+
+
+def advantage_at_truncation(rule: Rule) -> float:
+    """pytorch/rl #4209: V = 1 up to the truncation, 100 in the next episode; no reward, no discount."""
+    path = steps([1.0, 1.0, 100.0, 100.0], [0.0, 0.0, 0.0], truncated=[0], autoreset=[1])
+    return float(rule(path, 1.0, 1.0, RatioBounds()).advantage[0])
+
+
+def test_the_next_episode_s_value_is_no_gain_of_a_truncated_one() -> None:
+    assert advantage_at_truncation(vtrace) == 0.0
+
+
+def test_rows_that_are_no_transition_hold_zeros() -> None:
+    path = random_steps(5)
+    for tensor in path.targets():
+        assert bool((tensor[path.is_valid == 0.0] == 0.0).all())
+        assert bool((tensor[path.is_valid == 1.0] != 0.0).all())
+
+
+def test_a_row_that_is_no_transition_passes_nothing_back() -> None:
+    path = steps([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 50.0], autoreset=[1])  # no flag: the end was in another rollout
+    assert path.targets(lam=1.0).value.squeeze(-1).tolist() == pytest.approx([0.9, 0.0, 50.9])
+
+
+# Seeded bugs, each as a change of what the right rule is told.
+
+
+def from_the_reset(path: Steps) -> Steps:
+    """An episode bootstraps from the first observation of the next one."""
+    value = path.value.clone()
+    value[1:-1] = torch.where(path.is_valid[1:] == 0.0, path.value[2:], path.value[1:-1])
+    return path._replace(value=value)
+
+
+def masked_one_late(path: Steps) -> Steps:
+    """What is masked at t is what ended at t + 1."""
+    return path._replace(terminated=path.terminated.roll(-1, 0), truncated=path.truncated.roll(-1, 0))
+
+
+def truncated_is_terminated(path: Steps) -> Steps:
+    """The clock's end is taken for the end of the task."""
+    return path._replace(terminated=torch.maximum(path.terminated, path.truncated))
+
+
+def truncated_beats_terminated(path: Steps) -> Steps:
+    """A step with both flags bootstraps."""
+    return path._replace(terminated=path.terminated * (1.0 - path.truncated))
+
+
+def every_row_counts(path: Steps) -> Steps:
+    """Autoreset rows are taken for transitions."""
+    return path._replace(is_valid=torch.ones_like(path.is_valid))
+
+
+def nothing_is_cut(path: Steps) -> Steps:
+    """Neither flag nor autoreset row stops the trace, though nothing is bootstrapped from behind a terminal step."""
+    return every_row_counts(path)._replace(truncated=torch.zeros_like(path.truncated))
+
+
+def ratio_inverted(path: Steps) -> Steps:
+    """mu / pi in place of pi / mu."""
+    return path._replace(log_ratio=-path.log_ratio)
+
+
+def seeded(bug: Callable[[Steps], Steps]) -> Rule:
+    return lambda path, *options: vtrace(bug(path), *options)
+
+
+def error_of_known(rule: Rule) -> float:
+    return max(known.error(rule) for known in KNOWN.values())
+
+
+@pytest.mark.parametrize(
+    ("bug", "checks"),
+    [
+        (from_the_reset, (error_of_known, error_on_random_steps, advantage_at_truncation, leak)),
+        (masked_one_late, (error_of_known, error_on_random_steps)),
+        (truncated_is_terminated, (error_of_known, error_on_random_steps, advantage_at_truncation)),
+        (truncated_beats_terminated, (error_of_known, error_on_random_steps)),
+        (every_row_counts, (error_on_random_steps,)),
+        (nothing_is_cut, (error_of_known, error_on_random_steps, advantage_at_truncation, leak)),
+        (ratio_inverted, (error_of_known, error_on_random_steps)),
+    ],
+)
+def test_a_seeded_bug_is_caught(bug: Callable[[Steps], Steps], checks: Sequence[Callable[[Rule], float]]) -> None:
+    assert [check.__name__ for check in checks if abs(check(seeded(bug))) < 1e-2] == []
+
+
+def test_ratios_count_no_more_than_the_bounds() -> None:
+    path = random_steps(11)
+    clamped = path._replace(log_ratio=path.log_ratio.clamp(max=0.0))
+    assert torch.equal(path.targets().value, clamped.targets().value)
+    assert not torch.allclose(path.targets(bounds=RatioBounds(2.0, 1.0)).value, clamped.targets().value)
+    assert not torch.allclose(path.targets(bounds=RatioBounds(1.0, 2.0)).value, clamped.targets().value)
+
+
+def test_rho_weighs_the_own_error_and_c_those_behind_it() -> None:
+    path = steps([0.0, 0.0, 0.0], [1.0, 10.0], [4.0, 1.0])
+    target = [float(path.targets(lam=1.0, bounds=RatioBounds(rho, c)).value[0]) for rho, c in ((1, 1), (3, 1), (1, 3))]
+    assert target == pytest.approx([1.0 + 9.0, 3.0 + 9.0, 1.0 + 27.0])
+
+
+def test_an_action_that_the_policy_would_never_take_teaches_the_critic_nothing() -> None:
+    path = steps([0.5, 1.0, 1.5], [1.0, 2.0], [1e-30, 1.0])
+    targets = path.targets(lam=1.0)
+    assert targets.value.squeeze(-1).tolist() == pytest.approx([0.5, 3.35])
+    assert float(targets.advantage[0]) == pytest.approx(1.0 + 0.9 * 3.35 - 0.5)  # its ratio weighs the surrogate
+
+
+def test_lambda_zero_looks_one_step_ahead() -> None:
+    targets = steps(VALUE, REWARD).targets(lam=0.0)
+    assert targets.advantage.squeeze(-1).tolist() == pytest.approx([1.4, 2.35, 3.3])
+
+
+def test_targets_carry_no_gradient() -> None:
+    path = random_steps(0)
+    path.value.requires_grad_()
+    assert not any(tensor.requires_grad for tensor in path.targets())
+
+
+def test_a_column_of_rewards_is_refused() -> None:
+    path = random_steps(0)
+    with pytest.raises(ValueError, match=r"r has shape \(40, 6, 1\), expected \[T, N\]"):
+        path._replace(reward=path.reward[..., None]).targets()
+
+
+# The same transitions, however Gymnasium begins the next episode.
+
+NUM_STEPS = 12
+After = Callable[[SyncVectorEnv, np.ndarray, np.ndarray, dict[str, Any]], tuple[Any, np.ndarray]]
+
+
+def next_step(venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> tuple[Any, np.ndarray]:
+    """The final observation is a row already: the environment resets in a step of its own."""
+    return None, obs
+
+
+def same_step(venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> tuple[Any, np.ndarray]:
+    return infos.get("final_obs"), obs
+
+
+def by_hand(venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> tuple[Any, np.ndarray]:
+    return obs, venv.reset(options={"reset_mask": done})[0] if done.any() else obs
+
+
+def final_obs_forgotten(
+    venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[str, Any]
+) -> tuple[Any, np.ndarray]:
+    """Seeded bug: what a step returns is taken for the final observation."""
+    return obs, obs
+
+
+def rows_of(mode: AutoresetMode, after: After) -> list[list[tuple[Any, ...]]]:
+    """By environment: rows of observation, reward, terminated, truncated, is_valid.
+
+    `after` tells the final observations, to be put in as rows of their own, and what to act on next.
+    """
+    makes = [
+        lambda: Counter(terminate_at=3),
+        lambda: Counter(truncate_at=4),
+        lambda: Counter(terminate_at=2, both=True),
+    ]
+    venv = SyncVectorEnv(makes, autoreset_mode=mode)
+    rows: list[list[tuple[Any, ...]]] = [[] for _ in makes]
+    obs, done = venv.reset(seed=1)[0], np.zeros(len(makes), np.bool_)
+    for _ in range(NUM_STEPS + 1):
+        is_valid = ~done if after is next_step else np.ones_like(done)
+        returned, reward, terminated, truncated, infos = venv.step(np.zeros((len(makes), 1), np.float32))
+        done = terminated | truncated
+        final, next_obs = after(venv, returned, done, infos)
+        for i, own in enumerate(rows):
+            own.append((obs[i], reward[i], terminated[i], truncated[i], is_valid[i]))
+            if done[i] and final is not None:
+                own.append((final[i], 0.0, False, False, False))
+        obs = next_obs
+    venv.close()
+    return rows
+
+
+def targets_of(mode: AutoresetMode, after: After) -> Tensor:
+    """Values and advantages, [2, T, N], of a critic that tells every observation from every other."""
+    columns = [zip(*own[: NUM_STEPS + 1], strict=True) for own in rows_of(mode, after)]
+    fields = [torch.from_numpy(np.stack(field, axis=1) * 1.0) for field in zip(*columns, strict=True)]
+    value = (fields[0] @ torch.tensor([0.3, 1.7, 0.9], dtype=torch.float64)).sin()
+    flags = [field[:-1] for field in fields[1:]]
+    return torch.stack(Steps(value, *flags, log_ratio=torch.zeros_like(flags[0])).targets())
+
+
+def test_all_autoreset_modes_give_the_same_targets() -> None:
+    targets = targets_of(AutoresetMode.NEXT_STEP, next_step)
+    assert (targets[0] != 0.0).sum(dim=0).tolist() == [9, 10, 8]  # transitions of 12 rows
+    assert torch.equal(targets_of(AutoresetMode.SAME_STEP, same_step), targets)
+    assert torch.equal(targets_of(AutoresetMode.DISABLED, by_hand), targets)
+
+
+def test_a_forgotten_final_observation_gives_other_targets() -> None:
+    wrong = targets_of(AutoresetMode.SAME_STEP, final_obs_forgotten)
+    difference = (wrong - targets_of(AutoresetMode.NEXT_STEP, next_step)).abs().amax(dim=(0, 1))
+    assert (difference > 0.1).tolist() == [False, True, False]  # only the truncated one bootstraps from it

@@ -1,0 +1,131 @@
+"""Both distributions against those of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical as TorchCategorical
+from torch.distributions import Independent, Normal, kl_divergence
+
+from offpolicy.nets import distributions
+from offpolicy.nets.distributions import Categorical, DiagonalGaussian, PolicyDistribution
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gaussian(seed: int = 0) -> DiagonalGaussian:
+    """Of [4, 5] states and 3 action dimensions."""
+    return DiagonalGaussian(normal(seed, 4, 5, 3), 0.5 * normal(seed + 1, 4, 5, 3))
+
+
+def categorical(seed: int = 0) -> Categorical:
+    """Of [4, 5] states and 3 actions."""
+    return Categorical((2.0 * normal(seed, 4, 5, 3)).log_softmax(dim=-1))
+
+
+def of_torch(policy: PolicyDistribution) -> torch.distributions.Distribution:
+    if isinstance(policy, DiagonalGaussian):
+        return Independent(Normal(policy.mean, policy.log_std.exp()), 1)
+    return TorchCategorical(logits=policy.log_probs)
+
+
+def as_torch_takes_it(policy: PolicyDistribution, action: Tensor) -> Tensor:
+    return action if isinstance(policy, DiagonalGaussian) else action.squeeze(-1)
+
+
+def draws(policy: PolicyDistribution, seed: int = 3) -> Tensor:
+    return policy.sample(torch.Generator().manual_seed(seed))
+
+
+Make = Callable[..., PolicyDistribution]
+both = pytest.mark.parametrize("make", [gaussian, categorical])
+
+
+@both
+def test_log_prob_is_that_of_torch(make: Make) -> None:
+    policy = make()
+    action = draws(policy)
+    expected = of_torch(policy).log_prob(as_torch_takes_it(policy, action))
+    assert torch.allclose(policy.log_prob(action), expected, atol=1e-5)
+
+
+@both
+def test_entropy_is_that_of_torch(make: Make) -> None:
+    assert torch.allclose(make().entropy(), of_torch(make()).entropy(), atol=1e-5)
+
+
+@both
+def test_kl_is_that_of_torch_in_the_same_direction(make: Make) -> None:
+    old, new = make(0), make(10)
+    kl = distributions.kl_divergence(old, new)
+    assert torch.allclose(kl, kl_divergence(of_torch(old), of_torch(new)), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(kl, distributions.kl_divergence(new, old), atol=0.1)
+
+
+@both
+def test_the_kl_to_itself_is_zero(make: Make) -> None:
+    assert float(distributions.kl_divergence(make(), make()).abs().max()) < 1e-6
+
+
+def test_distributions_of_two_kinds_have_no_kl() -> None:
+    with pytest.raises(AssertionError):
+        distributions.kl_divergence(gaussian(), categorical())
+
+
+@both
+def test_samples_are_a_function_of_the_generator(make: Make) -> None:
+    assert torch.equal(draws(make(), seed=3), draws(make(), seed=3))
+    assert not torch.equal(draws(make(), seed=3), draws(make(), seed=4))
+
+
+@both
+def test_sampling_leaves_the_global_generator_alone(make: Make) -> None:
+    before = torch.random.get_rng_state()
+    draws(make())
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_gaussian_samples_have_mean_and_std() -> None:
+    mean, std = (torch.tensor(pair).expand(50_000, 2) for pair in ([1.0, -2.0], [0.5, 2.0]))
+    sample = draws(DiagonalGaussian(mean, std.log()))
+    assert sample.mean(dim=0).tolist() == pytest.approx([1.0, -2.0], abs=0.04)
+    assert sample.std(dim=0).tolist() == pytest.approx([0.5, 2.0], rel=0.02)
+    assert abs(float(torch.corrcoef(sample.T)[0, 1])) < 0.02
+
+
+def test_categorical_samples_have_the_probabilities() -> None:
+    probabilities = torch.tensor([0.2, 0.5, 0.3])
+    sample = draws(Categorical(probabilities.log().expand(50, 1000, 3)))
+    assert sample.shape == (50, 1000, 1)
+    shares = torch.bincount(sample.flatten().long(), minlength=3) / 50_000
+    assert shares.tolist() == pytest.approx(probabilities.tolist(), abs=0.01)
+
+
+@both
+def test_shapes(make: Make) -> None:
+    policy = make()
+    action = draws(policy)
+    assert action.shape == ((4, 5, 3) if make is gaussian else (4, 5, 1))
+    assert action.dtype == torch.float32
+    assert policy.log_prob(action).shape == policy.entropy().shape == (4, 5)
+    assert distributions.kl_divergence(policy, policy).shape == (4, 5)
+
+
+@both
+def test_rows_of_the_flat_distribution_are_those_of_the_states(make: Make) -> None:
+    policy = make()
+    action, index = draws(policy), torch.tensor([19, 0, 7])
+    picked = policy.flat().rows(index)
+    expected = torch.stack([policy.log_prob(action)[t, n] for t, n in ((3, 4), (0, 0), (1, 2))])
+    assert torch.equal(picked.log_prob(action.flatten(0, 1)[index]), expected)
+    assert torch.equal(policy.flat().entropy(), policy.entropy().flatten())
+
+
+def test_an_impossible_action_has_no_share_in_the_entropy() -> None:
+    policy = Categorical(torch.tensor([[0.0, 0.0, -200.0]]).log_softmax(dim=-1))
+    assert float(policy.entropy()) == pytest.approx(0.693147, abs=1e-5)
