@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from offpolicy.protocols import BatchSource, Fence, Periodic, Publisher, StopSignal, Trainable, World
 from offpolicy.timing.ledger import TimeAccount
@@ -13,8 +14,8 @@ from offpolicy.timing.phases import LearnerPhase as Phase
 class Parts:
     """What a learner process is made of; a runner chooses the concrete parts."""
 
-    source: BatchSource
-    learner: Trainable
+    source: BatchSource[Any]  # Any: what it hands out is what the learner takes, which the runner sees to
+    learner: Trainable[Any]
     fence: Fence
     publisher: Publisher
     evaluator: Periodic

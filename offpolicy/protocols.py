@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-from offpolicy.types import Batches
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+# What one iteration consumes: `Batches` of replayed rows, or `Rollouts`.
+Batch_co = TypeVar("Batch_co", covariant=True)
+Batch_contra = TypeVar("Batch_contra", contravariant=True)
 
-class BatchSource(Protocol):
+
+class BatchSource(Protocol[Batch_co]):
     """Where batches come from. The loop calls these in this order, once per iteration."""
 
     def wait_ready(self) -> None:
@@ -28,10 +30,13 @@ class BatchSource(Protocol):
         ...
 
     def sample(self) -> Tensor:
-        """Draw and gather this iteration's rows [U, B, W] on this thread; a prefetched batch is only handed out."""
+        """Gather this iteration's rows on this thread: updates [U, B, W], or time steps [T + 1, B, W].
+
+        A prefetched batch is only handed out.
+        """
         ...
 
-    def to_device(self, rows: Tensor) -> Batches:
+    def to_device(self, rows: Tensor) -> Batch_co:
         """Copy the rows to the learner's device, and only that."""
         ...
 
@@ -40,11 +45,11 @@ class BatchSource(Protocol):
         ...
 
 
-class Trainable(Protocol):
+class Trainable(Protocol[Batch_contra]):
     """A learner as the loop sees it."""
 
-    def update(self, batches: Batches) -> None:
-        """Do one gradient update per batch, without waiting for the device."""
+    def update(self, batch: Batch_contra, /) -> None:
+        """Learn from them, without waiting for the device."""
         ...
 
 
@@ -136,4 +141,20 @@ class StepGate(Protocol):
 
     def grant(self, env_steps: int) -> None:
         """Let every collector step up to its share of that many."""
+        ...
+
+
+class RolloutGate(Protocol):
+    """The learner's side of the handshake, where collectors hand over whole rollouts."""
+
+    def wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Block until it is, looking whenever a collector has done something, or until the run is stopping."""
+        ...
+
+    def grant_each(self, count: int) -> None:
+        """Let every collector begin rollouts up to that many, counted from the start of the process."""
+        ...
+
+    def ring_collectors(self) -> None:
+        """Wake the collectors: there may be room in the rings."""
         ...

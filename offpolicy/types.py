@@ -1,6 +1,6 @@
 """The data that crosses module borders, and the legend of tensor shapes.
 
-Shape legend: B batch rows, U updates of one iteration, N environments, T time, O observation, A action,
+Shape legend: B batch rows, U updates of one iteration, N environments, T time steps, O observation, A action,
 C critics, W columns of a packed replay row.
 """
 
@@ -67,6 +67,31 @@ class Batches(NamedTuple):
     fresh_obs: Tensor | None  # [M, O] observations not seen before, for the normaliser; None when it is off
 
 
+class Rollouts(NamedTuple):
+    """What one learner iteration of an on-policy algorithm consumes: B environments over T steps, time first.
+
+    Row t + 1 of `obs` is always the true successor of row t. After an episode's end comes an autoreset row, in which
+    nothing was decided: `is_valid` is 0.0 there, and it is no transition.
+    """
+
+    obs: Tensor  # [T + 1, B, O] raw
+    action: Tensor  # [T, B, A] as the policy drew it
+    log_prob: Tensor  # [T, B] of the action, by the policy that acted
+    reward: Tensor  # [T, B] raw
+    terminated: Tensor  # [T, B] 1.0 where the MDP ended
+    truncated: Tensor  # [T, B] 1.0 where the clock ended
+    is_valid: Tensor  # [T, B] 1.0 for a transition
+    progress: float  # share of the run's env steps that was done, 0 to 1
+
+
+class Choice(NamedTuple):
+    """What a policy decided in each of N environments."""
+
+    action: Float32  # [N, A]
+    log_prob: Float32 | None  # [N] of the action; None where the algorithm does not learn from it
+    version: int  # of the published weights that decided
+
+
 class MetricTotals(NamedTuple):
     """Cumulative sums and counts of the learner's metrics; a reader subtracts two of these to get a mean."""
 
@@ -112,6 +137,16 @@ class Account:
     cpu_ns: int  # CPU time of the process since its start
 
 
+NUM_LAGS = 32  # policy lags told apart: 0 to 30 versions, and more
+
+
+class RolloutTotals(NamedTuple):
+    """Cumulative counts of the rollouts of one learner rank; the reader subtracts."""
+
+    too_old: int  # left out
+    lags: Float64  # [NUM_LAGS] rollouts learnt from, by how many versions old their weights were
+
+
 @dataclass(frozen=True, slots=True)
 class LearnerTotals:
     """Cumulative counters of one learner rank; the reader subtracts. `account` is None when timing is off."""
@@ -122,6 +157,7 @@ class LearnerTotals:
     sample_age_sum: float  # sum over `samples` of the row's age in env steps
     metrics: MetricTotals
     packer: Account | None = None  # of the thread that packs batches ahead; None where there is none
+    rollouts: RolloutTotals | None = None  # None where the algorithm learns from a replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +169,8 @@ class CollectorTotals:
     vector_steps: int
     policy_lag_sum: float  # sum over vector steps of (newest published version - version acted with)
     policy_steps: int  # vector steps acted by the policy (not uniformly at random)
+    rollouts: int = 0  # finished, those thrown away among them
+    rollouts_dropped: int = 0  # thrown away because no slot was free
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +184,4 @@ class Snapshot:
     collectors: tuple[CollectorTotals, ...]
     replay_rows: int
     replay_capacity: int
-    update_debt: float  # updates owed: (env_steps - start of learning) * utd - updates
+    update_debt: float | None  # updates owed: (env_steps - start of learning) * utd - updates; None without a UTD

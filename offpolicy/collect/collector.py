@@ -9,7 +9,7 @@ import numpy as np
 
 from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.collect.writers import ReplayWriter
+from offpolicy.collect.writers import Writer
 from offpolicy.data.ring import Ring
 from offpolicy.envs.vector import VectorAdapter
 from offpolicy.ipc.control import CollectorWord, ControlPage, HostWord, RankWord
@@ -37,7 +37,7 @@ class CollectorParts:
 
     env: VectorAdapter
     policy: CollectorPolicy
-    writer: ReplayWriter
+    writer: Writer
     gate: CollectorGate
     desk: ReportDesk
     progress: Progress
@@ -82,7 +82,7 @@ class ReportDesk:
         """Whether the supervisor asked for a report since the last one."""
         return self._control.host.get(HostWord.REPORT_REQUEST) != self._answered
 
-    def publish(self, progress: Progress, ledger: TimeAccount) -> None:
+    def publish(self, progress: Progress, writer: Writer, ledger: TimeAccount) -> None:
         """Publish the cumulative report."""
         self._answered = self._control.host.get(HostWord.REPORT_REQUEST)
         self._reports.publish(
@@ -92,6 +92,8 @@ class ReportDesk:
                 vector_steps=progress.vector_steps,
                 policy_lag_sum=progress.policy_lag_sum,
                 policy_steps=progress.policy_steps,
+                rollouts=writer.rollouts,
+                rollouts_dropped=writer.dropped,
             )
         )
 
@@ -103,16 +105,19 @@ def collect(parts: CollectorParts) -> None:
             step(parts)
             parts.ledger.close()
             if parts.desk.is_wanted():
-                parts.desk.publish(parts.progress, parts.ledger)
+                parts.desk.publish(parts.progress, parts.writer, parts.ledger)
     finally:
-        parts.desk.publish(parts.progress, parts.ledger)
+        parts.desk.publish(parts.progress, parts.writer, parts.ledger)
 
 
 def wait_turn(parts: CollectorParts) -> bool:
     """Wait for leave to step, serving snapshots meanwhile; False when it is time to go."""
+    env_steps, writer = parts.progress.env_steps, parts.writer
     with parts.ledger.phase(CollectorPhase.LEARNER_WAIT):
         while True:
-            turn = parts.gate.wait_turn(parts.progress.env_steps)
+            turn = parts.gate.wait_turn(
+                env_steps, writer.handed_over(env_steps), lambda granted: writer.may_go(env_steps, granted)
+            )
             if turn is not Turn.SNAPSHOT:
                 return turn is Turn.STEP
             parts.take_snapshot()
@@ -126,13 +131,15 @@ def step(parts: CollectorParts) -> None:
     if not is_random:
         parts.ledger.end_warmup()
         with phase(CollectorPhase.WEIGHT_APPLY):
-            policy.refresh()
+            # Version 0: this process goes on with an open rollout, whose weights are the first to be published.
+            if parts.writer.takes_new_weights or policy.version == 0:
+                policy.refresh()
     with phase(CollectorPhase.ACTION_SELECT):
-        action = policy.act(progress.obs, progress.env_steps)
+        choice = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
-        outcome = parts.env.step(action)
+        outcome = parts.env.step(choice.action)
     with phase(CollectorPhase.REPLAY_WRITE):
-        progress.env_steps += parts.writer.write(progress.obs, action, outcome)
+        progress.env_steps += parts.writer.write(progress.obs, choice, outcome)
         progress.vector_steps += 1
         if not is_random:
             progress.policy_steps += 1

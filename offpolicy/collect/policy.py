@@ -8,7 +8,7 @@ import torch
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.nets.policy import Policy, flat_size, load_flat
 from offpolicy.seeding import generator, torch_seed
-from offpolicy.types import Float32
+from offpolicy.types import Choice, Float32
 
 
 class CollectorPolicy:
@@ -40,10 +40,11 @@ class CollectorPolicy:
             self.version = self._mailbox.read(self._flat)
             load_flat(self._policy, self._flat)
 
-    def act(self, obs: Float32, env_steps: int) -> Float32:
-        """Exploratory actions [N, A] in [-1, 1] for obs [N, O]."""
+    def act(self, obs: Float32, env_steps: int) -> Choice:
+        """Exploratory actions [N, A] for obs [N, O]."""
         if self.is_random(env_steps):
-            return self.uniform.uniform(-1.0, 1.0, (len(obs), self._action_dim)).astype(np.float32)
+            action = self.uniform.uniform(-1.0, 1.0, (len(obs), self._action_dim)).astype(np.float32)
+            return Choice(action, None, self.version)
         with torch.inference_mode():
-            action: Float32 = self._policy.explore(torch.from_numpy(obs), self.noise).numpy()
-        return action
+            drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.noise)
+        return Choice(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)

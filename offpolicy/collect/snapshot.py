@@ -17,7 +17,7 @@ from offpolicy.checkpoint import Checkpoint, write_json, write_tensors
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.collect.writers import ReplayWriter
+from offpolicy.collect.writers import Writer
 from offpolicy.envs.state import EnvState, restore_state, save_state, why_not_exact
 from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import SaveError
@@ -28,7 +28,7 @@ class CollectorSnapshot:
     """Saves and restores everything of a collector but its rows, which live in the ring. `name` names its files."""
 
     def __init__(
-        self, name: str, env: VectorAdapter, policy: CollectorPolicy, writer: ReplayWriter, tracker: EpisodeTracker
+        self, name: str, env: VectorAdapter, policy: CollectorPolicy, writer: Writer, tracker: EpisodeTracker
     ) -> None:
         self.name = name
         self._env, self._policy, self._writer, self._tracker = env, policy, writer, tracker

@@ -9,13 +9,53 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from offpolicy.data.layout import RowLayout
 from offpolicy.data.ring import Ring
 from offpolicy.errors import NumericsError
-from offpolicy.types import Float32, Float64, StepOutcome
+from offpolicy.types import Choice, Float32, Float64, StepOutcome
+
+
+class Writer(Protocol):
+    """Where the collector's vector steps go."""
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts finished by this process."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Those of them that were thrown away."""
+        ...
+
+    @property
+    def takes_new_weights(self) -> bool:
+        """Whether the next step may be acted by other weights than the last one."""
+        ...
+
+    def handed_over(self, env_steps: int) -> int:
+        """How much the learner was given, after `env_steps` own transitions; it is woken when this moves."""
+        ...
+
+    def may_go(self, env_steps: int, granted: int) -> bool:
+        """Whether the next step is within what the learner granted, and has a place."""
+        ...
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
+        """Store one vector step; returns how many transitions it held. Raises `BadRowError` on NaN or Inf."""
+        ...
+
+    def open_windows(self) -> tuple[Float32, Float64]:
+        """What no learner can have seen yet, for a snapshot: rows [n, W], and facts about them [m, ...]."""
+        ...
+
+    def reopen_windows(self, rows: Float32, facts: Float64) -> None:
+        """Restore what `open_windows` returned."""
+        ...
 
 
 @dataclass(slots=True)
@@ -31,18 +71,29 @@ class _Window:
 class ReplayWriter:
     """Turns vector steps into rows of one ring."""
 
+    takes_new_weights = True  # whenever there are some
+    rollouts = dropped = 0  # it knows of none
+
     def __init__(self, ring: Ring, layout: RowLayout, *, gamma: float, n_step: int, num_envs: int) -> None:
         self._ring, self._layout = ring, layout
         self._gamma, self._n_step = gamma, n_step
         self._windows: list[deque[_Window]] = [deque() for _ in range(num_envs)]
 
-    def write(self, obs: Float32, action: Float32, outcome: StepOutcome) -> int:
+    def handed_over(self, env_steps: int) -> int:
+        """Transitions."""
+        return env_steps
+
+    def may_go(self, env_steps: int, granted: int) -> bool:
+        """Grants count env steps; there is always room: the oldest rows make it."""
+        return env_steps < granted
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
         """Store the valid transitions of one vector step and return how many there were.
 
         obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `NumericsError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
         """
-        rows = self._layout.pack(obs, action, outcome.next_obs)
+        rows = self._layout.pack(obs, choice.action, outcome.next_obs)
         scalars = self._layout.scalars(rows)
         scalars[:, 0] = outcome.reward
         scalars[:, 1] = outcome.terminated
@@ -99,9 +150,9 @@ class ReplayWriter:
         sums = [(env, window.reward, window.discount, window.num_steps) for env, window in open_rows]
         return rows, np.array(sums, dtype=np.float64).reshape(-1, 4)
 
-    def reopen_windows(self, rows: Float32, sums: Float64) -> None:
+    def reopen_windows(self, rows: Float32, facts: Float64) -> None:
         """Restore what `open_windows` returned."""
-        for row, (env, reward, discount, num_steps) in zip(rows, sums.tolist(), strict=True):
+        for row, (env, reward, discount, num_steps) in zip(rows, facts.tolist(), strict=True):
             self._windows[int(env)].append(_Window(row.copy(), reward, discount, int(num_steps)))
 
 

@@ -15,15 +15,14 @@ from offpolicy.data.pace import Pace
 from offpolicy.data.ring import Ring
 from offpolicy.data.sampler import SampleAges, UniformSampler
 from offpolicy.data.slots import host_block, nbytes_text
-from offpolicy.protocols import BatchSource, StepCount, StepGate
+from offpolicy.protocols import Batch_co, BatchSource, StepCount, StepGate
 from offpolicy.seeding import generator_state, set_generator_state
-from offpolicy.types import Account, Batches, Float32
+from offpolicy.types import Account, Batches, Float32, RolloutTotals
 
 
-class ReplayFeed(BatchSource, Protocol):
-    """A source of replayed batches as a runner sees it: what the loop needs, its counters and its state."""
+class Feed(BatchSource[Batch_co], Protocol[Batch_co]):
+    """A source of batches as a runner sees it: what the loop needs, its counters and its state."""
 
-    updates: int  # including those of the batches handed out last
     fresh_from: list[int]  # by ring: the first row whose observation the normaliser has not seen
 
     @property
@@ -34,6 +33,11 @@ class ReplayFeed(BatchSource, Protocol):
     @property
     def sample_age_sum(self) -> float:
         """Sum over `samples` of the row's age in env steps. May wait for the device."""
+        ...
+
+    @property
+    def rollouts(self) -> RolloutTotals | None:
+        """What became of the rollouts so far; None where the rows come from a replay."""
         ...
 
     def random_state(self) -> dict[str, Any]:
@@ -85,6 +89,11 @@ class PacedSource:
         self.updates = updates
         self.fresh_from = [0] * len(self._rings)
         self._fresh: Float32 | None = None
+
+    @property
+    def rollouts(self) -> None:
+        """The rows come from a replay."""
+        return
 
     @property
     def num_due(self) -> int:

@@ -19,7 +19,7 @@ class RankWord(IntEnum):
     IS_WAITING = 1  # [rank] 1 while it waits for somebody else
     UPDATES = 2  # [rank] gradient updates done
     ITERATIONS = 3  # [rank] iterations done
-    GRANTED = 4  # [leader] env steps up to which each collector may step
+    GRANTED = 4  # [leader] env steps, or rollouts, up to which each collector may go
     VERSION = 5  # [leader] newest published weights
     SNAPSHOT_REQUEST = 6  # [leader] number of collector snapshots asked for
     SNAPSHOT_RELEASE = 7  # [leader] snapshots after which the collectors may go on

@@ -35,17 +35,26 @@ class CollectorGate:
     def __init__(self, control: ControlPage, index: int, own_bell: Doorbell, bells: Sequence[Doorbell]) -> None:
         self._control, self._own_bell, self._bells = control, own_bell, tuple(bells)
         self._own = control.collectors[index]
+        self._told = -1  # what others know to have been handed over
 
-    def wait_turn(self, env_steps: int) -> Turn:
-        """Say that the rows of `env_steps` own transitions are committed, then block until there is something to do.
+    def wait_turn(
+        self,
+        env_steps: int,
+        handed_over: int,
+        may_go: Callable[[int], bool],
+    ) -> Turn:
+        """Say that `env_steps` own transitions were collected, then block until there is something to do.
 
-        A snapshot is taken between steps, never during one.
+        Whoever waits is woken when `handed_over` has moved: what the learner was given. `may_go` tells of what was
+        granted whether there is leave for the next step. A snapshot is taken between steps, never during one.
         """
         self._own.set(CollectorWord.ENV_STEPS, env_steps)
         self._own.bump(CollectorWord.PROGRESS)
-        self._ring()
+        if self._told != handed_over:
+            self._told = handed_over
+            self._ring()
         while True:
-            turn = self._turn(env_steps)
+            turn = self._turn(may_go)
             if turn is not None:
                 return turn
             self._own.set(CollectorWord.IS_WAITING, 1)
@@ -53,7 +62,7 @@ class CollectorGate:
             self._own.set(CollectorWord.IS_WAITING, 0)
             self._own.bump(CollectorWord.PROGRESS)
 
-    def _turn(self, env_steps: int) -> Turn | None:
+    def _turn(self, may_go: Callable[[int], bool]) -> Turn | None:
         leader = self._control.leader
         if self._control.host.get(HostWord.STOP) == Stop.LEAVE:
             return Turn.STOP
@@ -62,7 +71,7 @@ class CollectorGate:
             return Turn.SNAPSHOT
         # Until the release the learner is still copying the rows that belong to the snapshot.
         may_step = not self._control.is_stopping and leader.get(RankWord.SNAPSHOT_RELEASE) >= done
-        return Turn.STEP if may_step and env_steps < leader.get(RankWord.GRANTED) else None
+        return Turn.STEP if may_step and may_go(leader.get(RankWord.GRANTED)) else None
 
     def snapshot_taken(self) -> None:
         """Say that the snapshot asked for is on disk."""
@@ -103,13 +112,27 @@ class LearnerGate:
     def wait_for(self, env_steps: int) -> None:
         """Block until every collector has done its share of that many, or until the run is stopping."""
         needed = share(env_steps, self._num_collectors)
-        self._wait_until(lambda: self._have_all(CollectorWord.ENV_STEPS, needed) or self._control.is_stopping)
+        self.wait_until(lambda: self._have_all(CollectorWord.ENV_STEPS, needed))
+
+    def wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Block until it is, looking whenever a collector has done something, or until the run is stopping."""
+        self._block_until(lambda: is_true() or self._control.is_stopping)
 
     def grant(self, env_steps: int) -> None:
         """Let every collector step up to its share of that many transitions; for the leader to say."""
         if self._is_leader:
-            self._own.set(RankWord.GRANTED, share(env_steps, self._num_collectors))
-            self._ring_collectors()
+            self.grant_each(share(env_steps, self._num_collectors))
+
+    def grant_each(self, count: int) -> None:
+        """Let every collector go up to that many env steps, or rollouts; for the leader to say."""
+        if self._is_leader:
+            self._own.set(RankWord.GRANTED, count)
+            self.ring_collectors()
+
+    def ring_collectors(self) -> None:
+        """Wake the collectors."""
+        for bell in self._collector_bells:
+            bell.ring()
 
     def request_snapshot(self) -> bool:
         """Ask the collectors for a snapshot and wait for it; False if one of them is gone.
@@ -117,8 +140,8 @@ class LearnerGate:
         The others stand still until `release_snapshot` all the same: nobody writes while the rings are saved.
         """
         number = self._own.bump(RankWord.SNAPSHOT_REQUEST)
-        self._ring_collectors()
-        self._wait_until(
+        self.ring_collectors()
+        self._block_until(
             lambda: all(
                 words.get(CollectorWord.SNAPSHOT_DONE) >= number or words.get(CollectorWord.IS_GONE)
                 for words in self._control.collectors
@@ -129,12 +152,12 @@ class LearnerGate:
     def release_snapshot(self) -> None:
         """Let the collectors go on."""
         self._own.set(RankWord.SNAPSHOT_RELEASE, self._own.get(RankWord.SNAPSHOT_REQUEST))
-        self._ring_collectors()
+        self.ring_collectors()
 
     def _have_all(self, word: CollectorWord, value: int) -> bool:
         return all(collector.get(word) >= value for collector in self._control.collectors)
 
-    def _wait_until(self, is_true: Callable[[], bool]) -> None:
+    def _block_until(self, is_true: Callable[[], bool]) -> None:
         if is_true():
             return
         self._show_waiting(1)
@@ -145,7 +168,3 @@ class LearnerGate:
     def _show_waiting(self, value: int) -> None:
         if self._is_main:
             self._own.set(RankWord.IS_WAITING, value)
-
-    def _ring_collectors(self) -> None:
-        for bell in self._collector_bells:
-            bell.ring()

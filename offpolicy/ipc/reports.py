@@ -11,19 +11,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from offpolicy.ipc.mailbox import Mailbox
-from offpolicy.types import Account, CollectorTotals, Float64, LearnerTotals, MetricTotals
+from offpolicy.types import NUM_LAGS, Account, CollectorTotals, Float64, LearnerTotals, MetricTotals, RolloutTotals
 
 
 class ReportLayout:
     """Where the numbers of a rank lie in its vector [K]; `K` depends on how many metrics there are, not on their names.
 
-    In this order: the account, the packer's account, `updates, samples, sample_age_sum`, metric sums, metric counts.
+    In this order: the account, the packer's account, `updates, samples, sample_age_sum`, what became of the rollouts,
+    metric sums, metric counts.
     """
 
     def __init__(self, phases: Sequence[str], metrics: Sequence[str], packer_phases: Sequence[str]) -> None:
         self.metrics = tuple(metrics)
         self._account, self._packer = AccountPart(phases), AccountPart(packer_phases)
-        parts = (self._account.size, self._packer.size, 3, len(self.metrics), len(self.metrics))
+        parts = (self._account.size, self._packer.size, 3, _ROLLOUT_NUMBERS, len(self.metrics), len(self.metrics))
         self._cuts = np.cumsum(parts)[:-1]
         self.size = sum(parts)
 
@@ -38,11 +39,13 @@ class ReportLayout:
             raise ValueError(f"a report of the metrics {self.metrics} got {totals.metrics.names}")
         counters = (totals.updates, totals.samples, totals.sample_age_sum)
         accounts = (*self._account.pack(totals.account), *self._packer.pack(totals.packer))
-        return np.array([*accounts, *counters, *totals.metrics.sums, *totals.metrics.counts], dtype=np.float64)
+        rollouts = _pack_rollouts(totals.rollouts)
+        metrics = (*totals.metrics.sums, *totals.metrics.counts)
+        return np.array([*accounts, *counters, *rollouts, *metrics], dtype=np.float64)
 
     def totals(self, vector: Float64) -> LearnerTotals:
         """The totals of a vector [K]; sums that are NaN or infinite arrive as they are."""
-        account, packer, counters, sums, counts = np.split(vector, self._cuts)
+        account, packer, counters, rollouts, sums, counts = np.split(vector, self._cuts)
         return LearnerTotals(
             account=self._account.unpack(account),
             updates=int(counters[0]),
@@ -50,7 +53,16 @@ class ReportLayout:
             sample_age_sum=float(counters[2]),
             metrics=MetricTotals(self.metrics, sums, counts),
             packer=self._packer.unpack(packer),
+            rollouts=RolloutTotals(int(rollouts[1]), rollouts[2:]) if rollouts[0] else None,
         )
+
+
+_ROLLOUT_NUMBERS = 2 + NUM_LAGS
+
+
+def _pack_rollouts(totals: RolloutTotals | None) -> list[float]:
+    """Whether there are rollouts at all, those too old, and those learnt from by their lag."""
+    return [0.0] * _ROLLOUT_NUMBERS if totals is None else [1.0, totals.too_old, *totals.lags]
 
 
 class AccountPart:
@@ -146,7 +158,7 @@ class CollectorLayout:
 
 
 class CollectorReports:
-    """A collector's cumulative report: counters `env_steps, vector_steps, policy_steps`; float `policy_lag_sum`."""
+    """A collector's cumulative report: the counters of `CollectorTotals` and the float `policy_lag_sum`."""
 
     def __init__(self, mailbox: Mailbox, layout: CollectorLayout) -> None:
         self._mailbox, self._layout = mailbox, layout
@@ -154,7 +166,7 @@ class CollectorReports:
     @staticmethod
     def layout(phases: Sequence[str]) -> CollectorLayout:
         """The layout of a collector's report."""
-        return CollectorLayout(phases, counters=3)
+        return CollectorLayout(phases, counters=5)
 
     @property
     def version(self) -> int:
@@ -165,7 +177,8 @@ class CollectorReports:
         """Make `totals` the newest report."""
         payload, ints, floats = self._layout.new()
         self._layout.put_account(ints, totals.account)
-        ints[-3:] = totals.env_steps, totals.vector_steps, totals.policy_steps
+        counters = (totals.env_steps, totals.vector_steps, totals.policy_steps)
+        ints[-5:] = *counters, totals.rollouts, totals.rollouts_dropped
         floats[0] = totals.policy_lag_sum
         self._mailbox.publish(payload)
 
@@ -174,6 +187,6 @@ class CollectorReports:
         payload, ints, floats = self._layout.new()
         if self._mailbox.read(payload) == 0:
             return None
-        env_steps, vector_steps, policy_steps = ints[-3:].tolist()
+        env_steps, vector_steps, policy_steps, rollouts, dropped = ints[-5:].tolist()
         account = self._layout.account(ints)
-        return CollectorTotals(account, env_steps, vector_steps, float(floats[0]), policy_steps)
+        return CollectorTotals(account, env_steps, vector_steps, float(floats[0]), policy_steps, rollouts, dropped)

@@ -15,9 +15,9 @@ SPEC = SpaceSpec(3, 2, (-1.0, -1.0), (1.0, 1.0))
 ALGO = AlgoConfig(name="td3", hidden_dims=(8,), exploration_noise=0.0)
 
 
-def make(seed: int = 0, path: tuple[int, ...] = ()) -> tuple[CollectorPolicy, Mailbox]:
+def make(seed: int = 0, path: tuple[int, ...] = (), algo: AlgoConfig = ALGO) -> tuple[CollectorPolicy, Mailbox]:
     torch.manual_seed(1)
-    policy = make_policy(ALGO, SPEC)
+    policy = make_policy(algo, SPEC)
     nbytes = 4 * flat_size(policy)
     mailbox = Mailbox(memoryview(bytearray(Mailbox.nbytes(nbytes))), nbytes)
     return CollectorPolicy(policy, mailbox, action_dim=2, warmup_steps=100, seed=seed, path=path), mailbox
@@ -25,7 +25,7 @@ def make(seed: int = 0, path: tuple[int, ...] = ()) -> tuple[CollectorPolicy, Ma
 
 def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
     policy, _ = make()
-    actions = np.concatenate([policy.act(np.zeros((50, 3), np.float32), env_steps) for env_steps in range(100)])
+    actions = np.concatenate([policy.act(np.zeros((50, 3), np.float32), env_steps).action for env_steps in range(100)])
     assert np.abs(actions).max() <= 1.0
     assert np.abs(actions.mean(axis=0)).max() < 0.05
     assert np.abs(actions.var(axis=0) - 1 / 3).max() < 0.02
@@ -36,26 +36,39 @@ def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
 def test_the_newest_weights_are_acted_with_from_the_next_refresh_on() -> None:
     policy, mailbox = make()
     obs = np.ones((1, 3), np.float32)
-    before = policy.act(obs, 100)
+    before = policy.act(obs, 100).action
     torch.manual_seed(2)
     newer = make_policy(ALGO, SPEC)
     flat = np.zeros(flat_size(newer), np.float32)
     flatten_into(newer, flat)
     mailbox.publish(flat)
-    assert np.array_equal(policy.act(obs, 100), before)
+    assert np.array_equal(policy.act(obs, 100).action, before)
     policy.refresh()
-    assert policy.version == 1
-    assert np.array_equal(policy.act(obs, 100), newer.act(torch.from_numpy(obs)).numpy())
+    choice = policy.act(obs, 100)
+    assert (policy.version, choice.version) == (1, 1)
+    assert np.array_equal(choice.action, newer.act(torch.from_numpy(obs)).numpy())
 
 
 def test_the_streams_are_functions_of_the_seed() -> None:
     obs = np.zeros((1, 3), np.float32)
-    assert np.array_equal(make(5)[0].act(obs, 0), make(5)[0].act(obs, 0))
-    assert not np.array_equal(make(5)[0].act(obs, 0), make(6)[0].act(obs, 0))
+    assert np.array_equal(make(5)[0].act(obs, 0).action, make(5)[0].act(obs, 0).action)
+    assert not np.array_equal(make(5)[0].act(obs, 0).action, make(6)[0].act(obs, 0).action)
 
 
 def test_every_collector_has_streams_of_its_own() -> None:
     obs = np.zeros((1, 3), np.float32)
     first, second = (make(5, path)[0] for path in ((), (1,)))
-    assert not np.array_equal(first.act(obs, 0), second.act(obs, 0))
+    assert not np.array_equal(first.act(obs, 0).action, second.act(obs, 0).action)
     assert not torch.equal(first.noise.get_state(), second.noise.get_state())
+
+
+def test_what_no_on_policy_learner_reads_is_not_told() -> None:
+    policy, _ = make()
+    assert [policy.act(np.zeros((4, 3), np.float32), steps).log_prob for steps in (0, 100)] == [None, None]
+
+
+def test_an_on_policy_actor_tells_the_log_probability_of_every_action() -> None:
+    policy, _ = make(algo=AlgoConfig(name="appo", hidden_dims=(8,)))
+    choice = policy.act(np.zeros((4, 3), np.float32), 100)
+    assert choice.log_prob is not None
+    assert (choice.action.shape, choice.log_prob.shape, choice.version) == ((4, 2), (4,), 0)

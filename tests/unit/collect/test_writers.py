@@ -10,7 +10,7 @@ import pytest
 from offpolicy.collect.writers import BadRowError, ReplayWriter
 from offpolicy.data.layout import RowLayout
 from offpolicy.data.ring import Ring
-from offpolicy.types import StepOutcome
+from offpolicy.types import Choice, StepOutcome
 
 LAYOUT = RowLayout(obs_dim=1, action_dim=1)
 GAMMA = 0.5
@@ -39,7 +39,7 @@ def outcome(next_obs: list[float], **fields: Any) -> StepOutcome:
 
 def feed(writer: ReplayWriter, obs: list[float], step: StepOutcome) -> int:
     action = np.full((len(obs), 1), 0.1, dtype=np.float32)
-    return writer.write(np.array(obs, dtype=np.float32)[:, None], action, step)
+    return writer.write(np.array(obs, dtype=np.float32)[:, None], Choice(action, None, 0), step)
 
 
 def stored(ring: Ring) -> list[tuple[float, ...]]:
@@ -110,3 +110,10 @@ def test_open_windows_survive_a_snapshot() -> None:
     for target in (writer, copy):
         feed(target, [2.0], outcome([3.0], reward=[2.0]))
     assert stored(ring) == stored(copied_ring) != []
+
+
+def test_a_replay_counts_env_steps_not_rollouts() -> None:
+    writer, _ = make()
+    assert (writer.handed_over(7), writer.may_go(7, 8), writer.may_go(7, 7)) == (7, True, False)
+    assert writer.takes_new_weights
+    assert (writer.rollouts, writer.dropped) == (0, 0)

@@ -30,20 +30,25 @@ def gates() -> tuple[ControlPage, CollectorGate, LearnerGate]:
 Gates = tuple[ControlPage, CollectorGate, LearnerGate]
 
 
+def turn(collector: CollectorGate, env_steps: int) -> Turn:
+    """The turn of a collector whose grants count env steps."""
+    return collector.wait_turn(env_steps, env_steps, lambda granted: env_steps < granted)
+
+
 def test_the_collector_steps_up_to_its_grant_and_then_waits(gates: Gates) -> None:
     _, collector, learner = gates
     learner.grant(3)
-    assert collector.wait_turn(2) is Turn.STEP
+    assert turn(collector, 2) is Turn.STEP
     timer = threading.Timer(0.05, lambda: learner.grant(4))
     timer.start()
-    assert collector.wait_turn(3) is Turn.STEP
+    assert turn(collector, 3) is Turn.STEP
     timer.join()
 
 
 def test_the_learner_waits_for_the_transitions_it_needs(gates: Gates) -> None:
     _, collector, learner = gates
     learner.grant(6)
-    timer = threading.Timer(0.05, lambda: collector.wait_turn(5))
+    timer = threading.Timer(0.05, lambda: turn(collector, 5))
     timer.start()
     learner.wait_for(5)
     assert learner.env_steps == 5
@@ -63,9 +68,9 @@ def test_a_snapshot_comes_before_the_next_step_and_holds_the_collector(gates: Ga
     turns: list[Turn] = []
 
     def collect() -> None:
-        turns.append(collector.wait_turn(1))
+        turns.append(turn(collector, 1))
         collector.snapshot_taken()
-        turns.append(collector.wait_turn(1))
+        turns.append(turn(collector, 1))
 
     control.leader.bump(RankWord.SNAPSHOT_REQUEST)
     thread = threading.Thread(target=collect)
@@ -82,11 +87,11 @@ def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_to
     learner.grant(100)
     control.host.set(HostWord.STOP, Stop.FINISH)
     control.leader.bump(RankWord.SNAPSHOT_REQUEST)
-    assert collector.wait_turn(1) is Turn.SNAPSHOT
+    assert turn(collector, 1) is Turn.SNAPSHOT
     collector.snapshot_taken()
     learner.release_snapshot()
     control.host.set(HostWord.STOP, Stop.LEAVE)
-    assert collector.wait_turn(1) is Turn.STOP
+    assert turn(collector, 1) is Turn.STOP
 
 
 def test_a_snapshot_is_not_waited_for_from_a_collector_that_is_gone(gates: Gates) -> None:
@@ -193,3 +198,79 @@ def test_a_snapshot_waits_for_the_living_although_one_collector_is_gone() -> Non
     bell.ring()
     thread.join(2.0)
     assert answered == [False]
+
+
+def test_a_step_that_has_no_place_is_not_taken_although_granted(gates: Gates) -> None:
+    control, collector, learner = gates
+    learner.grant(100)
+    has_room, seen = threading.Event(), list[int]()
+
+    def free_a_slot() -> None:
+        seen.append(control.collectors[0].get(CollectorWord.IS_WAITING))
+        has_room.set()
+        learner.ring_collectors()
+
+    timer = threading.Timer(0.1, free_a_slot)
+    timer.start()
+    assert collector.wait_turn(0, 0, lambda granted: granted == 100 and has_room.is_set()) is Turn.STEP
+    timer.join()
+    assert seen == [1]
+
+
+def test_a_collector_without_room_still_serves_a_snapshot_and_leaves_when_told(gates: Gates) -> None:
+    control, collector, learner = gates
+    learner.grant(100)
+    control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+    assert collector.wait_turn(0, 0, lambda: False) is Turn.SNAPSHOT
+    collector.snapshot_taken()
+    control.host.set(HostWord.STOP, Stop.LEAVE)
+    assert collector.wait_turn(0, 0, lambda: False) is Turn.STOP
+
+
+def test_grants_may_count_something_else_than_env_steps(gates: Gates) -> None:
+    control, collector, learner = gates
+    learner.grant_each(2)
+    assert collector.wait_turn(500, 1, lambda granted: granted > 1) is Turn.STEP
+    assert control.collectors[0].get(CollectorWord.ENV_STEPS) == 500
+    timer = threading.Timer(0.05, lambda: learner.grant_each(3))
+    timer.start()
+    assert collector.wait_turn(600, 2, lambda granted: granted > 2) is Turn.STEP
+    timer.join()
+    assert control.leader.get(RankWord.GRANTED) == 3
+
+
+def test_the_learner_is_woken_when_something_was_handed_over_not_at_every_step() -> None:
+    control, bell = new_page(), Doorbell.create()
+    collector = CollectorGate(control, 0, Doorbell.create(), [bell])
+    LearnerGate(control, 0, bell, []).grant_each(9)
+    woken = []
+    for env_steps, handed_over in ((0, 0), (10, 0), (20, 1), (30, 1)):
+        collector.wait_turn(env_steps, handed_over, bool)
+        woken.append(bell.wait(0.0))
+    assert woken == [True, False, True, False]
+
+
+def test_the_learner_looks_again_whenever_a_collector_has_done_something(gates: Gates) -> None:
+    control, collector, learner = gates
+    learner.grant_each(9)
+    timer = threading.Timer(0.05, lambda: collector.wait_turn(7, 1, bool))
+    timer.start()
+    learner.wait_until(lambda: control.env_steps == 7)
+    timer.join()
+    assert learner.env_steps == 7
+
+
+def test_a_stop_request_ends_every_wait_of_the_learner(gates: Gates) -> None:
+    control, _, learner = gates
+    control.host.set(HostWord.STOP, Stop.FINISH)
+    looked: list[int] = []
+    learner.wait_until(lambda: bool(looked.append(1)))
+    assert looked == [1]
+
+
+def test_only_the_leader_grants_positions() -> None:
+    control = new_page(num_ranks=2, num_collectors=2)
+    LearnerGate(control, 1, Doorbell.create(), []).grant_each(5)
+    assert control.leader.get(RankWord.GRANTED) == 0
+    LearnerGate(control, 0, Doorbell.create(), []).grant_each(5)  # not divided among the collectors
+    assert control.leader.get(RankWord.GRANTED) == 5

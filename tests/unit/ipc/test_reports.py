@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.reports import CollectorReports, LearnerReports
-from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals
+from offpolicy.types import NUM_LAGS, Account, CollectorTotals, LearnerTotals, MetricTotals, RolloutTotals
 
 PHASES, PACKER_PHASES, METRICS = ("train", "other"), ("pack", "copy", "other"), ("critic_loss", "q_mean")
 NO_METRICS = MetricTotals(METRICS, np.zeros(2), np.zeros(2))
@@ -95,6 +96,22 @@ def test_sums_that_are_no_numbers_arrive_and_disturb_no_neighbour() -> None:
         assert_same(one, other)
 
 
+def test_what_became_of_rollouts_arrives_and_a_rank_without_them_has_none() -> None:
+    lags = np.arange(NUM_LAGS, dtype=np.float64)
+    with_rollouts = replace(learner(0, LEARNER), rollouts=RolloutTotals(too_old=3, lags=lags))
+    got, without = sent_and_read(with_rollouts, learner(1, LEARNER))
+    assert_same(got, with_rollouts)
+    assert got.rollouts is not None
+    assert (got.rollouts.too_old, got.rollouts.lags.tolist()) == (3, lags.tolist())
+    assert without.rollouts is None
+
+
+def test_rollouts_that_are_all_still_to_come_are_not_none() -> None:
+    (got,) = sent_and_read(replace(learner(0), rollouts=RolloutTotals(0, np.zeros(NUM_LAGS))))
+    assert got.rollouts is not None
+    assert (got.rollouts.too_old, got.rollouts.lags.sum()) == (0, 0.0)
+
+
 def test_nothing_is_read_before_the_first_report() -> None:
     reports = make_reports(2)
     assert (reports.read(), reports.version) == ((), 0)
@@ -119,14 +136,15 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
 
 def test_the_payload_is_known_before_the_names_of_the_metrics() -> None:
     unnamed = LearnerReports.layout(PHASES, ["_"] * len(METRICS), packer_phases=PACKER_PHASES)
-    # two accounts with three numbers and a flag besides their phases, three counters, sums and counts
-    assert unnamed.nbytes == 8 * ((4 + 2) + (4 + 3) + 3 + 2 + 2)
+    # two accounts with three numbers and a flag besides their phases, three counters, rollouts (a flag, those too old,
+    # 32 lags), sums and counts
+    assert unnamed.nbytes == 8 * ((4 + 2) + (4 + 3) + 3 + 34 + 2 + 2)
     assert unnamed.nbytes == LearnerReports.layout(PHASES, METRICS, packer_phases=PACKER_PHASES).nbytes
 
 
-@pytest.mark.parametrize("matrix", [np.zeros((2, 20)), np.zeros((3, 20), np.float32), np.zeros((3, 19)), np.zeros(60)])
+@pytest.mark.parametrize("matrix", [np.zeros((2, 54)), np.zeros((3, 54), np.float32), np.zeros((3, 53)), np.zeros(162)])
 def test_a_matrix_that_is_not_one_row_per_rank_is_refused(matrix: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"reports are float64 \(3, 20\), got"):
+    with pytest.raises(ValueError, match=r"reports are float64 \(3, 54\), got"):
         make_reports(3).publish(matrix)
 
 
@@ -145,6 +163,6 @@ def make_collector_reports() -> CollectorReports:
 def test_a_collectors_report_survives_the_trip_exactly(timed: Account | None) -> None:
     reports = make_collector_reports()
     assert reports.read() is None
-    sent = CollectorTotals(timed, 2**60 + 1, 50, 12.5, 40)
+    sent = CollectorTotals(timed, 2**60 + 1, 50, 12.5, 40, rollouts=2**60 + 3, rollouts_dropped=7)
     reports.publish(sent)
     assert (reports.read(), reports.version) == (sent, 1)

@@ -1,0 +1,130 @@
+"""Writing vector steps into the rollout ring, straight into the slot: the one place that decides what a rollout holds.
+
+A rollout is acted by one version of the weights. It starts where the one before it ended, in the middle of an episode
+if need be, and holds the autoreset rows too, marked as no transition: their observation is the final one of the episode
+before, from which a truncated episode bootstraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from offpolicy.collect.writers import BadRowError
+from offpolicy.data.rollout_ring import RolloutRing, RolloutStamp
+from offpolicy.types import Choice, Float32, Float64, StepOutcome
+
+FIRST_VERSION = 1  # of the weights that a learner publishes when it starts
+_COLUMNS = ("log_prob", "reward", "terminated", "truncated", "is_valid")  # the last ones of a row
+
+
+class RolloutWriter:
+    """Turns vector steps into rollouts of one ring. `newest_version` tells which weights are the newest."""
+
+    def __init__(self, ring: RolloutRing, *, may_drop: bool, newest_version: Callable[[], int]) -> None:
+        self._ring, self._may_drop, self._newest_version = ring, may_drop, newest_version
+        self._rows: Float32 = np.empty((0, 0, 0), dtype=np.float32)
+        self._step = 0  # of the open rollout
+        self._stamp = RolloutStamp(0, 0, 0)
+        self.rollouts = 0  # finished by this process, those thrown away among them
+
+    @property
+    def dropped(self) -> int:
+        """Rollouts thrown away because no slot was free."""
+        return self._ring.dropped
+
+    @property
+    def takes_new_weights(self) -> bool:
+        """Whether a rollout begins with the next step."""
+        return self._step == 0
+
+    def handed_over(self, env_steps: int) -> int:
+        """Rollouts that the learner was given."""
+        return self._ring.committed
+
+    def may_go(self, env_steps: int, granted: int) -> bool:
+        """Whether the next step is granted and has a place: that of the open rollout, or a free slot for a new one.
+
+        `granted` counts rollouts that the learner has, or can have: those lost to a full ring or to age are made again.
+        """
+        if self._ring.committed - self._ring.skipped >= granted:
+            return False
+        return self._step > 0 or self._may_drop or not self._ring.is_full
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
+        """Store one vector step; returns how many transitions it held. Hands the rollout over once it is full.
+
+        Raises `BadRowError` on NaN or Inf; a rollout that holds one is never handed over.
+        """
+        if self._step == 0:
+            self._rows = self._ring.reserve()
+            self._stamp = RolloutStamp(self.rollouts, choice.version, 0)
+        layout = self._ring.layout
+        rows = self._rows[self._step]
+        rows[:, : layout.obs_dim] = obs
+        rows[:, layout.obs_dim : -len(_COLUMNS)] = choice.action
+        assert choice.log_prob is not None  # an on-policy actor tells it; narrows the type
+        columns = (choice.log_prob, outcome.reward, outcome.terminated, outcome.truncated, outcome.is_valid)
+        for index, column in enumerate(columns, start=-len(_COLUMNS)):
+            rows[:, index] = column
+        self._require_finite(rows, outcome.next_obs)
+        num_steps = int(outcome.is_valid.sum())
+        self._stamp = self._stamp._replace(num_steps=self._stamp.num_steps + num_steps)
+        self._step += 1
+        if self._step == layout.length:
+            self._finish(outcome.next_obs)
+        return num_steps
+
+    def _finish(self, last_obs: Float32) -> None:
+        self._rows[-1] = 0.0
+        self._rows[-1, :, : self._ring.layout.obs_dim] = last_obs
+        self._ring.commit(self._stamp)
+        self.rollouts += 1
+        self._step = 0
+
+    def _require_finite(self, rows: Float32, next_obs: Float32) -> None:
+        if np.isfinite(rows.sum(dtype=np.float64) + next_obs.sum(dtype=np.float64)):
+            return
+        bad = ~(np.isfinite(rows).all(axis=1) & np.isfinite(next_obs).all(axis=1))
+        if bad.any():
+            env = int(np.flatnonzero(bad)[0])
+            raise BadRowError(env, self._describe(rows[env], next_obs[env]))
+
+    def _describe(self, row: Float32, next_obs: Float32) -> dict[str, list[float]]:
+        """The row's fields by name, for the dump."""
+        o = self._ring.layout.obs_dim
+        scalars = {name: [value] for name, value in zip(_COLUMNS, row[-len(_COLUMNS) :].tolist(), strict=True)}
+        arrays = {"obs": row[:o], "next_obs": next_obs, "action": row[o : -len(_COLUMNS)]}
+        return {name: values.tolist() for name, values in arrays.items()} | scalars
+
+    def open_windows(self) -> tuple[Float32, Float64]:
+        """What no learner has taken yet: the rollouts that wait, and the open one as far as it goes; for a snapshot.
+
+        Rows [n, W] of all of them, and per rollout its number of rows, its lag behind the newest weights, transitions.
+        """
+        kept = [(stamp, rows) for stamp, rows in self._ring.waiting()]
+        if self._step:
+            kept.append((self._stamp, self._rows[: self._step]))
+        width = self._ring.layout.width
+        rows = [block.reshape(-1, width) for _, block in kept]
+        facts = [(block.size // width, self._lag(stamp), stamp.num_steps) for stamp, block in kept]
+        joined = np.concatenate(rows) if rows else np.empty((0, width), dtype=np.float32)
+        return joined, np.array(facts, dtype=np.float64).reshape(-1, 3)
+
+    def _lag(self, stamp: RolloutStamp) -> int:
+        return max(self._newest_version() - stamp.version, 0)
+
+    def reopen_windows(self, rows: Float32, facts: Float64) -> None:
+        """Restore what `open_windows` returned, before a step; the newest weights will be the first to be published."""
+        blocks = np.split(rows, np.cumsum(facts[:, 0]).astype(np.int64)[:-1]) if len(facts) else []
+        for block, (_, lag, num_steps) in zip(blocks, facts.astype(np.int64).tolist(), strict=True):
+            steps = block.reshape(-1, *self._ring.layout.shape[1:])
+            self._rows = self._ring.reserve()
+            self._rows[: len(steps)] = steps
+            self._stamp = RolloutStamp(self.rollouts, FIRST_VERSION - lag, num_steps)
+            if len(steps) > self._ring.layout.length:
+                self._ring.commit(self._stamp)
+                self.rollouts += 1
+            else:
+                self._step = len(steps)

@@ -1,0 +1,175 @@
+"""The shared-memory ring of rollouts: one collector fills slots, one learner rank takes them, no lock.
+
+A slot holds one whole rollout, so a slot, unlike a replay row, has an owner: the collector from `reserve` until
+`commit`, then the learner until it has copied it out. Two counters of rollouts, ever committed and ever taken, say
+whose a slot is. Only the collector writes the first and only the learner the second, and a slot is handed over by the
+store that moves its counter, after everything in it was written, or read. So nothing is overwritten while it is read.
+
+One more slot than the ring can queue lies beside it: where the collector may not wait (`rollout.when_full=drop`) it
+fills that one while no slot is free, and throws it away if there is still none at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpolicy.types import Float32, Rollouts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HEADER_BYTES = 64
+_COMMITTED, _TAKEN, _DROPPED, _SKIPPED = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLayout:
+    """One float32 row per environment and time step: obs, action, log_prob, reward, terminated, truncated, is_valid."""
+
+    obs_dim: int
+    action_dim: int
+    length: int  # T
+    num_envs: int  # N, of one collector
+
+    @property
+    def width(self) -> int:
+        """W, the columns of a row."""
+        return self.obs_dim + self.action_dim + 5
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """A slot [T + 1, N, W]: the last step holds only the observation that the rollout ended in."""
+        return self.length + 1, self.num_envs, self.width
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a slot's rows."""
+        return 4 * (self.length + 1) * self.num_envs * self.width
+
+    def split(self, rows: Tensor, progress: float) -> Rollouts:
+        """Views of `rows` [T + 1, B, W] as the fields of a batch."""
+        steps, o, a = rows[:-1], self.obs_dim, self.action_dim
+        return Rollouts(
+            obs=rows[..., :o],
+            action=steps[..., o : o + a],
+            log_prob=steps[..., -5],
+            reward=steps[..., -4],
+            terminated=steps[..., -3],
+            truncated=steps[..., -2],
+            is_valid=steps[..., -1],
+            progress=progress,
+        )
+
+
+class RolloutStamp(NamedTuple):
+    """What is known of a rollout besides its rows."""
+
+    number: int  # of the rollouts that this collector began before it
+    version: int  # of the weights that acted, all along
+    num_steps: int  # transitions in it
+
+
+_STAMP_WORDS = len(RolloutStamp._fields)
+
+
+class RolloutRing:
+    """A ring of `num_slots` rollouts over a buffer of `nbytes` bytes."""
+
+    def __init__(self, buffer: memoryview, layout: RolloutLayout, num_slots: int) -> None:
+        self.layout, self.num_slots = layout, num_slots
+        self._words = buffer[:HEADER_BYTES].cast("Q")
+        places = num_slots + 1  # the last is the spare one
+        stamp_bytes = 8 * _STAMP_WORDS * places
+        self._stamps: NDArray[np.int64] = np.frombuffer(
+            buffer, dtype=np.int64, offset=HEADER_BYTES, count=_STAMP_WORDS * places
+        ).reshape(places, _STAMP_WORDS)
+        count = places * layout.slot_nbytes // 4
+        rows = np.frombuffer(buffer, dtype=np.float32, offset=HEADER_BYTES + stamp_bytes, count=count)
+        self._rows: Float32 = rows.reshape(places, *layout.shape)
+        self._open = num_slots
+
+    @staticmethod
+    def nbytes(layout: RolloutLayout, num_slots: int) -> int:
+        """Bytes of the buffer of a ring."""
+        return HEADER_BYTES + (num_slots + 1) * (layout.slot_nbytes + 8 * _STAMP_WORDS)
+
+    @property
+    def committed(self) -> int:
+        """Rollouts ever handed to the learner."""
+        return self._words[_COMMITTED]
+
+    @property
+    def taken(self) -> int:
+        """Rollouts that the learner has copied out, or left out."""
+        return self._words[_TAKEN]
+
+    @property
+    def skipped(self) -> int:
+        """Those that it has left out."""
+        return self._words[_SKIPPED]
+
+    @property
+    def dropped(self) -> int:
+        """Rollouts that were thrown away because no slot was free."""
+        return self._words[_DROPPED]
+
+    @property
+    def unread(self) -> int:
+        """Rollouts that wait for the learner."""
+        return self.committed - self.taken
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is free."""
+        return self.unread >= self.num_slots
+
+    # -- the collector's side
+
+    def reserve(self) -> Float32:
+        """Where to put the rows [T + 1, N, W] of the next rollout; the spare slot if no other is free."""
+        self._open = self.num_slots if self.is_full else self.committed % self.num_slots
+        rows: Float32 = self._rows[self._open]
+        return rows
+
+    def commit(self, stamp: RolloutStamp) -> bool:
+        """Hand the rollout over; False if it had to be thrown away."""
+        slot = self._open
+        if slot == self.num_slots:
+            if self.is_full:
+                self._words[_DROPPED] += 1
+                return False
+            slot = self.committed % self.num_slots
+            self._rows[slot] = self._rows[self.num_slots]
+        self._stamps[slot] = stamp
+        self._words[_COMMITTED] += 1
+        return True
+
+    # -- the learner's side
+
+    @property
+    def head(self) -> RolloutStamp:
+        """The stamp of the oldest rollout, one of which must wait."""
+        return RolloutStamp(*self._stamps[self.taken % self.num_slots].tolist())
+
+    def take(self, out: Float32) -> RolloutStamp:
+        """Copy the oldest rollout, one of which must wait, into `out` [T + 1, N, W] and free its slot."""
+        stamp = self.head
+        out[...] = self._rows[self.taken % self.num_slots]
+        self._words[_TAKEN] += 1
+        return stamp
+
+    def skip(self) -> None:
+        """Free the slot of the oldest rollout, which is not learnt from."""
+        self._words[_SKIPPED] += 1
+        self._words[_TAKEN] += 1
+
+    # -- while both stand still
+
+    def waiting(self) -> list[tuple[RolloutStamp, Float32]]:
+        """The rollouts that wait, oldest first: stamps and views of their rows."""
+        slots = [number % self.num_slots for number in range(self.taken, self.committed)]
+        return [(RolloutStamp(*self._stamps[slot].tolist()), self._rows[slot]) for slot in slots]
