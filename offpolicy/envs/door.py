@@ -88,7 +88,7 @@ class Door(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         self.episode_step += 1
         self.last_action = action
         try:
-            result = self.env.step(action.reshape(self.codec.action_shape))
+            result = self.env.step(self.codec.env_action(action))
             _check_length("step", result, 5, "(obs, reward, terminated, truncated, info)")
             obs, reward, terminated, truncated, info = result
             ended = bool(terminated) or bool(truncated)

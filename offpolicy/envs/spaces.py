@@ -3,7 +3,8 @@
 Observations: a Box of numbers of rank 0 or 1, or a small one of higher rank, or a Dict (nested too) of those. A Dict is
 flattened in Gymnasium's own order, the order of `space.spaces` (sorted keys for a plain dict), which is the order of
 `gymnasium.spaces.utils.flatten`. `SpaceSpec.obs_keys` records it, nested keys joined by `/`.
-Actions: a Box of floats with finite bounds, of any shape; row-major when not one-dimensional.
+Actions: a Box of floats with finite bounds, of any shape; row-major when not one-dimensional. Or a Discrete, whose
+actions are their numbers from 0 on, as floats [A = 1].
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class Codec:
             flat[leaf.start : leaf.stop] = _leaf_array(leaf, _descend(leaf, obs)).reshape(-1)
         return flat
 
+    def env_action(self, action: NDArray[Any]) -> Any:  # Any: an array, or a NumPy integer
+        """An action [A] as the environment wants it."""
+        return action[0] if self.spec.num_actions else action.reshape(self.action_shape)
+
 
 @dataclass(frozen=True, slots=True)
 class ActionScale:
@@ -80,6 +85,24 @@ class ActionScale:
         return bounded
 
 
+@dataclass(frozen=True, slots=True)
+class ActionNumber:
+    """The map from the number of a discrete action to the action."""
+
+    start: int
+    num_actions: int
+
+    def apply(self, action: Float32) -> NDArray[np.int64]:
+        """Environment actions [N, 1]. action: [N, 1], whole numbers from 0 on; others become the nearest action."""
+        return self.start + np.clip(np.rint(action), 0, self.num_actions - 1).astype(np.int64)
+
+
+def action_map(codec: Codec) -> ActionScale | ActionNumber:
+    """How the policy's actions become those of the environment."""
+    spec = codec.spec
+    return ActionNumber(int(spec.action_low[0]), spec.num_actions) if spec.num_actions else ActionScale.of(codec)
+
+
 def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps: int | None) -> Codec:
     """The layout of an environment with these spaces. Raises `ConfigError` naming every space that is not supported."""
     problems: list[str] = []
@@ -95,6 +118,7 @@ def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps:
         action_low=low,
         action_high=high,
         obs_keys=tuple(leaf.name for leaf in leaves if leaf.path),
+        num_actions=int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0,
         max_episode_steps=max_episode_steps,
     )
     return Codec(spec, leaves, tuple(action_space.shape or ()), str(action_space.dtype))
@@ -130,6 +154,8 @@ def _obs_problem(space: Space[Any]) -> str | None:
 
 
 def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if isinstance(space, spaces.Discrete):
+        return (float(space.start),), (float(space.start + space.n - 1),)
     problem = _action_problem(space)
     if problem or not isinstance(space, spaces.Box):
         problems.append(f"action space: got {space}; {problem}")
@@ -138,10 +164,8 @@ def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], 
 
 
 def _action_problem(space: Space[Any]) -> str | None:
-    if isinstance(space, spaces.Discrete):
-        return "SAC and TD3 need a Box action space; algo=appo takes Discrete actions"
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-        return "allowed a Box of floats with finite bounds"
+        return "allowed a Box of floats with finite bounds, or a Discrete (with algo=appo)"
     if not space.low.size:
         return "it holds no action, allowed a Box of at least one float"
     if not (np.all(np.abs(space.low) < UNBOUNDED) and np.all(np.abs(space.high) < UNBOUNDED)):

@@ -17,7 +17,7 @@ from gymnasium.vector import SyncVectorEnv
 from offpolicy.config import EnvConfig
 from offpolicy.envs.door import FAILURE_KEY, SUCCESS_KEY, Door, DoorFactory, codec_of
 from offpolicy.envs.make import make_env
-from offpolicy.envs.spaces import ActionScale, Codec
+from offpolicy.envs.spaces import Codec, action_map
 from offpolicy.envs.workers import Workers
 from offpolicy.errors import EnvFailure
 from offpolicy.types import Bool, Float32, SpaceSpec, StepOutcome
@@ -47,7 +47,7 @@ class VectorAdapter:
         self.num_envs = num_envs
         self.stepper = stepper
         self.was_done: Bool = np.zeros(num_envs, np.bool_)  # [N] the previous row ended an episode
-        self._scale = ActionScale.of(codec)
+        self._action_map = action_map(codec)
         self._untold: Float32 = np.full(num_envs, np.nan, np.float32)
         self._untold.flags.writeable = False
 
@@ -59,8 +59,8 @@ class VectorAdapter:
         return np.array(obs)
 
     def step(self, action: Float32) -> StepOutcome:
-        """One vector step. action: [N, A] in [-1, 1]; values outside are clipped to the bounds."""
-        obs, reward, terminated, truncated, infos = self.stepper.step(self._scale.apply(action))
+        """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
+        obs, reward, terminated, truncated, infos = self.stepper.step(self._action_map.apply(action))
         success = self._untold
         if infos:
             _raise_failures(infos)

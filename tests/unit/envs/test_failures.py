@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from offpolicy.config import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
@@ -15,6 +17,10 @@ from offpolicy.errors import ConfigError, EnvFailure
 
 def faulty(num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
     return make_vector(EnvConfig(id="offpolicy.envs.toy:Faulty-v0", kwargs=kwargs, num_envs=num_envs))
+
+
+def declare_two_choices(env: gymnasium.Env[Any, Any]) -> None:
+    env.observation_space, env.action_space = spaces.Box(0.0, 4.0, (1,)), spaces.MultiDiscrete([2, 2])
 
 
 def step_until_failure(envs: VectorAdapter) -> None:
@@ -96,8 +102,9 @@ def test_nan_and_inf_pass_the_door_unchanged() -> None:
     assert inf.step(action).reward.tolist() == [np.inf]
 
 
-def test_unsupported_spaces_are_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="SAC and TD3 need a Box action space; algo=appo takes Discrete actions"):
+def test_unsupported_spaces_are_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.envs.toy.DiscreteToy.__init__", declare_two_choices)
+    with pytest.raises(ConfigError, match=r"action space: got MultiDiscrete.*, or a Discrete \(with algo=appo\)"):
         make_vector(EnvConfig(id="offpolicy.envs.toy:DiscreteToy-v0"))
 
 

@@ -11,8 +11,9 @@ from gymnasium.spaces.utils import flatten
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.envs.spaces import ActionScale, describe
+from offpolicy.envs.spaces import ActionNumber, ActionScale, action_map, describe
 from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.types import SpaceSpec
 
 ACTION = spaces.Box(-1.0, 1.0, (1,), np.float32)
 NESTED = spaces.Dict(
@@ -95,10 +96,33 @@ def test_actions_outside_the_unit_range_are_clipped_to_the_bounds() -> None:
     assert scale([-2.0], [4.0]).apply(np.array([[-1.5], [7.0]], np.float32)).tolist() == [[-2.0], [4.0]]
 
 
-def test_discrete_actions_are_refused_with_the_algorithm_that_takes_them() -> None:
-    assert "SAC and TD3 need a Box action space; algo=appo takes Discrete actions" in problems(
-        ACTION, spaces.Discrete(2)
-    )
+def test_a_discrete_action_is_one_number_between_its_bounds() -> None:
+    codec = describe(ACTION, spaces.Discrete(3, start=-1), 50)
+    assert codec.spec == SpaceSpec(1, 1, (-1.0,), (1.0,), num_actions=3, max_episode_steps=50)
+
+
+def test_a_box_has_no_number_of_actions() -> None:
+    assert describe(ACTION, ACTION, None).spec.num_actions == 0
+
+
+def test_a_discrete_action_is_counted_from_zero_and_moved_to_its_start() -> None:
+    numbers = action_map(describe(ACTION, spaces.Discrete(3, start=10), None))
+    moved = numbers.apply(np.array([[0.0], [1.0], [2.0]], np.float32))
+    assert (moved.tolist(), moved.dtype) == ([[10], [11], [12]], np.int64)
+
+
+def test_a_number_that_is_no_action_becomes_the_nearest_one() -> None:
+    assert ActionNumber(start=5, num_actions=3).apply(np.array([[-4.0], [0.6], [9.0]], np.float32)).tolist() == [
+        [5], [6], [7],
+    ]  # fmt: skip
+
+
+def test_an_environment_with_discrete_actions_gets_a_number_of_its_space() -> None:
+    space = spaces.Discrete(3, start=10)
+    codec = describe(ACTION, space, None)
+    action = codec.env_action(action_map(codec).apply(np.array([[2.0]], np.float32))[0])
+    assert action == 12
+    assert space.contains(action)
 
 
 @pytest.mark.parametrize("bound", [np.inf, 3.4e38])
@@ -110,7 +134,10 @@ def test_an_action_space_without_a_choice_is_refused() -> None:
     assert "nothing to choose" in problems(ACTION, spaces.Box(0.0, 0.0, (2,)))
 
 
-@pytest.mark.parametrize("space", [spaces.Box(0, 4, (1,), np.int64), spaces.MultiBinary(2), spaces.Dict({"a": ACTION})])
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Box(0, 4, (1,), np.int64), spaces.MultiBinary(2), spaces.MultiDiscrete([2, 2]), spaces.Dict({"a": ACTION})],
+)
 def test_other_action_spaces_are_refused(space: Space[Any]) -> None:
     assert "allowed a Box of floats with finite bounds" in problems(ACTION, space)
 
@@ -121,10 +148,10 @@ def test_pixels_are_refused_by_that_name() -> None:
 
 def test_every_unsupported_part_is_named_at_once() -> None:
     obs = spaces.Dict({"a": spaces.Discrete(3), "b": ACTION, "c": spaces.Dict({"d": spaces.Text(5)})})
-    told = problems(obs, spaces.Discrete(2))
+    told = problems(obs, spaces.MultiDiscrete([2, 2]))
     assert "key 'a': got Discrete(3)" in told
     assert "key 'c/d': got Text" in told
-    assert "action space: got Discrete(2)" in told
+    assert "action space: got MultiDiscrete([2 2])" in told
 
 
 def test_an_observation_without_numbers_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from offpolicy.config import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
-from offpolicy.types import StepOutcome
+from offpolicy.types import SpaceSpec, StepOutcome
 
 
 def toy(name: str, num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
@@ -179,3 +180,24 @@ def test_the_rewards_of_gymnasium_arrive_unrounded() -> None:
     bare.reset(seed=env_seeds(9, 1)[0])
     action = np.array([[0.3]], np.float32)
     assert envs.step(action).reward[0] == bare.step(action[0] * np.float32(2.0))[1]
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_discrete_actions_are_taken_by_their_number(vectorization: str) -> None:
+    cfg = EnvConfig(id="offpolicy.envs.toy:DiscreteToy-v0", num_envs=2, vectorization=vectorization)
+    with contextlib.closing(make_vector(cfg)) as envs:
+        envs.reset(1)
+        rows = [envs.step(np.array([[0.0], [1.0]], np.float32)) for _ in range(4)]
+    assert column(rows, "next_obs", 0) == [[0], [0], [0], [0]]
+    assert column(rows, "next_obs", 1) == [[1], [2], [3], [4]]
+    assert column(rows, "terminated", 1) == [False, False, False, True]
+
+
+def test_cart_pole_is_pushed_left_by_zero_and_right_by_one() -> None:
+    with contextlib.closing(make_vector(EnvConfig(id="CartPole-v1", num_envs=2))) as envs:
+        assert envs.spec == SpaceSpec(4, 1, (0.0,), (1.0,), num_actions=2, max_episode_steps=500)
+        before = envs.reset(1)
+        after = envs.step(np.array([[0.0], [1.0]], np.float32))
+    push = after.next_obs[:, 1] - before[:, 1]  # velocity of the cart
+    assert push[0] < 0 < push[1]
+    assert after.reward.tolist() == [1.0, 1.0]
