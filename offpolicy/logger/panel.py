@@ -17,6 +17,7 @@ from offpolicy.logger.table import (
     LEARNER_ROWS,
     METRICS,
     RANK_STATISTICS,
+    ROLLOUT_KEY,
     collector_key,
     learner_key,
     rank_key,
@@ -64,11 +65,12 @@ def render(record: Record, header: RunHeader, width: int, height: int, *, ascii_
     is_roomy = height >= ROOMY
     body = [_progress(record, header, inner, glyphs)]
     body += _gap(is_roomy)
-    body += _wide_columns(record, inner, glyphs) if width >= WIDE else _narrow_columns(record, inner, glyphs)
+    columns = _wide_columns if width >= WIDE else _narrow_columns
+    body += columns(record, header, inner, glyphs)
     ranks = _rank_lines(record, header)
     # Where lines are scarce, the line of the ranks is the rule.
     body += ranks if ranks and not is_roomy else [Text(glyphs.rule * inner, "bright_black")]
-    body += _rate_lines(record, inner)
+    body += _rate_lines(record, header, inner)
     body += ranks if is_roomy else []
     body += _gap(is_roomy) + _verdict_lines(record, inner, glyphs, is_roomy)
     lines = [_fit(line, inner, glyphs) for line in body[: max(1, height - 2)]]
@@ -81,7 +83,7 @@ def _title(header: RunHeader, glyphs: Glyphs) -> str:
     envs = f"{header.num_envs} env" + "s" * (header.num_envs != 1)
     if header.num_collectors > 1:
         envs = f"{header.num_collectors} collectors x {envs}"
-    runner = header.runner if header.runner != PLAIN_RUNNER else ""
+    runner = header.runner if header.runner not in (PLAIN_RUNNER, header.algo) else ""
     parts = (header.algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs, runner)
     line = " | ".join(part for part in parts if part)
     return line.encode("ascii", "replace").decode() if glyphs is ASCII else line
@@ -117,22 +119,22 @@ def _bar(share: float, width: int, full: str, empty: str) -> str:
     return full * filled + empty * (width - filled)
 
 
-def _narrow_columns(record: Record, width: int, glyphs: Glyphs) -> Block:
+def _narrow_columns(record: Record, header: RunHeader, width: int, glyphs: Glyphs) -> Block:
     """Two columns: the learner, and the collector above the learning curves."""
     half = (width - len(glyphs.column)) // 2
     rest = width - len(glyphs.column) - half
-    learning = [_heading("Learning", "", rest), *_pairs(_learning(record)[:12], rest)]
+    learning = [_heading("Learning", "", rest), *_pairs(_learning(record, header)[:12], rest)]
     right = _side(COLLECTOR, record, Frame(rest, 0, glyphs)) + learning
     return _beside([(_side(LEARNER, record, Frame(half, 0, glyphs)), half), (right, rest)], glyphs)
 
 
-def _wide_columns(record: Record, width: int, glyphs: Glyphs) -> Block:
+def _wide_columns(record: Record, header: RunHeader, width: int, glyphs: Glyphs) -> Block:
     """Three columns, phases with bars: the learner, the collector, the learning curves."""
     space = width - 2 * len(glyphs.column)
     third = space * 36 // 100
     rest = space - 2 * third
     frame = Frame(third, third - 38, glyphs)
-    learning = [_heading("Learning", "", rest), *_rows(_learning(record), rest)]
+    learning = [_heading("Learning", "", rest), *_rows(_learning(record, header), rest)]
     blocks = [(_side(side, record, frame), third) for side in (LEARNER, COLLECTOR)]
     return _beside([*blocks, (learning, rest)], glyphs)
 
@@ -211,7 +213,14 @@ def _phase_line(row: str, value_ms: float | None, wall_ms: float | None, frame: 
     return Text(row + columns.rjust(frame.width - len(row) - len(bar)) + bar)
 
 
-def _learning(record: Record) -> list[tuple[str, str]]:
+REPLAY_CURVES = ("actor_loss", "critic_loss", "alpha_loss", "ent_coef", "q_mean", "target_q_mean", "entropy")
+ROLLOUT_CURVES = (
+    *("actor_loss", "critic_loss", "approx_kl", "entropy", "explained_variance", "rho_clip_fraction"),
+    *("clip_fraction", "value_mean", "learning_rate"),
+)
+
+
+def _learning(record: Record, header: RunHeader) -> list[tuple[str, str]]:
     """Names and values of rewards and losses, the most wanted first: a small terminal shows the first twelve."""
     shown: list[tuple[str, str]] = [
         ("Return", fixed(number(record, "rollout/ep_rew_mean"), 1)),
@@ -221,7 +230,7 @@ def _learning(record: Record) -> list[tuple[str, str]]:
         ("Success", percent(number(record, "rollout/success_rate"), 1.0)),
         ("Episodes", count(number(record, "rollout/episodes"))),
     ]
-    for name in ("actor_loss", "critic_loss", "alpha_loss", "ent_coef", "q_mean", "target_q_mean", "entropy"):
+    for name in ROLLOUT_CURVES if header.has_rollouts else REPLAY_CURVES:
         key = f"train/{name}"
         shown.append((METRICS[key].row or name, significant(number(record, key))))
     shown.append(("Updates", count(number(record, "train/n_updates"))))
@@ -249,18 +258,27 @@ def _pair(name: str, value: str, width: int) -> Text:
     return Text(name + value.rjust(width - len(name)), "bright_black" if value == UNKNOWN else "")
 
 
-def _rate_lines(record: Record, width: int) -> Block:
-    """Rates in two lines; in one where they fit."""
-    speeds = [(METRICS[key].row or key, rate(number(record, key))) for key in SPEEDS]
-    speeds[3] = (speeds[3][0], speeds[3][1] + " env steps/s")
+def _states(record: Record, header: RunHeader) -> list[tuple[str, str]]:
+    """How far apart the two sides are, and what lies between them."""
     states = [
         ("utd", fixed(number(record, "perf/utd"), 2)),
         ("debt", fixed(number(record, "perf/update_debt"), 1)),
         ("lag", fixed(number(record, "perf/policy_lag"), 1)),
-        ("age", count(number(record, "perf/sample_age"))),
-        ("replay", f"{count(number(record, 'replay/rows'))} ({percent(number(record, 'replay/fill'), 1.0)})"),
     ]
-    first, second = _named(speeds), _named(states)
+    if header.has_rollouts:
+        lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)
+        rollout = milliseconds(number(record, ROLLOUT_KEY))
+        last = fixed(number(record, "perf/policy_lag_p95"), 0)
+        return [states[0], states[2], ("lag p95", last), ("rollout", f"{rollout} ms"), ("lost", count(lost))]
+    replay = f"{count(number(record, 'replay/rows'))} ({percent(number(record, 'replay/fill'), 1.0)})"
+    return [*states, ("age", count(number(record, "perf/sample_age"))), ("replay", replay)]
+
+
+def _rate_lines(record: Record, header: RunHeader, width: int) -> Block:
+    """Rates in two lines; in one where they fit."""
+    speeds = [(METRICS[key].row or key, rate(number(record, key))) for key in SPEEDS]
+    speeds[3] = (speeds[3][0], speeds[3][1] + " env steps/s")
+    first, second = _named(speeds), _named(_states(record, header))
     joined = Text("   ").join([first, second])
     return [joined] if joined.cell_len <= width else [first, second]
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offpolicy.logger.ranks import rank_keys, straggler
-from offpolicy.logger.table import collector_key, learner_key, prefetch_key
+from offpolicy.logger.rollouts import has_rollouts, policy_lag, rollout_ms, staleness_keys
+from offpolicy.logger.table import ROLLOUT_KEY, collector_key, learner_key, prefetch_key
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
@@ -20,14 +21,14 @@ from offpolicy.timing.rates import (
     learner_windows,
     num_updates,
     packer_elapsed,
-    policy_steps,
 )
-from offpolicy.timing.verdict import Verdict, judge
+from offpolicy.timing.verdict import LEARNER_ADVICE, ROLLOUT_ADVICE, Verdict, judge
 from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, Snapshot
 
 Record = dict[str, float | str | None]
 
 PLAIN_RUNNER = "single_gpu"  # goes without saying
+ROLLOUT_RUNNER = "appo"  # the one whose learners learn from rollouts
 PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
 
 
@@ -47,6 +48,11 @@ class RunHeader:
     world_size: int = 1  # learner ranks of all hosts
     runner: str = PLAIN_RUNNER
     started_unix_s: float = 0.0
+
+    @property
+    def has_rollouts(self) -> bool:
+        """Whether the learner learns from rollouts rather than from a replay."""
+        return self.runner == ROLLOUT_RUNNER
 
 
 @dataclass(slots=True)
@@ -100,7 +106,8 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mod
         return judge({}, {}, rates, mode)
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
-    return judge(learner.phases_ns, collector.phases_ns, rates, mode, _late_rank(previous, current))
+    advice = ROLLOUT_ADVICE if has_rollouts(current) else LEARNER_ADVICE
+    return judge(learner.phases_ns, collector.phases_ns, rates, mode, _late_rank(previous, current), advice)
 
 
 def _late_rank(previous: Snapshot | None, current: Snapshot) -> int | None:
@@ -137,6 +144,7 @@ def _phase_keys(previous: Snapshot | None, current: Snapshot) -> Record:
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
+        record[ROLLOUT_KEY] = rollout_ms(previous, current)
     return record
 
 
@@ -163,19 +171,14 @@ def _rate_keys(rates: Rates, previous: Snapshot | None, current: Snapshot) -> Re
         "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
         "perf/utd": rates.utd,
         "perf/update_debt": current.update_debt,
-        "perf/policy_lag": _policy_lag(previous, current),
+        "perf/policy_lag": policy_lag(previous, current),
         "perf/sample_age": _sample_age(previous, current),
-    }
-
-
-def _policy_lag(previous: Snapshot | None, current: Snapshot) -> float | None:
-    before = previous.collectors if previous is not None else ()
-    steps = policy_steps(current) - (policy_steps(previous) if previous is not None else 0)
-    lag = sum(c.policy_lag_sum for c in current.collectors) - sum(c.policy_lag_sum for c in before)
-    return lag / steps if steps > 0 else None
+    } | staleness_keys(previous, current)
 
 
 def _sample_age(previous: Snapshot | None, current: Snapshot) -> float | None:
+    if has_rollouts(current):
+        return None  # nothing is sampled: rollouts have a policy lag
     before = previous.learners if previous is not None else ()
     samples = sum(rank.samples for rank in current.learners) - sum(rank.samples for rank in before)
     age = sum(rank.sample_age_sum for rank in current.learners) - sum(rank.sample_age_sum for rank in before)

@@ -103,6 +103,7 @@ RANK_0 = "rank 0"
 SUM_COLLECTORS = "sum over collectors"
 MEAN_COLLECTORS = "mean over collectors"
 WEIGHTED = "mean over ranks, by count"
+ALL_RANKS = "over all ranks"
 ALL_HOSTS = " With several hosts: the env steps of this one times their number."
 SUPERVISOR = "supervisor"
 INTERVAL = "log interval"
@@ -117,6 +118,9 @@ def learner_key(phase: str) -> str:
 def collector_key(phase: str) -> str:
     """Key of a collector phase."""
     return f"timing/collector_{phase}_ms"
+
+
+ROLLOUT_KEY = "timing/collector_rollout_ms"
 
 
 def rank_key(phase: str, statistic: str) -> str:
@@ -182,6 +186,15 @@ def _perf() -> Iterable[Metric]:
         MEAN_COLLECTORS,
         "One round of the collector's loop: the sum of all collector phases.",
         "Cycle",
+    )
+    yield Metric(
+        ROLLOUT_KEY,
+        nested,
+        "ms/rollout",
+        INTERVAL,
+        MEAN_COLLECTORS,
+        "APPO: wall of one rollout, its waits among it; 0 where there are none.",
+        "Rollout",
     )
     yield Metric(
         "perf/learner_pipeline_ms",
@@ -253,8 +266,34 @@ def _perf() -> Iterable[Metric]:
         "versions",
         INTERVAL,
         MEAN_COLLECTORS,
-        "How many published weight versions the acting policy was behind, per vector step of the policy.",
+        "How many published weight versions the acting policy was behind, per vector step of the policy. APPO: how many"
+        " versions older than the learner's the weights were, per rollout learnt from; 31 and more count as 31.",
         "lag",
+    )
+    yield Metric(
+        "perf/policy_lag_p95",
+        rate,
+        "versions",
+        INTERVAL,
+        ALL_RANKS,
+        "APPO: 95 % of the rollouts learnt from were at most this old.",
+        "lag p95",
+    )
+    yield Metric(
+        "perf/rollouts_dropped",
+        MetricClass.COUNTER,
+        "rollouts",
+        INTERVAL,
+        SUM_COLLECTORS,
+        "APPO: rollouts thrown away because no slot was free (rollout.when_full=drop).",
+    )
+    yield Metric(
+        "perf/rollouts_too_old",
+        MetricClass.COUNTER,
+        "rollouts",
+        INTERVAL,
+        ALL_RANKS,
+        "APPO: rollouts left out because their weights were more than rollout.max_lag versions old.",
     )
     yield Metric("perf/sample_age", rate, "env steps", INTERVAL, WEIGHTED, "Age of the replay rows used.", "age")
     yield Metric(
@@ -318,12 +357,23 @@ def _learning() -> Iterable[Metric]:
 
 TRAIN_METRICS: tuple[tuple[str, str, str, str | None], ...] = (
     ("actor_loss", "loss", "Loss of the actor.", "Actor Loss"),
-    ("critic_loss", "loss", "Loss of the critics.", "Critic Loss"),
+    ("critic_loss", "loss", "Loss of the critics, in their own units.", "Critic Loss"),
     ("alpha_loss", "loss", "SAC: loss of the temperature.", "Alpha Loss"),
     ("ent_coef", "nats^-1", "SAC: temperature alpha.", "Ent Coef"),
-    ("entropy", "nats", "SAC: entropy of the policy, -E[log pi].", "Entropy"),
+    ("entropy", "nats", "SAC, APPO: entropy of the policy, -E[log pi].", "Entropy"),
     ("q_mean", "return", "Mean value of the critics on the batch.", "Q"),
     ("target_q_mean", "return", "Mean of the targets of the critics.", "Target Q"),
+    ("approx_kl", "nats", "APPO: KL(old, new) of the policy, from the start of the iteration on.", "KL"),
+    ("clip_fraction", "fraction", "APPO: share of the ratios outside 1 +- algo.clip.", "Clipped"),
+    (
+        "rho_clip_fraction",
+        "fraction",
+        "APPO: share of the importance ratios that V-trace cut at algo.rho_clip: how stale the rollouts were.",
+        "Rho Clipped",
+    ),
+    ("explained_variance", "fraction", "APPO: share of the variance of its targets that the critic knew.", "Expl Var"),
+    ("value_mean", "return", "APPO: mean value of the observations of the rollouts.", "Value"),
+    ("learning_rate", "1", "APPO: the step size of the iteration.", "LR"),
     ("n_updates", "updates", "Gradient updates done.", "Updates"),
 )
 

@@ -150,6 +150,7 @@ def _layout_summary() -> summary_pb2.Summary:
             _category("Ranks", {"rank barrier, ms per iteration": barrier, "straggler": ["rank/straggler"]}),
             _category("Prefetch", {"ms per packed slot": _starting(list(METRICS), "prefetch/")}),
             _category("Rates", {"env steps per second": speeds, "updates per env step": ["perf/utd"]}),
+            _category("Staleness", {"policy lag, versions": LAGS}),
             _category("Learning curves", {title: _matching(curves, words) for title, words in CURVES.items()}),
         ]
     )
@@ -161,6 +162,7 @@ def _layout_summary() -> summary_pb2.Summary:
     return summary_pb2.Summary(value=[value])
 
 
+LAGS = ["perf/policy_lag", "perf/policy_lag_p95"]
 # Chart title -> words of the keys it shows: quantities of one scale side by side.
 CURVES = {
     "return": ("rew", "reward"),
@@ -169,6 +171,11 @@ CURVES = {
     "losses": ("loss",),
     "temperature and entropy": ("coef", "entropy"),
     "Q values": ("q_mean",),
+    "values": ("value_mean",),
+    "policy change": ("approx_kl",),
+    "clipped ratios": ("clip_fraction",),
+    "explained variance": ("explained_variance",),
+    "step size": ("learning_rate",),
 }
 
 

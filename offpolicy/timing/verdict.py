@@ -56,6 +56,21 @@ LEARNER_ADVICE: Mapping[str, tuple[str, ...]] = {
     LearnerPhase.LOG: ("raise log.every_s",),
     LearnerPhase.OTHER: ("threads.learner: time outside every phase grows when the cores are oversubscribed",),
 }
+# Where every transition is used once: no UTD, no batch size, no packing.
+ROLLOUT_ADVICE: Mapping[str, tuple[str, ...]] = {
+    **LEARNER_ADVICE,
+    LearnerPhase.TRAIN: (
+        "threads.learner: give the update more CPU threads",
+        "device=cuda: for wide networks or large batches",
+        "lower algo.epochs, algo.num_minibatches or algo.hidden_dims: less work per env step",
+    ),
+    LearnerPhase.REPLAY_BATCH_WAIT: (),
+    LearnerPhase.CHECKPOINT: ("raise checkpoint.every",),
+    LearnerPhase.REPLAY_SAMPLE: ("lower env.num_envs or rollout.length: copying rollouts takes longer than learning",),
+    LearnerPhase.H2D: ("device=cpu: small batches can cost more to copy than to learn",),
+    LearnerPhase.SYNC_COORDINATION: ("raise rollout.length: fewer handshakes per env step",),
+    LearnerPhase.WEIGHT_PUBLISH: ("raise rollout.length: more updates between two publications",),
+}
 COLLECTOR_ADVICE: Mapping[str, tuple[str, ...]] = {
     CollectorPhase.ENV_STEP: (
         "env.vectorization=async: step the environments in processes of their own",
@@ -77,10 +92,12 @@ def judge(
     rates: Rates,
     mode: str,
     straggler: int | None = None,
+    learner_advice: Mapping[str, tuple[str, ...]] = LEARNER_ADVICE,
 ) -> Verdict:
     """The verdict on one window: nanoseconds per phase of each side (collectors summed), rates, collection mode.
 
-    `straggler` is the rank that the judged learner waits for, if there is one.
+    `straggler` is the rank that the judged learner waits for, if there is one; `learner_advice` what helps a learner
+    of this kind, by phase.
     """
     learner_wall, collector_wall = sum(learner_ns.values()), sum(collector_ns.values())
     if learner_wall <= 0 or collector_wall <= 0:
@@ -95,7 +112,7 @@ def judge(
     side = "learner" if is_learner else "collector"
     late_rank = straggler if phase == LearnerPhase.RANK_BARRIER else None
     is_balanced = min(learner, collector) >= BALANCED_RATIO * max(learner, collector)
-    advice = (LEARNER_ADVICE if is_learner else COLLECTOR_ADVICE).get(phase, ())
+    advice = (learner_advice if is_learner else COLLECTOR_ADVICE).get(phase, ())
     return Verdict(
         "balanced" if is_balanced else side,
         phase,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from offpolicy.logger.panel import render
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.table import METRICS
+from offpolicy.logger.table import METRICS, MetricClass
 
 SIZES = [(80, 24), (160, 50), (80, 20), (60, 15), (100, 40), (120, 30), (250, 70), (30, 10), (8, 4)]
 
@@ -30,11 +31,23 @@ def test_the_panel_never_exceeds_its_terminal(record: Record, header: RunHeader,
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
 def test_every_row_of_the_table_is_shown(record: Record, header: RunHeader, width: int, height: int) -> None:
     shown = "\n".join(lines_of(record, header, width, height))
-    timing = [metric.row for key, metric in METRICS.items() if key.startswith("timing/")]
+    timing = [metric.row for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
     assert len(timing) == 19
     for row in (*timing, "Iter Wall", "Cycle", "Return", "Eval", "Actor Loss", "Critic Loss"):
         assert row is not None
         assert row in shown
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
+def test_rollouts_have_their_age_duration_and_losses_instead_of_a_replay(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    rollouts = {"perf/policy_lag_p95": 3.0, "perf/rollouts_dropped": 2, "perf/rollouts_too_old": 5}
+    shown_record = record | rollouts | {"timing/collector_rollout_ms": 41.5, "train/approx_kl": 0.25}
+    shown = "\n".join(lines_of(shown_record, replace(header, algo="appo", runner="appo"), width, height))
+    for text in ("lag p95 3", "rollout 41.50 ms", "lost 7", "KL "):
+        assert text in shown
+    assert "replay " not in shown
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
         "Ranks",
         "Prefetch",
         "Rates",
+        "Staleness",
         "Learning curves",
     ]
     assert len(layout.category[0].chart[0].multiline.tag) == 13
@@ -102,7 +103,8 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
         ["rank/straggler"],
     ]
     assert tags_of(layout.category[3].chart[0]) == [f"prefetch/{phase}_ms" for phase in PackerPhase]
-    shown = {tag for chart in layout.category[5].chart for tag in tags_of(chart)}
+    assert tags_of(layout.category[5].chart[0]) == ["perf/policy_lag", "perf/policy_lag_p95"]
+    shown = {tag for chart in layout.category[6].chart for tag in tags_of(chart)}
     assert shown == {metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE}
     assert all(chart.multiline.tag for category in layout.category for chart in category.chart)
 
