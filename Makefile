@@ -75,7 +75,7 @@ help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-train: $(VENV)/.installed ## train a policy: make train algo=sac|td3 env=pendulum|halfcheetah|... key=value ...
+train: $(VENV)/.installed ## train a policy: make train algo=sac|td3|appo env=pendulum|halfcheetah|... key=value ...
 	@$(BIN)/offpolicy train $(GIVEN_WORDS)
 
 eval: $(VENV)/.installed ## evaluate a run: make eval run=runs/sac/Pendulum-v1/... episodes=20 [seed= step= device=]

@@ -61,7 +61,9 @@ def _key_lines(cls: Any, prefix: str) -> list[str]:  # Any: one of our configura
         else:
             default = _as_override(getattr(cls(), spec.name))
             entry = f"{prefix}{spec.name}={default}"
-            lines.append(_wrapped(f"{entry:<32} {spec.metadata['doc']}; {allowed_text(hint, spec.metadata)}"))
+            owners = ", ".join(name.upper() for name in spec.metadata.get("only", ()))
+            meaning = f"{owners}: {spec.metadata['doc']}" if owners else spec.metadata["doc"]
+            lines.append(_wrapped(f"{entry:<32} {meaning}; {allowed_text(hint, spec.metadata)}"))
     return lines
 
 
@@ -81,7 +83,7 @@ def _wrapped(entry: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="offpolicy", description="Train continuous-control policies and see where the wall time went."
+        prog="offpolicy", description="Train policies with SAC, TD3 or APPO and see where the wall time went."
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")

@@ -2,7 +2,8 @@
 
 Hydra parses the overrides and composes the groups; nothing of it leaves this module. Values are merged here rather than
 by Hydra, which would refuse the first unknown key and stay silent about the others.
-Precedence: command line > experiment > env file > algo file > defaults of the dataclasses.
+Precedence: command line > experiment > algo_env file > env file > algo file > defaults of the dataclasses. A file of
+algo_env is loaded by itself where there is one for the algorithm and the environment chosen.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from offpolicy.config import RunConfig, merge
 from offpolicy.errors import ConfigError
 
 OPTIONAL_GROUPS = ("experiment",)
+AUTOMATIC_GROUPS = ("algo_env",)  # their options follow from other groups; nobody chooses them
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ def conf_dir() -> Path:
 
 
 def group_options() -> dict[str, tuple[str, ...]]:
-    """The options of every group, by its name: the files of the group's directory."""
-    groups = sorted(path for path in conf_dir().iterdir() if path.is_dir())
+    """The options of every group that one can choose, by its name: the files of the group's directory."""
+    groups = sorted(path for path in conf_dir().iterdir() if path.is_dir() and path.name not in AUTOMATIC_GROUPS)
     return {group.name: tuple(sorted(path.stem for path in group.glob("*.yaml"))) for group in groups}
 
 
@@ -47,7 +49,9 @@ def load_config(tokens: Sequence[str]) -> RunConfig:
     """The configuration that the overrides describe. Raises `ConfigError` listing every problem."""
     overrides = parse_overrides(tokens)
     problems = list(overrides.problems)
-    tree = merge(merge(RunConfig().to_mapping(), _composed(overrides.groups)), overrides.values)
+    # An id of its own makes it another environment than the group's: what an algorithm needs there says nothing here.
+    groups = dict(overrides.groups) | ({"algo_env": "none"} if "id" in overrides.values.get("env", {}) else {})
+    tree = merge(merge(RunConfig().to_mapping(), _composed(groups)), overrides.values)
     try:
         config = RunConfig.from_mapping(_resolved(tree, problems))
     except ConfigError as error:

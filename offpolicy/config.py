@@ -24,60 +24,100 @@ T = TypeVar("T")
 
 
 def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
-    """A config field: its default, its meaning and its limits (`ge gt le lt choices`)."""
+    """A config field: its default, meaning, limits (`ge gt le lt choices`) and the `only` algorithms it is for."""
     metadata = {"doc": doc, **limits}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
+REPLAY_ALGOS = ("sac", "td3")
+SAC, TD3 = ("sac",), ("td3",)
+ROLLOUT_ALGOS = ("appo",)
+RANK_RUNNERS = ("multi_gpu", "appo")  # those that may have several learner ranks
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgoConfig:
-    """Hyper-parameters shared by the off-policy algorithms."""
+    """Hyper-parameters. Those that only some algorithms read are refused with the others, unless left alone."""
 
-    name: str = option("sac", "algorithm", choices=("sac", "td3"))
+    name: str = option("sac", "algorithm", choices=("sac", "td3", "appo"))
     gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0)
-    tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0)
-    batch_size: int = option(256, "rows per gradient update", ge=1)
-    learning_starts: int = option(1000, "env steps of uniform random actions before the first update", ge=1)
-    utd: float = option(1.0, "gradient updates per environment transition", ge=0.001, le=64.0)
-    actor_lr: float = option(3e-4, "Adam step size of the actor", gt=0.0)
-    critic_lr: float = option(3e-4, "Adam step size of the critics", gt=0.0)
     hidden_dims: tuple[int, ...] = option((256, 256), "units of the hidden layers of actor and critics", ge=1)
     activation: str = option("relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"))
-    critic_layer_norm: bool = option(False, "layer norm after each hidden linear layer of the critics")
     normalize_obs: bool = option(False, "normalise observations with running statistics")
-    policy_delay: int = option(1, "critic updates per actor update", ge=1)
-    n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64)
-    max_grad_norm: float | None = option(None, "clip each network's gradient norm to this; null: no clipping", gt=0.0)
+    max_grad_norm: float | None = option(None, "clip each loss's gradient norm to this; null: no clipping", gt=0.0)
+    # SAC and TD3
+    tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, only=REPLAY_ALGOS)
+    batch_size: int = option(256, "rows per gradient update", ge=1, only=REPLAY_ALGOS)
+    learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, only=REPLAY_ALGOS)
+    utd: float = option(1.0, "gradient updates per environment transition", ge=0.001, le=64.0, only=REPLAY_ALGOS)
+    actor_lr: float = option(3e-4, "Adam step size of the actor", gt=0.0, only=REPLAY_ALGOS)
+    critic_lr: float = option(3e-4, "Adam step size of the critics", gt=0.0, only=REPLAY_ALGOS)
+    critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=REPLAY_ALGOS)
+    policy_delay: int = option(1, "critic updates per actor update", ge=1, only=REPLAY_ALGOS)
+    n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=REPLAY_ALGOS)
     # SAC
-    alpha_lr: float = option(3e-4, "SAC: Adam step size of the temperature", gt=0.0)
-    init_alpha: float = option(1.0, "SAC: initial temperature (the temperature when auto_alpha is false)", gt=0.0)
-    auto_alpha: bool = option(True, "SAC: tune the temperature towards the target entropy")
-    target_entropy: float | None = option(None, "SAC: target entropy in the [-1, 1] action space; null: -action_dim")
+    alpha_lr: float = option(3e-4, "Adam step size of the temperature", gt=0.0, only=SAC)
+    init_alpha: float = option(1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=SAC)
+    auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=SAC)
+    target_entropy: float | None = option(None, "target entropy in the [-1, 1] space; null: -action_dim", only=SAC)
     # TD3
-    exploration_noise: float = option(0.1, "TD3: std of the Gaussian action noise, in the [-1, 1] space", ge=0.0)
-    target_noise: float = option(0.2, "TD3: std of the target-policy smoothing noise", ge=0.0)
-    target_noise_clip: float = option(0.5, "TD3: clip of the target-policy smoothing noise", ge=0.0)
+    exploration_noise: float = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=TD3)
+    target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=TD3)
+    target_noise_clip: float = option(0.5, "clip of the target-policy smoothing noise", ge=0.0, only=TD3)
+    # APPO
+    lr: float = option(3e-4, "Adam step size of actor and critic", gt=0.0, only=ROLLOUT_ALGOS)
+    lr_schedule: str = option(
+        "constant", "constant; linear: to 0 at the end; kl_adaptive: holds the KL of an epoch near target_kl",
+        choices=("constant", "linear", "kl_adaptive"), only=ROLLOUT_ALGOS,
+    )  # fmt: skip
+    target_kl: float = option(0.01, "lr_schedule=kl_adaptive: KL of an epoch, in nats", gt=0.0, only=ROLLOUT_ALGOS)
+    epochs: int = option(10, "passes over a batch of rollouts", ge=1, le=1000, only=ROLLOUT_ALGOS)
+    num_minibatches: int = option(8, "gradient steps of one pass", ge=1, only=ROLLOUT_ALGOS)
+    advantage: str = option(
+        "vtrace", "vtrace: corrected for the policy's age; gae: not", choices=("vtrace", "gae"), only=ROLLOUT_ALGOS
+    )
+    gae_lambda: float = option(0.95, "lambda of V-trace and GAE", ge=0.0, le=1.0, only=ROLLOUT_ALGOS)
+    rho_clip: float = option(1.0, "V-trace: bound of rho", gt=0.0, only=ROLLOUT_ALGOS)
+    trace_clip: float = option(1.0, "V-trace: bound of c", gt=0.0, only=ROLLOUT_ALGOS)
+    clip: float = option(0.2, "the ratio counts between 1 - clip and 1 + clip", gt=0.0, lt=1.0, only=ROLLOUT_ALGOS)
+    value_coef: float = option(0.5, "weight of the critic's loss", ge=0.0, only=ROLLOUT_ALGOS)
+    value_clip: float | None = option(
+        None, "the critic gains nothing by moving further than this, in its own units; null: no bound",
+        gt=0.0, only=ROLLOUT_ALGOS,
+    )  # fmt: skip
+    ent_coef: float = option(0.0, "weight of the policy's entropy", ge=0.0, only=ROLLOUT_ALGOS)
+    bounds_coef: float = option(0.0, "weight of means beyond +-1.1", ge=0.0, only=ROLLOUT_ALGOS)
+    normalize_advantage: bool = option(True, "advantages to mean 0 and std 1 per batch", only=ROLLOUT_ALGOS)
+    normalize_value: bool = option(True, "the critic predicts in units of its targets' spread", only=ROLLOUT_ALGOS)
+    init_log_std: float = option(0.0, "log std of the first policy for a Box", ge=-5, le=2, only=ROLLOUT_ALGOS)
+
+    @property
+    def learns_from_rollouts(self) -> bool:
+        """Whether every transition is used in one batch of rollouts, rather than sampled from a replay."""
+        return self.name in ROLLOUT_ALGOS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:
     """The topology."""
 
-    name: str = option("single_gpu", "topology", choices=("single_gpu", "double_buffer", "multi_gpu"))
-    world_size: int = option(1, "multi_gpu: learner ranks on this host", ge=1, le=64)
+    name: str = option("single_gpu", "topology", choices=("single_gpu", "double_buffer", "multi_gpu", "appo"))
+    world_size: int = option(1, "multi_gpu, appo: learner ranks on this host", ge=1, le=64)
     backend: str = option(
-        "auto", "multi_gpu: what moves the numbers; auto: nccl where each rank has its own GPU, else gloo",
+        "auto", "several ranks: what moves the numbers; auto: nccl where each rank has its own GPU, else gloo",
         choices=("auto", "gloo", "nccl"),
     )  # fmt: skip
     sync: str = option(
-        "gradients", "multi_gpu: gradients (averaged before each step) or parameters (every sync_every iterations)",
+        "gradients", "several ranks: gradients (averaged before each step) or parameters (every sync_every iterations)",
         choices=("gradients", "parameters"),
     )  # fmt: skip
     sync_every: int = option(8, "runner.sync=parameters: iterations between two averagings", ge=1)
-    interface: str | None = option(None, "multi_gpu: network interface of the ranks; null: loopback, one host only")
-    timeout_s: float = option(300.0, "multi_gpu: how long a rank may be waited for; more than an evaluation", gt=0.0)
+    interface: str | None = option(None, "several ranks: their network interface; null: loopback, one host only")
+    timeout_s: float = option(
+        300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +146,19 @@ class ReplayConfig:
     slots: int = option(2, "prefetch: batches packed or in use at once", ge=1, le=16)
     prefetch: bool = option(True, "prefetch: pack the next batch while this one trains; false: when it is asked for")
     newest: bool = option(False, "prefetch: pack only once the newest rows are there")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """APPO: the rollouts and the shared ring that they travel in."""
+
+    length: int = option(128, "vector steps of one rollout", ge=1, le=65536)
+    slots: int = option(1, "rollouts a collector may have finished before the learner takes one", ge=1, le=64)
+    when_full: str = option(
+        "block", "no slot free: block (the collector waits) or drop (its rollout is thrown away)",
+        choices=("block", "drop"),
+    )  # fmt: skip
+    max_lag: int = option(64, "rollouts whose weights are more versions old than this are not learnt from", ge=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +221,7 @@ class RunConfig:
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -209,7 +263,7 @@ class RunConfig:
         return min(self.replay.capacity // num_collectors, own_steps + self.env.num_envs * self.algo.n_step)
 
 
-RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap"}
+RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap", "appo": "free"}
 
 
 def _build(cls: type[T], raw: Any, prefix: str, problems: list[str]) -> T:
@@ -328,6 +382,45 @@ def _impossible(cfg: RunConfig) -> list[str]:
     problems: list[str] = []
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", cfg.device):
         problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
+    problems += _impossible_replay(cfg) if not cfg.algo.learns_from_rollouts else _impossible_rollouts(cfg)
+    problems += _not_for(cfg.algo) + _unused_section(cfg) + _impossible_ranks(cfg) + _impossible_source(cfg)
+    if not cfg.env.id:
+        problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
+    return problems
+
+
+def _not_for(algo: AlgoConfig) -> list[str]:
+    """Hyper-parameters of other algorithms: set, they would silently do nothing."""
+    return [
+        f"algo.{spec.name}: got {getattr(algo, spec.name)!r}, allowed nothing with algo={algo.name}:"
+        f" it is for {', '.join(spec.metadata['only'])}"
+        for spec in dataclasses.fields(algo)
+        if algo.name not in spec.metadata.get("only", (algo.name,)) and getattr(algo, spec.name) != spec.default
+    ]
+
+
+def _unused_section(cfg: RunConfig) -> list[str]:
+    """Options of the replay where there is none, or of rollouts where there are none."""
+    has_rollouts = cfg.algo.learns_from_rollouts
+    section, name = (cfg.replay, "replay") if has_rollouts else (cfg.rollout, "rollout")
+    owners = ", ".join(REPLAY_ALGOS if has_rollouts else ROLLOUT_ALGOS)
+    return [
+        f"{name}.{spec.name}: got {getattr(section, spec.name)!r}, allowed nothing with algo={cfg.algo.name}:"
+        f" it is for {owners}"
+        for spec in dataclasses.fields(section)
+        if getattr(section, spec.name) != spec.default
+    ] + _unused_band(cfg)
+
+
+def _unused_band(cfg: RunConfig) -> list[str]:
+    default = CollectConfig().band
+    if not cfg.algo.learns_from_rollouts or cfg.collect.band == default:
+        return []
+    return [f"collect.band: got {cfg.collect.band}, allowed nothing with algo={cfg.algo.name}: rollout.slots bounds it"]
+
+
+def _impossible_replay(cfg: RunConfig) -> list[str]:
+    problems: list[str] = []
     for key, rows in (("learning_starts", cfg.algo.learning_starts), ("batch_size", cfg.algo.batch_size)):
         if cfg.replay.capacity < rows:
             problems.append(f"replay.capacity: got {cfg.replay.capacity}, allowed at least algo.{key}={rows}")
@@ -342,23 +435,50 @@ def _impossible(cfg: RunConfig) -> list[str]:
             f"algo.learning_starts: got {cfg.algo.learning_starts}, allowed less than"
             f" total_timesteps={cfg.total_timesteps}: no update would ever happen"
         )
-    problems += _impossible_ranks(cfg) + _impossible_source(cfg)
-    if not cfg.env.id:
-        problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
+    if cfg.algo.batch_size % cfg.runner.world_size:
+        problems.append(
+            f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of"
+            f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
+        )
+    return problems
+
+
+def _impossible_rollouts(cfg: RunConfig) -> list[str]:
+    problems, ranks, collectors = list[str](), cfg.runner.world_size, cfg.collect.num_collectors
+    if collectors % ranks:
+        problems.append(
+            f"collect.num_collectors: got {collectors}, allowed a multiple of runner.world_size={ranks}:"
+            " each rank learns from collectors of its own"
+        )
+        return problems
+    rows = cfg.rollout.length * cfg.env.num_envs * (collectors // ranks)
+    if rows % cfg.algo.num_minibatches:
+        problems.append(
+            f"algo.num_minibatches: got {cfg.algo.num_minibatches}, allowed a divisor of the {rows} rows of a batch"
+            f" (rollout.length={cfg.rollout.length} x env.num_envs={cfg.env.num_envs} x"
+            f" {collectors // ranks} collectors per rank)"
+        )
+    if cfg.algo.trace_clip > cfg.algo.rho_clip:
+        problems.append(
+            f"algo.trace_clip: got {cfg.algo.trace_clip:g}, allowed at most algo.rho_clip={cfg.algo.rho_clip:g}"
+        )
+    if rows * ranks > cfg.total_timesteps:
+        problems.append(
+            f"total_timesteps: got {cfg.total_timesteps}, allowed at least {rows * ranks}, one batch of rollouts"
+            f" (rollout.length={cfg.rollout.length} x env.num_envs={cfg.env.num_envs} x {collectors} collectors)"
+        )
     return problems
 
 
 def _impossible_ranks(cfg: RunConfig) -> list[str]:
     runner, problems = cfg.runner, list[str]()
-    if runner.world_size != 1 and runner.name != "multi_gpu":
+    if cfg.algo.learns_from_rollouts != (runner.name == "appo"):
+        fitting = "appo" if cfg.algo.learns_from_rollouts else "single_gpu, double_buffer or multi_gpu"
+        problems.append(f"runner: got {runner.name}, allowed {fitting} with algo={cfg.algo.name}")
+    if runner.world_size != 1 and runner.name not in RANK_RUNNERS:
         problems.append(
             f"runner.world_size: got {runner.world_size}, allowed 1 with runner={runner.name}; several learner ranks"
             " need runner=multi_gpu"
-        )
-    if cfg.algo.batch_size % runner.world_size:
-        problems.append(
-            f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of runner.world_size={runner.world_size}:"
-            " each rank takes an equal part of the batch"
         )
     if runner.backend == "nccl" and cfg.device == "cpu":
         problems.append("runner.backend: got nccl, allowed auto or gloo with device=cpu: NCCL joins GPUs only")

@@ -15,13 +15,14 @@ from offpolicy.checkpoint import CheckpointStore
 from offpolicy.collect.collector import CollectorParts, Progress, ReportDesk, collect
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
+from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
-from offpolicy.collect.writers import BadRowError, ReplayWriter
+from offpolicy.collect.writers import BadRowError, ReplayWriter, Writer
 from offpolicy.data.ring import Ring
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import NumericsError, SaveError
 from offpolicy.ipc.child import ChildContext
-from offpolicy.ipc.control import CollectorWord
+from offpolicy.ipc.control import CollectorWord, ControlPage, RankWord
 from offpolicy.ipc.gate import CollectorGate, share
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.nets.policy import flat_size, make_policy
@@ -47,7 +48,8 @@ def main(context: ChildContext) -> None:
     progress = Progress(obs=env.reset(env_seed(job.cfg.seed, "collector", number)))
     tracker = EpisodeTracker(env.num_envs, first_index=number * env.num_envs)
     policy = _policy(context, job)
-    writer = _writer(context, job)
+    control = wiring.control_page(context.block("control"), job.cfg)
+    writer = _writer(context, job, control)
     name = f"collector-{context.index}"
     snapshot = CollectorSnapshot(name, env, policy, writer, tracker)
     if job.start_step:
@@ -56,8 +58,8 @@ def main(context: ChildContext) -> None:
             # New episodes, not those of the start of the run again.
             progress.obs = env.reset(env_seed(job.cfg.seed, "collector", number, progress.env_steps))
             policy.reseed(job.cfg.seed, *_path(number), progress.env_steps)
-            context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew")
-    control = wiring.control_page(context.block("control"), job.cfg)
+            lost = ", and rollouts that nobody has learnt from are lost" if job.cfg.algo.learns_from_rollouts else ""
+            context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew{lost}")
     control.collectors[context.index].set(CollectorWord.ENV_STEPS, progress.env_steps)
     context.send("hello", **{counter: getattr(progress, counter) for counter in wiring.COLLECTOR_COUNTERS})
     parts = CollectorParts(
@@ -107,18 +109,25 @@ def _num_collectors(job: wiring.Assignment) -> int:
 
 
 def _policy(context: ChildContext, job: wiring.Assignment) -> CollectorPolicy:
-    policy = make_policy(job.cfg.algo, job.spec)
+    algo = job.cfg.algo
+    policy = make_policy(algo, job.spec)
     return CollectorPolicy(
         policy,
         Mailbox(context.block("weights"), 4 * flat_size(policy)),
         action_dim=job.spec.action_dim,
-        warmup_steps=share(job.cfg.algo.learning_starts, _num_collectors(job)),
+        warmup_steps=0 if algo.learns_from_rollouts else share(algo.learning_starts, _num_collectors(job)),
         seed=job.cfg.seed,
         path=_path(_number(context, job)),
     )
 
 
-def _writer(context: ChildContext, job: wiring.Assignment) -> ReplayWriter:
+def _writer(context: ChildContext, job: wiring.Assignment, control: ControlPage) -> Writer:
+    if job.cfg.algo.learns_from_rollouts:
+        return RolloutWriter(
+            wiring.rollout_ring(context, job, context.index),
+            may_drop=job.cfg.rollout.when_full == "drop",
+            newest_version=lambda: control.leader.get(RankWord.VERSION),
+        )
     layout = wiring.row_layout(job.spec)
     ring = Ring(context.block(f"replay-{context.index}"), layout.width, np.float32)
     algo = job.cfg.algo

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class WeightPublisher:
     """Hands the actor's weights, with the normaliser's statistics, to the collectors of the host; the leader's duty."""
 
-    def __init__(self, learner: Learner, mailbox: Mailbox, seat: Seat) -> None:
+    def __init__(self, learner: Learner[Any], mailbox: Mailbox, seat: Seat) -> None:
         self._learner, self._mailbox, self._seat = learner, mailbox, seat
         self.flat = np.zeros(flat_size(learner.policy), dtype=np.float32)
 
@@ -276,4 +276,5 @@ class Reporter:
             sample_age_sum=session.feed.sample_age_sum,
             account=session.ledger.account(),
             packer=session.feed.packer_account(),
+            rollouts=session.feed.rollouts,
         )

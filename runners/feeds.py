@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from offpolicy.data.resident import ResidentSampler, ResidentSource, resident_nbytes
+from offpolicy.data.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.data.sampler import UniformSampler
-from offpolicy.data.sources import ReplayFeed, ReplaySource, SourceSpec
+from offpolicy.data.sources import Feed, ReplaySource, SourceSpec
+from offpolicy.ipc.control import RankWord
 from offpolicy.prefetch import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.seeding import generator, torch_seed
+from offpolicy.types import Batches
 
 from . import wiring
 
@@ -21,8 +24,13 @@ if TYPE_CHECKING:
 AUTO = "auto"  # resident on a GPU where it fits, else prefetch; direct on the CPU, where the rings already are
 
 
-def make_feed(session: Session, default: str) -> ReplayFeed:
-    """The batch source of `replay.source`; where that is auto, the runner's `default`. `ConfigError` without room."""
+def make_feed(session: Session, default: str) -> Feed[Any]:
+    """The rollouts, or the batch source of `replay.source`; where that is auto, the runner's `default`.
+
+    Raises `ConfigError` without room.
+    """
+    if session.seat.cfg.algo.learns_from_rollouts:
+        return _rollouts(session)
     kind = session.seat.cfg.replay.source
     if kind == AUTO:
         kind = default
@@ -76,7 +84,7 @@ def _sampler(session: Session) -> UniformSampler:
     return UniformSampler(session.rings, rng, guard=8 * cfg.env.num_envs)
 
 
-def _direct(session: Session) -> ReplayFeed:
+def _direct(session: Session) -> Feed[Batches]:
     return ReplaySource(
         _spec(session),
         session.rings,
@@ -87,7 +95,7 @@ def _direct(session: Session) -> ReplayFeed:
     )
 
 
-def _prefetch(session: Session) -> ReplayFeed:
+def _prefetch(session: Session) -> Feed[Batches]:
     seat = session.seat
     replay = seat.cfg.replay
     common = _spec(session)
@@ -108,7 +116,7 @@ def _prefetch(session: Session) -> ReplayFeed:
     return PrefetchSource(spec, session.rings, packer, session.gate, session.world, session.learner.num_updates)
 
 
-def _resident(session: Session) -> ReplayFeed:
+def _resident(session: Session) -> Feed[Batches]:
     seat = session.seat
     seed = torch_seed(seat.cfg.seed, "replay", seat.rank, *seat.start_path)
     sampler = ResidentSampler(session.rings, seat.device, seed, seat.fence)
@@ -117,7 +125,25 @@ def _resident(session: Session) -> ReplayFeed:
     )
 
 
-_MAKERS: Mapping[str, Callable[[Session], ReplayFeed]] = {
+def _rollouts(session: Session) -> RolloutSource:
+    """Those of the rank's own collectors: of C on this host, every R-th."""
+    seat = session.seat
+    cfg, own = seat.cfg, range(seat.context.index, seat.cfg.collect.num_collectors, seat.cfg.runner.world_size)
+    spec = RolloutSpec(
+        layout=wiring.rollout_layout(cfg, session.job.spec),
+        mode=cfg.collect_mode,
+        max_lag=cfg.rollout.max_lag,
+        total=cfg.total_timesteps,
+        device=seat.device,
+    )
+    rings = [wiring.rollout_ring(session.context, session.job, index) for index in own]
+    leader = seat.control.leader
+    # Where the checkpoint does not say what each rank has learnt from, rank 0 answers for all.
+    learnt = session.job.start_step if seat.rank == 0 else 0
+    return RolloutSource(spec, rings, session.gate, lambda: leader.get(RankWord.VERSION), session.total, learnt)
+
+
+_MAKERS: Mapping[str, Callable[[Session], Feed[Batches]]] = {
     "direct": _direct,
     "prefetch": _prefetch,
     "resident": _resident,

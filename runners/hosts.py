@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpolicy.checkpoint import CheckpointStore
-from offpolicy.config import RunConfig
+from offpolicy.config import RANK_RUNNERS, RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.orphans import die_with_parent
 from offpolicy.ranks.agreement import Agreement, Proposal, agree
@@ -49,12 +49,12 @@ def follow_launcher(cfg: RunConfig) -> Place:
         die_with_parent(os.getppid())
         _check_launched(cfg, place)
     num_ranks = place.num_hosts * cfg.runner.world_size
-    if cfg.algo.batch_size % num_ranks:
+    if not cfg.algo.learns_from_rollouts and cfg.algo.batch_size % num_ranks:
         raise ConfigError(
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of the {num_ranks} learner ranks of all"
             " hosts: each takes an equal part of the batch"
         )
-    if cfg.runner.name == "multi_gpu":
+    if cfg.runner.name in RANK_RUNNERS:
         require_interface(cfg.runner.interface, place)
     return place
 
@@ -62,8 +62,8 @@ def follow_launcher(cfg: RunConfig) -> Place:
 def _check_launched(cfg: RunConfig, place: Place) -> None:
     """What a run under `torchrun` must be told. Raises `ConfigError`."""
     problems = []
-    if cfg.runner.name != "multi_gpu":
-        problems.append(f"runner: got {cfg.runner.name}, allowed multi_gpu under torchrun")
+    if cfg.runner.name not in RANK_RUNNERS:
+        problems.append(f"runner: got {cfg.runner.name}, allowed {' or '.join(RANK_RUNNERS)} under torchrun")
     if cfg.run_dir is None:
         problems.append("run_dir: got null, allowed a directory under torchrun: a restart must find it again")
     if cfg.device == "auto" and not place.is_alone:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from offpolicy.config import RunConfig
+from offpolicy.config import RANK_RUNNERS, RunConfig
 from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, SaveError
 from offpolicy.ipc.supervisor import Failure, Host, Supervisor, signals_held
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
@@ -54,7 +54,7 @@ def launch(cfg: RunConfig) -> int:
 @contextlib.contextmanager
 def _meeting_point(cfg: RunConfig, place: Place) -> Iterator[socket.socket | None]:
     """On one host: a loopback socket on a free port, for rank 0 to serve the ranks' store on."""
-    if cfg.runner.name != "multi_gpu" or not place.is_alone:
+    if cfg.runner.name not in RANK_RUNNERS or not place.is_alone:
         yield None
         return
     with socket.create_server((LOOPBACK_HOST, 0)) as listener:
@@ -158,31 +158,38 @@ def _spawn(supervisor: Supervisor, job: wiring.Assignment, fds: dict[str, int], 
 def _announce(logger: OffPolicyLogger, job: wiring.Assignment, run: RunDir) -> None:
     """The run header: what was decided for the user."""
     cfg, spec, place = job.cfg, job.spec, job.place
-    row_bytes, mib = wiring.row_layout(spec).nbytes, wiring.replay_nbytes(cfg, spec) / 2**20
+    mib = wiring.transport_nbytes(cfg, spec) / 2**20
     threads, num_collectors = wiring.thread_budget(cfg), cfg.collect.num_collectors
     logger.message(f"run directory: {run.path}")
     if not place.is_alone:
         attempt = f", restart {place.attempt}" if place.attempt else ""
         logger.message(f"host {place.host} of {place.num_hosts}, launched by torchrun as {place.job}{attempt}")
     rings = f" in {num_collectors} rings, one per collector" if num_collectors > 1 else ""
-    rows = num_collectors * cfg.replay_rows
-    logger.message(f"replay: {rows:,} rows x {row_bytes} B = {mib:.1f} MiB of shared memory{rings}")
+    if cfg.algo.learns_from_rollouts:
+        slots = f"{cfg.rollout.slots} of {cfg.rollout.length} steps x {cfg.env.num_envs} environments"
+        logger.message(f"rollouts: {slots} = {mib:.1f} MiB of shared memory{rings}; {cfg.rollout.when_full} when full")
+    else:
+        rows, row_bytes = num_collectors * cfg.replay_rows, wiring.row_layout(spec).nbytes
+        logger.message(f"replay: {rows:,} rows x {row_bytes} B = {mib:.1f} MiB of shared memory{rings}")
     logger.message(
         f"{cfg.runner.name}, {cfg.collect_mode}: threads learner {threads['learner']}, collector {threads['collector']}"
     )
     num_ranks = place.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
         how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {cfg.runner.sync_every} iterations"
-        logger.message(
-            f"{num_ranks} learner ranks average {how}: batch {cfg.algo.batch_size // num_ranks} per rank,"
-            f" {cfg.algo.batch_size} together"
-        )
+        logger.message(f"{num_ranks} learner ranks average {how}: {_batch_shares(cfg, num_ranks)}")
     for problem in run.rejected:
         logger.message(f"warning: {problem}")
     if job.start_step:
         logger.message(f"resuming at env step {job.start_step:,}")
     if os.uname().machine not in ("x86_64", "AMD64"):
         logger.message("warning: the shared-memory protocol is proven on x86-64 only")
+
+
+def _batch_shares(cfg: RunConfig, num_ranks: int) -> str:
+    if cfg.algo.learns_from_rollouts:
+        return f"{cfg.collect.num_collectors // cfg.runner.world_size} collectors per rank"
+    return f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
 
 
 Outcome = tuple[str, int, str]  # status, exit code, reason

@@ -15,7 +15,7 @@ from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import LearnerState
 from offpolicy.checkpoint import Checkpoint, CheckpointStore
 from offpolicy.data.pace import Anchor
-from offpolicy.data.sources import ReplayFeed
+from offpolicy.data.sources import Feed
 from offpolicy.errors import DesyncError, EnvFailure, NumericsError
 from offpolicy.ipc.control import RankWord
 from offpolicy.ipc.mailbox import Mailbox
@@ -29,7 +29,7 @@ from offpolicy.types import Float64, MetricTotals
 
 from . import wiring
 from .duties import Checkpointer, Evaluator, Reporter, WeightPublisher
-from .feeds import make_feed
+from .feeds import AUTO, make_feed
 from .seat import Seat
 from .team import Team
 
@@ -37,7 +37,7 @@ from .team import Team
 class Session:
     """One learner rank: its learner, its batches and its periodic duties."""
 
-    def __init__(self, seat: Seat, team: Team, source: str) -> None:
+    def __init__(self, seat: Seat, team: Team, source: str = AUTO) -> None:
         """`source` is the kind of batch source where `replay.source` is auto."""
         cfg = seat.cfg
         self.seat, self.team, self.world = seat, team, team.world
@@ -48,7 +48,7 @@ class Session:
         self.rings = wiring.replay_rings(self.context, self.job)
         checkpoint = self._checkpoint()
         self.anchor, last_eval_step = self._set_out(checkpoint)
-        self.feed: ReplayFeed = make_feed(self, source)
+        self.feed: Feed[Any] = make_feed(self, source)  # Any: `Batches` or `Rollouts`, as the learner takes them
         if self.job.start_step:
             self._resume_streams(checkpoint)
         mailbox = Mailbox(self.context.block("weights"), 4 * flat_size(self.learner.policy))
@@ -98,6 +98,10 @@ class Session:
         with self.ledger.phase(LearnerPhase.RANK_BARRIER):
             self.world.recount()
 
+    def total(self, value: float) -> float:
+        """The sum of a number over all ranks."""
+        return float(self.gather_waiting((value,)).sum())
+
     def vote(self, flag: bool) -> bool:
         """Whether any rank raises the flag: all take the same way."""
         return bool(self.gather_waiting((flag,)).any())
@@ -115,11 +119,12 @@ class Session:
     def require_health(self, table: Float64) -> None:
         """Judge the `health` of all ranks [R, 3], on each of them. Raises `NumericsError`, `DesyncError`."""
         if table[:, 0].any():
+            step_sizes = "algo.lr" if self.job.cfg.algo.learns_from_rollouts else "algo.actor_lr or algo.critic_lr"
             origins = np.flatnonzero(table[:, 1]).tolist()
             where = f" on {_ranks(origins)}" if self.world.num_ranks > 1 else ""
             raise NumericsError(
                 f"a loss became NaN or Inf{where} before env step {self.env_steps}; the parameters were kept from then"
-                " on. Lower algo.actor_lr or algo.critic_lr, set algo.max_grad_norm, or check the reward's scale"
+                f" on. Lower {step_sizes}, set algo.max_grad_norm, or check the reward's scale"
             )
         others = np.flatnonzero(table[:, 2] != table[0, 2]).tolist()
         if others:

@@ -108,7 +108,7 @@ class Monitor:
             ),
             replay_rows=0,
             replay_capacity=self._capacity,
-            update_debt=0.0,
+            update_debt=None,
         )
 
     @property
@@ -148,8 +148,13 @@ class Monitor:
             collectors=tuple(totals for totals in collectors if totals is not None),
             replay_rows=sum(ring.committed - ring.oldest for ring in self._shared.rings),
             replay_capacity=self._capacity,
-            update_debt=float(self._pace.debt(env_steps, self._updates)),
+            update_debt=self._debt(env_steps),
         )
+
+    def _debt(self, env_steps: int) -> float | None:
+        if self._cfg.algo.learns_from_rollouts:
+            return None
+        return float(self._pace.debt(env_steps, self._updates))
 
     def log_rest(self) -> None:
         """At the end: the episodes and the counters that no record holds yet."""

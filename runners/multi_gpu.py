@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from offpolicy.ipc.child import ChildContext
 
-from .feeds import AUTO
 from .learner import Session
 from .seat import Seat
 from .team import joined
@@ -14,4 +13,4 @@ def learner_main(context: ChildContext) -> None:
     """Entry point of every rank."""
     seat = Seat.take(context)
     with joined(seat) as team:
-        Session(seat, team, source=AUTO).run()
+        Session(seat, team).run()

@@ -30,10 +30,20 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     if cfg.log.wandb == "online":
         require_login()
     spec = probe(cfg.env)
-    wiring.check_memory(wiring.replay_nbytes(cfg, spec))
+    check_actions(cfg, spec)
+    wiring.check_memory(cfg, spec)
     if cfg.replay.source == "resident":
         check_resident(cfg, spec, free)
     return spec
+
+
+def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
+    """Refuse an action space that the algorithm cannot act in. Raises `ConfigError`."""
+    if spec.num_actions and not cfg.algo.learns_from_rollouts:
+        raise ConfigError(
+            f"env.id: got {cfg.env.id}, whose actions are Discrete({spec.num_actions}); {cfg.algo.name} needs a Box"
+            " action space: algo=appo takes Discrete actions"
+        )
 
 
 def asks_for_gpus(cfg: RunConfig) -> bool:

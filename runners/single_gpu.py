@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from offpolicy.ipc.child import ChildContext
 
-from .feeds import AUTO
 from .learner import Session
 from .seat import Seat
 from .team import alone
@@ -13,4 +12,4 @@ from .team import alone
 def learner_main(context: ChildContext) -> None:
     """Entry point of the learner process."""
     seat = Seat.take(context)
-    Session(seat, alone(seat), source=AUTO).run()
+    Session(seat, alone(seat)).run()

@@ -14,6 +14,7 @@ from offpolicy.config import RunConfig
 from offpolicy.data.layout import RowLayout
 from offpolicy.data.pace import Anchor, Pace
 from offpolicy.data.ring import Ring
+from offpolicy.data.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.errors import ConfigError
 from offpolicy.ipc.child import ChildContext
 from offpolicy.ipc.control import ControlPage
@@ -46,9 +47,24 @@ def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     return cfg.collect.num_collectors * Ring.nbytes(cfg.replay_rows, row_layout(spec).width, 4)
 
 
+def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
+    """The rollouts of one collector."""
+    return RolloutLayout(spec.obs_dim, spec.action_dim, cfg.rollout.length, cfg.env.num_envs)
+
+
+def rollout_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
+    """Bytes of the rollout rings of this host, one per collector."""
+    return cfg.collect.num_collectors * RolloutRing.nbytes(rollout_layout(cfg, spec), cfg.rollout.slots)
+
+
+def transport_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
+    """Bytes of what lies between collectors and learners: the rings of rollouts, or the replay."""
+    return rollout_nbytes(cfg, spec) if cfg.algo.learns_from_rollouts else replay_nbytes(cfg, spec)
+
+
 def save_s(cfg: RunConfig, spec: SpaceSpec) -> float:
-    """Seconds that saving the replay of this host may take on a slow disk."""
-    return replay_nbytes(cfg, spec) / SAVE_BYTES_PER_S
+    """Seconds that saving what lies between collectors and learners of this host may take on a slow disk."""
+    return transport_nbytes(cfg, spec) / SAVE_BYTES_PER_S
 
 
 def peer_timeout_s(cfg: RunConfig, spec: SpaceSpec) -> float:
@@ -69,14 +85,16 @@ def make_pace(cfg: RunConfig, anchor: Anchor, num_hosts: int) -> Pace:
 
 
 def first_learning_step(cfg: RunConfig, num_hosts: int) -> int:
-    """Env steps before the first update: never before every ring can have its first n-step row."""
+    """Env steps before the first update: never before every ring can have its first n-step row, or rollout."""
     num_collectors = cfg.collect.num_collectors * num_hosts
+    if cfg.algo.learns_from_rollouts:
+        return cfg.rollout.length * cfg.env.num_envs * num_collectors
     return max(cfg.algo.learning_starts, cfg.algo.n_step * cfg.env.num_envs * num_collectors)
 
 
 def max_policy_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """An upper bound of the flat policy: a Gaussian actor, norms and the normaliser; torch-free."""
-    widths = (spec.obs_dim, *cfg.algo.hidden_dims, 2 * spec.action_dim)
+    widths = (spec.obs_dim, *cfg.algo.hidden_dims, max(2 * spec.action_dim, spec.num_actions))
     actor = sum((a + 1) * b for a, b in zip(widths, widths[1:], strict=False))
     return 4 * (actor + 2 * sum(widths) + 4 * spec.obs_dim + 64)
 
@@ -87,7 +105,6 @@ class SharedMemory:
     def __init__(self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int) -> None:
         runner, num_collectors = cfg.runner, cfg.collect.num_collectors
         self.num_ranks = num_hosts * runner.world_size
-        layout = row_layout(spec)
         sizes = {
             "control": ControlPage.nbytes(runner.world_size, num_collectors),
             "weights": Mailbox.nbytes(max_policy_nbytes(cfg, spec)),
@@ -95,22 +112,25 @@ class SharedMemory:
         }
         for index in range(num_collectors):
             sizes |= {
-                f"replay-{index}": Ring.nbytes(cfg.replay_rows, layout.width, 4),
+                f"{transport_name(cfg)}-{index}": transport_nbytes(cfg, spec) // num_collectors,
                 f"collector_report-{index}": Mailbox.nbytes(CollectorReports.layout(COLLECTOR_PHASES).nbytes),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
-        check_memory(replay_nbytes(cfg, spec))
+        check_memory(cfg, spec)
         try:
             self.blocks = {name: SharedBlock.create(name, size) for name, size in sizes.items()}
         except OSError as error:
-            gib = replay_nbytes(cfg, spec) / 2**30
-            raise ConfigError(f"replay.capacity: {gib:.2f} GiB cannot be had: {error}") from error
+            gib = transport_nbytes(cfg, spec) / 2**30
+            raise ConfigError(f"{size_key(cfg)}: {gib:.2f} GiB cannot be had: {error}") from error
         self.bells = {name: Doorbell.create() for name in bell_names(cfg)}
         self.control = control_page(self.blocks["control"].buffer, cfg)
         collectors = range(num_collectors)
-        self.rings = [Ring(self._buffer(f"replay-{i}"), layout.width, np.float32) for i in collectors]
+        self.rings = [] if cfg.algo.learns_from_rollouts else [self._replay_ring(i, spec) for i in collectors]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [collector_reports(self._buffer(f"collector_report-{i}")) for i in collectors]
+
+    def _replay_ring(self, index: int, spec: SpaceSpec) -> Ring:
+        return Ring(self._buffer(f"replay-{index}"), row_layout(spec).width, np.float32)
 
     def _buffer(self, name: str) -> memoryview:
         return self.blocks[name].buffer
@@ -157,11 +177,27 @@ def learner_gate(
     )
 
 
+def transport_name(cfg: RunConfig) -> str:
+    """What the blocks between collectors and learners are called."""
+    return "rollouts" if cfg.algo.learns_from_rollouts else "replay"
+
+
+def size_key(cfg: RunConfig) -> str:
+    """The key that their size depends on most."""
+    return "rollout.length" if cfg.algo.learns_from_rollouts else "replay.capacity"
+
+
 def replay_rings(context: ChildContext, job: Assignment) -> list[Ring]:
-    """The rings of this host, by collector."""
+    """The replay of this host, by collector; nothing where the algorithm keeps none."""
     width = row_layout(job.spec).width
-    count = job.cfg.collect.num_collectors
+    count = 0 if job.cfg.algo.learns_from_rollouts else job.cfg.collect.num_collectors
     return [Ring(context.block(f"replay-{index}"), width, np.float32) for index in range(count)]
+
+
+def rollout_ring(context: ChildContext, job: Assignment, index: int) -> RolloutRing:
+    """The rollout ring of a collector."""
+    layout = rollout_layout(job.cfg, job.spec)
+    return RolloutRing(context.block(f"rollouts-{index}"), layout, job.cfg.rollout.slots)
 
 
 def _report_layout(metrics: list[str]) -> ReportLayout:
@@ -180,13 +216,13 @@ def collector_reports(buffer: memoryview) -> CollectorReports:
     return CollectorReports(Mailbox(buffer, layout.nbytes), layout)
 
 
-def check_memory(needed: int) -> None:
-    """Refuse a replay that does not fit into the memory at hand, before anything is allocated."""
-    available = available_memory()
+def check_memory(cfg: RunConfig, spec: SpaceSpec) -> None:
+    """Refuse a replay, or rollouts, that do not fit into the memory at hand, before anything is allocated."""
+    needed, available, key = transport_nbytes(cfg, spec), available_memory(), size_key(cfg)
     if needed > 0.9 * available:
         raise ConfigError(
-            f"replay.capacity: the replay needs {needed / 2**30:.2f} GiB, allowed 90 % of the"
-            f" {available / 2**30:.2f} GiB available; lower replay.capacity"
+            f"{key}: got {needed / 2**30:.2f} GiB of {transport_name(cfg)}, allowed 90 % of the"
+            f" {available / 2**30:.2f} GiB available; lower {key}"
         )
 
 
@@ -233,7 +269,10 @@ def thread_budget(cfg: RunConfig) -> dict[str, int]:
 def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     """What must be equal for a checkpoint to fit a configuration, as JSON data."""
     algo = cfg.algo
+    own = {"rollout.length": cfg.rollout.length, "algo.normalize_value": algo.normalize_value}
+    rollouts = own if algo.learns_from_rollouts else {}
     return {
+        **rollouts,
         "checkpoint layout": CHECKPOINT_LAYOUT,
         "algo.name": algo.name,
         "algo.hidden_dims": list(algo.hidden_dims),
@@ -243,7 +282,7 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
         "algo.n_step": algo.n_step,
         "algo.gamma": algo.gamma,
         "env observation size": spec.obs_dim,
-        "env action size": spec.action_dim,
+        "env action size": spec.num_actions or spec.action_dim,
     }
 
 

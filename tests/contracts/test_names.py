@@ -35,7 +35,8 @@ def test_an_algorithm_file_selects_the_algorithm_of_its_name(algo: str) -> None:
 
 @pytest.mark.parametrize("runner", group_options()["runner"])
 def test_a_runner_file_selects_the_runner_of_its_name(runner: str) -> None:
-    assert load_config([f"runner={runner}"]).runner.name == runner
+    algo = "appo" if runner == "appo" else "sac"
+    assert load_config([f"runner={runner}", f"algo={algo}"]).runner.name == runner
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,13 @@ def test_every_file_of_a_group_composes_to_a_valid_run(choice: str) -> None:
 @pytest.mark.parametrize("algo", group_options()["algo"])
 def test_every_environment_can_be_tried_for_three_thousand_steps(env: str, algo: str) -> None:
     assert load_config([f"algo={algo}", f"env={env}", "total_timesteps=3000"]).total_timesteps == 3000
+
+
+def test_a_file_for_an_algorithm_in_an_environment_is_named_after_both() -> None:
+    options = group_options()
+    pairs = {f"{algo}_{env}" for algo in options["algo"] for env in options["env"]}
+    assert {path.stem for path in (conf_dir() / "algo_env").glob("*.yaml")} <= pairs  # any other is never loaded
+    assert "algo_env" not in options  # nobody chooses it
 
 
 def test_conf_holds_values_only() -> None:

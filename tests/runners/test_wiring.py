@@ -43,10 +43,45 @@ def test_a_device_copy_of_the_replay_has_a_stated_share() -> None:
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "available_memory", lambda: 2 * 2**30)
-    with pytest.raises(ConfigError, match=r"3\.00 GiB.*2\.00 GiB"):
-        wiring.check_memory(3 * 2**30)
-    wiring.check_memory(2**30)
+    cfg = config(total_timesteps=10**7, replay={"capacity": 1_000_000})
+    needed = wiring.replay_nbytes(cfg, SPEC)  # 0.16 GiB
+    monkeypatch.setattr(wiring, "available_memory", lambda: needed)
+    with pytest.raises(ConfigError, match=r"^replay\.capacity: got 0\.16 GiB of replay.*0\.16 GiB available"):
+        wiring.check_memory(cfg, SPEC)
+    monkeypatch.setattr(wiring, "available_memory", lambda: 2 * needed)
+    wiring.check_memory(cfg, SPEC)
+
+
+def appo(**tree: object) -> RunConfig:
+    return config(algo={"name": "appo"}, runner={"name": "appo"}, **tree)
+
+
+def test_rollouts_have_a_ring_per_collector_and_no_replay() -> None:
+    cfg = appo(rollout={"length": 4, "slots": 2}, env={"num_envs": 8}, collect={"num_collectors": 3})
+    layout = wiring.rollout_layout(cfg, SPEC)
+    assert (layout.shape, wiring.transport_name(cfg)) == ((5, 8, 17 + 6 + 5), "rollouts")
+    assert wiring.transport_nbytes(cfg, SPEC) == 3 * (64 + 3 * (4 * 5 * 8 * 28 + 24))
+    assert wiring.transport_nbytes(config(total_timesteps=5000), SPEC) == 64 + 5001 * 4 * (2 * 17 + 6 + 4)
+
+
+def test_rollouts_that_do_not_fit_are_refused_with_the_key_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "available_memory", lambda: 100_000)
+    with pytest.raises(ConfigError, match=r"^rollout\.length: got .* GiB of rollouts.*; lower rollout\.length"):
+        wiring.check_memory(appo(rollout={"length": 1024}), SPEC)
+    wiring.check_memory(appo(rollout={"length": 8}), SPEC)
+
+
+def test_learning_from_rollouts_starts_with_one_of_every_collector() -> None:
+    cfg = appo(rollout={"length": 16}, env={"num_envs": 4}, collect={"num_collectors": 2})
+    assert [wiring.first_learning_step(cfg, num_hosts) for num_hosts in (1, 2)] == [128, 256]
+
+
+def test_discrete_actions_are_for_algorithms_that_learn_from_rollouts() -> None:
+    discrete = SpaceSpec(4, 1, (0.0,), (1.0,), num_actions=2)
+    with pytest.raises(ConfigError, match=r"Discrete\(2\); sac needs a Box action space: algo=appo takes Discrete"):
+        preflight.check_actions(config(), discrete)
+    preflight.check_actions(appo(), discrete)
+    preflight.check_actions(config(), SPEC)
 
 
 def test_the_memory_at_hand_is_a_sensible_number() -> None:

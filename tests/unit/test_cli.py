@@ -68,6 +68,52 @@ def test_command_line_beats_experiment_beats_env_beats_algo_beats_default(tokens
     assert (algo.batch_size, algo.tau, algo.gamma, algo.actor_lr, algo.critic_lr) == (256, 0.1, 0.2, 0.3, 0.4)
 
 
+@pytest.fixture
+def tiny_pair(tiny_conf: None, tmp_path: Path) -> None:
+    """The same with a file for algorithm `a` in environment `e`, and none for it in `f`."""
+    config = "defaults: [{algo: a}, {env: e}, {optional algo_env: '${algo}_${env}'}, {experiment: null}, _self_]"
+    (tmp_path / "config.yaml").write_text(config)
+    (tmp_path / "env/f.yaml").write_text("# @package _global_\nalgo: {gamma: 0.5}")
+    (tmp_path / "algo_env").mkdir()
+    (tmp_path / "algo_env/a_e.yaml").write_text(
+        "# @package _global_\nalgo: {gamma: 0.25, actor_lr: 0.25, critic_lr: 0.25}"
+    )
+
+
+@pytest.mark.usefixtures("tiny_pair")
+@pytest.mark.parametrize(
+    ("tokens", "values"),
+    [
+        ([], (0.1, 0.25, 0.25, 0.25)),
+        (["experiment=x"], (0.1, 0.25, 0.3, 0.3)),
+        (["algo.critic_lr=0.4", "experiment=x"], (0.1, 0.25, 0.3, 0.4)),
+        (["algo.gamma=0.4"], (0.1, 0.4, 0.25, 0.25)),
+        (["env=f"], (0.1, 0.5, 0.1, 0.1)),
+    ],
+)
+def test_command_line_beats_experiment_beats_algo_env_beats_env(tokens: list[str], values: tuple[float, ...]) -> None:
+    algo = load_config(tokens).algo
+    assert (algo.tau, algo.gamma, algo.actor_lr, algo.critic_lr) == values
+
+
+def test_appo_brings_its_runner_and_many_environments() -> None:
+    config = load_config(["algo=appo", "env=gym", "env.id=Pendulum-v1"])
+    assert (config.algo.name, config.runner.name, config.env.num_envs) == ("appo", "appo", 8)
+
+
+def test_what_appo_needs_in_an_environment_is_loaded_with_it_and_yields_to_the_command_line() -> None:
+    own, other = load_config(["algo=appo", "env=pendulum"]), load_config(["algo=sac", "env=pendulum"])
+    assert (own.algo.gamma, own.algo.lr_schedule, other.algo.gamma) == (0.9, "linear", 0.99)
+    assert load_config(["algo=appo", "env=pendulum", "algo.gamma=0.5"]).algo.gamma == 0.5
+
+
+def test_a_runner_that_cannot_carry_the_algorithm_is_refused() -> None:
+    assert problems("algo=appo", "runner=single_gpu") == ("runner: got single_gpu, allowed appo with algo=appo",)
+    assert problems("runner=appo") == (
+        "runner: got appo, allowed single_gpu, double_buffer or multi_gpu with algo=sac",
+    )
+
+
 @pytest.mark.usefixtures("tiny_conf")
 def test_an_experiment_is_optional_and_null_leaves_it_out() -> None:
     assert [load_config(tokens).algo.actor_lr for tokens in ([], ["experiment=x", "experiment=null"])] == [0.2, 0.2]
@@ -90,9 +136,9 @@ def test_references_to_other_keys_are_filled_in() -> None:
 @pytest.mark.parametrize(
     ("token", "problem"),
     [
-        ("algo=sca", "algo: got 'sca', allowed one of sac, td3; did you mean sac?"),
-        ("algo=null", "algo: got None, allowed one of sac, td3"),
-        ("algo=", "algo: got '', allowed one of sac, td3"),
+        ("algo=sca", "algo: got 'sca', allowed one of appo, sac, td3; did you mean sac?"),
+        ("algo=null", "algo: got None, allowed one of appo, sac, td3"),
+        ("algo=", "algo: got '', allowed one of appo, sac, td3"),
         ("--seed=3", "--seed=3: overrides have no dashes; write seed=3"),
         ("--resume", "--resume: overrides have no dashes; write resume=<value>"),
         ("td3", "td3: no '=' in it; write algo=td3"),

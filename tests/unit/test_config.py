@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.config import RunConfig, all_keys
+from offpolicy.config import RunConfig, all_keys, merge
 from offpolicy.errors import ConfigError
 
 
@@ -165,6 +165,85 @@ def test_an_unknown_device_is_refused(device: str) -> None:
 def test_an_impossible_combination_is_refused(raw: dict[str, Any], key: str) -> None:
     (problem,) = problems(raw)
     assert problem.startswith(f"{key}: got ")
+
+
+APPO = {"algo": {"name": "appo"}, "runner": {"name": "appo"}, "rollout": {"length": 8}, "env": {"num_envs": 4}}
+
+
+def appo(**sections: Any) -> dict[str, Any]:
+    return merge(APPO, sections)
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ({"algo": {"clip": 0.3}}, "algo.clip: got 0.3, allowed nothing with algo=sac: it is for appo"),
+        (
+            {"algo": {"name": "td3", "auto_alpha": False}},
+            "algo.auto_alpha: got False, allowed nothing with algo=td3: it is for sac",
+        ),
+        ({"algo": {"target_noise": 0.1}}, "algo.target_noise: got 0.1, allowed nothing with algo=sac: it is for td3"),
+        (appo(algo={"tau": 0.01}), "algo.tau: got 0.01, allowed nothing with algo=appo: it is for sac, td3"),
+        ({"rollout": {"length": 8}}, "rollout.length: got 8, allowed nothing with algo=sac: it is for appo"),
+        (
+            appo(replay={"capacity": 5000}),
+            "replay.capacity: got 5000, allowed nothing with algo=appo: it is for sac, td3",
+        ),
+        (appo(algo={"utd": 2}), "algo.utd: got 2.0, allowed nothing with algo=appo: it is for sac, td3"),
+    ],
+)
+def test_an_option_of_another_algorithm_is_refused_by_name(raw: dict[str, Any], problem: str) -> None:
+    assert problems(raw) == (problem,)
+
+
+def test_an_option_of_another_algorithm_may_stand_at_its_default() -> None:
+    assert RunConfig.from_mapping(appo(algo={"tau": 0.005, "target_entropy": None})).algo.tau == 0.005
+
+
+@pytest.mark.parametrize(
+    ("sections", "start"),
+    [
+        (
+            {"algo": {"num_minibatches": 5}},
+            "algo.num_minibatches: got 5, allowed a divisor of the 32 rows of a batch (rollout.length=8 x",
+        ),
+        (
+            {"algo": {"num_minibatches": 64}, "collect": {"num_collectors": 3}},
+            "algo.num_minibatches: got 64, allowed a divisor of the 96 rows",
+        ),
+        (
+            {"collect": {"num_collectors": 3}, "runner": {"world_size": 2}},
+            "collect.num_collectors: got 3, allowed a multiple of runner.world_size=2",
+        ),
+        ({"total_timesteps": 31}, "total_timesteps: got 31, allowed at least 32, one batch of rollouts"),
+        (
+            {"total_timesteps": 127, "collect": {"num_collectors": 4}, "runner": {"world_size": 2}},
+            "total_timesteps: got 127, allowed at least 128",
+        ),
+        ({"runner": {"name": "single_gpu"}}, "runner: got single_gpu, allowed appo with algo=appo"),
+        ({"runner": {"name": "multi_gpu", "world_size": 1}}, "runner: got multi_gpu, allowed appo with algo=appo"),
+        (
+            {"algo": {"name": "sac"}, "rollout": {"length": 128}},
+            "runner: got appo, allowed single_gpu, double_buffer or multi_gpu with algo=sac",
+        ),
+    ],
+)
+def test_rollouts_that_cannot_be_learnt_from_are_refused(sections: dict[str, Any], start: str) -> None:
+    (problem,) = problems(appo(**sections))
+    assert problem.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"total_timesteps": 32},
+        {"algo": {"num_minibatches": 32}},
+        {"collect": {"num_collectors": 4}, "runner": {"world_size": 2}, "algo": {"num_minibatches": 64}},
+    ],
+)
+def test_rollouts_that_divide_are_accepted(sections: dict[str, Any]) -> None:
+    config = RunConfig.from_mapping(appo(**sections))
+    assert (config.algo.learns_from_rollouts, config.collect_mode) == (True, "free")
 
 
 def valid_trees() -> st.SearchStrategy[dict[str, Any]]:
