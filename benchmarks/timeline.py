@@ -34,11 +34,18 @@ SELF = "benchmarks.timeline"  # not __name__, which is __main__ where the superv
 # An environment whose step sleeps about as long as an update takes: both sides of a run are seen.
 SCENE = (
     *("env.id=offpolicy.envs.toy:SlowStep-v0", "env.kwargs.step_ms=8", "total_timesteps=600"),
-    *("algo.learning_starts=100", "algo.hidden_dims=[64,64]", "algo.batch_size=1024", "threads.learner=1"),
-    *("eval.episodes=0", "log.tensorboard=false", "log.panel=off"),
+    *("algo.hidden_dims=[64,64]", "threads.learner=1", "eval.episodes=0", "log.tensorboard=false", "log.panel=off"),
 )
+REPLAY_SCENE = ("algo.learning_starts=100", "algo.batch_size=1024")
+ROLLOUT_SCENE = ("rollout.length=8", "env.num_envs=1", "algo.epochs=8", "algo.num_minibatches=8")
 MAX_SWITCHES = 200_000  # per thread; the oldest are forgotten
 KINDS = {"learner": LearnerPhase, "packer": PackerPhase, "collector": CollectorPhase}
+
+
+def scene(overrides: Sequence[str]) -> tuple[str, ...]:
+    """What is run besides the overrides, which say whether rows come from a replay or in rollouts."""
+    return SCENE + (ROLLOUT_SCENE if "algo=appo" in overrides else REPLAY_SCENE)
+
 
 # ---- recording: in the processes of the run
 
@@ -289,7 +296,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="offpolicy-timeline-") as scratch:
         run_dir = Path(scratch) / "run"
         try:
-            cfg = load_config([*SCENE, *arguments.overrides, f"run_dir={run_dir}"])
+            cfg = load_config([*scene(arguments.overrides), *arguments.overrides, f"run_dir={run_dir}"])
         except ConfigError as error:
             sys.exit(str(error))
         if code := run_recorded(cfg):

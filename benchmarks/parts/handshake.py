@@ -61,7 +61,7 @@ def main(control_fd: int, collector_fd: int, learner_fd: int) -> None:
     control = ControlPage(SharedBlock.attach(control_fd).buffer, num_ranks=1, num_collectors=1)
     gate = CollectorGate(control, 0, Doorbell(collector_fd), [Doorbell(learner_fd)])
     env_steps = 0
-    while gate.wait_turn(env_steps) is Turn.STEP:
+    while gate.wait_turn(env_steps, env_steps, env_steps.__lt__) is Turn.STEP:
         env_steps += 1
 
 

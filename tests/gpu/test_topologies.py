@@ -19,9 +19,10 @@ from offpolicy.data.pace import Pace
 from offpolicy.data.resident import ResidentSampler, ResidentSource
 from offpolicy.data.ring import Ring
 from offpolicy.data.sampler import UniformSampler
-from offpolicy.data.sources import ReplayFeed, SourceSpec
+from offpolicy.data.sources import Feed, SourceSpec
 from offpolicy.prefetch import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.timing.device import DeviceFence
+from offpolicy.types import Batches
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -52,6 +53,13 @@ def train(directory: Path, *overrides: str) -> dict[str, Any]:
         ("runner=multi_gpu", "runner.world_size=2", "device=cuda:0", "runner.backend=gloo"),
         ("runner=multi_gpu", "runner.world_size=2", "device=cuda:0", "runner.sync=parameters"),
         ("runner=multi_gpu", "runner.world_size=1", "runner.backend=nccl"),
+        ("algo=appo", "total_timesteps=5000"),
+        ("algo=appo", "total_timesteps=5000", "algo.lr_schedule=kl_adaptive", "collect.mode=alternate"),
+        ("algo=appo", "total_timesteps=5000", "env.id=CartPole-v1", "collect.num_collectors=2"),
+        (
+            *("algo=appo", "total_timesteps=5000", "runner.world_size=2", "collect.num_collectors=2"),
+            *("device=cuda:0", "runner.backend=gloo"),
+        ),
     ],
 )
 def test_every_topology_completes_and_its_account_closes(tmp_path: Path, overrides: tuple[str, ...]) -> None:
@@ -90,7 +98,7 @@ def numbered(start: int, count: int) -> np.ndarray:
     return (np.arange(start, start + count)[:, None] % 8192 + np.arange(LAYOUT.width) / 64).astype(np.float32)
 
 
-def make_source(kind: str, ring: Ring) -> ReplayFeed:
+def make_source(kind: str, ring: Ring) -> Feed[Batches]:
     pace = Pace(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
     gate = Gate()
     if kind == "resident":

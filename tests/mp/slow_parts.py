@@ -40,8 +40,19 @@ def learner_main(context: ChildContext) -> None:
 
 
 def slow_down_updates(delay_s: float) -> None:
-    """Sleep where the critics' forward pass is: in the middle of an update, outside of every collective."""
+    """Sleep in the middle of an update, outside of every collective: where the critics' forward pass is, or, before
+    anything is learnt from rollouts, where they are prepared.
+    """
+    from offpolicy.algos.appo import Appo
     from offpolicy.algos.parts import CriticTrainer
+
+    prepare = Appo._prepare
+
+    def slow_prepare(*args: Any) -> Any:
+        time.sleep(delay_s)
+        return prepare(*args)
+
+    Appo._prepare = slow_prepare  # type: ignore[method-assign]
 
     step = CriticTrainer.step
 
