@@ -127,7 +127,10 @@ class EnvConfig:
     id: str = option("Pendulum-v1", "Gymnasium id, also module:EnvId-v0")
     kwargs: dict[str, Any] = option({}, "keyword arguments of gymnasium.make; free keys")
     num_envs: int = option(1, "environments stepped together by one collector", ge=1, le=65536)
-    vectorization: str = option("sync", "how they are stepped", choices=("sync", "async"))
+    vectorization: str = option(
+        "sync", "how they are stepped: sync, one after another; async, in processes; mujoco, in one call of their own",
+        choices=("sync", "async", "mujoco"),
+    )  # fmt: skip
     step_timeout_s: float = option(60.0, "an environment silent for longer than this ends the run with exit 70", gt=0.0)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from offpolicy.config import EnvConfig
 from offpolicy.envs.door import FAILURE_KEY, Door, codec_of
 from offpolicy.envs.make import find_spec, make_env
+from offpolicy.envs.native import NativeVector
 from offpolicy.envs.workers import OPEN_GRACE_S
 from offpolicy.errors import ConfigError, EnvFailure, HangError
 from offpolicy.orphans import die_with_parent
@@ -112,6 +113,8 @@ def _try_out(cfg: EnvConfig) -> dict[str, Any]:
     try:
         env = make_env(cfg)
         codec = codec_of(env)
+        if cfg.vectorization == "mujoco":
+            NativeVector(cfg, codec, num_envs=1).close()
     except ConfigError as error:
         return {"config_problems": list(error.problems)}
     except EnvFailure as error:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from offpolicy.envs import mujoco_state
 from offpolicy.envs.door import Door, digest_of
 from offpolicy.envs.make import Env
+from offpolicy.envs.native import NativeVector, Stateful
 from offpolicy.envs.plain import JSON, Decoder, Encoder, NotPlainError
 from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import CheckpointError
@@ -85,8 +86,10 @@ def restore_state(adapter: VectorAdapter, state: EnvState) -> Float32:
     Raises `CheckpointError` if the state does not fit, and leaves the adapter to be reset or closed then.
     """
     try:
-        vec = _sync_vector(adapter)
         _check_fit(adapter, state.meta)
+        if isinstance(adapter.stepper, NativeVector):
+            return _restore_native(adapter, adapter.stepper, state)
+        vec = _sync_vector(adapter)
         for index, door in enumerate(_doors(vec)):
             _restore_door(door, state, index)
         return _restore_vector(adapter, vec, state)
@@ -95,6 +98,8 @@ def restore_state(adapter: VectorAdapter, state: EnvState) -> Float32:
 
 
 def _capture(adapter: VectorAdapter) -> EnvState:
+    if isinstance(adapter.stepper, NativeVector):
+        return _capture_native(adapter, adapter.stepper)
     vec = _sync_vector(adapter)
     arrays: dict[str, NDArray[Any]] = {
         "vector/obs": np.array(vec._observations),
@@ -106,6 +111,26 @@ def _capture(adapter: VectorAdapter) -> EnvState:
         envs.append(_capture_door(door, encoder))
         arrays |= encoder.arrays
     return EnvState({**_identity(adapter), "envs": envs}, arrays)
+
+
+def _capture_native(adapter: VectorAdapter, vec: NativeVector) -> EnvState:
+    encoder = Encoder("native/")
+    own = encoder.encode(_stateful(vec).get_state(), f"{adapter.cfg.id}.get_state()")
+    encoder.arrays["vector/was_done"] = adapter.was_done.copy()
+    return EnvState({**_identity(adapter), "native": own}, encoder.arrays)
+
+
+def _restore_native(adapter: VectorAdapter, vec: NativeVector, state: EnvState) -> Float32:
+    """The observations are those that the caller has kept beside the state."""
+    _stateful(vec).set_state(Decoder(state.arrays).decode(state.meta["native"]))
+    adapter.was_done = np.array(state.arrays["vector/was_done"])
+    return vec.obs()
+
+
+def _stateful(vec: NativeVector) -> Stateful:
+    if not isinstance(vec.env, Stateful):
+        raise NotPlainError(f"{type(vec.env).__name__} has no get_state and set_state")
+    return vec.env
 
 
 def _sync_vector(adapter: VectorAdapter) -> SyncVectorEnv[Any, Any]:

@@ -17,6 +17,7 @@ from gymnasium.vector import SyncVectorEnv
 from offpolicy.config import EnvConfig
 from offpolicy.envs.door import FAILURE_KEY, SUCCESS_KEY, Door, DoorFactory, codec_of
 from offpolicy.envs.make import make_env
+from offpolicy.envs.native import NativeVector
 from offpolicy.envs.spaces import Codec, action_map
 from offpolicy.envs.workers import Workers
 from offpolicy.errors import EnvFailure
@@ -86,6 +87,8 @@ def make_vector(cfg: EnvConfig, num_envs: int | None = None) -> VectorAdapter:
         if cfg.vectorization == "async":  # `first` has told its spaces and is closed on the way out
             factories = [DoorFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
             return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
+        if cfg.vectorization == "mujoco":
+            return VectorAdapter(cfg, codec, count, NativeVector(cfg, codec, count))
         doors = [Door(cfg, index, count, codec, first if index == 0 else None) for index in range(count)]
         for door in doors[1:]:
             undo.callback(door.close)

@@ -1,0 +1,100 @@
+"""Environments that are many by themselves: Gymnasium's `vector_entry_point`, behind the contract of a vector of doors.
+
+They step all their copies in one call, in this process. What a door says of one environment (its failure, its flattened
+observation) is said here of all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from offpolicy.config import EnvConfig
+from offpolicy.envs.make import failure_text, find_spec
+from offpolicy.envs.spaces import Codec, describe
+from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.types import Bool, Float32, Float64
+
+KEY = "env.vectorization=mujoco"
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A vector environment whose state can be taken and given back, exactly."""
+
+    def observe(self) -> Any: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+class NativeVector:
+    """`num_envs` environments of `cfg.id`, stepped by one call of theirs.
+
+    Raises `ConfigError` if there is no such vector environment, or it resets in another way than NEXT_STEP, and
+    `EnvFailure` for what its constructor raises.
+    """
+
+    def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int) -> None:
+        self._cfg, self._codec, self._num_envs = cfg, codec, num_envs
+        self.env = _make(cfg, num_envs)
+        space, actions = self.env.single_observation_space, self.env.single_action_space
+        own = describe(space, actions, codec.spec.max_episode_steps)
+        if own != codec:
+            raise EnvFailure(f"the vector of {cfg.id} has other spaces: expected {codec.spec}, got {own.spec}")
+
+    def reset(self, *, seed: list[int | None]) -> tuple[Float32, dict[str, Any]]:
+        """First observations [N, O]; each environment has a seed of its own."""
+        try:
+            obs, _ = self.env.reset(seed=seed)  # type: ignore[arg-type]  # Gymnasium's type leaves the list out
+        except Exception as error:
+            raise self._failure("reset", error) from error
+        return self._flat(obs), {}
+
+    def step(self, actions: NDArray[Any]) -> tuple[Float32, Float64, Bool, Bool, dict[str, Any]]:
+        """One vector step; actions: [N, A]."""
+        try:
+            obs, reward, terminated, truncated, _ = self.env.step(actions)
+        except Exception as error:
+            raise self._failure("step", error) from error
+        return self._flat(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), {}
+
+    def obs(self) -> Float32:
+        """The present observations [N, O], where the environment can tell them."""
+        return self._flat(self.env.observe())  # type: ignore[attr-defined]  # beside `get_state`
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _flat(self, obs: Any) -> Float32:
+        flat = np.empty((self._num_envs, self._codec.spec.obs_dim), np.float32)
+        for leaf in self._codec.leaves:
+            part = obs
+            for key in leaf.path:
+                part = part[key]
+            flat[:, leaf.start : leaf.stop] = np.asarray(part).reshape(self._num_envs, -1)
+        return flat
+
+    def _failure(self, call: str, error: Exception) -> EnvFailure:
+        return EnvFailure(f"{self._num_envs} x {self._cfg.id} failed in {call}\n{failure_text(error)}")
+
+
+def _make(cfg: EnvConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
+    spec = find_spec(cfg.id)
+    if spec.vector_entry_point is None:
+        raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id} has no vector of its own")
+    try:
+        env = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **cfg.kwargs)
+    except Exception as error:
+        told = f"creating {num_envs} x {cfg.id} with env.kwargs={cfg.kwargs} failed"
+        raise EnvFailure(f"{told}\n{failure_text(error)}") from error
+    if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
+        env.close()
+        raise ConfigError(f"{KEY}: {cfg.id} resets by {env.metadata.get('autoreset_mode')}, allowed NEXT_STEP")
+    return env
