@@ -1,0 +1,201 @@
+"""The task as Gymnasium environments: one hand, or many stepped together (`env.vectorization=mujoco`)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from offpolicy.envs.hand.rotation import (
+    FRAME,
+    HISTORY_FRAMES,
+    NUM_JOINTS,
+    NUM_PRIVILEGED,
+    OBS_FRAMES,
+    TRAINING,
+    HandRotations,
+    PhysicsRanges,
+    Range,
+)
+
+Obs = dict[str, NDArray[np.float32]]
+Info = dict[str, Any]
+
+MAX_EPISODE_STEPS = 400  # 20 s
+GROUPS: Mapping[str, tuple[int, ...]] = {
+    "obs": (OBS_FRAMES * FRAME,),
+    "privileged": (NUM_PRIVILEGED,),
+    "proprio_hist": (HISTORY_FRAMES, FRAME),
+}
+PHYSICS: Mapping[str, PhysicsRanges] = {
+    "train": TRAINING,
+    # A little beyond what was trained on, on both sides of every range.
+    "held_out": PhysicsRanges(
+        size=Range(0.87, 1.13),
+        mass=Range(0.02, 0.14),
+        friction=Range(0.35, 1.3),
+        com=Range(-0.009, 0.009),
+        gain=Range(0.7, 1.3),
+    ),
+}
+FRAMES_PER_S = 20
+PICTURE = (480, 480)  # pixels
+
+
+def action_space() -> spaces.Box:
+    """How far each joint's target moves, -1 to 1."""
+    return spaces.Box(-1.0, 1.0, (NUM_JOINTS,), np.float32)
+
+
+def obs_space(groups: Sequence[str]) -> spaces.Dict:
+    """The chosen groups. Raises ValueError for one that does not exist."""
+    unknown = sorted(set(groups) - GROUPS.keys())
+    if unknown or not groups:
+        raise ValueError(f"groups: got {list(groups)}, allowed one or more of {', '.join(GROUPS)}")
+    return spaces.Dict({name: spaces.Box(-np.inf, np.inf, GROUPS[name], np.float32) for name in groups})
+
+
+def ranges_of(physics: str) -> PhysicsRanges:
+    """The ranges by their name. Raises ValueError."""
+    if physics not in PHYSICS:
+        raise ValueError(f"physics: got {physics!r}, allowed one of {', '.join(PHYSICS)}")
+    return PHYSICS[physics]
+
+
+class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
+    """One hand. `groups` are the parts of the observation, `physics` the ranges an episode draws from."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_S}  # noqa: RUF012  # Gymnasium's own name
+
+    def __init__(
+        self,
+        groups: Sequence[str] = tuple(GROUPS),
+        physics: str = "train",
+        num_threads: int = 1,
+        render_mode: str | None = None,
+    ) -> None:
+        self.render_mode = render_mode
+        self.observation_space: spaces.Space[Any] = obs_space(groups)
+        self.action_space: spaces.Space[Any] = action_space()
+        self._hands = HandRotations(1, ranges_of(physics), num_threads)
+        self._turned = 0.0  # rad, of this episode
+        self._renderer: mujoco.Renderer | None = None
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Obs, Info]:
+        super().reset(seed=seed)
+        self._hands.reset([0], [self.np_random])
+        self._turned = 0.0
+        return self._obs(), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Obs, float, bool, bool, Info]:
+        outcome = self._hands.step(np.asarray(action)[None])
+        self._turned += float(outcome.rotation[0])
+        return self._obs(), float(outcome.reward[0]), bool(outcome.dropped[0]), False, {"net_rotation": self._turned}
+
+    def _obs(self) -> Obs:
+        groups = self._hands.observe()
+        return {name: groups[name][0] for name in self.observation_space}  # type: ignore[attr-defined]  # a Dict
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """A picture [480, 480, 3] from above the hand, with render_mode=rgb_array."""
+        if self.render_mode != "rgb_array":
+            return None
+        model, data = self._hands.data_of(0)
+        if self._renderer is None:
+            self._renderer = mujoco.Renderer(model, *PICTURE)
+        self._renderer.update_scene(data, "view")
+        picture: NDArray[np.uint8] = self._renderer.render()
+        return picture
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything but the generator, for an exact resume."""
+        return {"hands": self._hands.get_state([0]), "turned": self._turned}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Become what `get_state` returned."""
+        self._hands.set_state([0], state["hands"])
+        self._turned = state["turned"]
+
+
+class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
+    """Many hands in one call, with Gymnasium's NEXT_STEP autoreset."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  # Gymnasium's own name
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        groups: Sequence[str] = tuple(GROUPS),
+        physics: str = "train",
+        max_episode_steps: int = MAX_EPISODE_STEPS,
+        num_threads: int = 1,
+    ) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = obs_space(groups), action_space()
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._hands = HandRotations(num_envs, ranges_of(physics), num_threads)
+        self._max_episode_steps = max_episode_steps
+        self._rngs = [np.random.default_rng(env) for env in range(num_envs)]
+        self._age = np.zeros(num_envs, np.int64)  # steps of the episode
+        self._turned = np.zeros(num_envs)
+        self._was_done = np.zeros(num_envs, np.bool_)
+
+    def reset(self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None) -> tuple[Obs, Info]:
+        seeds = [seed + env for env in range(self.num_envs)] if isinstance(seed, int) else seed or []
+        for env, own in enumerate(seeds):
+            if own is not None:
+                self._rngs[env] = np.random.default_rng(own)
+        self._begin(range(self.num_envs))
+        return self._obs(), {}
+
+    def _begin(self, ids: Sequence[int]) -> None:
+        self._hands.reset(ids, [self._rngs[env] for env in ids])
+        index = list(ids)
+        self._age[index], self._turned[index], self._was_done[index] = 0, 0.0, False
+
+    def step(
+        self, actions: NDArray[np.float32]
+    ) -> tuple[Obs, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
+        resetting = np.flatnonzero(self._was_done)
+        outcome = self._hands.step(actions)
+        self._age += 1
+        self._turned += outcome.rotation
+        terminated = outcome.dropped & ~self._was_done
+        truncated = (self._age >= self._max_episode_steps) & ~self._was_done
+        reward = np.where(self._was_done, 0.0, outcome.reward)
+        if len(resetting):
+            self._begin(resetting.tolist())
+        self._was_done = terminated | truncated
+        return self._obs(), reward, terminated, truncated, {"net_rotation": self._turned.copy()}
+
+    def _obs(self) -> Obs:
+        groups = self._hands.observe()
+        return {name: groups[name] for name in self.single_observation_space}  # type: ignore[attr-defined]  # a Dict
+
+    def observe(self) -> Obs:
+        """The present observations."""
+        return self._obs()
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything, for an exact resume."""
+        own = {"age": self._age.copy(), "turned": self._turned.copy(), "was_done": self._was_done.copy()}
+        return {"hands": self._hands.get_state(range(self.num_envs)), "rngs": copy.deepcopy(self._rngs), **own}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Become what `get_state` returned."""
+        self._hands.set_state(range(self.num_envs), state["hands"])
+        self._age, self._turned, self._was_done = state["age"], state["turned"], state["was_done"]
+        self._rngs = state["rngs"]

@@ -1,0 +1,213 @@
+"""The task for any number of hands at once: turn the object about the vertical, and do not drop it.
+
+Every episode draws physics of its own: mass, centre of mass, friction and size of the object, gain of the actuators.
+What an observation holds, in groups (HORA, arXiv:2210.04887, section 3):
+
+    obs           the last 3 frames of joint positions and targets
+    privileged    where the object is, and the physics of the episode: known in simulation only
+    proprio_hist  the last 30 frames, from which the physics can be inferred; filled with the first one at a reset
+"""
+
+# MuJoCo's names come from a compiled module, which pyright cannot read.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch
+from numpy.typing import NDArray
+
+from offpolicy.envs.hand.model import NUM_FINGERS, OBJECT_HALF_SIZES, hand_xml
+
+Array = NDArray[np.float64]
+
+NUM_JOINTS = 4 * NUM_FINGERS
+FRAME = 2 * NUM_JOINTS  # joint positions and targets
+OBS_FRAMES, HISTORY_FRAMES = 3, 30
+NUM_PRIVILEGED = 10
+SUBSTEPS = 5  # of 0.01 s: 20 decisions per second
+CONTROL_S = 0.05
+ACTION_SCALE = 0.2  # rad that an action of 1 moves a joint's target
+START_POSE = (0.0, 0.0, 0.9, 0.9)  # rad, of every finger: the tips just off the object
+
+DROP_HEIGHT, DROP_RADIUS, DROP_TILT = 0.012, 0.045, 0.7  # m, m, cosine
+MAX_SPEED = 3.0  # rad/s: faster is not better
+DROP_PENALTY = 10.0
+LINEAR_COEF, TORQUE_COEF, WORK_COEF = 0.3, 0.1, 0.2
+
+
+class Range(NamedTuple):
+    """What a quantity is drawn from, uniformly."""
+
+    low: float
+    high: float
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """One value."""
+        return float(rng.uniform(self.low, self.high))
+
+    def centred(self, value: float) -> float:
+        """The value as -1 at the low end and 1 at the high one."""
+        return 2.0 * (value - self.low) / (self.high - self.low) - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicsRanges:
+    """Where an episode's physics come from; by default those of training."""
+
+    size: Range = Range(0.9, 1.1)  # of the object, relative
+    mass: Range = Range(0.03, 0.12)  # kg
+    friction: Range = Range(0.4, 1.2)  # sliding, of the object
+    com: Range = Range(-0.008, 0.008)  # m, per axis
+    gain: Range = Range(0.75, 1.25)  # of the actuators, relative
+
+
+TRAINING = PhysicsRanges()
+
+
+class Outcome(NamedTuple):
+    """One step of N hands."""
+
+    reward: Array  # [N]
+    dropped: NDArray[np.bool_]  # [N]
+    rotation: Array  # [N] rad turned in this step, counter-clockwise
+
+
+class HandRotations:
+    """N hands, each with random numbers of its own."""
+
+    def __init__(self, num_envs: int, ranges: PhysicsRanges | None = None, num_threads: int = 0) -> None:
+        self.model = mujoco.MjModel.from_xml_string(hand_xml())
+        self.num_envs, self.ranges = num_envs, ranges or TRAINING
+        self._batch = Batch(self.model, num_envs, num_threads)
+        bind = self._batch.bind
+        self._qpos, self._qvel, self._ctrl = bind("qpos"), bind("qvel"), bind("ctrl")
+        self._force = bind("actuator_force")
+        expand = self._batch.expand
+        self._mass, self._inertia, self._com = expand("body_mass"), expand("body_inertia"), expand("body_ipos")
+        self._friction, self._size = expand("geom_friction"), expand("geom_size")
+        self._gain, self._bias = expand("actuator_gainprm"), expand("actuator_biasprm")
+        self._body, self._geom = self.model.body("object").id, self.model.geom("object").id
+        self._low, self._high = self.model.jnt_range[:NUM_JOINTS].T
+        self._physics: Array = np.zeros((num_envs, NUM_PRIVILEGED - 3))
+        self._history: Array = np.zeros((num_envs, HISTORY_FRAMES, FRAME))
+        self._yaw: Array = np.zeros(num_envs)
+
+    def reset(self, ids: Sequence[int], rngs: Sequence[np.random.Generator]) -> None:
+        """Begin an episode in the hands `ids`, each with physics and a start drawn from its generator."""
+        self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
+        for env, rng in zip(ids, rngs, strict=True):
+            self._draw_physics(env, rng)
+            self._draw_start(env, rng)
+        self._batch.set_const(ids)
+        self._batch.forward(ids)
+        ids = list(ids)
+        self._yaw[ids] = yaw_of(self._qpos[ids, -4:])
+        self._history[ids] = self._frames()[ids][:, None]
+
+    def _draw_physics(self, env: int, rng: np.random.Generator) -> None:
+        ranges, body, geom = self.ranges, self._body, self._geom
+        size, mass, friction, gain = (r.draw(rng) for r in (ranges.size, ranges.mass, ranges.friction, ranges.gain))
+        com = [ranges.com.draw(rng) for _ in range(3)]
+        half = size * np.array(OBJECT_HALF_SIZES)
+        self._size[env, geom] = half
+        self._mass[env, body] = mass
+        self._inertia[env, body] = mass / 3.0 * (np.square(half).sum() - np.square(half))
+        self._com[env, body] = com
+        self._friction[env, geom, 0] = friction
+        self._gain[env, :, 0] = gain * self.model.actuator_gainprm[:, 0]
+        self._bias[env, :, 1] = gain * self.model.actuator_biasprm[:, 1]
+        known = TRAINING  # one scale for all, so that held-out physics look like what they are
+        scalars = [known.size.centred(size), known.mass.centred(mass), known.friction.centred(friction)]
+        self._physics[env] = [*scalars, *map(known.com.centred, com), known.gain.centred(gain)]
+
+    def _draw_start(self, env: int, rng: np.random.Generator) -> None:
+        pose = np.tile(START_POSE, NUM_FINGERS) + rng.uniform(-0.05, 0.05, NUM_JOINTS)
+        yaw, place = rng.uniform(-np.pi, np.pi), rng.uniform(-0.003, 0.003, 2)
+        self._qpos[env, :NUM_JOINTS] = self._ctrl[env] = np.clip(pose, self._low, self._high)
+        self._qpos[env, NUM_JOINTS : NUM_JOINTS + 2] = place
+        self._qpos[env, NUM_JOINTS + 2] = self._size[env, self._geom, 2] + 0.001
+        self._qpos[env, -4:] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
+
+    def step(self, action: NDArray[np.floating]) -> Outcome:
+        """Move the targets by action [N, 16] in [-1, 1], and let 0.05 s pass."""
+        target = self._ctrl + ACTION_SCALE * np.clip(action, -1.0, 1.0)
+        self._ctrl[:] = np.clip(target, self._low, self._high)
+        self._batch.step(nstep=SUBSTEPS)
+        self._history[:, :-1] = self._history[:, 1:]
+        self._history[:, -1] = self._frames()
+        yaw = yaw_of(self._qpos[:, -4:])
+        rotation = np.mod(yaw - self._yaw + np.pi, 2.0 * np.pi) - np.pi
+        self._yaw[:] = yaw
+        dropped = self._has_dropped()
+        return Outcome(self._reward(rotation, dropped), dropped, rotation)
+
+    def _reward(self, rotation: Array, dropped: NDArray[np.bool_]) -> Array:
+        speed = np.clip(rotation / CONTROL_S, -MAX_SPEED, MAX_SPEED)
+        torque, joint_speed = self._force, self._qvel[:, :NUM_JOINTS]
+        moved = np.abs(self._qvel[:, NUM_JOINTS : NUM_JOINTS + 3]).sum(axis=1)
+        effort = TORQUE_COEF * np.square(torque).sum(axis=1)
+        work = WORK_COEF * np.abs((torque * joint_speed).sum(axis=1))
+        reward: Array = speed - LINEAR_COEF * moved - effort - work - DROP_PENALTY * dropped
+        return reward
+
+    def _has_dropped(self) -> NDArray[np.bool_]:
+        place, (_, x, y, _) = self._qpos[:, NUM_JOINTS : NUM_JOINTS + 3], self._qpos[:, -4:].T
+        upright = 1.0 - 2.0 * (x**2 + y**2)  # cosine of the tilt
+        radius = np.hypot(place[:, 0], place[:, 1])
+        dropped: NDArray[np.bool_] = (place[:, 2] < DROP_HEIGHT) | (radius > DROP_RADIUS) | (upright < DROP_TILT)
+        return dropped
+
+    def _frames(self) -> Array:
+        """Joint positions and targets [N, 32], -1 and 1 at the ends of each joint's range."""
+        both = np.concatenate((self._qpos[:, :NUM_JOINTS], self._ctrl), axis=1)
+        low, high = np.tile(self._low, 2), np.tile(self._high, 2)
+        frames: Array = 2.0 * (both - low) / (high - low) - 1.0
+        return frames
+
+    def get_state(self, ids: Sequence[int]) -> dict[str, Array]:
+        """Everything of the hands `ids` that an episode or its start changes, as copies."""
+        index = list(ids)
+        arrays = {name: array[index] for name, array in self._episode_arrays().items()}
+        return {"simulation": np.array(self._batch.state)[index], **arrays}
+
+    def set_state(self, ids: Sequence[int], state: dict[str, Array]) -> None:
+        """Become what `get_state` returned: the next steps are the same, bit for bit."""
+        index = list(ids)
+        for name, array in self._episode_arrays().items():
+            array[index] = state[name]
+        self._batch.set_const(index)
+        self._batch.state[index] = state["simulation"]
+
+    def _episode_arrays(self) -> dict[str, Array]:
+        physics = {"mass": self._mass, "inertia": self._inertia, "com": self._com, "friction": self._friction}
+        actuators = {"size": self._size, "gain": self._gain, "bias": self._bias}
+        return physics | actuators | {"physics": self._physics, "history": self._history, "yaw": self._yaw}
+
+    def data_of(self, env: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        """One hand as plain MuJoCo, to be drawn."""
+        model, data = self._batch.get_model(env), self._batch.get_data(env)
+        mujoco.mj_forward(model, data)
+        return model, data
+
+    def observe(self) -> dict[str, NDArray[np.float32]]:
+        """The groups of the observation: [N, 96], [N, 10], [N, 30, 32]."""
+        place = self._qpos[:, NUM_JOINTS : NUM_JOINTS + 3] / np.array((0.02, 0.02, 0.03))
+        groups = {
+            "obs": self._history[:, -OBS_FRAMES:].reshape(self.num_envs, -1),
+            "privileged": np.concatenate((place, self._physics), axis=1),
+            "proprio_hist": self._history,
+        }
+        return {name: values.astype(np.float32) for name, values in groups.items()}
+
+
+def yaw_of(quaternion: Array) -> Array:
+    """The rotation about the vertical of unit quaternions [..., 4]. -> [...]."""
+    w, x, y, z = np.moveaxis(quaternion, -1, 0)
+    yaw: Array = np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y**2 + z**2))
+    return yaw
