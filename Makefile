@@ -107,7 +107,7 @@ types: $(VENV)/.dev ## mypy --strict and pyright
 	@$(BIN)/mypy
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(VENV)/.installed ## what each part costs: ledger, replay, handshake, update, memory, start [only=memory rounds=3]
+bench: $(VENV)/.installed ## what each part costs: ledger, replay, handshake, update, memory, start, hand [only=memory rounds=3]
 	@$(BIN)/python -m benchmarks.parts $(call GIVEN_OPTIONS)
 
 bench-peers: $(VENV)/.installed $(PEER_STAMPS) ## env steps/s beside SB3 and SBX [steps=12000 rounds=3 only=ours,sb3-1]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.children import use_cores
-from benchmarks.parts import collector_step, handshake, memory, overhead, startup, storage, topologies, updates
+from benchmarks.parts import collector_step, hand, handshake, memory, overhead, startup, storage, topologies, updates
 from benchmarks.parts.measurement import Measurement
 from benchmarks.results import ResultFile
 
@@ -24,6 +24,7 @@ PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
     "collector": collector_step.measure,
     "memory": memory.measure,
     "startup": startup.measure,
+    "hand": hand.measure,
     "topologies": topologies.measure,
 }
 

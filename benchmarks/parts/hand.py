@@ -1,0 +1,30 @@
+"""In-hand rotation, without a policy: one call that steps all hands, resets among it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from benchmarks.parts.measurement import Measurement, interleaved_us
+from offpolicy.envs.hand.env import HandRotationVector
+from offpolicy.envs.hand.rotation import NUM_JOINTS
+
+NUM_HANDS = 256
+STEPS = 20
+US_PER_ENV_STEP = 1e6 / 6000  # what 6,000 env steps per second leave
+
+
+def measure(rounds: int) -> Iterator[Measurement]:
+    """Microseconds per env step, random actions, with 1 and with 2 threads."""
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (NUM_HANDS, NUM_JOINTS)).astype(np.float32)
+    functions = {}
+    for threads in (1, 2):
+        hands = HandRotationVector(NUM_HANDS, num_threads=threads)
+        hands.reset(seed=0)
+        functions[f"{threads} threads"] = partial(hands.step, actions)
+    for name, samples in interleaved_us(functions, STEPS, 3 * rounds).items():
+        per_step = [us / NUM_HANDS for us in samples]
+        limit = US_PER_ENV_STEP if name == "2 threads" else None
+        yield Measurement("hand", f"env step, {NUM_HANDS} hands, {name}", "us", per_step, limit)
