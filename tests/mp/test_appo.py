@@ -151,7 +151,8 @@ def test_a_collector_that_may_not_wait_throws_rollouts_away(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_collecting_beside_the_learner_pays_when_both_cost_the_same(tmp_path: Path) -> None:
-    equal = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=600")  # a rollout takes 50 ms, and so does an update
+    # A rollout takes 50 ms, and so does an update.
+    equal = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=1000", "log.every_s=1")
     steps_per_sec = {}
     for mode in ("alternate", "free"):
         (tmp_path / mode).mkdir()
