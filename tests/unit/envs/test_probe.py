@@ -62,7 +62,7 @@ def test_what_an_environment_prints_does_not_disturb_the_answer(
 @pytest.mark.parametrize(
     ("cfg", "told"),
     [
-        (toy("DiscreteToy-v0"), "SAC and TD3 need a Box action space; algo=appo takes Discrete actions"),
+        (EnvConfig(id="Pendulum-v1", vectorization="mujoco"), "env.vectorization: got mujoco, allowed sync or async"),
         (toy("Counter-v0", terminat_at=3), "did you mean env.kwargs.terminate_at?"),
         (toy("Conter-v0"), "Closest ids: Counter-v0"),
     ],
