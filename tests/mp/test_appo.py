@@ -137,8 +137,8 @@ def test_a_full_ring_is_the_collectors_learner_wait(tmp_path: Path) -> None:
     assert run.median("timing/collector_learner_wait_ms") * 10 > 0.5 * rollout_ms
     assert run.median("timing/learner_collector_wait_ms") < 5
     assert run.summary["bottleneck"]["verdict"] == "learner"
-    # Two rollouts wait while one is learnt from, and a fourth one is being collected with weights of before those.
-    assert 1 <= run.median("perf/policy_lag") <= 3
+    # One rollout waits while another one is learnt from: it was collected with the weights of before.
+    assert run.median("perf/policy_lag") == 1.0
 
 
 @pytest.mark.slow

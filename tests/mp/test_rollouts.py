@@ -140,7 +140,7 @@ class FreedTooSoon(RolloutRing):
     def take(self, out: Float32) -> RolloutStamp:
         slot, stamp = self.taken % self.num_slots, self.head
         self.skip()
-        time.sleep(0)
+        time.sleep(0.001)  # long enough for the collector to come round
         out[...] = self._rows[slot]
         return stamp
 
