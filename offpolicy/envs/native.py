@@ -54,7 +54,7 @@ class NativeVector:
             obs, _ = self.env.reset(seed=seed)  # type: ignore[arg-type]  # Gymnasium's type leaves the list out
         except Exception as error:
             raise self._failure("reset", error) from error
-        return self._flat(obs), {}
+        return self.flat(obs), {}
 
     def step(self, actions: NDArray[Any]) -> tuple[Float32, Float64, Bool, Bool, dict[str, Any]]:
         """One vector step; actions: [N, A]."""
@@ -62,17 +62,14 @@ class NativeVector:
             obs, reward, terminated, truncated, _ = self.env.step(actions)
         except Exception as error:
             raise self._failure("step", error) from error
-        return self._flat(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), {}
-
-    def obs(self) -> Float32:
-        """The present observations [N, O], where the environment can tell them."""
-        return self._flat(self.env.observe())  # type: ignore[attr-defined]  # beside `get_state`
+        return self.flat(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), {}
 
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
 
-    def _flat(self, obs: Any) -> Float32:
+    def flat(self, obs: Any) -> Float32:
+        """Observations of the environment as vectors [N, O]."""
         flat = np.empty((self._num_envs, self._codec.spec.obs_dim), np.float32)
         for leaf in self._codec.leaves:
             part = obs

@@ -121,10 +121,10 @@ def _capture_native(adapter: VectorAdapter, vec: NativeVector) -> EnvState:
 
 
 def _restore_native(adapter: VectorAdapter, vec: NativeVector, state: EnvState) -> Float32:
-    """The observations are those that the caller has kept beside the state."""
-    _stateful(vec).set_state(Decoder(state.arrays).decode(state.meta["native"]))
+    env = _stateful(vec)
+    env.set_state(Decoder(state.arrays).decode(state.meta["native"]))
     adapter.was_done = np.array(state.arrays["vector/was_done"])
-    return vec.obs()
+    return vec.flat(env.observe())
 
 
 def _stateful(vec: NativeVector) -> Stateful:

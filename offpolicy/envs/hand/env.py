@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from offpolicy.envs.hand import MAX_EPISODE_STEPS
 from offpolicy.envs.hand.rotation import (
     FRAME,
     HISTORY_FRAMES,
@@ -29,7 +30,6 @@ from offpolicy.envs.hand.rotation import (
 Obs = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
-MAX_EPISODE_STEPS = 400  # 20 s
 GROUPS: Mapping[str, tuple[int, ...]] = {
     "obs": (OBS_FRAMES * FRAME,),
     "privileged": (NUM_PRIVILEGED,),
