@@ -2,8 +2,9 @@
 
 Hydra parses the overrides and composes the groups; nothing of it leaves this module. Values are merged here rather than
 by Hydra, which would refuse the first unknown key and stay silent about the others.
-Precedence: command line > experiment > algo_env file > env file > algo file > defaults of the dataclasses. A file of
-algo_env is loaded by itself where there is one for the algorithm and the environment chosen.
+Precedence: command line > experiment > stage_env file > algo_env file > stage file > env file > algo file > defaults of
+the dataclasses. Files of algo_env and stage_env are loaded by themselves where there are any for the algorithm, its
+stage and the environment chosen.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config import RunConfig, merge
+from offpolicy.config import RunConfig
 from offpolicy.errors import ConfigError
+from offpolicy.options import merge
 
 OPTIONAL_GROUPS = ("experiment",)
-AUTOMATIC_GROUPS = ("algo_env",)  # their options follow from other groups; nobody chooses them
+NAMED_BY = {"algo.name": "algo", "runner.name": "runner", "algo.stage": "stage"}  # the key that names a group's option
+AUTOMATIC_GROUPS = ("algo_env", "stage_env")  # their options follow from other groups; nobody chooses them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,12 @@ def load_config(tokens: Sequence[str]) -> RunConfig:
     """The configuration that the overrides describe. Raises `ConfigError` listing every problem."""
     overrides = parse_overrides(tokens)
     problems = list(overrides.problems)
+    algo, stage = (overrides.groups.get(group) for group in ("algo", "stage"))
+    if stage == "adapt" and algo != "hora":
+        raise ConfigError(f"stage: got adapt, allowed nothing with algo={algo or 'sac'}: only algo=hora has stages")
     # An id of its own makes it another environment than the group's: what an algorithm needs there says nothing here.
-    groups = dict(overrides.groups) | ({"algo_env": "none"} if "id" in overrides.values.get("env", {}) else {})
+    is_other = "id" in overrides.values.get("env", {})
+    groups = dict(overrides.groups) | (dict.fromkeys(AUTOMATIC_GROUPS, "none") if is_other else {})
     tree = merge(merge(RunConfig().to_mapping(), _composed(groups)), overrides.values)
     try:
         config = RunConfig.from_mapping(_resolved(tree, problems))
@@ -65,7 +72,7 @@ def load_values(tokens: Sequence[str]) -> dict[str, Any]:  # Any: values are che
     """The nested mapping that overrides of a resumed run describe. Raises `ConfigError` listing every problem."""
     overrides = parse_overrides(tokens)
     problems = list(overrides.problems) + [
-        f"{group}: got {option!r}, but a resumed run keeps its groups; override single keys, such as log.panel=off"
+        f"{group}: got {option!r}, but a saved run keeps its groups; change single keys, such as log.panel=off"
         for group, option in overrides.groups.items()
     ]
     if problems:
@@ -125,9 +132,9 @@ def _parsed(token: str, options: Mapping[str, Sequence[str]]) -> tuple[str, Any]
         raise ConfigError(
             f"{token}: got {override.key_or_group!r}, allowed a group ({', '.join(options)}) or a dotted key"
         )
-    group = override.key_or_group.removesuffix(".name")
-    if override.key_or_group != group and group in options:
-        raise ConfigError(f"{token}: the name alone would leave the group's other values behind; write {group}={value}")
+    group = NAMED_BY.get(override.key_or_group)
+    if group in options:
+        raise ConfigError(f"{token}: alone it would leave the group's other values behind; write {group}={value}")
     return override.key_or_group, value
 
 

@@ -8,32 +8,20 @@ No torch, no hydra: this module loads in milliseconds and crosses process border
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 import re
-import sys
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from offpolicy.errors import ConfigError
-
-T = TypeVar("T")
-
-
-def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
-    """A config field: its default, meaning, limits (`ge gt le lt choices`) and the `only` algorithms it is for."""
-    metadata = {"doc": doc, **limits}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
+from offpolicy.options import build, keys_of, option, plain
 
 REPLAY_ALGOS = ("sac", "td3")
 SAC, TD3 = ("sac",), ("td3",)
-ROLLOUT_ALGOS = ("appo",)
+ROLLOUT_ALGOS = ("appo", "hora")
+ADAPTING = "hora stage=adapt"  # uses fewer options than hora itself
+POLICY_GRADIENT, FROM_ROLLOUTS = ROLLOUT_ALGOS, (*ROLLOUT_ALGOS, ADAPTING)
+HORA = ("hora", ADAPTING)
 RANK_RUNNERS = ("multi_gpu", "appo")  # those that may have several learner ranks
 
 
@@ -41,8 +29,8 @@ RANK_RUNNERS = ("multi_gpu", "appo")  # those that may have several learner rank
 class AlgoConfig:
     """Hyper-parameters. Those that only some algorithms read are refused with the others, unless left alone."""
 
-    name: str = option("sac", "algorithm", choices=("sac", "td3", "appo"))
-    gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0)
+    name: str = option("sac", "algorithm", choices=("sac", "td3", "appo", "hora"))
+    gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0, only=(*REPLAY_ALGOS, *POLICY_GRADIENT))
     hidden_dims: tuple[int, ...] = option((256, 256), "units of the hidden layers of actor and critics", ge=1)
     activation: str = option("relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"))
     normalize_obs: bool = option(False, "normalise observations with running statistics")
@@ -66,32 +54,44 @@ class AlgoConfig:
     exploration_noise: float = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=TD3)
     target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=TD3)
     target_noise_clip: float = option(0.5, "clip of the target-policy smoothing noise", ge=0.0, only=TD3)
-    # APPO
-    lr: float = option(3e-4, "Adam step size of actor and critic", gt=0.0, only=ROLLOUT_ALGOS)
+    # APPO and HORA
+    lr: float = option(3e-4, "Adam step size; one for everything that learns", gt=0.0, only=FROM_ROLLOUTS)
     lr_schedule: str = option(
         "constant", "constant; linear: to 0 at the end; kl_adaptive: holds the KL of an epoch near target_kl",
-        choices=("constant", "linear", "kl_adaptive"), only=ROLLOUT_ALGOS,
+        choices=("constant", "linear", "kl_adaptive"), only=FROM_ROLLOUTS,
     )  # fmt: skip
-    target_kl: float = option(0.01, "lr_schedule=kl_adaptive: KL of an epoch, in nats", gt=0.0, only=ROLLOUT_ALGOS)
-    epochs: int = option(10, "passes over a batch of rollouts", ge=1, le=1000, only=ROLLOUT_ALGOS)
-    num_minibatches: int = option(8, "gradient steps of one pass", ge=1, only=ROLLOUT_ALGOS)
+    target_kl: float = option(0.01, "lr_schedule=kl_adaptive: KL of an epoch, in nats", gt=0.0, only=POLICY_GRADIENT)
+    epochs: int = option(10, "passes over a batch of rollouts", ge=1, le=1000, only=FROM_ROLLOUTS)
+    num_minibatches: int = option(8, "gradient steps of one pass", ge=1, only=FROM_ROLLOUTS)
     advantage: str = option(
-        "vtrace", "vtrace: corrected for the policy's age; gae: not", choices=("vtrace", "gae"), only=ROLLOUT_ALGOS
+        "vtrace", "vtrace: corrected for the policy's age; gae: not", choices=("vtrace", "gae"), only=POLICY_GRADIENT
     )
-    gae_lambda: float = option(0.95, "lambda of V-trace and GAE", ge=0.0, le=1.0, only=ROLLOUT_ALGOS)
-    rho_clip: float = option(1.0, "V-trace: bound of rho", gt=0.0, only=ROLLOUT_ALGOS)
-    trace_clip: float = option(1.0, "V-trace: bound of c", gt=0.0, only=ROLLOUT_ALGOS)
-    clip: float = option(0.2, "the ratio counts between 1 - clip and 1 + clip", gt=0.0, lt=1.0, only=ROLLOUT_ALGOS)
-    value_coef: float = option(0.5, "weight of the critic's loss", ge=0.0, only=ROLLOUT_ALGOS)
+    gae_lambda: float = option(0.95, "lambda of V-trace and GAE", ge=0.0, le=1.0, only=POLICY_GRADIENT)
+    rho_clip: float = option(1.0, "V-trace: bound of rho", gt=0.0, only=POLICY_GRADIENT)
+    trace_clip: float = option(1.0, "V-trace: bound of c", gt=0.0, only=POLICY_GRADIENT)
+    clip: float = option(0.2, "the ratio counts between 1 - clip and 1 + clip", gt=0.0, lt=1.0, only=POLICY_GRADIENT)
+    value_coef: float = option(0.5, "weight of the critic's loss", ge=0.0, only=POLICY_GRADIENT)
     value_clip: float | None = option(
         None, "the critic gains nothing by moving further than this, in its own units; null: no bound",
-        gt=0.0, only=ROLLOUT_ALGOS,
+        gt=0.0, only=POLICY_GRADIENT,
     )  # fmt: skip
-    ent_coef: float = option(0.0, "weight of the policy's entropy", ge=0.0, only=ROLLOUT_ALGOS)
-    bounds_coef: float = option(0.0, "weight of means beyond +-1.1", ge=0.0, only=ROLLOUT_ALGOS)
-    normalize_advantage: bool = option(True, "advantages to mean 0 and std 1 per batch", only=ROLLOUT_ALGOS)
-    normalize_value: bool = option(True, "the critic predicts in units of its targets' spread", only=ROLLOUT_ALGOS)
-    init_log_std: float = option(0.0, "log std of the first policy for a Box", ge=-5, le=2, only=ROLLOUT_ALGOS)
+    ent_coef: float = option(0.0, "weight of the policy's entropy", ge=0.0, only=POLICY_GRADIENT)
+    bounds_coef: float = option(0.0, "weight of means beyond +-1.1", ge=0.0, only=POLICY_GRADIENT)
+    normalize_advantage: bool = option(True, "advantages to mean 0 and std 1 per batch", only=POLICY_GRADIENT)
+    normalize_value: bool = option(True, "the critic predicts in units of its targets' spread", only=POLICY_GRADIENT)
+    init_log_std: float = option(0.0, "log std of the first policy for a Box", ge=-5, le=2, only=POLICY_GRADIENT)
+    # HORA
+    stage: str = option(
+        "teach", "teach: with privileged information; adapt: infer it from the history", choices=("teach", "adapt"),
+        only=HORA,
+    )  # fmt: skip
+    latent_dim: int = option(8, "numbers that the privileged information is squeezed into", ge=1, le=1024, only=HORA)
+    encoder_dims: tuple[int, ...] = option((256, 128), "units of the encoder's hidden layers", ge=1, only=HORA)
+
+    @property
+    def is_adapting(self) -> bool:
+        """Whether this is HORA's second stage."""
+        return (self.name, self.stage) == ("hora", "adapt")
 
     @property
     def learns_from_rollouts(self) -> bool:
@@ -131,6 +131,9 @@ class EnvConfig:
         "sync", "how they are stepped: sync, one after another; async, in processes; mujoco, in one call of their own",
         choices=("sync", "async", "mujoco"),
     )  # fmt: skip
+    measure: str | None = option(
+        None, "number of info at an episode's end that `offpolicy eval` tells beside the return, such as net_rotation"
+    )
     step_timeout_s: float = option(60.0, "an environment silent for longer than this ends the run with exit 70", gt=0.0)
 
 
@@ -234,6 +237,7 @@ class RunConfig:
     seed: int = option(1, "one seed for every stream", ge=0, lt=2**31)
     total_timesteps: int = option(20_000, "env steps to train for", ge=1)
     device: str = option("auto", "auto (cuda, else cpu), cpu, cuda or cuda:<index>")
+    teacher: str | None = option(None, "stage=adapt: run directory of the teacher, a run of algo=hora")
     run_dir: str | None = option(None, "run directory; null: runs/<algo>/<env id>/<time>-s<seed>")
     resume: str = option("auto", "what to do with an existing run directory", choices=("auto", "must", "never"))
 
@@ -241,7 +245,7 @@ class RunConfig:
     def from_mapping(cls, raw: Mapping[str, Any]) -> RunConfig:
         """Check a nested mapping. Raises `ConfigError` listing every problem."""
         problems: list[str] = []
-        config = _build(cls, raw, "", problems)
+        config = build(cls, raw, problems, all_keys())
         if not problems:
             problems += _impossible(config)
         if problems:
@@ -250,7 +254,7 @@ class RunConfig:
 
     def to_mapping(self) -> dict[str, Any]:
         """The nested mapping of plain values that `from_mapping` accepts."""
-        mapping: dict[str, Any] = _plain(dataclasses.asdict(self))
+        mapping: dict[str, Any] = plain(dataclasses.asdict(self))
         return mapping
 
     @property
@@ -269,115 +273,9 @@ class RunConfig:
 RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap", "appo": "free"}
 
 
-def _build(cls: type[T], raw: Any, prefix: str, problems: list[str]) -> T:
-    """An instance of `cls` from a mapping; problems are collected and defaults stand in for bad values."""
-    if not isinstance(raw, Mapping):
-        problems.append(f"{prefix.rstrip('.')}: got {raw!r}, allowed a mapping of {_known_keys(cls)}")
-        return cls()
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is one of our dataclasses
-    problems += [_unknown(prefix, key, fields) for key in raw if key not in fields]
-    values: dict[str, Any] = {}
-    for name, spec in fields.items():
-        if name not in raw:
-            continue
-        key, hint = prefix + name, hints[name]
-        if dataclasses.is_dataclass(hint):
-            values[name] = _build(hint, raw[name], key + ".", problems)  # type: ignore[arg-type]  # a class here
-        else:
-            values[name] = _value(key, raw[name], hint, spec.metadata, problems)
-    return cls(**{name: value for name, value in values.items() if value is not _BAD})
-
-
-_BAD = object()
-
-
-def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: list[str]) -> Any:
-    """`raw` as the type `hint`, or `_BAD` after noting the problem."""
-    value = _convert(raw, hint)
-    if value is _BAD:
-        problems.append(f"{key}: got {raw!r} ({type(raw).__name__}), allowed {allowed_text(hint, limits)}")
-    elif value is not None and not _within(value, limits):
-        near = difflib.get_close_matches(str(value), [str(c) for c in limits.get("choices", ())], 1)
-        hint_text = f"; did you mean {near[0]}?" if near else ""
-        problems.append(f"{key}: got {raw!r}, allowed {allowed_text(hint, limits)}{hint_text}")
-        return _BAD
-    return value
-
-
-def _convert(raw: Any, hint: Any) -> Any:
-    if isinstance(hint, types.UnionType):
-        return None if raw is None else _convert(raw, typing.get_args(hint)[0])
-    if hint is bool or isinstance(raw, bool):
-        return raw if hint is bool and isinstance(raw, bool) else _BAD
-    if hint is int:
-        is_whole = isinstance(raw, int) or (isinstance(raw, float) and math.isfinite(raw) and raw == int(raw))
-        return int(raw) if is_whole else _BAD
-    if hint is float:
-        is_finite = isinstance(raw, int | float) and abs(raw) <= sys.float_info.max  # not math.isfinite: 10**400 raises
-        return float(raw) if is_finite else _BAD
-    if hint is str:
-        return raw if isinstance(raw, str) else _BAD
-    if typing.get_origin(hint) is tuple:
-        items = [_convert(item, int) for item in raw] if isinstance(raw, list | tuple) and raw else [_BAD]
-        return _BAD if _BAD in items else tuple(items)
-    return dict(raw) if isinstance(raw, Mapping) else _BAD
-
-
-def _within(value: Any, limits: Mapping[str, Any]) -> bool:
-    if isinstance(value, tuple):
-        return all(_within(item, limits) for item in value)
-    if "choices" in limits:
-        return value in limits["choices"]
-    return (
-        value >= limits.get("ge", -math.inf)
-        and value <= limits.get("le", math.inf)
-        and value > limits.get("gt", -math.inf)
-        and value < limits.get("lt", math.inf)
-        if isinstance(value, int | float) and not isinstance(value, bool)
-        else True
-    )
-
-
-def allowed_text(hint: Any, limits: Mapping[str, Any]) -> str:
-    """The allowed values in words, for an error message."""
-    optional = " or null" if isinstance(hint, types.UnionType) else ""
-    base = typing.get_args(hint)[0] if optional else hint
-    if "choices" in limits:
-        return "one of " + ", ".join(limits["choices"]) + optional
-    name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}.get(
-        typing.get_origin(base) or base, "a list of whole numbers"
-    )
-    low = f"[{limits['ge']}" if "ge" in limits else f"({limits['gt']}" if "gt" in limits else "(-inf"
-    high = f"{limits['le']}]" if "le" in limits else f"{limits['lt']})" if "lt" in limits else "inf)"
-    interval = f" in {low}, {high}" if {"ge", "gt", "le", "lt"} & limits.keys() else ""
-    return name + interval + optional
-
-
-def _unknown(prefix: str, key: str, fields: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(str(key), list(fields), 1)
-    elsewhere = [path for path in all_keys() if path.rsplit(".", 1)[-1] == key]
-    guess = prefix + near[0] if near else elsewhere[0] if elsewhere else None
-    known = f"known keys here: {', '.join(fields)}"
-    return f"{prefix}{key}: unknown key; " + (f"did you mean {guess}? " if guess else "") + known
-
-
-def _known_keys(cls: Any) -> str:
-    return ", ".join(f.name for f in dataclasses.fields(cls))
-
-
-def all_keys(cls: Any = RunConfig, prefix: str = "") -> list[str]:
+def all_keys() -> list[str]:
     """Every dotted key of the configuration."""
-    keys: list[str] = []
-    for name, hint in typing.get_type_hints(cls).items():
-        keys += all_keys(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
-    return keys
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+    return keys_of(RunConfig)
 
 
 def _impossible(cfg: RunConfig) -> list[str]:
@@ -387,18 +285,27 @@ def _impossible(cfg: RunConfig) -> list[str]:
         problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
     problems += _impossible_replay(cfg) if not cfg.algo.learns_from_rollouts else _impossible_rollouts(cfg)
     problems += _not_for(cfg.algo) + _unused_section(cfg) + _impossible_ranks(cfg) + _impossible_source(cfg)
+    problems += _impossible_stage(cfg)
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
 
 
+def owners(limits: Mapping[str, Any]) -> list[str]:
+    """The algorithms that an option is for, where it is not for all."""
+    names = limits.get("only", ())
+    hora = "hora" if ADAPTING in names else "hora stage=teach"
+    return [hora if name == "hora" else name for name in names if name != ADAPTING]
+
+
 def _not_for(algo: AlgoConfig) -> list[str]:
     """Hyper-parameters of other algorithms: set, they would silently do nothing."""
+    name = ADAPTING if algo.is_adapting else algo.name
     return [
-        f"algo.{spec.name}: got {getattr(algo, spec.name)!r}, allowed nothing with algo={algo.name}:"
-        f" it is for {', '.join(spec.metadata['only'])}"
+        f"algo.{spec.name}: got {getattr(algo, spec.name)!r}, allowed nothing with algo={name}:"
+        f" it is for {', '.join(owners(spec.metadata))}"
         for spec in dataclasses.fields(algo)
-        if algo.name not in spec.metadata.get("only", (algo.name,)) and getattr(algo, spec.name) != spec.default
+        if name not in spec.metadata.get("only", (name,)) and getattr(algo, spec.name) != spec.default
     ]
 
 
@@ -502,10 +409,12 @@ def _impossible_source(cfg: RunConfig) -> list[str]:
     return []
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` updated with `over`: mappings merge, everything else replaces."""
-    result = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merge(result[key], value) if both else value
-    return result
+def _impossible_stage(cfg: RunConfig) -> list[str]:
+    problems: list[str] = []
+    if cfg.algo.is_adapting and not cfg.teacher:
+        problems.append("teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with")
+    if cfg.teacher and not cfg.algo.is_adapting:
+        problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
+    if cfg.algo.is_adapting and cfg.algo.lr_schedule == "kl_adaptive":
+        problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
+    return problems

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.config import RunConfig, all_keys, merge
+from offpolicy.config import RunConfig, all_keys
 from offpolicy.errors import ConfigError
+from offpolicy.options import merge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,22 +175,43 @@ def appo(**sections: Any) -> dict[str, Any]:
     return merge(APPO, sections)
 
 
+def adapting(**sections: Any) -> dict[str, Any]:
+    return merge(appo(algo={"name": "hora", "stage": "adapt"}, teacher="runs/teacher"), sections)
+
+
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        ({"algo": {"clip": 0.3}}, "algo.clip: got 0.3, allowed nothing with algo=sac: it is for appo"),
+        (
+            {"algo": {"clip": 0.3}},
+            "algo.clip: got 0.3, allowed nothing with algo=sac: it is for appo, hora stage=teach",
+        ),
         (
             {"algo": {"name": "td3", "auto_alpha": False}},
             "algo.auto_alpha: got False, allowed nothing with algo=td3: it is for sac",
         ),
         ({"algo": {"target_noise": 0.1}}, "algo.target_noise: got 0.1, allowed nothing with algo=sac: it is for td3"),
         (appo(algo={"tau": 0.01}), "algo.tau: got 0.01, allowed nothing with algo=appo: it is for sac, td3"),
-        ({"rollout": {"length": 8}}, "rollout.length: got 8, allowed nothing with algo=sac: it is for appo"),
+        ({"rollout": {"length": 8}}, "rollout.length: got 8, allowed nothing with algo=sac: it is for appo, hora"),
         (
             appo(replay={"capacity": 5000}),
             "replay.capacity: got 5000, allowed nothing with algo=appo: it is for sac, td3",
         ),
         (appo(algo={"utd": 2}), "algo.utd: got 2.0, allowed nothing with algo=appo: it is for sac, td3"),
+        (appo(algo={"latent_dim": 4}), "algo.latent_dim: got 4, allowed nothing with algo=appo: it is for hora"),
+        (
+            adapting(algo={"clip": 0.3}),
+            "algo.clip: got 0.3, allowed nothing with algo=hora stage=adapt: it is for appo, hora stage=teach",
+        ),
+        (
+            adapting(algo={"lr_schedule": "kl_adaptive"}),
+            "algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL",
+        ),
+        (
+            adapting(teacher=None),
+            "teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with",
+        ),
+        (appo(teacher="runs/a"), "teacher: got 'runs/a', allowed nothing without algo=hora stage=adapt"),
     ],
 )
 def test_an_option_of_another_algorithm_is_refused_by_name(raw: dict[str, Any], problem: str) -> None:
