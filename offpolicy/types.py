@@ -6,9 +6,10 @@ C critics, W columns of a packed replay row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,8 @@ Bool = NDArray[np.bool_]
 class SpaceSpec:
     """What the networks and the replay need to know of an environment; plain numbers, so it travels as JSON.
 
-    `obs_keys` lists the parts of a Dict observation in the order in which they are flattened (empty for a Box).
-    `num_actions` is 0 for a Box action space, else the number of discrete actions.
+    `obs_keys` lists the parts of a Dict observation in the order in which they are flattened (empty for a Box), and
+    `obs_shapes` their shapes. `num_actions` is 0 for a Box action space, else the number of discrete actions.
     """
 
     obs_dim: int
@@ -34,8 +35,28 @@ class SpaceSpec:
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     obs_keys: tuple[str, ...] = ()
+    obs_shapes: tuple[tuple[int, ...], ...] = ()
     num_actions: int = 0
     max_episode_steps: int | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:
+        """The inverse of `dataclasses.asdict` after a trip through JSON."""
+        return cls(**{name: _as_tuples(value) for name, value in data.items()})
+
+    def columns(self, key: str) -> slice:
+        """Where the part `key` of a Dict observation lies in the flattened one. Raises `ValueError`."""
+        index = self.obs_keys.index(key)
+        start = sum(math.prod(shape) for shape in self.obs_shapes[:index])
+        return slice(start, start + math.prod(self.obs_shapes[index]))
+
+    def shape_of(self, key: str) -> tuple[int, ...]:
+        """The shape of the part `key` of a Dict observation. Raises `ValueError`."""
+        return self.obs_shapes[self.obs_keys.index(key)]
+
+
+def _as_tuples(value: Any) -> Any:  # Any: lists of lists of numbers, or plain values
+    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 class StepOutcome(NamedTuple):
@@ -47,6 +68,7 @@ class StepOutcome(NamedTuple):
     truncated: Bool  # [N] the clock ended: bootstrap
     is_valid: Bool  # [N] False on the row after an episode's end (Gymnasium NEXT_STEP)
     success: Float32  # [N] 1 or 0 at an episode's end if the environment says so, else NaN
+    measure: Float32  # [N] what `env.measure` names, at an episode's end, else NaN
 
 
 class Batch(NamedTuple):

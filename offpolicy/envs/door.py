@@ -26,6 +26,7 @@ from offpolicy.types import Float32
 
 FAILURE_KEY = "offpolicy_failure"  # info: what failed, as text
 SUCCESS_KEY = "offpolicy_success"  # info: 1.0 or 0.0 at an episode's end
+MEASURE_KEY = "offpolicy_measure"  # info: the number that `env.measure` names, at an episode's end
 
 DoorStep = tuple[Float32, float, bool, bool, dict[str, Any]]
 
@@ -97,7 +98,7 @@ class Door(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
                 _number(reward),
                 bool(terminated),
                 bool(truncated),
-                _outcome(info) if ended else {},
+                _told(info, self.cfg.measure) if ended else {},
             )
         except (Exception, SystemExit) as error:
             return self._blank_obs(), 0.0, False, False, {FAILURE_KEY: self._failure("step", error)}
@@ -165,8 +166,10 @@ def _number(reward: Any) -> float:
     return float(array.reshape(-1)[0])
 
 
-def _outcome(info: Any) -> dict[str, float]:
-    """The success of the episode that ends with this info, if it is told."""
-    success = info.get("is_success", info.get("success")) if isinstance(info, dict) else None
-    array = np.asarray(success)
-    return {SUCCESS_KEY: float(array.reshape(-1)[0])} if array.size == 1 and array.dtype.kind in "fiub" else {}
+def _told(info: Any, measure: str | None) -> dict[str, float]:
+    """What the last info of an episode tells of it: its success and what `measure` names, if it does."""
+    if not isinstance(info, dict):
+        return {}
+    told = {SUCCESS_KEY: info.get("is_success", info.get("success")), MEASURE_KEY: info.get(measure)}
+    arrays = {key: np.asarray(value) for key, value in told.items()}
+    return {key: float(a.reshape(-1)[0]) for key, a in arrays.items() if a.size == 1 and a.dtype.kind in "fiub"}

@@ -36,6 +36,8 @@ def make_env(cfg: EnvConfig) -> Env:
     _quiet_mujoco()
     try:
         return gymnasium.make(spec, disable_env_checker=True, **cfg.kwargs)
+    except ConfigError:
+        raise  # of an environment of ours, which names the key itself
     except (Exception, SystemExit) as error:
         raise _construction_problem(cfg, spec, creator, error) from error
 

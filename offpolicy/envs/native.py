@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from offpolicy.config import EnvConfig
+from offpolicy.envs.door import MEASURE_KEY
 from offpolicy.envs.make import failure_text, find_spec
 from offpolicy.envs.spaces import Codec, describe
 from offpolicy.errors import ConfigError, EnvFailure
@@ -59,10 +60,15 @@ class NativeVector:
     def step(self, actions: NDArray[Any]) -> tuple[Float32, Float64, Bool, Bool, dict[str, Any]]:
         """One vector step; actions: [N, A]."""
         try:
-            obs, reward, terminated, truncated, _ = self.env.step(actions)
+            obs, reward, terminated, truncated, info = self.env.step(actions)
         except Exception as error:
             raise self._failure("step", error) from error
-        return self.flat(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), {}
+        ended = np.array(terminated) | np.array(truncated)
+        told = {}
+        if self._cfg.measure in info and ended.any():
+            is_told = info.get(f"_{self._cfg.measure}", True)
+            told = {MEASURE_KEY: info[self._cfg.measure], f"_{MEASURE_KEY}": ended & is_told}
+        return self.flat(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), told
 
     def close(self) -> None:
         """Close the environment."""
@@ -88,6 +94,8 @@ def _make(cfg: EnvConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
         raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id} has no vector of its own")
     try:
         env = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **cfg.kwargs)
+    except ConfigError:
+        raise
     except Exception as error:
         told = f"creating {num_envs} x {cfg.id} with env.kwargs={cfg.kwargs} failed"
         raise EnvFailure(f"{told}\n{failure_text(error)}") from error

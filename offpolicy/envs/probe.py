@@ -53,7 +53,7 @@ def probe(cfg: EnvConfig) -> SpaceSpec:
         raise ConfigError(answer["config_problems"])
     if "failure" in answer:
         raise EnvFailure(answer["failure"])
-    return _spec_of(answer["spec"])
+    return SpaceSpec.from_json(answer["spec"])
 
 
 def _ask(request: dict[str, Any], cfg: EnvConfig) -> Any:
@@ -101,11 +101,6 @@ def _end(returncode: int) -> str:
 
 def _tail(text: str) -> str:
     return "\n".join(text.rstrip().splitlines()[-_STDERR_LINES:])
-
-
-def _spec_of(raw: dict[str, Any]) -> SpaceSpec:
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    return SpaceSpec(**values)
 
 
 def _try_out(cfg: EnvConfig) -> dict[str, Any]:

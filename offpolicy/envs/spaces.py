@@ -118,6 +118,7 @@ def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps:
         action_low=low,
         action_high=high,
         obs_keys=tuple(leaf.name for leaf in leaves if leaf.path),
+        obs_shapes=tuple(leaf.shape for leaf in leaves if leaf.path),
         num_actions=int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0,
         max_episode_steps=max_episode_steps,
     )

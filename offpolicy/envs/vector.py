@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
 from offpolicy.config import EnvConfig
-from offpolicy.envs.door import FAILURE_KEY, SUCCESS_KEY, Door, DoorFactory, codec_of
+from offpolicy.envs.door import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, Door, DoorFactory, codec_of
 from offpolicy.envs.make import make_env
 from offpolicy.envs.native import NativeVector
 from offpolicy.envs.spaces import Codec, action_map
@@ -52,9 +52,9 @@ class VectorAdapter:
         self._untold: Float32 = np.full(num_envs, np.nan, np.float32)
         self._untold.flags.writeable = False
 
-    def reset(self, seed: int) -> Float32:
-        """Start a first episode everywhere; environment i gets `env_seeds(seed, num_envs)[i]`. Returns obs [N, O]."""
-        obs, infos = self.stepper.reset(seed=list(env_seeds(seed, self.num_envs)))
+    def reset(self, seed: int, first: int = 0) -> Float32:
+        """Start an episode everywhere; environment i gets the seed number `first + i` of `seed`. Returns obs [N, O]."""
+        obs, infos = self.stepper.reset(seed=list(env_seeds(seed, self.num_envs, first)))
         _raise_failures(infos)
         self.was_done = np.zeros(self.num_envs, np.bool_)
         return np.array(obs)
@@ -62,13 +62,18 @@ class VectorAdapter:
     def step(self, action: Float32) -> StepOutcome:
         """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
         obs, reward, terminated, truncated, infos = self.stepper.step(self._action_map.apply(action))
-        success = self._untold
-        if infos:
-            _raise_failures(infos)
-            success = np.where(infos[f"_{SUCCESS_KEY}"], infos[SUCCESS_KEY], self._untold).astype(np.float32)
+        _raise_failures(infos)
+        success = self._told(infos, SUCCESS_KEY)
+        measure = self._told(infos, MEASURE_KEY)
         is_valid = ~self.was_done
         self.was_done = terminated | truncated
-        return StepOutcome(obs.copy(), reward, terminated, truncated, is_valid, success)
+        return StepOutcome(obs.copy(), reward, terminated, truncated, is_valid, success, measure)
+
+    def _told(self, infos: dict[str, Any], key: str) -> Float32:
+        """A number of each episode that has ended, NaN where it is not told. [N]."""
+        if key not in infos:
+            return self._untold
+        return np.where(infos[f"_{key}"], infos[key], self._untold).astype(np.float32)
 
     def close(self) -> None:
         """Close every environment and end every worker; safe after a failure."""
@@ -97,10 +102,10 @@ def make_vector(cfg: EnvConfig, num_envs: int | None = None) -> VectorAdapter:
     return adapter
 
 
-def env_seeds(seed: int, num_envs: int) -> tuple[int, ...]:
-    """The seed of each environment: distinct, below 2**31, and far from those of a neighbouring `seed`."""
+def env_seeds(seed: int, num_envs: int, first: int = 0) -> tuple[int, ...]:
+    """The seeds number `first` and on: distinct, below 2**31, and far from those of a neighbouring `seed`."""
     base = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
-    return tuple(base + index for index in range(num_envs))
+    return tuple(base + first + index for index in range(num_envs))
 
 
 def _raise_failures(infos: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ while True:
         break
     obs, next_obs = coded(index, vector_steps), coded(index, vector_steps + 1)
     still = np.zeros(N, np.bool_)
-    outcome = StepOutcome(next_obs, obs[:, 0], still, still, ~still, np.full(N, np.nan, np.float32))
+    outcome = StepOutcome(next_obs, obs[:, 0], still, still, ~still, *np.full((2, N), np.nan, np.float32))
     steps += writer.write(obs, Choice(obs[:, :1], obs[:, 0], 0), outcome)
     vector_steps += 1
     if rng.random() < 0.02:

@@ -15,10 +15,10 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from offpolicy.envs.hand import MAX_EPISODE_STEPS
+from offpolicy.envs.hand.model import NUM_JOINTS, make_hand
 from offpolicy.envs.hand.rotation import (
     FRAME,
     HISTORY_FRAMES,
-    NUM_JOINTS,
     NUM_PRIVILEGED,
     OBS_FRAMES,
     TRAINING,
@@ -26,6 +26,7 @@ from offpolicy.envs.hand.rotation import (
     PhysicsRanges,
     Range,
 )
+from offpolicy.errors import ConfigError
 
 Obs = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
@@ -56,22 +57,25 @@ def action_space() -> spaces.Box:
 
 
 def obs_space(groups: Sequence[str]) -> spaces.Dict:
-    """The chosen groups. Raises ValueError for one that does not exist."""
+    """The chosen groups. Raises `ConfigError` for one that does not exist."""
     unknown = sorted(set(groups) - GROUPS.keys())
     if unknown or not groups:
-        raise ValueError(f"groups: got {list(groups)}, allowed one or more of {', '.join(GROUPS)}")
+        raise ConfigError(f"env.kwargs.groups: got {list(groups)}, allowed one or more of {', '.join(GROUPS)}")
     return spaces.Dict({name: spaces.Box(-np.inf, np.inf, GROUPS[name], np.float32) for name in groups})
 
 
 def ranges_of(physics: str) -> PhysicsRanges:
-    """The ranges by their name. Raises ValueError."""
+    """The ranges by their name. Raises `ConfigError`."""
     if physics not in PHYSICS:
-        raise ValueError(f"physics: got {physics!r}, allowed one of {', '.join(PHYSICS)}")
+        raise ConfigError(f"env.kwargs.physics: got {physics!r}, allowed one of {', '.join(PHYSICS)}")
     return PHYSICS[physics]
 
 
 class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
-    """One hand. `groups` are the parts of the observation, `physics` the ranges an episode draws from."""
+    """One hand, of the make `hand`.
+
+    `groups` are the parts of the observation, `physics` the ranges an episode draws from. Raises `ConfigError`.
+    """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_S}  # noqa: RUF012  # Gymnasium's own name
 
@@ -80,12 +84,13 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
         groups: Sequence[str] = tuple(GROUPS),
         physics: str = "train",
         num_threads: int = 1,
+        hand: str = "four_finger",
         render_mode: str | None = None,
     ) -> None:
         self.render_mode = render_mode
         self.observation_space: spaces.Space[Any] = obs_space(groups)
         self.action_space: spaces.Space[Any] = action_space()
-        self._hands = HandRotations(1, ranges_of(physics), num_threads)
+        self._hands = HandRotations(make_hand(hand), 1, ranges_of(physics), num_threads)
         self._turned = 0.0  # rad, of this episode
         self._renderer: mujoco.Renderer | None = None
 
@@ -141,12 +146,13 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         physics: str = "train",
         max_episode_steps: int = MAX_EPISODE_STEPS,
         num_threads: int = 1,
+        hand: str = "four_finger",
     ) -> None:
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = obs_space(groups), action_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._hands = HandRotations(num_envs, ranges_of(physics), num_threads)
+        self._hands = HandRotations(make_hand(hand), num_envs, ranges_of(physics), num_threads)
         self._max_episode_steps = max_episode_steps
         self._rngs = [np.random.default_rng(env) for env in range(num_envs)]
         self._age = np.zeros(num_envs, np.int64)  # steps of the episode

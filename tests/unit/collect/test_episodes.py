@@ -17,6 +17,7 @@ def outcome(reward: list[float], done: list[bool], is_valid: list[bool]) -> Step
         truncated=np.zeros(count, dtype=np.bool_),
         is_valid=np.array(is_valid),
         success=np.array([1.0] * count, dtype=np.float32),
+        measure=np.full(count, np.nan, dtype=np.float32),
     )
 
 

@@ -49,7 +49,7 @@ class Flow:
             self.acting[index] = self.version
         obs, still = np.zeros((2, 1), np.float32), np.zeros(2, np.bool_)
         is_valid = np.array([True, index < 2 or tick % 2 == 0])
-        outcome = StepOutcome(obs, np.zeros(2), still, still, is_valid, np.full(2, np.nan, np.float32))
+        outcome = StepOutcome(obs, np.zeros(2), still, still, is_valid, *np.full((2, 2), np.nan, np.float32))
         writer.write(obs, Choice(obs, np.zeros(2, np.float32), self.acting[index]), outcome)
 
     def run(self, ticks: int) -> bool:

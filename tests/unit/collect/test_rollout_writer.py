@@ -36,6 +36,7 @@ class Scene:
         outcome = StepOutcome(
             next_obs=np.array(next_obs, np.float32)[:, None],
             success=np.full(2, np.nan, np.float32),
+            measure=np.full(2, np.nan, np.float32),
             **{name: np.array(values) for name, values in given.items()},
         )
         choice = Choice(np.array(action, np.float32)[:, None], np.array(log_prob, np.float32), version)

@@ -34,6 +34,7 @@ def outcome(next_obs: list[float], **fields: Any) -> StepOutcome:
         truncated=np.array(values["truncated"]),
         is_valid=np.array(values["is_valid"]),
         success=np.full(count, np.nan, dtype=np.float32),
+        measure=np.full(count, np.nan, dtype=np.float32),
     )
 
 

@@ -108,7 +108,7 @@ def test_dtypes_and_shapes_are_those_of_the_contract() -> None:
     row = roll(envs, 1)[0]
     assert (obs.dtype, obs.shape) == (np.float32, (3, 3))
     assert (row.next_obs.dtype, row.next_obs.shape) == (np.float32, (3, 3))
-    assert [array.dtype for array in row[1:]] == [np.float64, np.bool_, np.bool_, np.bool_, np.float32]
+    assert [array.dtype for array in row[1:]] == [np.float64, np.bool_, np.bool_, np.bool_, np.float32, np.float32]
     assert {array.shape for array in row[1:]} == {(3,)}
 
 

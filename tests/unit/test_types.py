@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(
+    obs_dim=10,
+    action_dim=2,
+    action_low=(-1.0, -2.0),
+    action_high=(1.0, 2.0),
+    obs_keys=("pose", "clock", "image", "none", "goal"),
+    obs_shapes=((2,), (), (2, 3), (0,), (1,)),
+    max_episode_steps=50,
+)
+BOX = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(3.0,), num_actions=4)
+
+
+def test_columns_follow_the_order_of_the_keys_and_the_sizes_of_the_shapes() -> None:
+    vector = list(range(10))
+    assert {key: vector[SPEC.columns(key)] for key in SPEC.obs_keys} == {
+        "pose": [0, 1],
+        "clock": [2],  # a scalar is one number
+        "image": [3, 4, 5, 6, 7, 8],
+        "none": [],
+        "goal": [9],
+    }
+
+
+def test_columns_know_both_of_their_ends() -> None:
+    assert (SPEC.columns("image"), SPEC.columns("goal")) == (slice(3, 9), slice(9, 10))
+
+
+def test_the_shape_is_that_of_the_key() -> None:
+    assert [SPEC.shape_of(key) for key in ("image", "clock", "goal")] == [(2, 3), (), (1,)]
+
+
+@pytest.mark.parametrize("spec", [SPEC, BOX], ids=["dict", "box"])
+def test_a_key_that_is_not_observed_is_refused(spec: SpaceSpec) -> None:
+    with pytest.raises(ValueError, match="not in"):
+        spec.columns("proprio_hist")
+    with pytest.raises(ValueError, match="not in"):
+        spec.shape_of("proprio_hist")
+
+
+@pytest.mark.parametrize("spec", [SPEC, BOX], ids=["dict", "box"])
+def test_a_spec_survives_a_trip_through_json(spec: SpaceSpec) -> None:
+    returned = SpaceSpec.from_json(json.loads(json.dumps(asdict(spec))))
+    assert returned == spec
+    assert hash(returned) == hash(spec)  # tuples all the way down, no list is left
