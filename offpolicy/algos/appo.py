@@ -8,7 +8,7 @@ present policy both corrections vanish, and what remains is PPO with GAE(lambda)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
 from offpolicy.algos.metrics import MetricSums
+from offpolicy.algos.minibatches import minibatches
 from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
 from offpolicy.algos.parts import Seeds
 from offpolicy.algos.rollout_learner import Lesson
@@ -76,7 +77,8 @@ class Appo:
         self._step_size.follow_progress(rollouts.progress)
         samples, value_target = self._prepare(rollouts)
         for _ in range(self._algo.epochs):
-            kl = torch.stack([self._step(samples.rows(index)) for index in self._minibatches(samples)]).mean()
+            parts = minibatches(len(samples.weight), self._algo.num_minibatches, self.generator)
+            kl = torch.stack([self._step(samples.rows(index)) for index in parts]).mean()
             if self._step_size.is_adaptive:
                 self._exchange.average([kl])
                 self._step_size.follow_kl(kl)
@@ -133,12 +135,6 @@ class Appo:
         count, mean, square_sum = split_moments(all_moments(tuple(blocks)))
         std = (square_sum / count.clamp(min=1.0)).sqrt()
         return (advantage - mean.float()) / (std.float() + ADVANTAGE_EPS)
-
-    def _minibatches(self, samples: Samples) -> Iterator[Tensor]:
-        """A new order of all rows, in equal parts."""
-        num_rows = len(samples.weight)
-        order = torch.randperm(num_rows, generator=self.generator, device=samples.weight.device)
-        yield from order.chunk(self._algo.num_minibatches)
 
     def _step(self, batch: Samples) -> Tensor:
         """One step down the joint loss; returns the KL [] of the policy from that at the start of the iteration."""

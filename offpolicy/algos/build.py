@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from offpolicy.algos.adaptation import Adaptation
 from offpolicy.algos.appo import Appo
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
@@ -18,12 +19,19 @@ from offpolicy.config import AlgoConfig
 from offpolicy.protocols import Exchange
 from offpolicy.types import SpaceSpec
 
+
+def _hora(algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> RolloutRule:
+    rule = Adaptation if algo.is_adapting else Appo
+    return rule(algo, spec, device, seed, exchange)
+
+
 REPLAY_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], UpdateRule]] = {
     "sac": Sac,
     "td3": Td3,
 }
 ROLLOUT_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], RolloutRule]] = {
     "appo": Appo,
+    "hora": _hora,
 }
 
 

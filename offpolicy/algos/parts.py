@@ -85,18 +85,6 @@ class CriticTrainer:
         """One Polyak step of the target critics."""
         self._target.follow()
 
-    @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Graphs recorded inside send gradients through the critics but none into them: a tenth of an update's work."""
-        parameters = self.optimizer.parameters
-        for parameter in parameters:
-            parameter.requires_grad_(False)
-        try:
-            yield
-        finally:
-            for parameter in parameters:
-                parameter.requires_grad_(True)
-
 
 def obs_normalizers(policy: Policy) -> dict[str, RunningMoments]:
     """The observation normaliser of a policy by its name, if it has one."""

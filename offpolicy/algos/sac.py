@@ -99,8 +99,7 @@ class Sac:
         """The actor's step against the critics just updated, then the temperature's with the same sample."""
         alpha = self._temperature.alpha
         action, log_prob = self._actor.sample(obs, self.generator)
-        with self._critic.frozen():
-            loss = sac_actor_loss(self._critic.online.forward(obs, action), log_prob, alpha)
+        loss = sac_actor_loss(self._critic.online.forward(obs, action), log_prob, alpha)
         objectives = [Objective(loss, self._actor_optimizer, self._algo.max_grad_norm)]
         if self._temperature.is_tuned:
             objectives.append(self._temperature.objective(log_prob))

@@ -74,7 +74,6 @@ class Td3:
     def _update_actor(self, obs: Tensor) -> None:
         """The actor's step against the first of the critics just updated."""
         action = self._actor.forward(obs)
-        with self._critic.frozen():
-            loss = td3_actor_loss(self._critic.online.q1(obs, action))
+        loss = td3_actor_loss(self._critic.online.q1(obs, action))
         self.descent.step(Objective(loss, self._actor_optimizer, self._algo.max_grad_norm))
         self.metrics.add("actor", (loss.detach(),))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from offpolicy.config import AlgoConfig
-from offpolicy.nets.actors import Actor, CategoricalActor, GaussianActor, StochasticActor
+from offpolicy.nets.actors import CategoricalActor, GaussianActor
 from offpolicy.nets.critics import ValueCritic
 from offpolicy.nets.distributions import PolicyDistribution
+from offpolicy.nets.hora import TeacherActor
+from offpolicy.nets.policy import Actor
 from offpolicy.types import SpaceSpec
+
+StochasticActor = GaussianActor | CategoricalActor | TeacherActor
 
 
 class ActorCritic(nn.Module):
@@ -30,6 +34,6 @@ class ActorCritic(nn.Module):
 
 def make_actor_critic(algo: AlgoConfig, spec: SpaceSpec, actor: Actor) -> ActorCritic:
     """The critic that `algo` asks for, beside `actor`; initialised from torch's global CPU generator."""
-    assert isinstance(actor, GaussianActor | CategoricalActor)  # true by algo.name; narrows the union
+    assert isinstance(actor, StochasticActor)  # true by algo.name; narrows the union
     critic = ValueCritic(spec.obs_dim, algo.hidden_dims, algo.activation, normalize_value=algo.normalize_value)
     return ActorCritic(actor, critic)

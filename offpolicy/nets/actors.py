@@ -1,7 +1,8 @@
 """Actors: observations [..., O] to actions [..., A], for acting and for learning.
 
 Continuous actions live in the [-1, 1] space; a discrete one is its number, in a last dimension of size 1.
-`act` is deterministic, `explore` adds the algorithm's own noise from the caller's generator; neither keeps state.
+`act` is deterministic, `explore` adds the algorithm's own noise from the caller's generator and tells the action's
+log-probability [...] where the algorithm learns from it, else None; neither keeps state.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from offpolicy.nets.distributions import Categorical, DiagonalGaussian
+from offpolicy.config import AlgoConfig
+from offpolicy.nets.distributions import Categorical, DiagonalGaussian, drawn
 from offpolicy.nets.mlp import mlp, orthogonal_
+from offpolicy.types import SpaceSpec
 
+Explored = tuple[Tensor, Tensor | None]
 LOG_STD_MIN = -20.0
 LOG_STD_MAX = 2.0
 _LOG_DENSITY_CONSTANT = 0.5 * math.log(2.0 * math.pi) + 2.0 * math.log(2.0)
@@ -53,10 +57,10 @@ class SquashedGaussianActor(nn.Module):
         mean, _ = self.forward(obs)
         return mean.tanh()
 
-    def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """A sample of the policy. [B, O] -> [B, A]."""
         pre_tanh, _, _ = self._draw(obs, generator)
-        return pre_tanh.tanh()
+        return pre_tanh.tanh(), None
 
     def _draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """The pre-tanh sample, the unit noise behind it and the log std, each [B, A]."""
@@ -84,11 +88,11 @@ class DeterministicActor(nn.Module):
         """[B, O] -> [B, A]."""
         return self.forward(obs)
 
-    def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """The action plus noise drawn per row and per dimension, clipped to [-1, 1]. [B, O] -> [B, A]."""
         action = self.forward(obs)
         noise = torch.randn(action.shape, generator=generator, device=action.device)
-        return (action + self.exploration_noise * noise).clamp(-1.0, 1.0)
+        return (action + self.exploration_noise * noise).clamp(-1.0, 1.0), None
 
 
 POLICY_GAIN = 0.01  # of the last layer at the start: the first policy hardly depends on the observation
@@ -117,6 +121,10 @@ class GaussianActor(nn.Module):
         """The mean, clipped to [-1, 1]. [..., O] -> [..., A]."""
         return self.distribution(obs).mean.clamp(-1.0, 1.0)
 
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
+        """A sample of the policy. [..., O] -> [..., A], [...]."""
+        return drawn(self.distribution(obs), generator)
+
 
 class CategoricalActor(nn.Module):
     """APPO's policy for discrete actions: softmax(net(s)). Orthogonal initialisation, as `GaussianActor`."""
@@ -134,6 +142,13 @@ class CategoricalActor(nn.Module):
         """The likeliest action. [..., O] -> [..., 1]."""
         return self.distribution(obs).log_probs.argmax(dim=-1, keepdim=True).to(obs.dtype)
 
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
+        """A sample of the policy. [..., O] -> [..., 1], [...]."""
+        return drawn(self.distribution(obs), generator)
 
-StochasticActor = GaussianActor | CategoricalActor
-Actor = SquashedGaussianActor | DeterministicActor | StochasticActor
+
+def stochastic_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> GaussianActor | CategoricalActor:
+    """APPO's policy of inputs [obs_dim] for the action space of `spec`."""
+    if spec.num_actions:
+        return CategoricalActor(obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
+    return GaussianActor(obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.init_log_std)

@@ -81,6 +81,12 @@ class Categorical(NamedTuple):
 PolicyDistribution = DiagonalGaussian | Categorical
 
 
+def drawn(distribution: PolicyDistribution, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """One action per state and its log-probability. -> [..., A], [...]."""
+    action = distribution.sample(generator)
+    return action, distribution.log_prob(action)
+
+
 def kl_divergence(old: PolicyDistribution, new: PolicyDistribution) -> Tensor:
     """KL(old || new) of two distributions of one kind. -> [...]."""
     if isinstance(old, DiagonalGaussian) and isinstance(new, DiagonalGaussian):

@@ -42,6 +42,16 @@ class RunningMoments(nn.Module):
         self.var.copy_(torch.where(is_usable, square_sum / total, self.var))
         self.count.copy_(torch.where(is_usable, total, self.count))
 
+    def part(self, columns: slice) -> RunningMoments:
+        """These statistics of some dimensions: the same memory, but a count of its own, from 0.
+
+        With a part alone the others stay as they are.
+        """
+        part = RunningMoments(0)
+        part.mean, part.var = self.mean[columns], self.var[columns]
+        part.count = torch.zeros_like(self.count)
+        return part
+
 
 class ObsNormalizer(RunningMoments):
     """clamp((obs - mean) / sqrt(var + eps), -10, 10) with the mean and variance of every observation seen."""

@@ -8,9 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config import AlgoConfig
-from offpolicy.nets.actors import Actor, CategoricalActor, DeterministicActor, GaussianActor, SquashedGaussianActor
+from offpolicy.nets.actors import (
+    CategoricalActor,
+    DeterministicActor,
+    Explored,
+    GaussianActor,
+    SquashedGaussianActor,
+    stochastic_actor,
+)
+from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.normalizer import ObsNormalizer
 from offpolicy.types import Float32, SpaceSpec
+
+Actor = SquashedGaussianActor | DeterministicActor | GaussianActor | CategoricalActor | TeacherActor | StudentActor
 
 
 class Policy(nn.Module):
@@ -27,17 +37,12 @@ class Policy(nn.Module):
         return self.actor.act(self.normalize(obs))
 
     @torch.no_grad()
-    def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+    def sample(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """An exploratory action, with its log-probability [B] where the algorithm learns from it, else None.
 
         `generator` lives on the policy's device. [B, O] -> [B, A].
         """
-        seen = self.normalize(obs)
-        if not isinstance(self.actor, GaussianActor | CategoricalActor):
-            return self.actor.explore(seen, generator), None
-        distribution = self.actor.distribution(seen)
-        action = distribution.sample(generator)
-        return action, distribution.log_prob(action)
+        return self.actor.explore(self.normalize(obs), generator)
 
     def normalize(self, obs: Tensor) -> Tensor:
         """What the networks see of raw observations. [B, O] -> [B, O]."""
@@ -53,15 +58,18 @@ def _deterministic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
 
 
 def _stochastic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
-    if spec.num_actions:
-        return CategoricalActor(spec.obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
-    return GaussianActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.init_log_std)
+    return stochastic_actor(algo, spec, spec.obs_dim)
+
+
+def _hora(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
+    return StudentActor(algo, spec) if algo.is_adapting else TeacherActor(algo, spec)
 
 
 _ACTORS: Mapping[str, Callable[[AlgoConfig, SpaceSpec], Actor]] = {
     "sac": _squashed_gaussian,
     "td3": _deterministic,
     "appo": _stochastic,
+    "hora": _hora,
 }
 
 

@@ -54,15 +54,17 @@ def batch_of() -> Callable[..., Batch]:
 
 @pytest.fixture
 def rollouts_of() -> Callable[..., Rollouts]:
-    """`rollouts_of(policy, seed=0, steps=8, envs=4, **fields)`: random observations, acted on step by step by `policy`.
+    """`rollouts_of(policy, seed=0, steps=8, envs=4, spec=SPEC, **fields)`: random observations, acted on by `policy`.
 
     Environment 0 is truncated at step 2 and environment 1 terminated at step 4, each followed by an autoreset row: all
     but 2 rows are transitions. Fields replace tensors.
     """
 
-    def make(policy: Policy, seed: int = 0, steps: int = 8, envs: int = 4, **fields: Tensor | float) -> Rollouts:
+    def make(
+        policy: Policy, seed: int = 0, steps: int = 8, envs: int = 4, spec: SpaceSpec = SPEC, **fields: Tensor | float
+    ) -> Rollouts:
         generator = torch.Generator().manual_seed(seed)
-        obs = 5.0 + 3.0 * torch.randn((steps + 1, envs, SPEC.obs_dim), generator=generator)
+        obs = 5.0 + 3.0 * torch.randn((steps + 1, envs, spec.obs_dim), generator=generator)
         choices = [policy.sample(obs[t], generator) for t in range(steps)]
         is_valid, terminated, truncated = torch.ones(steps, envs), torch.zeros(steps, envs), torch.zeros(steps, envs)
         truncated[2, 0] = terminated[4, 1] = 1.0

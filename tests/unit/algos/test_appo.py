@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.algos.appo import Appo
+from offpolicy.algos.appo import Appo, Samples
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.rollout_learner import Lesson, RolloutLearner
@@ -171,23 +171,24 @@ def test_updates_are_epochs_times_minibatches(learner_of: LearnerOf, rollouts_of
 
 
 class Picked(Appo):
-    """Keeps the rows of every minibatch."""
+    """Keeps what tells the rows of every minibatch apart."""
 
-    picked: tuple[list[list[int]], ...] = ()  # by epoch
+    picked: tuple[list[float], ...] = ()
 
-    def _minibatches(self, samples: Any) -> Any:
-        parts = [part.tolist() for part in super()._minibatches(samples)]
-        self.picked = (*self.picked, parts)
-        return iter([torch.tensor(part) for part in parts])
+    def _step(self, batch: Samples) -> Tensor:
+        self.picked = (*self.picked, batch.log_prob.tolist())
+        return super()._step(batch)
 
 
 def test_every_epoch_visits_every_row_once_in_equal_parts_and_a_new_order(rollouts_of: RolloutsOf) -> None:
     rule = Picked(algo_of(), SPEC, CPU, 1, SoloExchange())
-    rule.learn(rollouts_of(rule.policy))
-    assert [[len(part) for part in epoch] for epoch in rule.picked] == [[8] * 4] * 3
-    orders = [sum(epoch, []) for epoch in rule.picked]
-    assert [sorted(order) for order in orders] == [list(range(32))] * 3
-    assert orders[0] != orders[1] != orders[2] != list(range(32))
+    rollouts = rollouts_of(rule.policy)
+    rule.learn(rollouts)
+    assert [len(part) for part in rule.picked] == [8] * 4 * 3
+    in_order = rollouts.log_prob.flatten().tolist()
+    orders = [sum(rule.picked[first : first + 4], []) for first in (0, 4, 8)]
+    assert [sorted(order) for order in orders] == [sorted(in_order)] * 3
+    assert orders[0] != orders[1] != orders[2] != in_order
 
 
 def test_the_same_seed_gives_the_same_learner_whatever_the_global_generator(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -39,23 +38,6 @@ def test_a_target_network_follows_its_source() -> None:
 
 def test_target_values_carry_no_gradient_to_any_critic() -> None:
     assert not trainer().target_q(OBS, ACTION).requires_grad
-
-
-def test_frozen_critics_pass_gradients_to_the_action_only() -> None:
-    critics, action = trainer(), ACTION.clone().requires_grad_()
-    with critics.frozen():
-        q = critics.online(OBS, action)
-    q.sum().backward()
-    assert action.grad is not None
-    assert bool(action.grad.any())
-    assert all(parameter.grad is None for parameter in critics.online.parameters())
-
-
-def test_critics_thaw_also_after_an_error() -> None:
-    critics = trainer()
-    with pytest.raises(RuntimeError, match="on the way"), critics.frozen():
-        raise RuntimeError("on the way")
-    assert all(parameter.requires_grad for parameter in critics.online.parameters())
 
 
 def test_weights_and_updates_draw_from_different_streams() -> None:

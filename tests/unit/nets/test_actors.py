@@ -93,13 +93,13 @@ def test_act_is_the_squashed_mean() -> None:
 def test_explore_draws_the_same_actions_as_sample() -> None:
     actor, obs = SquashedGaussianActor(3, 2, (8,), "relu"), torch.randn(5, 3)
     sampled, _ = actor.sample(obs, torch.Generator().manual_seed(7))
-    assert torch.equal(actor.explore(obs, torch.Generator().manual_seed(7)), sampled)
+    assert torch.equal(actor.explore(obs, torch.Generator().manual_seed(7))[0], sampled)
 
 
 def td3_noise(exploration_noise: float, num_rows: int) -> Tensor:
     actor, obs = DeterministicActor(3, 2, (8,), "relu", exploration_noise), torch.zeros(num_rows, 3)
     with torch.no_grad():
-        return actor.explore(obs, torch.Generator().manual_seed(3)) - actor.act(obs)
+        return actor.explore(obs, torch.Generator().manual_seed(3))[0] - actor.act(obs)
 
 
 def test_td3_explores_with_its_own_noise_per_environment_and_dimension() -> None:
@@ -111,7 +111,7 @@ def test_td3_explores_with_its_own_noise_per_environment_and_dimension() -> None
 
 def test_td3_exploration_stays_inside_the_action_space() -> None:
     actor = DeterministicActor(3, 2, (8,), "relu", 5.0)
-    action = actor.explore(torch.zeros(1000, 3), torch.Generator()).detach()
+    action = actor.explore(torch.zeros(1000, 3), torch.Generator())[0].detach()
     assert float(action.abs().max()) == 1.0
 
 

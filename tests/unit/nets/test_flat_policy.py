@@ -70,7 +70,7 @@ def test_actions_are_those_of_the_normalised_observation() -> None:
     assert torch.equal(policy.act(OBS), policy.actor.act(policy.normalizer(OBS)))
     assert not torch.allclose(policy.act(OBS), policy.actor.act(OBS))
     seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
-    expected = policy.actor.explore(policy.normalizer(OBS), seeds[0])
+    expected = policy.actor.explore(policy.normalizer(OBS), seeds[0])[0]
     assert torch.equal(policy.sample(OBS, seeds[1])[0], expected)
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.nets.normalizer import ObsNormalizer, block_moments
+from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments, block_moments
 
 
 def test_statistics_of_a_known_block() -> None:
@@ -65,3 +65,33 @@ def test_a_block_with_a_bad_number_changes_nothing(poison: float) -> None:
     normalizer.absorb(block_moments(torch.tensor([[1.0], [3.0]])))
     normalizer.absorb(block_moments(torch.tensor([[2.0], [poison]])))
     assert (normalizer.mean.tolist(), normalizer.var.tolist(), float(normalizer.count)) == ([2.0], [1.0], 2.0)
+
+
+def half_known() -> tuple[RunningMoments, RunningMoments]:
+    """Statistics of four dimensions, seen in five rows, and their part of the second and third."""
+    whole = RunningMoments(4)
+    whole.mean.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    whole.var.copy_(torch.tensor([5.0, 6.0, 7.0, 8.0]))
+    whole.count.fill_(5.0)
+    return whole, whole.part(slice(1, 3))
+
+
+def test_a_part_moves_its_own_dimensions_of_the_whole_and_no_others() -> None:
+    whole, part = half_known()
+    part.absorb(block_moments(torch.tensor([[10.0, 20.0], [14.0, 20.0]])))
+    assert whole.mean.tolist() == [1.0, 12.0, 20.0, 4.0]
+    assert whole.var.tolist() == [5.0, 4.0, 0.0, 8.0]
+
+
+def test_a_part_forgets_what_the_whole_had_seen_and_counts_for_itself() -> None:
+    whole, part = half_known()
+    assert float(part.count) == 0.0
+    part.absorb(block_moments(torch.tensor([[10.0, 20.0]])))
+    part.absorb(block_moments(torch.tensor([[40.0, 50.0], [40.0, 50.0]])))
+    assert (part.mean.tolist(), float(part.count), float(whole.count)) == ([30.0, 40.0], 3.0, 5.0)
+
+
+def test_a_part_sees_what_is_copied_into_the_whole() -> None:
+    whole, part = half_known()
+    whole.load_state_dict({"mean": torch.arange(4.0), "var": torch.ones(4), "count": torch.tensor(9.0)})
+    assert (part.mean.tolist(), part.var.tolist()) == ([1.0, 2.0], [1.0, 1.0])

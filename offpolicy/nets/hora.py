@@ -1,0 +1,119 @@
+"""HORA's networks: rapid motor adaptation for in-hand rotation (arXiv:2210.04887), after RMA (arXiv:2107.04034).
+
+A teacher squeezes what only a simulation knows into a latent and acts on the observation and that. A student infers the
+latent from the history of its own joints, and acts with the teacher's trunk. Both see the whole observation and take
+from it the groups that they need:
+
+    obs [O]   privileged [P]   proprio_hist [F, D]   ->   a vector [O + P + F D], in the environment's order
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from offpolicy.config import AlgoConfig
+from offpolicy.nets.actors import CategoricalActor, Explored, GaussianActor, stochastic_actor
+from offpolicy.nets.distributions import PolicyDistribution
+from offpolicy.nets.hora_shapes import CHANNELS, CONVOLUTIONS, HISTORY, OBS, PRIVILEGED, lengths, num_unread
+from offpolicy.nets.mlp import mlp
+from offpolicy.types import SpaceSpec
+
+ENCODER_ACTIVATION = "elu"
+
+
+class PrivilegedEncoder(nn.Module):
+    """e = tanh(MLP(privileged)). [..., P] -> [..., L]."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
+        super().__init__()
+        self.columns = spec.columns(PRIVILEGED)
+        privileged_dim = self.columns.stop - self.columns.start
+        self.body = mlp(privileged_dim, algo.encoder_dims, algo.latent_dim, ENCODER_ACTIVATION)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """The latent of whole observations. [..., all] -> [..., L] in [-1, 1]."""
+        latent: Tensor = self.body(obs[..., self.columns])
+        return latent.tanh()
+
+
+class AdaptationModule(nn.Module):
+    """The latent from the history alone: two layers per frame, three convolutions over time, a head, tanh.
+
+    Of 30 frames the stride leaves out one: the oldest here, the newest in HORA, which knows least of it.
+    """
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
+        super().__init__()
+        self.columns = spec.columns(HISTORY)
+        self._frames = spec.shape_of(HISTORY)
+        num_frames, frame_dim = self._frames
+        self._num_unread = num_unread(num_frames)
+        self.per_frame = nn.Sequential(
+            nn.Linear(frame_dim, CHANNELS), nn.ReLU(inplace=True), nn.Linear(CHANNELS, CHANNELS), nn.ReLU(inplace=True)
+        )
+        convolutions = [(nn.Conv1d(CHANNELS, CHANNELS, k, s), nn.ReLU(inplace=True)) for k, s in CONVOLUTIONS]
+        self.over_time = nn.Sequential(*(layer for pair in convolutions for layer in pair))
+        self.head = nn.Linear(CHANNELS * lengths(num_frames)[-1], algo.latent_dim)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """What the latent must be. [B, all] -> [B, L] in [-1, 1]."""
+        return self.infer(obs[..., self.columns])
+
+    def infer(self, history: Tensor) -> Tensor:
+        """The same of the history alone. [B, F D] -> [B, L]."""
+        read = history.reshape(-1, *self._frames)[:, self._num_unread :]
+        frames: Tensor = self.per_frame(read)  # [B, F, channels]
+        features: Tensor = self.over_time(frames.transpose(1, 2))  # [B, channels, frames left]
+        latent: Tensor = self.head(features.flatten(1))
+        return latent.tanh()
+
+
+class TeacherActor(nn.Module):
+    """Stage 1: a policy of (obs, latent of privileged); encoder and trunk are trained together."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
+        super().__init__()
+        self.encoder = PrivilegedEncoder(algo, spec)
+        self.trunk = _trunk(algo, spec)
+        self._obs = spec.columns(OBS)
+
+    def distribution(self, obs: Tensor) -> PolicyDistribution:
+        """[..., all] -> a distribution of actions [..., A]."""
+        return self.trunk.distribution(self._seen(obs))
+
+    def act(self, obs: Tensor) -> Tensor:
+        """The trunk's deterministic action. [..., all] -> [..., A]."""
+        return self.trunk.act(self._seen(obs))
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
+        """A sample, and its log-probability. [B, all] -> [B, A], [B]."""
+        return self.trunk.explore(self._seen(obs), generator)
+
+    def _seen(self, obs: Tensor) -> Tensor:
+        """What the trunk sees. [..., all] -> [..., O + L]."""
+        return torch.cat((obs[..., self._obs], self.encoder(obs)), dim=-1)
+
+
+class StudentActor(nn.Module):
+    """Stage 2: the teacher's trunk on (obs, inferred latent). Nothing of `privileged` reaches it."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
+        super().__init__()
+        self.adaptation = AdaptationModule(algo, spec)
+        self.trunk = _trunk(algo, spec)
+        self._obs = spec.columns(OBS)
+
+    def act(self, obs: Tensor) -> Tensor:
+        """The trunk's deterministic action. [B, all] -> [B, A]."""
+        return self.trunk.act(torch.cat((obs[..., self._obs], self.adaptation(obs)), dim=-1))
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
+        """The deterministic action too: the student is taught on the states that it brings about, as in DAgger."""
+        action = self.act(obs)
+        return action, action.new_zeros(action.shape[:-1])
+
+
+def _trunk(algo: AlgoConfig, spec: SpaceSpec) -> GaussianActor | CategoricalActor:
+    columns = spec.columns(OBS)
+    return stochastic_actor(algo, spec, obs_dim=columns.stop - columns.start + algo.latent_dim)

@@ -1,0 +1,280 @@
+"""The closed form counts what the real learners and policies do, as torch's own counter sees it."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from offpolicy.algos.build import make_learner
+from offpolicy.algos.learner import Learner
+from offpolicy.config import RunConfig
+from offpolicy.nets.flops import work_of
+from offpolicy.nets.hora_shapes import MIN_FRAMES
+from offpolicy.nets.policy import make_policy
+from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
+
+CPU = torch.device("cpu")
+REPLAY_ALGOS = ("sac", "td3")
+NETS = {"hidden_dims": [24, 16]}
+LESSON = {**NETS, "epochs": 3, "num_minibatches": 4}
+HORA = {**LESSON, "encoder_dims": [12, 9], "latent_dim": 5}
+STAGES = ("teach", "adapt")
+DISPATCHER = """
+import sys
+sys.modules["torch"] = None  # an import of torch now raises ImportError
+from offpolicy.config import RunConfig
+from offpolicy.nets.flops import work_of
+from offpolicy.types import SpaceSpec
+cfg = RunConfig.from_mapping({"algo": {"name": "sac", "hidden_dims": [16]}})
+print(work_of(cfg, SpaceSpec(3, 2, (-1.0, -1.0), (1.0, 1.0))).inference)
+"""
+
+
+def spec_of(obs_dim: int = 11, action_dim: int = 3, num_actions: int = 0) -> SpaceSpec:
+    dim = 1 if num_actions else action_dim
+    return SpaceSpec(obs_dim, dim, (-1.0,) * dim, (1.0,) * dim, num_actions=num_actions)
+
+
+def hora_spec(num_frames: int = 30, obs_dim: int = 7, privileged_dim: int = 4, num_actions: int = 0) -> SpaceSpec:
+    dim = 1 if num_actions else 3
+    return SpaceSpec(
+        obs_dim=num_frames * 2 + obs_dim + privileged_dim,
+        action_dim=dim,
+        action_low=(-1.0,) * dim,
+        action_high=(1.0,) * dim,
+        obs_keys=("proprio_hist", "obs", "privileged"),
+        obs_shapes=((num_frames, 2), (obs_dim,), (privileged_dim,)),
+        num_actions=num_actions,
+    )
+
+
+def replay_run(name: str, **algo: Any) -> RunConfig:
+    return RunConfig.from_mapping({"algo": {"name": name, **NETS, "batch_size": 32, **algo}})
+
+
+def rollout_run(name: str = "appo", length: int = 8, num_envs: int = 4, **algo: Any) -> RunConfig:
+    """A run with the defaults above; every batch of rollouts has length * num_envs rows."""
+    return RunConfig.from_mapping(
+        {
+            "algo": {"name": name, **(HORA if name == "hora" else LESSON), **algo},
+            "runner": {"name": "appo"},
+            "env": {"num_envs": num_envs},
+            "rollout": {"length": length},
+            "teacher": "runs/teacher" if algo.get("stage") == "adapt" else None,
+        }
+    )
+
+
+def batches_of(cfg: RunConfig, spec: SpaceSpec, rows: int) -> Batches:
+    """Two rounds of policy_delay updates, of `rows` rows each."""
+    obs, column = torch.randn(rows, spec.obs_dim), torch.zeros(rows)
+    batch = Batch(obs, torch.zeros(rows, spec.action_dim), column, obs, column, torch.ones(rows))
+    return Batches((batch,) * (2 * cfg.algo.policy_delay), obs if cfg.algo.normalize_obs else None)
+
+
+def rollouts_of(cfg: RunConfig, spec: SpaceSpec, num_envs: int) -> Rollouts:
+    steps = cfg.rollout.length
+    plain, actions = torch.zeros(steps, num_envs), torch.zeros(steps, num_envs, spec.action_dim)
+    obs = torch.randn(steps + 1, num_envs, spec.obs_dim)
+    return Rollouts(obs, actions, plain, plain, plain, plain, torch.ones(steps, num_envs), progress=0.5)
+
+
+class Peers:
+    """The exchange of one of two ranks, both of which always have the same numbers."""
+
+    num_ranks = 2
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+    def gather(self, vector: Tensor) -> Tensor:
+        return torch.stack((vector, vector))
+
+
+def counted(learner: Learner[Any], material: Batches | Rollouts) -> float:
+    """Operations per gradient update, by torch's counter."""
+    with FlopCounterMode(display=False) as counter:
+        learner.update(material)
+    return counter.get_total_flops() / learner.num_updates
+
+
+def counted_update(cfg: RunConfig, spec: SpaceSpec) -> float:
+    """The same, of a run with one rank."""
+    learner = make_learner(cfg.algo, spec, CPU, seed=1)
+    if cfg.algo.learns_from_rollouts:
+        return counted(learner, rollouts_of(cfg, spec, cfg.env.num_envs))
+    return counted(learner, batches_of(cfg, spec, cfg.algo.batch_size))
+
+
+def counted_inference(cfg: RunConfig, spec: SpaceSpec, num_envs: int) -> float:
+    """Operations per row of the policy, by torch's counter."""
+    policy, obs = make_policy(cfg.algo, spec), torch.zeros(num_envs, spec.obs_dim)
+    with FlopCounterMode(display=False) as counter:
+        policy.act(obs)
+    return counter.get_total_flops() / num_envs
+
+
+def assert_exact(cfg: RunConfig, spec: SpaceSpec) -> None:
+    measured = counted_update(cfg, spec)
+    assert measured > 0
+    assert work_of(cfg, spec).update == pytest.approx(measured, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", REPLAY_ALGOS)
+@pytest.mark.parametrize("obs_dim", [3, 27, 400])
+@pytest.mark.parametrize("policy_delay", [1, 2])
+def test_updates_from_a_replay_are_counted(name: str, obs_dim: int, policy_delay: int) -> None:
+    assert_exact(replay_run(name, policy_delay=policy_delay), spec_of(obs_dim, action_dim=6))
+
+
+@pytest.mark.parametrize("name", REPLAY_ALGOS)
+@pytest.mark.parametrize("batch_size", [1, 7, 256])
+@pytest.mark.parametrize("hidden_dims", [[5], [16, 16], [9, 24, 7, 3]])
+def test_depth_and_batch_size_are_counted(name: str, batch_size: int, hidden_dims: list[int]) -> None:
+    assert_exact(replay_run(name, batch_size=batch_size, hidden_dims=hidden_dims), spec_of())
+
+
+@pytest.mark.parametrize("name", REPLAY_ALGOS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"critic_layer_norm": True},
+        {"normalize_obs": True},
+        {"max_grad_norm": 1.0},
+        {"activation": "elu"},
+        {"n_step": 3},
+    ],
+    ids=str,
+)
+def test_norms_clipping_and_activations_are_free(name: str, options: dict[str, Any]) -> None:
+    cfg, plain = replay_run(name, **options), replay_run(name)
+    assert_exact(cfg, spec_of())
+    assert work_of(cfg, spec_of()) == work_of(plain, spec_of())
+
+
+def test_a_fixed_temperature_is_no_cheaper() -> None:
+    assert_exact(replay_run("sac", auto_alpha=False), spec_of())
+
+
+@pytest.mark.parametrize("obs_dim", [3, 27, 400])
+@pytest.mark.parametrize("num_actions", [0, 5], ids=["box", "discrete"])
+@pytest.mark.parametrize("hidden_dims", [[5], [9, 24, 7]], ids=str)
+def test_updates_from_rollouts_are_counted(obs_dim: int, num_actions: int, hidden_dims: list[int]) -> None:
+    assert_exact(rollout_run(hidden_dims=hidden_dims), spec_of(obs_dim, num_actions=num_actions))
+
+
+@pytest.mark.parametrize(
+    ("length", "num_envs", "epochs", "num_minibatches"), [(1, 6, 1, 1), (2, 8, 2, 16), (40, 1, 5, 2)]
+)
+def test_the_preparation_is_spread_over_the_updates(
+    length: int, num_envs: int, epochs: int, num_minibatches: int
+) -> None:
+    assert_exact(rollout_run("appo", length, num_envs, epochs=epochs, num_minibatches=num_minibatches), spec_of())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"advantage": "gae"},
+        {"normalize_obs": True},
+        {"lr_schedule": "kl_adaptive", "max_grad_norm": 1.0},
+        {"value_clip": 0.2, "ent_coef": 0.01, "bounds_coef": 0.01},
+        {"value_coef": 0.0},
+    ],
+    ids=str,
+)
+def test_advantages_schedules_and_losses_are_free(options: dict[str, Any]) -> None:
+    assert_exact(rollout_run(**options), spec_of())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("num_frames", [MIN_FRAMES, 29, 30])
+@pytest.mark.parametrize("num_actions", [0, 5], ids=["box", "discrete"])
+def test_both_stages_of_hora_are_counted(stage: str, num_frames: int, num_actions: int) -> None:
+    assert_exact(rollout_run("hora", stage=stage), hora_spec(num_frames, num_actions=num_actions))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("obs_dim", "privileged_dim"), [(3, 40), (400, 1)])
+@pytest.mark.parametrize(
+    "options", [{"encoder_dims": [8]}, {"latent_dim": 1, "epochs": 1}, {"normalize_obs": True}], ids=str
+)
+def test_latents_of_any_size_are_counted(
+    stage: str, obs_dim: int, privileged_dim: int, options: dict[str, Any]
+) -> None:
+    assert_exact(rollout_run("hora", stage=stage, **options), hora_spec(30, obs_dim, privileged_dim))
+
+
+@pytest.mark.parametrize("name", REPLAY_ALGOS)
+def test_a_rank_of_two_hosts_learns_from_its_share_of_the_batch(name: str) -> None:
+    raw = {"algo": {"name": name, **NETS, "batch_size": 48}, "runner": {"name": "multi_gpu", "world_size": 3}}
+    cfg = RunConfig.from_mapping({**raw, "collect": {"num_collectors": 3}})
+    learner = make_learner(cfg.algo, spec_of(), CPU, seed=1, exchange=Peers())
+    assert work_of(cfg, spec_of()).update == counted(learner, batches_of(cfg, spec_of(), rows=16))
+    assert work_of(cfg, spec_of(), num_hosts=2).update == counted_update(replay_run(name, batch_size=8), spec_of())
+
+
+def test_a_rank_learns_from_the_rollouts_of_its_own_collectors() -> None:
+    raw = {"algo": {"name": "appo", **LESSON}, "runner": {"name": "appo", "world_size": 2}, "rollout": {"length": 8}}
+    cfg = RunConfig.from_mapping({**raw, "env": {"num_envs": 4}, "collect": {"num_collectors": 6}})
+    learner = make_learner(cfg.algo, spec_of(), CPU, seed=1, exchange=Peers())
+    measured = counted(learner, rollouts_of(cfg, spec_of(), num_envs=4 * 3))
+    assert work_of(cfg, spec_of()).update == pytest.approx(measured, rel=1e-9)
+    assert work_of(cfg, spec_of(), num_hosts=2) == work_of(cfg, spec_of())
+
+
+@pytest.mark.parametrize("num_envs", [1, 5])
+@pytest.mark.parametrize(
+    ("cfg", "spec"),
+    [
+        (replay_run("sac"), spec_of()),
+        (replay_run("td3", normalize_obs=True), spec_of(400)),
+        (rollout_run("appo"), spec_of()),
+        (rollout_run("appo", hidden_dims=[8]), spec_of(num_actions=5)),
+        (rollout_run("hora", stage="teach"), hora_spec()),
+        (rollout_run("hora", stage="adapt"), hora_spec(29)),
+        (rollout_run("hora", stage="adapt"), hora_spec(30, num_actions=5)),
+    ],
+    ids=["sac", "td3", "appo", "appo-discrete", "teach", "adapt", "adapt-discrete"],
+)
+def test_a_decision_is_counted_per_environment(cfg: RunConfig, spec: SpaceSpec, num_envs: int) -> None:
+    assert work_of(cfg, spec).inference == counted_inference(cfg, spec, num_envs)
+
+
+@pytest.mark.parametrize(
+    ("obs_dim", "action_dim", "width", "missed_by"),
+    [(17, 6, 256, -0.425), (27, 8, 256, -0.421), (348, 17, 256, -0.366), (98, 29, 512, -0.414)],
+)
+def test_three_forwards_of_all_parameters_would_miss_by_a_third(
+    obs_dim: int, action_dim: int, width: int, missed_by: float
+) -> None:
+    """ColossalAI's rule: (N_actor + N_critic) * B * 2 * 3. What it misses by was worked out by hand for these sizes."""
+    cfg, spec = replay_run("sac", hidden_dims=[width, width], batch_size=4), spec_of(obs_dim, action_dim)
+    tensors = make_learner(cfg.algo, spec, CPU, seed=1).state().tensors
+    sizes = {name: math.prod(tensor.shape) for name, tensor in tensors.items()}
+    num_parameters = sum(size for name, size in sizes.items() if name.startswith(("policy.actor.", "critic.")))
+    rule = num_parameters * cfg.algo.batch_size * 2 * 3
+    assert rule / counted_update(cfg, spec) - 1 == pytest.approx(missed_by, abs=0.005)
+    assert rule / work_of(cfg, spec).update - 1 < -0.1
+
+
+def test_an_update_is_what_a_pencil_says() -> None:
+    """TD3 of 3 observations and 1 action, one hidden layer of 5, one row, every second update one of the actor."""
+    cfg = replay_run("td3", batch_size=1, hidden_dims=[5], policy_delay=2)
+    pi, q = 2 * 3 * 5 + 2 * 5 * 1, 2 * 4 * 5 + 2 * 5 * 1  # forward
+    target, critics = pi + 2 * q, 2 * (q + q + 2 * 5 * 1)
+    actor = pi + pi + 2 * 5 * 1 + q + q
+    assert work_of(cfg, spec_of(3, 1)) == (target + critics + actor / 2, pi)
+
+
+def test_no_torch_is_needed() -> None:
+    done = subprocess.run([sys.executable, "-c", DISPATCHER], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(2 * (3 * 16 + 16 * 4))]
