@@ -15,7 +15,7 @@ from offpolicy.ranks.place import Place, require_interface
 from offpolicy.rundir import CHECKPOINTS, RunDir, default_run_dir, has_same_parent
 from offpolicy.timing.clock import wall_clock_stamp
 
-from .preflight import flat
+from .run_files import flat
 
 # What may differ between the hosts of a run.
 LOCAL_KEYS = ("run_dir", "resume", "runner.interface", "log.panel", "threads.collector", "threads.learner")

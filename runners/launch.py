@@ -8,6 +8,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.config import RANK_RUNNERS, RunConfig
@@ -16,6 +17,7 @@ from offpolicy.ipc.supervisor import Failure, Host, Supervisor, signals_held
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
+from offpolicy.nets.flops import work_of
 from offpolicy.ranks.place import LOOPBACK_HOST, Place
 from offpolicy.rundir import RunDir
 from offpolicy.timing.clock import Stopwatch, unix_s
@@ -24,7 +26,9 @@ from offpolicy.types import SpaceSpec
 from . import wiring
 from .hosts import Outset, follow_launcher, set_out
 from .monitor import Monitor
-from .preflight import check_fits, check_same, preflight, read_config, write_config
+from .preflight import check_fits, check_same, preflight
+from .run_files import env_differences, read_config, write_config
+from .teacher import find_teacher
 
 STOP_TIMEOUT_S = 30.0
 
@@ -36,13 +40,16 @@ def launch(cfg: RunConfig) -> int:
     spec = preflight(cfg)
     outset = set_out(cfg, place)
     cfg = outset.cfg
+    teacher_step = find_teacher(outset, spec)
     shared = wiring.SharedMemory(cfg, spec, place.num_hosts)
     with outset.claim() as run, signals_held(), _meeting_point(cfg, place) as meeting:
         if run.checkpoint is not None:
-            check_same(cfg, read_config(run.path))
+            saved = read_config(run.path)
+            check_same(cfg, saved)
             check_fits(cfg, spec, run.checkpoint)
+            cfg = replace(cfg, teacher=saved.teacher)  # whom it began with
         write_config(run.path, cfg, spec)
-        job = _assignment(outset, run, spec, meeting)
+        job = replace(_assignment(outset, run, spec, meeting), teacher_step=teacher_step)
         with _opened(run.path / "train.log") as log_fd, contextlib.closing(_open_logger(job, run)) as logger:
             code, failure = _supervise(
                 job, run, logger, shared, _host(cfg, spec, log_fd, watch, place.num_hosts), meeting
@@ -102,6 +109,8 @@ def _open_logger(job: wiring.Assignment, run: RunDir) -> OffPolicyLogger:
         num_envs=cfg.env.num_envs,
         started_unix_s=unix_s(),
         runner=cfg.runner.name,
+        flops_per_update=work_of(cfg, job.spec, job.place.num_hosts).update,
+        stage=cfg.algo.stage if cfg.algo.name == "hora" else "",
         world_size=job.place.num_hosts * cfg.runner.world_size,
         num_collectors=cfg.collect.num_collectors,
         num_hosts=job.place.num_hosts,
@@ -182,6 +191,10 @@ def _announce(logger: OffPolicyLogger, job: wiring.Assignment, run: RunDir) -> N
         logger.message(f"warning: {problem}")
     if job.start_step:
         logger.message(f"resuming at env step {job.start_step:,}")
+    elif job.teacher_step is not None:
+        logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
+        for difference in env_differences(read_config(Path(cfg.teacher or "")).env, cfg.env):
+            logger.message(f"warning: the teacher's environment was another one: {difference}")
     if os.uname().machine not in ("x86_64", "AMD64"):
         logger.message("warning: the shared-memory protocol is proven on x86-64 only")
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from offpolicy.algos.adaptation import adopt_teacher
 from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import LearnerState
 from offpolicy.checkpoint import Checkpoint, CheckpointStore
@@ -23,6 +24,7 @@ from offpolicy.loop import Parts, train
 from offpolicy.nets.policy import flat_size
 from offpolicy.prefetch import PrefetchSource
 from offpolicy.ranks.exchange import checksum
+from offpolicy.rundir import CHECKPOINTS
 from offpolicy.seeding import torch_seed
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import Float64, MetricTotals
@@ -30,6 +32,8 @@ from offpolicy.types import Float64, MetricTotals
 from . import wiring
 from .duties import Checkpointer, Evaluator, Reporter, WeightPublisher
 from .feeds import AUTO, make_feed
+from .run_files import read_spec
+from .saved import learner_tensors
 from .seat import Seat
 from .team import Team
 
@@ -47,6 +51,7 @@ class Session:
         self.learner = make_learner(cfg.algo, self.job.spec, seat.device, seed, team.exchange, team.average_every)
         self.rings = wiring.replay_rings(self.context, self.job)
         checkpoint = self._checkpoint()
+        self.teacher = self._teacher(checkpoint)
         self.anchor, last_eval_step = self._set_out(checkpoint)
         self.feed: Feed[Any] = make_feed(self, source)  # Any: `Batches` or `Rollouts`, as the learner takes them
         if self.job.start_step:
@@ -144,6 +149,7 @@ class Session:
             "replay_first": [ring.oldest for ring in self.rings],
             "replay_end": [ring.committed for ring in self.rings],
             "last_eval_step": self.evaluator.last_step,
+            "teacher": self.teacher,
             "fingerprint": wiring.fingerprint(self.job.cfg, self.job.spec),
         }
 
@@ -165,7 +171,15 @@ class Session:
     def _checkpoint(self) -> Checkpoint | None:
         if self.job.checkpoint is None:
             return None
-        return CheckpointStore(Path(self.job.run_dir) / "checkpoints").at(self.job.checkpoint)
+        return CheckpointStore(Path(self.job.run_dir) / CHECKPOINTS).at(self.job.checkpoint)
+
+    def _teacher(self, checkpoint: Checkpoint | None) -> str | None:
+        """Whom this run began with, as its checkpoints remember."""
+        if checkpoint is not None:
+            told: str | None = checkpoint.json("state").get("teacher")
+            return told
+        step = self.job.teacher_step
+        return None if step is None else f"{self.job.cfg.teacher}, env step {step}"
 
     def _set_out(self, checkpoint: Checkpoint | None) -> tuple[Anchor, int]:
         """Become rank 0, random numbers apart; settle where learning begins and when the last evaluation was.
@@ -182,9 +196,9 @@ class Session:
                 checkpoint.has("replay-0"),
             )
             if self.seat.rank == 0:
-                arrays = checkpoint.tensors("learner")
-                tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-                self.learner.load_state(LearnerState(tensors, state["numbers"]))
+                self.learner.load_state(LearnerState(learner_tensors(checkpoint), state["numbers"]))
+        elif self.job.teacher_step is not None and self.seat.rank == 0:
+            self._take_over(Path(self.job.cfg.teacher or ""), self.job.teacher_step)
         metrics = self.learner.read_metrics()
         facts = (self.learner.num_updates, start.env_steps, start.updates, last_eval_step, has_replay)
         table = self.world.gather((*facts, *metrics.sums, *metrics.counts))
@@ -198,6 +212,11 @@ class Session:
             # Somebody's rings are empty: gather `learning_starts` new rows first, and owe nothing for those before.
             return Anchor(self.job.start_step + first_step, updates), last_eval_step
         return Anchor(start_steps, start_updates), last_eval_step
+
+    def _take_over(self, teacher: Path, step: int) -> None:
+        """Begin where the teacher's run had come to."""
+        tensors = learner_tensors(CheckpointStore(teacher / CHECKPOINTS).at(step))
+        adopt_teacher(self.learner.start_tensors(), self.job.spec, tensors, read_spec(teacher))
 
     def _resume_streams(self, checkpoint: Checkpoint | None) -> None:
         """Let the random numbers go on where they were, on all ranks or on none: they must hand out as many batches."""

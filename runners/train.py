@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config import RunConfig, merge
+from offpolicy.config import RunConfig
 from offpolicy.errors import ConfigError
+from offpolicy.options import merge
 from offpolicy.ranks.place import Place
 
 from .launch import launch
-from .preflight import RESUMABLE, flat, is_within, read_config
+from .preflight import RESUMABLE
+from .run_files import flat, is_within, read_config
 
 
 def train(cfg: RunConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +23,8 @@ from offpolicy.ipc.gate import LearnerGate
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.reports import CollectorReports, LearnerReports, ReportLayout
 from offpolicy.ipc.shared import Doorbell, SharedBlock
+from offpolicy.nets.hora_shapes import HISTORY, PRIVILEGED, adaptation_parameters, mlp_parameters
+from offpolicy.options import plain
 from offpolicy.ranks.place import Place
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.types import SpaceSpec
@@ -94,9 +97,21 @@ def first_learning_step(cfg: RunConfig, num_hosts: int) -> int:
 
 def max_policy_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """An upper bound of the flat policy: a Gaussian actor, norms and the normaliser; torch-free."""
-    widths = (spec.obs_dim, *cfg.algo.hidden_dims, max(2 * spec.action_dim, spec.num_actions))
-    actor = sum((a + 1) * b for a, b in zip(widths, widths[1:], strict=False))
-    return 4 * (actor + 2 * sum(widths) + 4 * spec.obs_dim + 64)
+    input_dim = spec.obs_dim + (cfg.algo.latent_dim if cfg.algo.name == "hora" else 0)
+    widths = (input_dim, *cfg.algo.hidden_dims, max(2 * spec.action_dim, spec.num_actions))
+    actor = mlp_parameters(*widths) + 2 * sum(widths)
+    return 4 * (actor + _latent_parameters(cfg, spec) + 4 * spec.obs_dim + 64)
+
+
+def _latent_parameters(cfg: RunConfig, spec: SpaceSpec) -> int:
+    """Of what HORA's policies infer the latent with."""
+    algo = cfg.algo
+    if algo.name != "hora":
+        return 0
+    if algo.is_adapting:
+        num_frames, frame_dim = spec.shape_of(HISTORY)
+        return adaptation_parameters(num_frames, frame_dim, algo.latent_dim)
+    return mlp_parameters(math.prod(spec.shape_of(PRIVILEGED)), *algo.encoder_dims, algo.latent_dim)
 
 
 class SharedMemory:
@@ -271,8 +286,11 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     algo = cfg.algo
     own = {"rollout.length": cfg.rollout.length, "algo.normalize_value": algo.normalize_value}
     rollouts = own if algo.learns_from_rollouts else {}
+    names = ("stage", "latent_dim", "encoder_dims") if algo.name == "hora" else ()
+    hora = {f"algo.{name}": plain(getattr(algo, name)) for name in names}
     return {
         **rollouts,
+        **hora,
         "checkpoint layout": CHECKPOINT_LAYOUT,
         "algo.name": algo.name,
         "algo.hidden_dims": list(algo.hidden_dims),
@@ -286,12 +304,6 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     }
 
 
-def spec_from_json(data: Mapping[str, Any]) -> SpaceSpec:
-    """The inverse of `asdict` after a trip through JSON."""
-    fields: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in data.items()}
-    return SpaceSpec(**fields)
-
-
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What a child process needs to know, as JSON in its spec."""
@@ -303,6 +315,7 @@ class Assignment:
     checkpoint: int | None  # `start_step` if this host has a checkpoint of it
     place: Place
     store_port: int  # where the ranks meet
+    teacher_step: int | None = None  # env steps of the teacher's checkpoint to begin with; None: none is needed
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -314,12 +327,14 @@ class Assignment:
             "checkpoint": self.checkpoint,
             "place": self.place.to_json(),
             "store_port": self.store_port,
+            "teacher_step": self.teacher_step,
         }
 
     @classmethod
     def of(cls, context: ChildContext) -> Assignment:
         """From a child's payload."""
         given: Mapping[str, Any] = context.payload
-        cfg, spec = RunConfig.from_mapping(given["cfg"]), spec_from_json(given["spec"])
+        cfg, spec = RunConfig.from_mapping(given["cfg"]), SpaceSpec.from_json(given["spec"])
         place = Place(**given["place"])
-        return cls(cfg, spec, given["run_dir"], given["start_step"], given["checkpoint"], place, given["store_port"])
+        own = ("run_dir", "start_step", "checkpoint", "store_port", "teacher_step")
+        return cls(cfg=cfg, spec=spec, place=place, **{name: given[name] for name in own})

@@ -84,7 +84,8 @@ def _title(header: RunHeader, glyphs: Glyphs) -> str:
     if header.num_collectors > 1:
         envs = f"{header.num_collectors} collectors x {envs}"
     runner = header.runner if header.runner not in (PLAIN_RUNNER, header.algo) else ""
-    parts = (header.algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs, runner)
+    algo = f"{header.algo} {header.stage}".rstrip()
+    parts = (algo, header.env_id, f"seed {header.seed}", header.mode, header.device, envs, runner)
     line = " | ".join(part for part in parts if part)
     return line.encode("ascii", "replace").decode() if glyphs is ASCII else line
 
@@ -218,6 +219,13 @@ ROLLOUT_CURVES = (
     *("actor_loss", "critic_loss", "approx_kl", "entropy", "explained_variance", "rho_clip_fraction"),
     *("clip_fraction", "value_mean", "learning_rate"),
 )
+ADAPTATION_CURVES = ("latent_loss", "latent_explained", "learning_rate")
+
+
+def _curves(header: RunHeader) -> tuple[str, ...]:
+    if header.stage == "adapt":
+        return ADAPTATION_CURVES
+    return ROLLOUT_CURVES if header.has_rollouts else REPLAY_CURVES
 
 
 def _learning(record: Record, header: RunHeader) -> list[tuple[str, str]]:
@@ -230,7 +238,7 @@ def _learning(record: Record, header: RunHeader) -> list[tuple[str, str]]:
         ("Success", percent(number(record, "rollout/success_rate"), 1.0)),
         ("Episodes", count(number(record, "rollout/episodes"))),
     ]
-    for name in ROLLOUT_CURVES if header.has_rollouts else REPLAY_CURVES:
+    for name in _curves(header):
         key = f"train/{name}"
         shown.append((METRICS[key].row or name, significant(number(record, key))))
     shown.append(("Updates", count(number(record, "train/n_updates"))))

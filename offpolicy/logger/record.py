@@ -47,6 +47,8 @@ class RunHeader:
     num_hosts: int = 1
     world_size: int = 1  # learner ranks of all hosts
     runner: str = PLAIN_RUNNER
+    stage: str = ""  # of an algorithm that has stages
+    flops_per_update: float = 0.0  # of one learner rank; 0: not known
     started_unix_s: float = 0.0
 
     @property
@@ -86,6 +88,8 @@ def build_record(
     record |= _phase_keys(previous, current) | rank_keys(learner_windows(previous, current))
     record |= _prefetch_keys(previous, current)
     record |= _rate_keys(rates, previous, current)
+    if rates.learner_active_s and header.flops_per_update:
+        record["perf/flops_per_sec"] = header.flops_per_update / rates.learner_active_s
     record |= _verdict_keys(judge_window(previous, current, rates, mode))
     record |= _rollout_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
     record |= _level_keys(current)

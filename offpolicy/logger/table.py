@@ -295,6 +295,14 @@ def _perf() -> Iterable[Metric]:
         ALL_RANKS,
         "APPO: rollouts left out because their weights were more than rollout.max_lag versions old.",
     )
+    yield Metric(
+        "perf/flops_per_sec",
+        rate,
+        "FLOP/s",
+        INTERVAL,
+        RANK_0,
+        "Floating-point operations of the networks per active second of a learner, from the sizes of their layers.",
+    )
     yield Metric("perf/sample_age", rate, "env steps", INTERVAL, WEIGHTED, "Age of the replay rows used.", "age")
     yield Metric(
         "perf/bottleneck",
@@ -360,20 +368,32 @@ TRAIN_METRICS: tuple[tuple[str, str, str, str | None], ...] = (
     ("critic_loss", "loss", "Loss of the critics, in their own units.", "Critic Loss"),
     ("alpha_loss", "loss", "SAC: loss of the temperature.", "Alpha Loss"),
     ("ent_coef", "nats^-1", "SAC: temperature alpha.", "Ent Coef"),
-    ("entropy", "nats", "SAC, APPO: entropy of the policy, -E[log pi].", "Entropy"),
+    ("entropy", "nats", "SAC, APPO, HORA: entropy of the policy, -E[log pi].", "Entropy"),
     ("q_mean", "return", "Mean value of the critics on the batch.", "Q"),
     ("target_q_mean", "return", "Mean of the targets of the critics.", "Target Q"),
-    ("approx_kl", "nats", "APPO: KL(old, new) of the policy, from the start of the iteration on.", "KL"),
-    ("clip_fraction", "fraction", "APPO: share of the ratios outside 1 +- algo.clip.", "Clipped"),
+    ("approx_kl", "nats", "APPO, HORA: KL(old, new) of the policy, from the start of the iteration on.", "KL"),
+    ("clip_fraction", "fraction", "APPO, HORA: share of the ratios outside 1 +- algo.clip.", "Clipped"),
     (
         "rho_clip_fraction",
         "fraction",
-        "APPO: share of the importance ratios that V-trace cut at algo.rho_clip: how stale the rollouts were.",
+        "APPO, HORA: share of the importance ratios that V-trace cut at algo.rho_clip: how stale the rollouts were.",
         "Rho Clipped",
     ),
-    ("explained_variance", "fraction", "APPO: share of the variance of its targets that the critic knew.", "Expl Var"),
-    ("value_mean", "return", "APPO: mean value of the observations of the rollouts.", "Value"),
-    ("learning_rate", "1", "APPO: the step size of the iteration.", "LR"),
+    (
+        "explained_variance",
+        "fraction",
+        "APPO, HORA: share of the variance of its targets that the critic knew.",
+        "Expl Var",
+    ),
+    ("value_mean", "return", "APPO, HORA: mean value of the observations of the rollouts.", "Value"),
+    ("learning_rate", "1", "APPO, HORA: the step size of the iteration.", "LR"),
+    ("latent_loss", "1", "HORA, adapt: mean squared error of the inferred latent, before each step.", "Latent Loss"),
+    (
+        "latent_explained",
+        "fraction",
+        "HORA, adapt: share of the latent's variance that the history gave, before learning from the rollouts.",
+        "Latent Expl",
+    ),
     ("n_updates", "updates", "Gradient updates done.", "Updates"),
 )
 

@@ -174,7 +174,7 @@ CURVES = {
     "values": ("value_mean",),
     "policy change": ("approx_kl",),
     "clipped ratios": ("clip_fraction",),
-    "explained variance": ("explained_variance",),
+    "explained variance": ("explained_variance", "latent_explained"),
     "step size": ("learning_rate",),
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.algos import appo, sac, td3
+from offpolicy.algos import adaptation, appo, sac, td3
 from offpolicy.logger.table import (
     ALIASES,
     COLLECTOR_ROWS,
@@ -53,7 +53,8 @@ def snapshot(k):
 def main():
     run_dir = Path(sys.argv[1])
     cfg = RunConfig.from_mapping({"log": {"wandb": sys.argv[2]}, "total_timesteps": 2000})
-    header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
+    header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000,
+        flops_per_update=1e6)
     logger = open_logger(run_dir, cfg, header, None)
     logger.status("starting")
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
@@ -72,7 +73,8 @@ main()
 
 
 def learner_metrics() -> set[str]:
-    return {name for table in (appo.METRICS, sac.METRICS, td3.METRICS) for names in table.values() for name in names}
+    tables = (module.METRICS for module in (adaptation, appo, sac, td3))
+    return {name for table in tables for names in table.values() for name in names}
 
 
 def run_logger(run_dir: Path, wandb: str) -> subprocess.CompletedProcess[str]:

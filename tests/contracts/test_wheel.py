@@ -97,7 +97,7 @@ def test_runners_are_importable_inside_the_package_only(installed: Installed) ->
 def test_the_installed_command_refuses_a_wrong_configuration(installed: Installed) -> None:
     result = installed.run("offpolicy", "train", "algo=sca")
     assert (result.returncode, list(installed.cwd.iterdir())) == (2, [])
-    assert "allowed one of appo, sac, td3" in result.stderr
+    assert "allowed one of appo, hora, sac, td3" in result.stderr
 
 
 @pytest.mark.mp

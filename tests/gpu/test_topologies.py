@@ -70,6 +70,16 @@ def test_every_topology_completes_and_its_account_closes(tmp_path: Path, overrid
     assert account["other_s"] <= 0.02 * account["wall_s"]
 
 
+def test_both_stages_of_hora_complete_on_the_device(tmp_path: Path) -> None:
+    hand = ("algo=hora", "env=hand_rotation", "env.num_envs=16", "total_timesteps=2000")
+    first = tmp_path / "first"
+    first.mkdir()
+    train(first, *hand)
+    summary = train(tmp_path, *hand, "stage=adapt", f"teacher={first}/run")
+    assert summary["status"] == "completed"
+    assert summary["eval"]["episodes"] == 2
+
+
 def test_more_ranks_than_devices_are_refused(tmp_path: Path) -> None:
     too_many = torch.cuda.device_count() + 1
     result = subprocess.run(

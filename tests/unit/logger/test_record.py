@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, metric_means
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
 from offpolicy.types import Account, EpisodeRecord, MetricTotals
 
 GOLDEN = Path(__file__).with_name("golden_record.json")
@@ -53,6 +53,16 @@ def test_with_timing_off_no_timing_key_is_there_and_the_counters_rates_stay(
     assert not [key for key in record if key.startswith(TIMED)]
     assert record["perf/steps_per_sec"] == pytest.approx(500 / 3.3)
     assert record["perf/utd"] == pytest.approx(1.0)
+
+
+def test_operations_per_second_are_those_of_the_active_time(make_snapshot: Any, header: RunHeader) -> None:
+    counted = dataclasses.replace(header, flops_per_update=3e6)
+    record = build_record(make_snapshot(500), make_snapshot(1000), NO_EPISODES, None, counted)
+    waits = sum(record[f"timing/learner_{phase}_ms"] for phase in (*LEARNER_WAITS, *LEARNER_PERIODIC))
+    active_s = (record["perf/iter_ms"] - waits) / 1000.0
+    assert waits > 0.0
+    assert record["perf/flops_per_sec"] == pytest.approx(3e6 / active_s)
+    assert "perf/flops_per_sec" not in build_record(make_snapshot(500), make_snapshot(1000), NO_EPISODES, None, header)
 
 
 def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any, header: RunHeader) -> None:
