@@ -21,6 +21,9 @@ SHELL_QUOTED = '$(subst ','\'',$1)'
 GIVEN_WORDS = $(foreach GIVEN_,$(GIVEN_KEYS),$(call SHELL_QUOTED,$(GIVEN_)=$(value $(GIVEN_))))
 # The same as options of a program: --key 'value', without the keys of $1.
 GIVEN_OPTIONS = $(foreach GIVEN_,$(filter-out $1,$(GIVEN_KEYS)),--$(GIVEN_) $(call SHELL_QUOTED,$(value $(GIVEN_))))
+# The words of one value, each quoted; and those of `set`, the changes of an environment, each as an option.
+QUOTED_WORDS = $(foreach GIVEN_,$(if $(filter $1,$(GIVEN_KEYS)),$(value $1)),$(call SHELL_QUOTED,$(GIVEN_)))
+ENV_OPTIONS = $(foreach GIVEN_,$(if $(filter set,$(GIVEN_KEYS)),$(value set)),--set $(call SHELL_QUOTED,$(GIVEN_)))
 # Keep them out of the environment of the recipes, where `device` or `env` could mean something to a program.
 MAKEOVERRIDES :=
 ifneq ($(GIVEN_KEYS),)
@@ -69,17 +72,21 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train eval tensorboard test test-slow test-gpu test-all check lint types bench bench-peers docs clean
+.PHONY: help train eval play tensorboard test test-slow test-gpu test-all check lint types bench bench-peers docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-train: $(VENV)/.installed ## train a policy: make train algo=sac|td3|appo env=pendulum|halfcheetah|... key=value ...
+train: $(VENV)/.installed ## train a policy: make train algo=sac|td3|appo|hora env=pendulum|halfcheetah|... key=value ...
 	@$(BIN)/offpolicy train $(GIVEN_WORDS)
 
-eval: $(VENV)/.installed ## evaluate a run: make eval run=runs/sac/Pendulum-v1/... episodes=20 [seed= step= device=]
-	@$(BIN)/offpolicy eval $(call GIVEN_OPTIONS,run) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
+eval: $(VENV)/.installed ## evaluate: make eval run=runs/sac/... episodes=20, or runs="a=runs/... b=runs/..." [random=1 set=key=value]
+	@$(BIN)/offpolicy eval $(call GIVEN_OPTIONS,run runs random set) $(call ENV_OPTIONS) $(if $(filter-out 0 false,$(random)),--random) \
+	    $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) $(call QUOTED_WORDS,runs)
+
+play: $(VENV)/.installed ## film a policy: make play run=runs/appo/... video=turning.gif [episodes= seed= set=key=value]
+	@$(BIN)/offpolicy play $(call GIVEN_OPTIONS,run set) $(call ENV_OPTIONS) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
 
 tensorboard: $(VENV)/.installed ## show the curves of all runs: make tensorboard [logdir=runs port=6006]
 	@$(BIN)/tensorboard --logdir runs $(call GIVEN_OPTIONS)

@@ -20,8 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from offpolicy import __version__
-from offpolicy.config import RunConfig, allowed_text
+from offpolicy.config import RunConfig, owners
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
+from offpolicy.options import allowed_text
 
 NO_PREFIX = "\0"  # argparse takes no word for an option: `--seed 3` must reach our own, more helpful refusal
 
@@ -61,8 +62,8 @@ def _key_lines(cls: Any, prefix: str) -> list[str]:  # Any: one of our configura
         else:
             default = _as_override(getattr(cls(), spec.name))
             entry = f"{prefix}{spec.name}={default}"
-            owners = ", ".join(name.upper() for name in spec.metadata.get("only", ()))
-            meaning = f"{owners}: {spec.metadata['doc']}" if owners else spec.metadata["doc"]
+            names = ", ".join(owners(spec.metadata)).upper()
+            meaning = f"{names}: {spec.metadata['doc']}" if names else spec.metadata["doc"]
             lines.append(_wrapped(f"{entry:<32} {meaning}; {allowed_text(hint, spec.metadata)}"))
     return lines
 
@@ -83,13 +84,15 @@ def _wrapped(entry: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="offpolicy", description="Train policies with SAC, TD3 or APPO and see where the wall time went."
+        prog="offpolicy", description="Train policies with SAC, TD3, APPO or HORA and see where the wall time went."
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     _add_train(commands)
     _add_resume(commands)
     _add_eval(commands)
+    _add_play(commands)
+    _add_explain(commands)
     return parser
 
 
@@ -109,20 +112,56 @@ def _add_resume(commands: Any) -> None:
 
 
 def _add_eval(commands: Any) -> None:
-    text = "evaluate a run's policy: offpolicy eval RUN_DIR --episodes 20"
+    text = "evaluate policies on the same episodes: offpolicy eval RUN_DIR [LABEL=RUN_DIR ...] --episodes 20"
     parser = commands.add_parser("eval", help=text, description=text)
-    parser.add_argument("run", type=Path, help="the run's directory")
-    parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes (default: 10)")
-    parser.add_argument("--seed", type=int, help="seed of the environments (default: that of the run)")
-    parser.add_argument("--step", type=int, help="checkpoint to load, in env steps (default: the newest)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
+    parser.add_argument(
+        "runs", nargs="+", metavar="[label=]run", help="a run's directory; all are held against the first"
+    )
+    parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes of each (default: 10)")
+    parser.add_argument("--random", action="store_true", help="random actions as one more policy")
+    _add_policy_options(parser)
     parser.set_defaults(command=_evaluate)
+
+
+def _add_play(commands: Any) -> None:
+    text = "film a run's policy: offpolicy play RUN_DIR --video turning.gif"
+    parser = commands.add_parser("play", help=text, description=text)
+    parser.add_argument("run", type=Path, help="the run's directory")
+    parser.add_argument("--video", type=Path, required=True, help="file to write: .gif, or .mp4 with offpolicy[video]")
+    parser.add_argument("--episodes", type=_positive, default=1, help="complete episodes (default: 1)")
+    _add_policy_options(parser)
+    parser.set_defaults(command=_play)
+
+
+def _add_explain(commands: Any) -> None:
+    text = "say where a run's time went and what a change would bring: offpolicy explain RUN_DIR"
+    parser = commands.add_parser("explain", help=text, description=text)
+    parser.add_argument("run", type=Path, help="the directory of a run that has ended")
+    parser.add_argument("--before", type=Path, help="the run that one key was changed after: how right was it?")
+    parser.set_defaults(command=_explain)
+
+
+def _add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Which policy acts where."""
+    parser.add_argument("--seed", type=_not_negative, help="seed of the environments (default: that of the first run)")
+    parser.add_argument("--step", type=_not_negative, help="checkpoint to load, in env steps (default: the newest)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="key=value", help="change the environment: --set env.kwargs.x=1"
+    )
 
 
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"got {number}, allowed a whole number in [1, inf)")
+    return number
+
+
+def _not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"got {number}, allowed a whole number in [0, inf)")
     return number
 
 
@@ -147,11 +186,42 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
-    evaluate = _runner("evaluate").evaluate
-    return int(
-        evaluate(run, episodes=arguments.episodes, seed=arguments.seed, step=arguments.step, device=arguments.device)
-    )
+    runs = _labelled_runs(arguments.runs)
+    evaluate = _runner("evaluate")
+    return int(evaluate.evaluate(evaluate.Request(runs, _choice(arguments), arguments.episodes, arguments.random)))
+
+
+def _play(arguments: argparse.Namespace) -> int:
+    run, play = _existing_run(arguments.run), _runner("play")
+    return int(play.play(play.Request(run, _choice(arguments), arguments.video, arguments.episodes)))
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    before = None if arguments.before is None else _existing_run(arguments.before)
+    return int(_runner("explain").explain(_existing_run(arguments.run), before))
+
+
+def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class of the runners, which are imported late
+    """What `_add_policy_options` has asked for."""
+    from offpolicy.compose import load_values
+
+    overrides = load_values(arguments.set)
+    return _runner("saved").PolicyChoice(arguments.seed, arguments.step, arguments.device, overrides)
+
+
+def _labelled_runs(words: Sequence[str]) -> dict[str, Path]:
+    """Directories by label: what stands before a `=`, else the directory's name."""
+    runs: dict[str, Path] = {}
+    for word in words:
+        label, is_labelled, text = word.partition("=")
+        if not is_labelled or (Path(word) / "config.yaml").is_file():  # a directory may have a = in its name
+            label, text = Path(word).resolve().name, word
+        path = _existing_run(Path(text))
+        label = label or path.resolve().name
+        if label in runs:
+            raise ConfigError(f"run: the label {label!r} is given twice; write another one: other={text}")
+        runs[label] = path
+    return runs
 
 
 def _asks_for_help(words: Sequence[str]) -> bool:

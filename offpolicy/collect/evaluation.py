@@ -1,22 +1,32 @@
-"""Evaluation of the deterministic policy on fresh, seeded environments."""
+"""Evaluation of a policy on fresh, seeded environments."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from offpolicy.config import EnvConfig
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import Policy
-from offpolicy.seeding import env_seed
-from offpolicy.types import EvalResult, Float32, Float64, StepOutcome
+from offpolicy.seeding import env_seed, generator
+from offpolicy.types import EvalResult, Float32, Float64, SpaceSpec, StepOutcome
 
-MAX_EVAL_ENVS = 16
+# Environments side by side: those that are stepped in one call cost little more when they are many.
+MAX_EVAL_ENVS = {"sync": 16, "mujoco": 128}
 Stepper = Callable[[Float32], StepOutcome]
+Actor = Callable[[Float32], Float32]  # observations [N, O] to actions [N, A]
+
+
+class Episodes(NamedTuple):
+    """Complete episodes. Episode i begins with a seed of its own, whoever acts and however many run side by side."""
+
+    ep_return: Float64  # [E] raw
+    length: Float64  # [E]
+    measure: Float64  # [E] what `env.measure` names; NaN where nothing is measured
 
 
 def never() -> bool:
@@ -27,51 +37,68 @@ def never() -> bool:
 def evaluate(
     policy: Policy, env: EnvConfig, *, episodes: int, seed: int, env_steps: int, should_stop: Callable[[], bool] = never
 ) -> EvalResult | None:
-    """Mean and standard deviation of the raw returns of `episodes` complete episodes.
+    """Mean and standard deviation of the raw returns of `episodes` complete episodes of the deterministic policy.
 
     `should_stop` is asked at every vector step; once it says so, there is no result.
     """
-    returns, lengths = rollout_returns(policy, env, episodes=episodes, seed=seed, should_stop=should_stop)
-    if len(returns) < episodes:
+    found = run_episodes(acting(policy), env, episodes=episodes, seed=seed, should_stop=should_stop)
+    if len(found.ep_return) < episodes:
         return None
+    returns, lengths = found.ep_return, found.length
     return EvalResult(env_steps, float(returns.mean()), float(returns.std()), float(lengths.mean()), episodes)
 
 
-def rollout_returns(
-    policy: Policy, env: EnvConfig, *, episodes: int, seed: int, should_stop: Callable[[], bool] = never
-) -> tuple[Float64, Float64]:
-    """Raw returns [episodes] and lengths [episodes]; fewer when told to stop.
+def acting(policy: Policy) -> Actor:
+    """A policy as its deterministic actions, of arrays."""
+    device = next(policy.parameters()).device
 
-    Every environment has a fixed quota of episodes: taking the first to finish would favour short ones.
+    def act(obs: Float32) -> Float32:
+        with torch.inference_mode():
+            action: Float32 = policy.act(torch.from_numpy(obs).to(device)).cpu().numpy()
+        return action
+
+    return act
+
+
+def random_actions(spec: SpaceSpec, seed: int) -> Actor:
+    """Actions drawn uniformly, whatever is observed: from [-1, 1], or from the numbers of discrete ones."""
+    rng = generator(seed, "random_policy")
+    if spec.num_actions:
+        return lambda obs: rng.integers(spec.num_actions, size=(len(obs), 1)).astype(np.float32)
+    return lambda obs: rng.uniform(-1.0, 1.0, (len(obs), spec.action_dim)).astype(np.float32)
+
+
+def run_episodes(
+    act: Actor, env: EnvConfig, *, episodes: int, seed: int, should_stop: Callable[[], bool] = never
+) -> Episodes:
+    """`episodes` complete episodes, each begun with a seed of its own; fewer when told to stop.
+
+    Waves of one episode per environment: taking the first to finish would favour short ones.
     """
-    num_envs = min(episodes, MAX_EVAL_ENVS)
-    quota = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
-    vector = make_vector(dataclasses.replace(env, vectorization="sync"), num_envs)
+    vectorization = "mujoco" if env.vectorization == "mujoco" else "sync"
+    num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
+    vector = make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs)
     try:
-        return _run_quotas(policy, vector.reset(env_seed(seed, "evaluation")), vector.step, quota, should_stop)
+        waves: list[Float64] = []
+        for first in range(0, episodes, num_envs):
+            obs = vector.reset(env_seed(seed, "evaluation"), first)
+            waves.append(_run_wave(act, obs, vector.step, should_stop))
     finally:
         vector.close()
+    found = np.concatenate(waves)[:episodes]
+    return Episodes(*found[np.isfinite(found[:, 1])].T)  # those that have a length
 
 
-def _run_quotas(
-    policy: Policy, obs: Float32, step: Stepper, quota: NDArray[np.int64], should_stop: Callable[[], bool] = never
-) -> tuple[Float64, Float64]:
-    device = next(policy.parameters()).device
-    finished = np.zeros(len(quota), dtype=np.int64)
-    running_return, running_length = np.zeros(len(quota)), np.zeros(len(quota))
-    returns: list[float] = []
-    lengths: list[float] = []
-    while (finished < quota).any() and not should_stop():
-        with torch.inference_mode():
-            action = policy.act(torch.from_numpy(obs).to(device)).cpu().numpy()
-        outcome = step(action)
+def _run_wave(act: Actor, obs: Float32, step: Stepper, should_stop: Callable[[], bool] = never) -> Float64:
+    """The first episode of every environment: return, length, measure [N, 3]; NaN for one that was not finished."""
+    found = np.full((len(obs), 3), np.nan)
+    running = np.zeros((2, len(obs)))  # return and length so far
+    is_over = np.zeros(len(obs), np.bool_)
+    while not is_over.all() and not should_stop():
+        outcome = step(act(obs))
         obs = outcome.next_obs
-        running_return += np.where(outcome.is_valid, outcome.reward, 0.0)
-        running_length += outcome.is_valid
-        for env in np.flatnonzero((outcome.terminated | outcome.truncated) & outcome.is_valid):
-            if finished[env] < quota[env]:
-                returns.append(running_return[env])
-                lengths.append(running_length[env])
-            finished[env] += 1
-            running_return[env] = running_length[env] = 0.0
-    return np.array(returns), np.array(lengths)
+        running += np.where(outcome.is_valid, (outcome.reward, np.ones(len(obs))), 0.0)
+        ends = (outcome.terminated | outcome.truncated) & ~is_over
+        found[ends] = np.stack((*running, outcome.measure), axis=1)[ends]
+        is_over |= ends
+    return found

@@ -73,7 +73,7 @@ ROLLOUT_ADVICE: Mapping[str, tuple[str, ...]] = {
 }
 COLLECTOR_ADVICE: Mapping[str, tuple[str, ...]] = {
     CollectorPhase.ENV_STEP: (
-        "env.vectorization=async: step the environments in processes of their own",
+        "env.vectorization=async instead of sync: step the environments in processes of their own",
         "raise env.num_envs: more transitions per vector step",
     ),
     CollectorPhase.ACTION_SELECT: (

@@ -136,9 +136,14 @@ def test_references_to_other_keys_are_filled_in() -> None:
 @pytest.mark.parametrize(
     ("token", "problem"),
     [
-        ("algo=sca", "algo: got 'sca', allowed one of appo, sac, td3; did you mean sac?"),
-        ("algo=null", "algo: got None, allowed one of appo, sac, td3"),
-        ("algo=", "algo: got '', allowed one of appo, sac, td3"),
+        ("algo=sca", "algo: got 'sca', allowed one of appo, hora, sac, td3; did you mean sac?"),
+        (
+            "algo.stage=adapt",
+            "algo.stage=adapt: alone it would leave the group's other values behind; write stage=adapt",
+        ),
+        ("stage=adapt", "stage: got adapt, allowed nothing with algo=sac: only algo=hora has stages"),
+        ("algo=null", "algo: got None, allowed one of appo, hora, sac, td3"),
+        ("algo=", "algo: got '', allowed one of appo, hora, sac, td3"),
         ("--seed=3", "--seed=3: overrides have no dashes; write seed=3"),
         ("--resume", "--resume: overrides have no dashes; write resume=<value>"),
         ("td3", "td3: no '=' in it; write algo=td3"),
@@ -146,7 +151,7 @@ def test_references_to_other_keys_are_filled_in() -> None:
         ("~seed", "~seed: keys cannot be deleted; write seed=<value>"),
         ("seed=1,2", "seed=1,2: one run takes one value; write a list as seed=[1,2], text as seed='\"1,2\"'"),
         ("run_dir=a=b", "run_dir=a=b: not understood; quote the value: run_dir='\"a=b\"'"),
-        ("algo.name=td3", "algo.name=td3: the name alone would leave the group's other values behind; write algo=td3"),
+        ("algo.name=td3", "algo.name=td3: alone it would leave the group's other values behind; write algo=td3"),
         ("env=gym", "env.id: not given; write env.id=<value>"),
         ("run_dir=${nosuch}", "run_dir: Interpolation key 'nosuch' not found"),
     ],
@@ -187,7 +192,7 @@ def test_a_resumed_run_takes_values_but_no_groups() -> None:
         "total_timesteps": 50_000,
         "log": {"panel": "off"},
     }
-    with pytest.raises(ConfigError, match="algo: got 'td3', but a resumed run keeps its groups"):
+    with pytest.raises(ConfigError, match="algo: got 'td3', but a saved run keeps its groups"):
         load_values(["algo=td3"])
 
 
@@ -201,8 +206,14 @@ class Runners:
     def __call__(self, name: str) -> SimpleNamespace:
         return {
             "train": SimpleNamespace(train=self._record, resume=self._record),
-            "evaluate": SimpleNamespace(evaluate=self._record),
+            "evaluate": SimpleNamespace(evaluate=self._record, Request=self._request),
+            "play": SimpleNamespace(play=self._record, Request=self._request),
+            "saved": SimpleNamespace(PolicyChoice=self._request),
         }[name]
+
+    @staticmethod
+    def _request(*fields: Any) -> tuple[Any, ...]:
+        return fields
 
     def _record(self, *args: Any, **options: Any) -> int:
         self.asked.append((*args, options) if options else args)
@@ -232,8 +243,46 @@ def test_resume_hands_the_run_and_the_overrides_over(monkeypatch: pytest.MonkeyP
 def test_eval_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     runners = Runners()
-    assert run_with(monkeypatch, runners, "eval", str(tmp_path), "--episodes", "3", "--device", "cpu") == 0
-    assert runners.asked == [(tmp_path, {"episodes": 3, "seed": None, "step": None, "device": "cpu"})]
+    words = ("--episodes", "3", "--device", "cpu", "--random", "--set", "env.kwargs.x=1", "--set", "env.kwargs.y=[2]")
+    assert run_with(monkeypatch, runners, "eval", f"mine={tmp_path}", str(tmp_path), *words) == 0
+    choice = (None, None, "cpu", {"env": {"kwargs": {"x": 1, "y": [2]}}})
+    runs = {"mine": tmp_path, tmp_path.name: tmp_path}
+    assert runners.asked == [((runs, choice, 3, True),)]
+
+
+def test_play_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    runners = Runners()
+    assert run_with(monkeypatch, runners, "play", str(tmp_path), "--video", "x.gif", "--seed", "4") == 0
+    assert runners.asked == [((tmp_path, (4, None, "auto", {}), Path("x.gif"), 1),)]
+
+
+def test_a_directory_with_an_equals_sign_in_its_name_needs_no_label(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "lr=0.1").mkdir()
+    (tmp_path / "lr=0.1" / "config.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    runners = Runners()
+    assert run_with(monkeypatch, runners, "eval", "lr=0.1", "b=lr=0.1") == 0
+    assert runners.asked[0][0][0] == {"lr=0.1": Path("lr=0.1"), "b": Path("lr=0.1")}
+
+
+@pytest.mark.parametrize("option", ["--seed", "--step", "--episodes"])
+def test_a_negative_number_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_with(monkeypatch, Runners(), "eval", str(tmp_path), option, "-1")
+    assert f"argument {option}: got -1, allowed a whole number in [" in capsys.readouterr().err
+
+
+def test_two_runs_under_one_label_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").touch()
+    assert run_with(monkeypatch, Runners(), "eval", f"a={tmp_path}", f"a={tmp_path}") == 2
+    assert "run: the label 'a' is given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["resume", "eval"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pytest
 import torch
 
-from offpolicy.collect.evaluation import _run_quotas, evaluate, rollout_returns
+from offpolicy.collect.evaluation import MAX_EVAL_ENVS, _run_wave, acting, evaluate, random_actions, run_episodes
 from offpolicy.config import AlgoConfig, EnvConfig
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.types import SpaceSpec, StepOutcome
@@ -33,19 +36,55 @@ class LengthIsReturn:
         self.was_done = (self.t >= np.array([1, 5])) & is_valid
         zeros, success = np.zeros(2, dtype=np.bool_), np.zeros(2, np.float32)
         reward = np.where(is_valid, 1.0, 100.0)  # a reset row's reward must not be counted
-        return StepOutcome(np.zeros((2, 1), np.float32), reward, self.was_done, zeros, is_valid, success)
+        return StepOutcome(np.zeros((2, 1), np.float32), reward, self.was_done, zeros, is_valid, success, success)
 
 
-def test_every_environment_contributes_its_quota_however_long_its_episodes_are() -> None:
-    policy = make(1, 1)
-    returns, lengths = _run_quotas(policy, np.zeros((2, 1), np.float32), LengthIsReturn().step, np.array([3, 3]))
-    assert sorted(returns) == [1.0, 1.0, 1.0, 5.0, 5.0, 5.0]
-    assert sorted(lengths) == sorted(returns)
+def test_every_environment_contributes_one_episode_however_long_it_is() -> None:
+    found = _run_wave(acting(make(1, 1)), np.zeros((2, 1), np.float32), LengthIsReturn().step)
+    assert found[:, 0].tolist() == [1.0, 5.0]  # by environment, not by who is first
+    assert found[:, 1].tolist() == [1.0, 5.0]
+
+
+def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    act = acting(make(4, 2))
+    together = run_episodes(act, POINT_MASS, episodes=5, seed=3)
+    monkeypatch.setitem(MAX_EVAL_ENVS, "sync", 2)
+    in_waves = run_episodes(act, POINT_MASS, episodes=5, seed=3)
+    assert np.array_equal(together.ep_return, in_waves.ep_return)
+    firsts: list[list[np.ndarray]] = [[], []]
+    for scale, seen in zip((0.0, 0.9), firsts, strict=True):
+
+        def other(obs: np.ndarray, scale: float = scale, seen: list[np.ndarray] = seen) -> np.ndarray:
+            seen.append(obs)
+            return np.full((len(obs), 2), scale, np.float32)
+
+        run_episodes(other, POINT_MASS, episodes=2, seed=3)
+    assert np.array_equal(firsts[0][0], firsts[1][0])
+
+
+def test_the_measure_is_that_of_the_episodes_end() -> None:
+    hand = "offpolicy.envs.hand:HandRotation-v0"
+    kwargs = {"groups": ["obs"], "max_episode_steps": 4}
+    cfg = EnvConfig(id=hand, kwargs=kwargs, vectorization="mujoco", measure="net_rotation")
+    act = random_actions(SpaceSpec(96, 16, (-1.0,) * 16, (1.0,) * 16), seed=1)
+    found = run_episodes(act, cfg, episodes=3, seed=1)
+    assert np.isfinite(found.measure).all()
+    assert len(set(found.measure)) == 3
+    assert np.isnan(run_episodes(act, dataclasses.replace(cfg, measure=None), episodes=3, seed=1).measure).all()
+
+
+def test_random_actions_reach_both_ends_and_every_choice() -> None:
+    obs = np.zeros((400, 3), np.float32)
+    box = random_actions(SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2), seed=1)(obs)
+    assert (box.shape, box.dtype) == ((400, 2), np.float32)
+    assert box.min() < -0.95 < 0.95 < box.max()
+    choices = random_actions(SpaceSpec(3, 1, (0.0,), (3.0,), num_actions=4), seed=1)(obs)
+    assert set(choices[:, 0].tolist()) == {0.0, 1.0, 2.0, 3.0}
 
 
 def test_exactly_the_episodes_asked_for_are_counted() -> None:
     for episodes in (1, 5, 33):
-        returns, lengths = rollout_returns(make(3, 1), COUNTER, episodes=episodes, seed=0)
+        returns, lengths, _ = run_episodes(acting(make(3, 1)), COUNTER, episodes=episodes, seed=0)
         assert len(returns) == episodes
         assert set(lengths) == {7.0}
 

@@ -1,0 +1,145 @@
+"""What a change would bring, before it is made: the costs of one env step on each side, scaled, and put together again.
+
+A collector spends `a` active seconds on an env step, the learner `u`; then I = C / a with C collectors, T = 1 / u, and
+the collection mode says what they do together (`predict_steps_per_sec`). A change multiplies the cost of some phases.
+It is assumed to leave the others as they are: true for an environment or an update that gets faster or slower, an
+upper bound where the cores are shared and full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
+from offpolicy.timing.rates import predict_steps_per_sec
+
+# What an update costs; the rest of an iteration costs the same however many updates it holds.
+PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, LearnerPhase.PARAM_SYNC)
+FASTER = 0.8
+ONE_MORE_COLLECTOR = "one more collector and core"
+HALVED_UTD, TWICE_THE_BATCH, HALVED_EPOCHS = (
+    "algo.utd halved",
+    "algo.batch_size twice, at worst",
+    "algo.epochs halved, at best",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Two sides of a run: active seconds per env step by phase, the collectors that share the steps, the mode."""
+
+    collector_s: Mapping[str, float]  # of one collector, per env step of its own
+    learner_s: Mapping[str, float]
+    num_collectors: int
+    mode: str
+
+    @property
+    def collector_capacity(self) -> float:
+        """I, env steps per second."""
+        return self.num_collectors / sum(self.collector_s.values())
+
+    @property
+    def learner_capacity(self) -> float:
+        """T, env steps per second."""
+        return 1.0 / sum(self.learner_s.values())
+
+    @property
+    def steps_per_sec(self) -> float:
+        """Of both together."""
+        together = predict_steps_per_sec(self.collector_capacity, self.learner_capacity, self.mode)
+        assert together is not None  # both capacities are positive
+        return together
+
+    def scaled(self, factors: Mapping[str, float]) -> Pipeline:
+        """The same with the cost of some phases multiplied; a phase of both sides (`other`) is scaled on both."""
+        collector = {phase: cost * factors.get(phase, 1.0) for phase, cost in self.collector_s.items()}
+        learner = {phase: cost * factors.get(phase, 1.0) for phase, cost in self.learner_s.items()}
+        return replace(self, collector_s=collector, learner_s=learner)
+
+    def slower_env(self, seconds: float) -> Pipeline:
+        """The same with `seconds` more per env step of every collector."""
+        env_step = self.collector_s[CollectorPhase.ENV_STEP] + seconds
+        return replace(self, collector_s={**self.collector_s, CollectorPhase.ENV_STEP: env_step})
+
+
+class Capacities(NamedTuple):
+    """I and T, env steps per second."""
+
+    collector: float
+    learner: float
+
+
+def pipeline_of(
+    collector: Mapping[str, float], learner: Mapping[str, float], measured: Capacities, num_collectors: int, mode: str
+) -> Pipeline:
+    """From the time of all phases on either side, in any unit, and the measured capacities.
+
+    Raises ValueError where a side has no active time.
+    """
+    idle = (*LEARNER_WAITS, *LEARNER_PERIODIC)
+    acting = {name: time for name, time in collector.items() if name != CollectorPhase.LEARNER_WAIT}
+    learning = {name: time for name, time in learner.items() if name not in idle}
+    return Pipeline(
+        _shared_out(acting, num_collectors / measured.collector),
+        _shared_out(learning, 1.0 / measured.learner),
+        num_collectors,
+        mode,
+    )
+
+
+def _shared_out(times: Mapping[str, float], seconds: float) -> dict[str, float]:
+    total = sum(times.values())
+    if total <= 0:
+        raise ValueError("a side without active time costs nothing per env step")
+    return {name: seconds * time / total for name, time in times.items()}
+
+
+class WhatIf(NamedTuple):
+    """A change and what it is predicted to give."""
+
+    change: str
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What of a run's configuration says which changes are possible."""
+
+    has_replay: bool
+    updates_per_iteration: float  # below 1 an iteration holds one update, and there are fewer of them
+    epochs: int
+    may_add_collector: bool
+
+
+def what_ifs(now: Pipeline, setting: Setting) -> Iterator[WhatIf]:
+    """The changes that a user may think of. Without a replay there are no batches, and no ratio of updates."""
+    for phase in (CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT, LearnerPhase.TRAIN):
+        yield WhatIf(f"{phase} 20 % faster", now.scaled({phase: FASTER}))
+    if setting.may_add_collector:
+        yield WhatIf(ONE_MORE_COLLECTOR, replace(now, num_collectors=now.num_collectors + 1))
+    if setting.has_replay:
+        yield WhatIf(HALVED_UTD, _half_the_updates(now, setting))
+        yield WhatIf(TWICE_THE_BATCH, now.scaled(dict.fromkeys(PER_UPDATE, 2.0)))
+    elif setting.epochs % 2 == 0:
+        yield WhatIf(HALVED_EPOCHS, now.scaled({LearnerPhase.TRAIN: 0.5}))
+    for mode in ("alternate", "overlap"):
+        if mode != now.mode and not (now.mode == "free" and mode == "overlap"):
+            yield WhatIf(f"collect.mode={mode}", replace(now, mode=mode))
+
+
+def _half_the_updates(now: Pipeline, setting: Setting) -> Pipeline:
+    """Half as many per iteration, or half as many iterations, each with its publication and what follows from it."""
+    if setting.updates_per_iteration > 1.0:
+        return now.scaled(dict.fromkeys(PER_UPDATE, 0.5))
+    fewer = now.scaled({CollectorPhase.WEIGHT_APPLY: 0.5})
+    return replace(fewer, learner_s={phase: 0.5 * cost for phase, cost in now.learner_s.items()})
+
+
+def flip_delay_s(now: Pipeline) -> float:
+    """Seconds per env step of a collector that turn the verdict: N (1/T - 1/I) of one env step, negative if it is past.
+
+    Up to there a slower environment costs nothing where both sides overlap; a faster one from there on brings nothing.
+    """
+    return now.num_collectors * (1.0 / now.learner_capacity - 1.0 / now.collector_capacity)

@@ -1,0 +1,77 @@
+"""Films: a picture per step, whole episodes, and environments that draw nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from offpolicy.collect.film import DEFAULT_FPS, Film
+from offpolicy.config import EnvConfig
+from offpolicy.errors import ConfigError, EnvFailure
+
+
+class Painted(gymnasium.Env[Any, Any]):
+    """Three steps an episode, each rewarded with 2; a picture whose colour is the step."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # Gymnasium's own name
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Box(-5.0, 5.0, (1,), np.float32)
+
+    def __init__(self, render_mode: str | None = None, is_broken: bool = False) -> None:
+        self.render_mode, self.is_broken = render_mode, is_broken
+        self.time, self.seen = 0, list[float]()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return np.array([action[0] / 5.0], np.float32), 2.0, self.time == 3, False, {}
+
+    def render(self) -> Any:
+        if self.is_broken:
+            raise RuntimeError("no display")
+        return np.full((4, 6, 3), self.time, np.uint8)
+
+
+gymnasium.register("PaintedForFilm-v0", entry_point=Painted)
+
+
+def film(episodes: int = 1, **kwargs: Any) -> Film:
+    cfg = EnvConfig(id="PaintedForFilm-v0", kwargs=kwargs)
+    return Film(lambda obs: np.ones((1, 1), np.float32), cfg, episodes=episodes, seed=1)
+
+
+def test_a_film_has_the_first_picture_and_one_of_every_step_of_whole_episodes() -> None:
+    made = film(episodes=2)
+    assert [int(picture[0, 0, 0]) for picture in made] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert made.returns == [6.0, 6.0]
+    assert made.fps == DEFAULT_FPS
+    made.close()
+
+
+def test_the_policy_sees_the_observations_and_its_actions_are_scaled() -> None:
+    seen: list[float] = []
+
+    def act(obs: Any) -> Any:
+        seen.append(float(obs[0, 0]))
+        return np.full((1, 1), 0.5, np.float32)
+
+    list(Film(act, EnvConfig(id="PaintedForFilm-v0"), episodes=1, seed=1))
+    assert seen == [0.0, 0.5, 0.5]
+
+
+def test_an_environment_that_draws_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"draws no pictures: its render modes are \[\], needed rgb_array"):
+        Film(lambda obs: obs, EnvConfig(id="offpolicy.envs.toy:Counter-v0"), episodes=1, seed=1)
+
+
+def test_a_picture_that_cannot_be_drawn_is_the_environments_failure() -> None:
+    with pytest.raises(EnvFailure, match=r"could not be drawn: RuntimeError\('no display'\); MUJOCO_GL chooses"):
+        list(film(is_broken=True))
