@@ -165,7 +165,7 @@ def test_rollouts_and_replay_have_the_same_phases(tmp_path: Path) -> None:
     replay, rollouts = (tmp_path / name for name in ("replay", "rollouts"))
     replay.mkdir()
     rollouts.mkdir()
-    runs = train(replay, (POINT, "total_timesteps=400"), {}), in_scene(rollouts, POINT, "total_timesteps=1500")
+    runs = train(replay, (POINT, "total_timesteps=600"), {}), in_scene(rollouts, POINT, "total_timesteps=6000")
     groups = [group for group in GROUPS if group != "perf/"]
     keys = [{key for key in run.records[-1] if key.startswith(tuple(groups))} for run in runs]
     assert keys[0] == keys[1]
