@@ -392,7 +392,7 @@ TRAIN_METRICS: tuple[tuple[str, str, str, str | None], ...] = (
         "latent_explained",
         "fraction",
         "HORA, adapt: share of the latent's variance that the history gave, before learning from the rollouts.",
-        "Latent Expl",
+        "Latent R2",
     ),
     ("n_updates", "updates", "Gradient updates done.", "Updates"),
 )
