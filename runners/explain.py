@@ -90,10 +90,10 @@ class Explained:
     @property
     def what_ifs(self) -> dict[str, Pipeline]:
         """The changes by their names."""
-        algo, collect = self.cfg.algo, self.cfg.collect
+        algo = self.cfg.algo
         setting = Setting(
             has_replay=not algo.learns_from_rollouts,
-            updates_per_iteration=algo.utd * self.cfg.env.num_envs * collect.num_collectors,
+            updates_per_iteration=algo.utd * self.cfg.env.num_envs * self.pipeline.num_collectors,
             epochs=algo.epochs,
             may_add_collector=self.cfg.runner.world_size == 1,
         )

@@ -83,6 +83,8 @@ def run_episodes(
         for first in range(0, episodes, num_envs):
             obs = vector.reset(env_seed(seed, "evaluation"), first)
             waves.append(_run_wave(act, obs, vector.step, should_stop))
+            if should_stop():  # a slow environment is not reset once more for nothing
+                break
     finally:
         vector.close()
     found = np.concatenate(waves)[:episodes]

@@ -40,7 +40,7 @@ class PrivilegedEncoder(nn.Module):
 class AdaptationModule(nn.Module):
     """The latent from the history alone: two layers per frame, three convolutions over time, a head, tanh.
 
-    Of 30 frames the stride leaves out one: the oldest here, the newest in HORA, which knows least of it.
+    Of 30 frames the stride leaves out one: here the oldest, which says least of the present; in HORA's code the newest.
     """
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
@@ -57,7 +57,7 @@ class AdaptationModule(nn.Module):
         self.head = nn.Linear(CHANNELS * lengths(num_frames)[-1], algo.latent_dim)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """What the latent must be. [B, all] -> [B, L] in [-1, 1]."""
+        """The latent that whole observations tell. [B, all] -> [B, L] in [-1, 1]."""
         return self.infer(obs[..., self.columns])
 
     def infer(self, history: Tensor) -> Tensor:

@@ -58,11 +58,6 @@ class Pipeline:
         learner = {phase: cost * factors.get(phase, 1.0) for phase, cost in self.learner_s.items()}
         return replace(self, collector_s=collector, learner_s=learner)
 
-    def slower_env(self, seconds: float) -> Pipeline:
-        """The same with `seconds` more per env step of every collector."""
-        env_step = self.collector_s[CollectorPhase.ENV_STEP] + seconds
-        return replace(self, collector_s={**self.collector_s, CollectorPhase.ENV_STEP: env_step})
-
 
 class Capacities(NamedTuple):
     """I and T, env steps per second."""

@@ -124,7 +124,7 @@ def test_no_metric_is_listed_twice_or_without_a_meaning() -> None:
 
 
 def test_every_metric_of_an_algorithm_is_in_the_table() -> None:
-    require_known(f"train/{name}" for name in learner_metrics())
+    assert {f"train/{name}" for name in learner_metrics()} <= METRICS.keys()
 
 
 def test_an_unknown_key_is_named() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from offpolicy.compose import conf_dir, group_options, load_config
-from offpolicy.config import RUNNER_DEFAULT_MODE, AlgoConfig, CollectConfig, RunnerConfig
+from offpolicy.config import RUNNER_DEFAULT_MODE, AlgoConfig, CollectConfig, RunConfig, RunnerConfig
 
 
 def choices(config: type[Any], name: str) -> tuple[str, ...]:
@@ -33,6 +33,12 @@ def test_an_algorithm_file_selects_the_algorithm_of_its_name(algo: str) -> None:
     assert load_config([f"algo={algo}"]).algo.name == algo
 
 
+@pytest.mark.parametrize("stage", group_options()["stage"])
+def test_a_stage_file_selects_the_stage_of_its_name(stage: str) -> None:
+    teacher = ["teacher=runs/teacher"] if stage == "adapt" else []
+    assert load_config(["algo=hora", "env=hand_rotation", f"stage={stage}", *teacher]).algo.stage == stage
+
+
 @pytest.mark.parametrize("runner", group_options()["runner"])
 def test_a_runner_file_selects_the_runner_of_its_name(runner: str) -> None:
     algo = "appo" if runner == "appo" else "sac"
@@ -49,7 +55,8 @@ def test_a_runner_file_selects_the_runner_of_its_name(runner: str) -> None:
     ],
 )
 def test_every_file_of_a_group_composes_to_a_valid_run(choice: str) -> None:
-    load_config([choice])
+    config = load_config([choice])
+    assert RunConfig.from_mapping(config.to_mapping()) == config
 
 
 @pytest.mark.parametrize("env", [name for name in group_options()["env"] if name != "gym"])

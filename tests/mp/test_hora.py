@@ -129,8 +129,15 @@ def test_what_does_not_fit_is_refused_before_any_process_starts(
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_student_cannot_teach(run_cli: RunCli, teacher: Path, tmp_path: Path) -> None:
-    assert run_cli([*ADAPT, f"teacher={teacher}", "run_dir=student", "eval.episodes=0"]).returncode == 0
+def test_a_student_cannot_teach_and_keeps_the_teacher_it_began_with(
+    run_cli: RunCli, teacher: Path, tmp_path: Path
+) -> None:
+    words = [word for word in ADAPT if not word.startswith(("total", "eval"))] + ["eval.episodes=0", "run_dir=student"]
+    assert run_cli([*words, f"teacher={teacher}", "total_timesteps=96"]).returncode == 0
+    assert run_cli([*words, "teacher=nowhere", "total_timesteps=192"]).returncode == 0  # goes on: it needs none
+    assert f"teacher: {teacher}\n" in (tmp_path / "student" / "config.yaml").read_text()
+    newest = sorted((tmp_path / "student" / "checkpoints").glob("step-*"))[-1]
+    assert json.loads((newest / "state.json").read_text())["teacher"].startswith(f"{teacher}, env step ")
     done = run_cli([*ADAPT, "teacher=student", "run_dir=refused"])
     assert done.returncode == 2
     assert "teacher: student is a run of algo=hora stage=adapt, allowed a run of algo=hora stage=teach" in done.stderr

@@ -10,6 +10,7 @@ import torch
 
 from offpolicy.collect.evaluation import MAX_EVAL_ENVS, _run_wave, acting, evaluate, random_actions, run_episodes
 from offpolicy.config import AlgoConfig, EnvConfig
+from offpolicy.envs.vector import VectorAdapter
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.types import SpaceSpec, StepOutcome
 
@@ -60,6 +61,21 @@ def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(mon
 
         run_episodes(other, POINT_MASS, episodes=2, seed=3)
     assert np.array_equal(firsts[0][0], firsts[1][0])
+
+
+def test_once_told_to_stop_no_environment_is_reset_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MAX_EVAL_ENVS, "sync", 1)
+    begun: list[int] = []
+    reset = VectorAdapter.reset
+
+    def counted(vector: VectorAdapter, seed: int, first: int = 0) -> np.ndarray:
+        begun.append(first)
+        return reset(vector, seed, first)
+
+    monkeypatch.setattr(VectorAdapter, "reset", counted)
+    found = run_episodes(acting(make(4, 2)), POINT_MASS, episodes=5, seed=1, should_stop=lambda: True)
+    assert begun == [0]
+    assert len(found.ep_return) == 0
 
 
 def test_the_measure_is_that_of_the_episodes_end() -> None:
