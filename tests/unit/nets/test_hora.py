@@ -109,6 +109,18 @@ def test_the_student_sees_every_frame_from_the_oldest_on(frame: int) -> None:
     assert float(difference.detach().abs().amax(dim=-1).min()) > 1e-4  # of the row that it matters least for
 
 
+def test_of_thirty_frames_the_newest_is_read_and_the_oldest_is_not() -> None:
+    spec = SpaceSpec(60, 1, (-1.0,), (1.0,), ("proprio_hist",), ((30, 2),))
+    torch.manual_seed(0)
+    module = AdaptationModule(algo_of("adapt"), spec)
+    history = torch.randn(1, 30, 2)
+    before = module.infer(history.flatten(1))
+    for frame, is_read in ((0, False), (1, True), (29, True)):
+        other = history.clone()
+        other[:, frame] += 1.0
+        assert torch.equal(module.infer(other.flatten(1)), before) is not is_read, frame
+
+
 def test_the_history_is_cut_into_frames_not_into_joints() -> None:
     torch.manual_seed(0)
     module = AdaptationModule(algo_of("adapt"), SPEC)
