@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -87,6 +88,7 @@ class Batches(NamedTuple):
 
     updates: tuple[Batch, ...]  # length U
     fresh_obs: Tensor | None  # [M, O] observations not seen before, for the normaliser; None when it is off
+    env_steps: int = 0  # of the whole run, as all ranks know them: what schedules go by
 
 
 class Rollouts(NamedTuple):
@@ -104,6 +106,7 @@ class Rollouts(NamedTuple):
     truncated: Tensor  # [T, B] 1.0 where the clock ended
     is_valid: Tensor  # [T, B] 1.0 for a transition
     progress: float  # share of the run's env steps that was done, 0 to 1
+    env_steps: int = 0  # those that were learnt from before
 
 
 class Choice(NamedTuple):
@@ -122,6 +125,29 @@ class MetricTotals(NamedTuple):
     counts: Float64  # [len(names)]
 
 
+class Direction(StrEnum):
+    """Which of the three products of a linear layer with weights [inputs, outputs] it is."""
+
+    FORWARD = "forward"  # [rows, inputs] x [inputs, outputs]
+    WEIGHTS = "weights"  # their gradient: [inputs, rows] x [rows, outputs]
+    INPUTS = "inputs"  # theirs: [rows, outputs] x [outputs, inputs]
+
+
+class Product(NamedTuple):
+    """A product of two matrices, `per_update` of which a gradient update makes on average."""
+
+    direction: Direction
+    rows: int
+    inputs: int
+    outputs: int
+    per_update: float
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one."""
+        return 2 * self.rows * self.inputs * self.outputs
+
+
 class EvalResult(NamedTuple):
     """Undiscounted raw returns of complete episodes."""
 
@@ -130,6 +156,9 @@ class EvalResult(NamedTuple):
     std_reward: float
     mean_length: float
     episodes: int
+    policy_version: int = 0  # of the published weights that were evaluated
+    overlap: float | None = None  # of the hook's work with the episodes; None without a hook
+    post_failures: int | None = None  # episodes whose hook failed; None without a hook
 
 
 class EpisodeRecord(NamedTuple):
@@ -142,6 +171,23 @@ class EpisodeRecord(NamedTuple):
     terminated: bool
     truncated: bool
     success: float  # 1 or 0 if the environment says so, else NaN
+
+
+SPREAD_BINS = 449  # of a histogram of durations; see offpolicy/timing/spread.py
+
+
+class Load(NamedTuple):
+    """What the kernel says of the thread that an account belongs to, since the thread's start."""
+
+    runnable_ns: int = 0  # it wanted to run, and others had the core
+    preemptions: int = 0  # the core was taken from it
+
+
+class Apart(NamedTuple):
+    """Of one phase: what it took in iterations of a special kind (a collector's steps with a reset)."""
+
+    iterations: int = 0
+    ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +203,10 @@ class Account:
     iterations: int
     phases_ns: Mapping[str, int]
     cpu_ns: int  # CPU time of the process since its start
+    load: Load = Load()
+    apart: Apart = Apart()
+    # [phases + 1, bins] over iterations, the last row their whole: the counts of offpolicy/timing/spread.py
+    spread: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
 
 NUM_LAGS = 32  # policy lags told apart: 0 to 30 versions, and more
@@ -167,6 +217,18 @@ class RolloutTotals(NamedTuple):
 
     too_old: int  # left out
     lags: Float64  # [NUM_LAGS] rollouts learnt from, by how many versions old their weights were
+
+
+class DeviceTotals(NamedTuple):
+    """Cumulative device time of one learner rank, and counts; the reader subtracts."""
+
+    train_ns: int
+    h2d_ns: int  # copies that the learner waited for
+    h2d_hidden_ns: int  # copies behind its work
+    inference_ns: int
+    iterations: int
+    launch_bound: int  # of them: the device was done as soon as it had been given everything
+    dropped: int  # spans that were not timed: too many were pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +242,7 @@ class LearnerTotals:
     metrics: MetricTotals
     packer: Account | None = None  # of the thread that packs batches ahead; None where there is none
     rollouts: RolloutTotals | None = None  # None where the algorithm learns from a replay
+    device: DeviceTotals | None = None  # None without CUDA, and when timing is off
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +259,16 @@ class CollectorTotals:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluatorTotals:
+    """Cumulative counters of the evaluator's process; the reader subtracts. `account` is None when timing is off."""
+
+    account: Account | None
+    episodes: int  # finished
+    skipped: int  # requests replaced by a newer one before they were begun
+    post_failures: int  # finished episodes whose hook failed
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything the logger needs at one instant; two of them make one record."""
 
@@ -207,3 +280,4 @@ class Snapshot:
     replay_rows: int
     replay_capacity: int
     update_debt: float | None  # updates owed: (env_steps - start of learning) * utd - updates; None without a UTD
+    evaluator: EvaluatorTotals | None = None  # None where rank 0 evaluates

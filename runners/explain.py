@@ -15,7 +15,9 @@ from rich.table import Table
 from offpolicy.config import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.logger.final_table import COLLECTOR_NAMES, LEARNER_NAMES
-from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
+from offpolicy.logger.summary import WARMUP, WHOLE
+from offpolicy.timing.phases import LEARNER_PERIODIC, CollectorPhase
+from offpolicy.timing.waterfall import waterfall
 from offpolicy.timing.whatif import (
     HALVED_EPOCHS,
     HALVED_UTD,
@@ -31,11 +33,10 @@ from offpolicy.timing.whatif import (
 
 from .run_files import flat, is_within, read_config
 
-MICRO = 1e6
-WORTH_TELLING = 0.005
+MICRO, NS = 1e6, 1e9
 # Where two runs may differ without another amount of work per env step.
 NO_MATTER = ("log", "eval", "checkpoint", "run_dir", "resume", "seed", "total_timesteps", "teacher", "env.measure")
-WARMUP = "warmup"
+TELLING = 0.05  # of the median iteration: what a phase's p99 must reach to be shown
 # A change of one key that is a what-if, and by what factor: how a prediction is checked against a second run.
 CHANGED_KEYS = {
     "algo.utd": (HALVED_UTD, 0.5),
@@ -114,7 +115,8 @@ def explain(run: Path, before: Path | None = None) -> int:
     console = Console(markup=False, highlight=False)
     if now.summary["status"] != "completed":
         console.print(f"{run}: {now.summary['status']}, {now.summary['reason']}")
-    console.print(Group(_costs(now.pipeline), _waterfall(now), "", *_verdict(now.summary), "", _predictions(now)))
+    console.print(Group(_costs(now.pipeline), _waterfall(now), _spread(now.summary["timing"])))
+    console.print(Group(*_verdict(now.summary), "", _predictions(now)))
     if before is not None:
         console.print(_check(Explained.of(before), now))
     return 0
@@ -154,17 +156,37 @@ def _cost_rows(costs: Mapping[str, float], names: Mapping[str, str], total: str)
     yield total, f"{MICRO * sum(costs.values()):,.2f}"
 
 
-def _waterfall(run: Explained) -> str:
-    """From what both sides could do together to what they did, by the learner's clock."""
-    wall = sum(run.learner_s.values())
-    lost = {phase: run.learner_s[phase] / wall for phase in (*LEARNER_PERIODIC, *LEARNER_WAITS)}
-    shares = ", ".join(f"{phase} {share:.1%}" for phase, share in lost.items() if share >= WORTH_TELLING)
-    return (
-        f"I={run.pipeline.collector_capacity:,.0f}  T={run.pipeline.learner_capacity:,.0f}  mode {run.pipeline.mode}:"
-        f" together {run.pipeline.steps_per_sec:,.0f} env steps/s; done {run.between_pauses:,.0f} between evaluations"
-        f" and checkpoints, {run.steps_per_sec:,.0f} with them\n"
-        f"of the learner's wall: {shares or 'no waits'}"
-    )
+def _waterfall(run: Explained) -> Table:
+    """From what both sides could do together to what they did."""
+    pipeline = run.pipeline
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"env steps per second, mode {pipeline.mode}")
+    for name in ("", "I", "T", "left", "lost"):
+        table.add_column(name, justify="right" if name else "left")
+    phases_ns = {phase: round(NS * seconds) for phase, seconds in run.learner_s.items()}
+    capacities = pipeline.collector_capacity, pipeline.learner_capacity
+    before = None
+    for cause, left in waterfall(*capacities, pipeline.mode, run.steps_per_sec, phases_ns):
+        first = [f"{capacity:,.0f}" for capacity in capacities] if before is None else ["", ""]
+        lost = "" if before is None else f"{before - left:,.1f}"
+        table.add_row(LEARNER_NAMES.get(cause, cause), *first, f"{left:,.1f}", lost)
+        before = left
+    return table
+
+
+def _spread(timing: Mapping[str, Any]) -> RenderableType:
+    """How uneven the iterations were: the whole of each side, and the phases that are sometimes long."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="ms per iteration, ms per vector step")
+    for name in ("", "p50", "p95", "p99", "max"):
+        table.add_column(name, justify="right" if name else "left")
+    for side, names in (("learner", LEARNER_NAMES), ("collector", COLLECTOR_NAMES)):
+        spreads = timing[side].get("spread_ms", {})
+        if WHOLE not in spreads:
+            return ""
+        for phase, spread in spreads.items():
+            if phase == WHOLE or spread["p99"] >= TELLING * spreads[WHOLE]["p50"]:
+                name = f"{side.capitalize()} {'in all' if phase == WHOLE else names[phase]}"
+                table.add_row(name, *(f"{spread[key]:,.2f}" for key in ("p50", "p95", "p99", "max")))
+    return table
 
 
 def _verdict(summary: Mapping[str, Any]) -> list[str]:

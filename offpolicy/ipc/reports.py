@@ -7,24 +7,39 @@ them; one rank of the host publishes the matrix. Integers are exact in it up to 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offpolicy.ipc.mailbox import Mailbox
-from offpolicy.types import NUM_LAGS, Account, CollectorTotals, Float64, LearnerTotals, MetricTotals, RolloutTotals
+from offpolicy.types import (
+    NUM_LAGS,
+    SPREAD_BINS,
+    Account,
+    Apart,
+    CollectorTotals,
+    DeviceTotals,
+    Float64,
+    LearnerTotals,
+    Load,
+    MetricTotals,
+    RolloutTotals,
+)
 
 
 class ReportLayout:
     """Where the numbers of a rank lie in its vector [K]; `K` depends on how many metrics there are, not on their names.
 
     In this order: the account, the packer's account, `updates, samples, sample_age_sum`, what became of the rollouts,
-    metric sums, metric counts.
+    the device's time, metric sums, metric counts.
     """
 
     def __init__(self, phases: Sequence[str], metrics: Sequence[str], packer_phases: Sequence[str]) -> None:
         self.metrics = tuple(metrics)
-        self._account, self._packer = AccountPart(phases), AccountPart(packer_phases)
-        parts = (self._account.size, self._packer.size, 3, _ROLLOUT_NUMBERS, len(self.metrics), len(self.metrics))
+        self._account, self._packer = AccountPart(phases), AccountPart(packer_phases, has_spread=False)
+        fixed = (3, _ROLLOUT_NUMBERS, _DEVICE_NUMBERS)
+        parts = (self._account.size, self._packer.size, *fixed, len(self.metrics), len(self.metrics))
         self._cuts = np.cumsum(parts)[:-1]
         self.size = sum(parts)
 
@@ -38,14 +53,13 @@ class ReportLayout:
         if totals.metrics.names != self.metrics:
             raise ValueError(f"a report of the metrics {self.metrics} got {totals.metrics.names}")
         counters = (totals.updates, totals.samples, totals.sample_age_sum)
-        accounts = (*self._account.pack(totals.account), *self._packer.pack(totals.packer))
-        rollouts = _pack_rollouts(totals.rollouts)
-        metrics = (*totals.metrics.sums, *totals.metrics.counts)
-        return np.array([*accounts, *counters, *rollouts, *metrics], dtype=np.float64)
+        accounts = (self._account.pack(totals.account), self._packer.pack(totals.packer))
+        fixed = (*counters, *_pack_rollouts(totals.rollouts), *_pack_device(totals.device))
+        return np.concatenate([*accounts, fixed, totals.metrics.sums, totals.metrics.counts])
 
     def totals(self, vector: Float64) -> LearnerTotals:
         """The totals of a vector [K]; sums that are NaN or infinite arrive as they are."""
-        account, packer, counters, rollouts, sums, counts = np.split(vector, self._cuts)
+        account, packer, counters, rollouts, device, sums, counts = np.split(vector, self._cuts)
         return LearnerTotals(
             account=self._account.unpack(account),
             updates=int(counters[0]),
@@ -54,6 +68,7 @@ class ReportLayout:
             metrics=MetricTotals(self.metrics, sums, counts),
             packer=self._packer.unpack(packer),
             rollouts=RolloutTotals(int(rollouts[1]), rollouts[2:]) if rollouts[0] else None,
+            device=DeviceTotals(*map(int, device[1:])) if device[0] else None,
         )
 
 
@@ -65,30 +80,52 @@ def _pack_rollouts(totals: RolloutTotals | None) -> list[float]:
     return [0.0] * _ROLLOUT_NUMBERS if totals is None else [1.0, totals.too_old, *totals.lags]
 
 
+_COUNTERS = 8  # of an account, before its phases
+
+
+_DEVICE_NUMBERS = 1 + len(DeviceTotals._fields)
+
+
+def _pack_device(totals: DeviceTotals | None) -> list[float]:
+    """Whether there is a lane at all, and its numbers."""
+    return [0.0] * _DEVICE_NUMBERS if totals is None else [1.0, *totals]
+
+
 class AccountPart:
-    """The part of one account: whether there is one, warm-up, iterations, CPU time, and the phases.
+    """The part of one account: whether there is one, its counters, the phases, how they are spread.
 
     The wall is not sent: it is the sum of the phases, so an account that arrives closes, however long the run.
     """
 
-    def __init__(self, phases: Sequence[str]) -> None:
+    def __init__(self, phases: Sequence[str], *, has_spread: bool = True) -> None:
         self._phases = tuple(phases)
-        self.size = 4 + len(self._phases)
+        self._shape = (len(self._phases) + 1 if has_spread else 0, SPREAD_BINS)
+        self._num_counters = _COUNTERS + len(self._phases)
+        self.size = self._num_counters + self._shape[0] * self._shape[1]
 
-    def pack(self, account: Account | None) -> list[float]:
+    def pack(self, account: Account | None) -> NDArray[np.int64]:
         """The numbers of the account; zeros for None."""
-        if account is None:
-            return [0.0] * self.size
-        phases_ns = (account.phases_ns[phase] for phase in self._phases)
-        return [1, account.warmup_ns, account.iterations, account.cpu_ns, *phases_ns]
+        numbers = np.zeros(self.size, dtype=np.int64)
+        if account is not None:
+            counters = (1, account.warmup_ns, account.iterations, account.cpu_ns, *account.load, *account.apart)
+            numbers[:_COUNTERS] = counters
+            numbers[_COUNTERS : self._num_counters] = [account.phases_ns[phase] for phase in self._phases]
+            if account.spread is not None and self._shape[0]:
+                numbers[self._num_counters :] = account.spread.ravel()
+        return numbers
 
-    def unpack(self, numbers: Float64) -> Account | None:
+    def unpack(self, numbers: NDArray[Any]) -> Account | None:  # Any: int64, or float64 that holds integers
         """The account of `numbers`, or None."""
         if not numbers[0]:
             return None
-        warmup_ns, iterations, cpu_ns, *phases = [int(number) for number in numbers[1:]]
+        counters = [int(number) for number in numbers[1 : self._num_counters]]
+        warmup_ns, iterations, cpu_ns, runnable_ns, preemptions, num_apart, apart_ns, *phases = counters
         phases_ns = dict(zip(self._phases, phases, strict=True))
-        return Account(sum(phases), warmup_ns, iterations, phases_ns, cpu_ns)
+        spread = numbers[self._num_counters :].astype(np.int64).reshape(self._shape)
+        load, apart = Load(runnable_ns, preemptions), Apart(num_apart, apart_ns)
+        return Account(
+            sum(phases), warmup_ns, iterations, phases_ns, cpu_ns, load, apart, spread if self._shape[0] else None
+        )
 
 
 class LearnerReports:
@@ -126,11 +163,11 @@ class LearnerReports:
 
 
 class CollectorLayout:
-    """Where the numbers of a collector's report lie: integers first (exact nanoseconds), then one float."""
+    """Where the numbers of a collector's report lie: the account, counters (exact integers), then one float."""
 
     def __init__(self, phases: Sequence[str], counters: int) -> None:
-        self.phases = tuple(phases)
-        self._num_ints = 4 + 1 + len(self.phases) + counters  # account, is_timed, phases, counters
+        self.account = AccountPart(phases)
+        self._num_ints = self.account.size + counters
 
     @property
     def nbytes(self) -> int:
@@ -141,20 +178,6 @@ class CollectorLayout:
         """A blank report: the whole payload, its integers and its float."""
         payload = np.zeros(self._num_ints + 1, dtype=np.int64)
         return payload, payload[: self._num_ints], payload[self._num_ints :].view(np.float64)
-
-    def put_account(self, ints: np.ndarray, account: Account | None) -> None:
-        """Write the account's part."""
-        if account is not None:
-            ints[:5] = account.wall_ns, account.warmup_ns, account.iterations, account.cpu_ns, 1
-            ints[5 : 5 + len(self.phases)] = [account.phases_ns[phase] for phase in self.phases]
-
-    def account(self, ints: np.ndarray) -> Account | None:
-        """Read the account's part."""
-        if not ints[4]:
-            return None
-        phases_ns = dict(zip(self.phases, ints[5 : 5 + len(self.phases)].tolist(), strict=True))
-        wall_ns, warmup_ns, iterations, cpu_ns = ints[:4].tolist()
-        return Account(wall_ns, warmup_ns, iterations, phases_ns, cpu_ns)
 
 
 class CollectorReports:
@@ -176,7 +199,7 @@ class CollectorReports:
     def publish(self, totals: CollectorTotals) -> None:
         """Make `totals` the newest report."""
         payload, ints, floats = self._layout.new()
-        self._layout.put_account(ints, totals.account)
+        ints[: self._layout.account.size] = self._layout.account.pack(totals.account)
         counters = (totals.env_steps, totals.vector_steps, totals.policy_steps)
         ints[-5:] = *counters, totals.rollouts, totals.rollouts_dropped
         floats[0] = totals.policy_lag_sum
@@ -188,5 +211,5 @@ class CollectorReports:
         if self._mailbox.read(payload) == 0:
             return None
         env_steps, vector_steps, policy_steps, rollouts, dropped = ints[-5:].tolist()
-        account = self._layout.account(ints)
+        account = self._layout.account.unpack(ints[: self._layout.account.size])
         return CollectorTotals(account, env_steps, vector_steps, float(floats[0]), policy_steps, rollouts, dropped)

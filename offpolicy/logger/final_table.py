@@ -12,9 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from offpolicy.logger.keys import COLLECTOR_ROWS, LEARNER_ROWS
 from offpolicy.logger.ranks import least_waiting
 from offpolicy.logger.summary import WARMUP
-from offpolicy.logger.table import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
+from offpolicy.logger.table import METRICS
 from offpolicy.logger.text import count, duration, fixed, rate
 from offpolicy.timing.phases import LearnerPhase
 

@@ -90,8 +90,8 @@ class JsonlSink:
         mapping = {key: value for key, value in episode._asdict().items() if not _is_nan(value)}
         self._episodes.append(mapping)
 
-    def text(self, tag: str, content: str) -> None:
-        """Texts have files of their own in the run directory."""
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        """Every record says what texts say."""
 
     def finish(self, summary: Summary) -> None:
         """The summary has a file of its own in the run directory."""

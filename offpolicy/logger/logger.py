@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from offpolicy.logger.ranks import StragglerWatch
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.table import require_known
-from offpolicy.timing.rates import compute_rates, learner_windows, num_updates, policy_steps
+from offpolicy.timing.rates import RateWindow, compute_rates, learner_windows, num_updates, policy_steps
+from offpolicy.timing.verdict import SteadyVerdict, Verdict, without_what_is_done
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 
@@ -44,6 +46,8 @@ class OffPolicyLogger:
         self._console = console
         self._episodes = EpisodeWindow()
         self._stragglers = StragglerWatch()
+        self._verdict = SteadyVerdict()
+        self._rates = RateWindow()
 
     @property
     def num_dropped(self) -> dict[str, int]:
@@ -73,6 +77,11 @@ class OffPolicyLogger:
     def start_from(self, origin: Snapshot) -> None:
         """Say what the counters held when this process started: a resumed run does not count them again."""
         self._origin = self.last_snapshot = origin
+        self._rates.start_from(origin)
+
+    def set_attainable(self, flops_per_sec: float | None) -> None:
+        """Say what the learner's machine attains; the records from now on hold the run against it."""
+        self.header = replace(self.header, attainable_flops_per_sec=flops_per_sec)
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Record what happened since the last call, and warn of a rank that holds the others up."""
@@ -84,6 +93,10 @@ class OffPolicyLogger:
             self._learning = snapshot
         for sink in self._sinks:
             sink.write(record)
+        news = self._verdict.take_news()
+        if news is not None:
+            for sink in self._sinks:
+                sink.text("verdict", _verdict_markdown(news), snapshot.env_steps)
         self._console.record(record)
         for warning in warnings:
             self._console.message(warning)
@@ -91,13 +104,17 @@ class OffPolicyLogger:
 
     def _build(self, snapshot: Snapshot) -> Record:
         header = self.header
-        record = build_record(self.last_snapshot, snapshot, self._episodes, self.last_eval, header)
+        rates = self._rates.rates(snapshot, header.mode, header.num_hosts)
+        record = build_record(self.last_snapshot, snapshot, self._episodes, self.last_eval, header, rates, self._settle)
         if self._learning is None:
             return record
         # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
         rates = compute_rates(self._learning, snapshot, header.mode, header.num_hosts)
         remaining = eta_s(snapshot, rates, header.total_timesteps)
         return record if remaining is None else record | {"time/eta_s": remaining}
+
+    def _settle(self, verdict: Verdict) -> Verdict:
+        return self._verdict.settle(without_what_is_done(verdict, self.config_mapping))
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Take one finished training episode."""
@@ -128,6 +145,11 @@ class OffPolicyLogger:
         for sink in self._sinks:
             sink.close()
         self._console.close()
+
+
+def _verdict_markdown(verdict: Verdict) -> str:
+    """A verdict for the dashboards of texts."""
+    return "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *(f"- {line}" for line in verdict.advice)])
 
 
 def open_logger(

@@ -11,17 +11,18 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel as Box
 from rich.text import Text
 
-from offpolicy.logger.record import PLAIN_RUNNER, Record, RunHeader
-from offpolicy.logger.table import (
+from offpolicy.logger.keys import (
     COLLECTOR_ROWS,
     LEARNER_ROWS,
-    METRICS,
     RANK_STATISTICS,
     ROLLOUT_KEY,
     collector_key,
+    device_key,
     learner_key,
     rank_key,
 )
+from offpolicy.logger.record import PLAIN_RUNNER, Record, RunHeader
+from offpolicy.logger.table import METRICS
 from offpolicy.logger.text import (
     UNKNOWN,
     count,
@@ -34,7 +35,7 @@ from offpolicy.logger.text import (
     significant,
     text,
 )
-from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 
 WIDE = 120  # columns from which on the panel has a third column, and bars
 ROOMY = 30  # lines from which on it has space between its parts and the whole verdict
@@ -67,11 +68,11 @@ def render(record: Record, header: RunHeader, width: int, height: int, *, ascii_
     body += _gap(is_roomy)
     columns = _wide_columns if width >= WIDE else _narrow_columns
     body += columns(record, header, inner, glyphs)
-    ranks = _rank_lines(record, header)
-    # Where lines are scarce, the line of the ranks is the rule.
-    body += ranks if ranks and not is_roomy else [Text(glyphs.rule * inner, "bright_black")]
+    lanes = _rank_lines(record, header) + _device_lines(record)
+    # Where lines are scarce, the first of these is the rule, and there is no second.
+    body += lanes[:1] if lanes and not is_roomy else [Text(glyphs.rule * inner, "bright_black")]
     body += _rate_lines(record, header, inner)
-    body += ranks if is_roomy else []
+    body += lanes if is_roomy else []
     body += _gap(is_roomy) + _verdict_lines(record, inner, glyphs, is_roomy)
     lines = [_fit(line, inner, glyphs) for line in body[: max(1, height - 2)]]
     title = Text(_title(header, glyphs), "bold")
@@ -195,7 +196,9 @@ def _side(side: Side, record: Record, frame: Frame) -> Block:
     for row, key, phase in side.phases:
         value_ms = number(record, key)
         line = _phase_line(row, value_ms, wall_ms, frame)
-        if text(record, "perf/bottleneck").startswith(f"{side.name.lower()}({phase} "):
+        if text(record, "perf/bottleneck").startswith(
+            (f"{side.name.lower()}({phase} ", f"{side.name.lower()}({phase}: ")
+        ):
             line.stylize("bold yellow")
         elif not value_ms:
             line.stylize("bright_black")
@@ -301,6 +304,20 @@ def _rank_lines(record: Record, header: RunHeader) -> Block:
     late = count(number(record, "rank/straggler"))
     line = f"{of_all}{header.world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), straggler rank {late}"
     return [Text.assemble(("ranks ", "cyan"), line)]
+
+
+def _device_lines(record: Record) -> Block:
+    """What the device did beside the phases; nothing where there is none."""
+    train_ms = number(record, device_key(DeviceSpan.TRAIN))
+    if train_ms is None:
+        return []
+    copies = "+".join(
+        milliseconds(number(record, device_key(span))) for span in (DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
+    )
+    busy = percent(number(record, "device/busy_share"), 1.0)
+    launch_bound = percent(number(record, "device/launch_bound"), 1.0)
+    line = f"train {milliseconds(train_ms)} ms   h2d {copies} hidden   busy {busy}   launch-bound {launch_bound}"
+    return [Text.assemble(("device ", "cyan"), line)]
 
 
 SPEEDS = (

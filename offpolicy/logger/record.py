@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from offpolicy.logger.device import device_keys
+from offpolicy.logger.evaluator import evaluator_keys
+from offpolicy.logger.keys import RESET_KEY, ROLLOUT_KEY, collector_key, learner_key, prefetch_key
 from offpolicy.logger.ranks import rank_keys, straggler
 from offpolicy.logger.rollouts import has_rollouts, policy_lag, rollout_ms, staleness_keys
-from offpolicy.logger.table import ROLLOUT_KEY, collector_key, learner_key, prefetch_key
+from offpolicy.logger.spreads import CYCLE, ITERATION, spread_keys, sum_spreads
+from offpolicy.logger.work import collector_work, learner_work
+from offpolicy.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
+    NS_PER_S,
     Elapsed,
     Rates,
+    apart_ns,
     collector_windows,
     compute_rates,
     learner_elapsed,
@@ -22,8 +29,8 @@ from offpolicy.timing.rates import (
     num_updates,
     packer_elapsed,
 )
-from offpolicy.timing.verdict import LEARNER_ADVICE, ROLLOUT_ADVICE, Verdict, judge
-from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, Snapshot
+from offpolicy.timing.verdict import LEARNER_ADVICE, ROLLOUT_ADVICE, Circumstances, Verdict, judge
+from offpolicy.types import Apart, EpisodeRecord, EvalResult, Load, MetricTotals, Snapshot
 
 Record = dict[str, float | str | None]
 
@@ -48,7 +55,10 @@ class RunHeader:
     world_size: int = 1  # learner ranks of all hosts
     runner: str = PLAIN_RUNNER
     stage: str = ""  # of an algorithm that has stages
+    ramps: Mapping[str, Ramp] = field(default_factory=dict)  # the options that change during the run, by name
     flops_per_update: float = 0.0  # of one learner rank; 0: not known
+    flops_per_decision: float = 0.0  # of the policy, for one environment; 0: not known
+    attainable_flops_per_sec: float | None = None  # of the learner's machine, at the shapes of an update
     started_unix_s: float = 0.0
 
     @property
@@ -70,29 +80,32 @@ class EpisodeWindow:
         self.finished += 1
 
 
-def build_record(
+def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     previous: Snapshot | None,
     current: Snapshot,
     episodes_window: EpisodeWindow,
     last_eval: EvalResult | None,
     header: RunHeader,
+    rates: Rates | None = None,
+    settle: Callable[[Verdict], Verdict] = lambda verdict: verdict,
 ) -> Record:
     """The record of the window from `previous` (None: the start) to `current`; finite numbers and text only.
 
-    Phases are means per iteration in ms. Keys without data in the window are absent, as are all timing keys when
-    the account is off.
+    `rates` are those of a window that is longer where this one holds little; None: those of this one. `settle` says
+    which verdict to show after that of this window. Phases are means per iteration in ms. Keys without data in the
+    window are absent, as are all timing keys when the account is off.
     """
     mode = header.mode
-    rates = compute_rates(previous, current, mode, header.num_hosts)
+    rates = rates or compute_rates(previous, current, mode, header.num_hosts)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
     record |= _phase_keys(previous, current) | rank_keys(learner_windows(previous, current))
-    record |= _prefetch_keys(previous, current)
+    record |= _prefetch_keys(previous, current) | device_keys(previous, current) | evaluator_keys(previous, current)
     record |= _rate_keys(rates, previous, current)
-    if rates.learner_active_s and header.flops_per_update:
-        record["perf/flops_per_sec"] = header.flops_per_update / rates.learner_active_s
-    record |= _verdict_keys(judge_window(previous, current, rates, mode))
+    record |= learner_work(rates, header) | collector_work(_collectors_elapsed(previous, current), header)
+    verdict = judge_window(previous, current, rates, mode)
+    record |= _verdict_keys(settle(verdict)) if verdict is not None else {}
     record |= _rollout_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
-    record |= _level_keys(current)
+    record |= _level_keys(current) | _scheduled_keys(header.ramps, current.env_steps)
     record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
     return {key: value for key, value in record.items() if _is_known(value)}
 
@@ -110,8 +123,26 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mod
         return judge({}, {}, rates, mode)
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
-    advice = ROLLOUT_ADVICE if has_rollouts(current) else LEARNER_ADVICE
-    return judge(learner.phases_ns, collector.phases_ns, rates, mode, _late_rank(previous, current), advice)
+    known = Circumstances(
+        straggler=_late_rank(previous, current),
+        learner_advice=ROLLOUT_ADVICE if has_rollouts(current) else LEARNER_ADVICE,
+        learner_descheduled=_descheduled(learner),
+        collector_descheduled=_descheduled(collector),
+        resets=_reset_share(collector),
+        launch_bound=device_keys(previous, current).get("device/launch_bound", 0.0),
+    )
+    return judge(learner.phases_ns, collector.phases_ns, rates, mode, known)
+
+
+def _descheduled(window: Elapsed) -> float:
+    """The share of the time in which a side could have run, and others had the core."""
+    return window.load.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
+
+
+def _reset_share(window: Elapsed) -> float:
+    """The share of env_step that there would not be without resets, as far as it can be told."""
+    env_step_ns = window.phases_ns.get(CollectorPhase.ENV_STEP, 0)
+    return (apart_ns(window, CollectorPhase.ENV_STEP) or 0.0) / env_step_ns if env_step_ns > 0 else 0.0
 
 
 def _late_rank(previous: Snapshot | None, current: Snapshot) -> int | None:
@@ -131,6 +162,9 @@ def _collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed
         sum(window.iterations for window in windows),
         {phase: sum(window.phases_ns.get(phase, 0) for window in windows) for phase in CollectorPhase},
         sum(window.cpu_ns for window in windows),
+        Load(*(sum(parts) for parts in zip(*(window.load for window in windows), strict=True))),
+        Apart(*(sum(parts) for parts in zip(*(window.apart for window in windows), strict=True))),
+        sum_spreads([window.spread for window in windows]),
     )
 
 
@@ -138,17 +172,21 @@ def _phase_keys(previous: Snapshot | None, current: Snapshot) -> Record:
     learner, collector = learner_elapsed(previous, current), _collectors_elapsed(previous, current)
     record: Record = {}
     if learner is not None:
-        record["cpu/learner_pct"] = _cpu_pct(learner)
+        record |= _cpu_keys("learner", learner)
     if collector is not None:
-        record["cpu/collector_pct"] = _cpu_pct(collector)
+        record |= _cpu_keys("collector", collector)
     if learner is not None and learner.iterations > 0:
         record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
         record["perf/learner_pipeline_ms"] = sum(learner.mean_ms(phase) for phase in PIPELINE)
+        record |= spread_keys("learner", (*LearnerPhase, ITERATION), learner.spread)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
         record[ROLLOUT_KEY] = rollout_ms(previous, current)
+        reset_ns = apart_ns(collector, CollectorPhase.ENV_STEP)
+        record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
+        record |= spread_keys("collector", (*CollectorPhase, CYCLE), collector.spread)
     return record
 
 
@@ -162,8 +200,15 @@ def _prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Record:
     return {prefetch_key(phase): packer.mean_ms(phase) for phase in PackerPhase} if packer.iterations > 0 else {}
 
 
-def _cpu_pct(window: Elapsed) -> float | None:
-    return 100.0 * window.cpu_ns / window.total_ns if window.total_ns > 0 else None
+def _cpu_keys(side: str, window: Elapsed) -> Record:
+    """What the processor gave a side: a phase can be long because it was not given a core."""
+    if window.total_ns <= 0:
+        return {}
+    return {
+        f"cpu/{side}_pct": 100.0 * window.cpu_ns / window.total_ns,
+        f"cpu/{side}_descheduled_pct": 100.0 * window.load.runnable_ns / window.total_ns,
+        f"cpu/{side}_preemptions_per_sec": window.load.preemptions * NS_PER_S / window.total_ns,
+    }
 
 
 def _rate_keys(rates: Rates, previous: Snapshot | None, current: Snapshot) -> Record:
@@ -189,9 +234,7 @@ def _sample_age(previous: Snapshot | None, current: Snapshot) -> float | None:
     return age / samples if samples > 0 else None
 
 
-def _verdict_keys(verdict: Verdict | None) -> Record:
-    if verdict is None:
-        return {}
+def _verdict_keys(verdict: Verdict) -> Record:
     record: Record = {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
     if verdict.advice:
         record["perf/bottleneck_advice"] = "; ".join(verdict.advice)
@@ -219,6 +262,9 @@ def _eval_keys(result: EvalResult | None) -> Record:
         "eval/std_reward": result.std_reward,
         "eval/mean_ep_length": result.mean_length,
         "eval/env_steps": result.env_steps,
+        "eval/policy_version": result.policy_version,
+        "eval/overlap": result.overlap,
+        "eval/post_failures": result.post_failures,
     }
 
 
@@ -254,6 +300,11 @@ def metric_means(previous: Sequence[MetricTotals], current: Sequence[MetricTotal
 def _by_name(totals: MetricTotals) -> dict[str, tuple[float, float]]:
     pairs = zip(totals.sums, totals.counts, strict=True)
     return {name: (float(total), float(count)) for name, (total, count) in zip(totals.names, pairs, strict=True)}
+
+
+def _scheduled_keys(ramps: Mapping[str, Ramp], env_steps: int) -> Record:
+    """What is in force at an env step, by the function that learner and collectors go by."""
+    return {f"train/{name}": ramp.at(env_steps) for name, ramp in ramps.items() if name != "lr"}
 
 
 def _level_keys(current: Snapshot) -> Record:

@@ -21,8 +21,8 @@ class Sink(Protocol):
     def episode(self, episode: EpisodeRecord) -> None:
         """Take one finished training episode."""
 
-    def text(self, tag: str, content: str) -> None:
-        """Take a text, such as the configuration."""
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        """Take a text (Markdown) that is true from `env_steps` on."""
 
     def finish(self, summary: Summary) -> None:
         """Take the summary of the run, before `close`."""
@@ -53,9 +53,9 @@ class SafeSink:
         """Pass on, or drop and count."""
         self._guard(lambda sink: sink.episode(episode))
 
-    def text(self, tag: str, content: str) -> None:
+    def text(self, tag: str, content: str, env_steps: int) -> None:
         """Pass on, or drop and count."""
-        self._guard(lambda sink: sink.text(tag, content))
+        self._guard(lambda sink: sink.text(tag, content, env_steps))
 
     def finish(self, summary: Summary) -> None:
         """Pass on, or drop and count."""

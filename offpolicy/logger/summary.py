@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.logger.record import judge_window
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import NS_PER_S, Rates, compute_rates, num_updates
-from offpolicy.timing.verdict import WARMING_UP, Verdict
+from offpolicy.timing.spread import spread_of
+from offpolicy.timing.verdict import WARMING_UP, Verdict, without_what_is_done
 from offpolicy.types import Account, EvalResult, Snapshot
 
-WARMUP = "warmup"
+WARMUP, WHOLE = "warmup", "whole"  # buckets besides the phases
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
+NO_CONFIG: Mapping[str, Any] = {}
 CPU_INFO = Path("/proc/cpuinfo")
 UNTIMED = Verdict("unknown", "", "timing.enabled=false: no time was measured", ())
 UNBEGUN = Verdict(WARMING_UP, "", "the run ended before its first update was timed", ())
@@ -34,6 +36,7 @@ def build_summary(  # noqa: PLR0913  # keywords only, one for each fact of the f
     baseline: Snapshot | None = None,
     num_hosts: int = 1,
     gpu: str | None = None,
+    config_mapping: Mapping[str, Any] = NO_CONFIG,
 ) -> dict[str, Any]:  # Any: the nested mapping of summary.json
     """The mapping of `summary.json` from the last snapshot.
 
@@ -53,7 +56,9 @@ def build_summary(  # noqa: PLR0913  # keywords only, one for each fact of the f
         "eval": _eval_section(last_eval),
         "timing": _timing_section(snapshot),
         "rates": _rates_section(rates),
-        "bottleneck": _bottleneck_section(_verdict(baseline, snapshot, rates, mode)),
+        "bottleneck": _bottleneck_section(
+            without_what_is_done(_verdict(baseline, snapshot, rates, mode), config_mapping)
+        ),
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": gpu},
     }
@@ -74,7 +79,7 @@ def _finite(value: float) -> float | None:
 
 
 def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
-    """Rank 0 and collector 0; where there are several, also all of them in their order."""
+    """Rank 0 and collector 0; where there are several, also all of them in their order; and the evaluator."""
     learners = [_account_section(rank.account, tuple(LearnerPhase)) for rank in snapshot.learners]
     collectors = [_account_section(totals.account, tuple(CollectorPhase)) for totals in snapshot.collectors]
     return {
@@ -82,7 +87,14 @@ def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mappin
         "collector": collectors[0] if collectors else None,
         **({"learners": learners} if len(learners) > 1 else {}),
         **({"collectors": collectors} if len(collectors) > 1 else {}),
+        **_evaluator_section(snapshot),
     }
+
+
+def _evaluator_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
+    """Its account, where it is a process of its own."""
+    totals = snapshot.evaluator
+    return {} if totals is None else {"evaluator": _account_section(totals.account, tuple(EvaluatorPhase))}
 
 
 def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
@@ -96,7 +108,16 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
         "wall_s": wall_ns / NS_PER_S,
         "phases_s": {name: ns / NS_PER_S for name, ns in buckets.items()},
         "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
+        "spread_ms": _spread_section(account, (*phases, WHOLE)),
     }
+
+
+def _spread_section(account: Account, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Percentiles of every phase, and of the whole, over the iterations since the warm-up; empty before them."""
+    if account.spread is None:
+        return {}
+    spreads = zip(names, map(spread_of, account.spread), strict=True)
+    return {str(name): spread._asdict() for name, spread in spreads if spread is not None}
 
 
 def _rates_section(rates: Rates) -> dict[str, float | None]:

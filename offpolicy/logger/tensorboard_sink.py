@@ -25,9 +25,12 @@ from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from offpolicy.logger.append_file import AppendFile
+from offpolicy.logger.keys import RANK_STATISTICS, rank_key
+from offpolicy.logger.metric_rows import MetricClass
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import NewEvaluations, Summary
-from offpolicy.logger.table import METRICS, RANK_STATISTICS, MetricClass, rank_key
+from offpolicy.logger.spreads import CYCLE, ITERATION, STATISTICS, spread_key
+from offpolicy.logger.table import METRICS
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import EpisodeRecord
 
@@ -72,11 +75,11 @@ class TensorBoardSink:
     def episode(self, episode: EpisodeRecord) -> None:
         """Episodes are summarised by `rollout/`."""
 
-    def text(self, tag: str, content: str) -> None:
+    def text(self, tag: str, content: str, env_steps: int) -> None:
         """Show `content` (Markdown) in the text dashboard."""
         value = summary_pb2.Summary.Value(tag=f"{tag}/text_summary", tensor=_string_tensor(content))
         value.metadata.plugin_data.plugin_name = "text"
-        self._event(0, summary=summary_pb2.Summary(value=[value]))
+        self._event(env_steps, summary=summary_pb2.Summary(value=[value]))
         self._flush()
 
     def finish(self, summary: Summary) -> None:
@@ -143,10 +146,12 @@ def _layout_summary() -> summary_pb2.Summary:
     speeds = [key for key, metric in METRICS.items() if metric.unit == "env steps/s"]
     curves = [metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE]
     barrier = [rank_key(LearnerPhase.RANK_BARRIER, statistic) for statistic in RANK_STATISTICS]
+    spread = {"iteration, ms": _spread("learner", ITERATION), "vector step, ms": _spread("collector", CYCLE)}
     layout = layout_pb2.Layout(
         category=[
             _category("Learner phases", {"ms per iteration": _starting(exclusive, "timing/learner_")}),
             _category("Collector phases", {"ms per vector step": _starting(exclusive, "timing/collector_")}),
+            _category("Spread", spread),
             _category("Ranks", {"rank barrier, ms per iteration": barrier, "straggler": ["rank/straggler"]}),
             _category("Prefetch", {"ms per packed slot": _starting(list(METRICS), "prefetch/")}),
             _category("Rates", {"env steps per second": speeds, "updates per env step": ["perf/utd"]}),
@@ -175,8 +180,13 @@ CURVES = {
     "policy change": ("approx_kl",),
     "clipped ratios": ("clip_fraction",),
     "explained variance": ("explained_variance", "latent_explained"),
-    "step size": ("learning_rate",),
+    "step size": ("learning_rate", "_lr"),
+    "exploration": ("exploration_noise",),
 }
+
+
+def _spread(side: str, whole: str) -> list[str]:
+    return [spread_key(side, whole, statistic) for statistic in STATISTICS]
 
 
 def _starting(keys: list[str], prefix: str) -> list[str]:

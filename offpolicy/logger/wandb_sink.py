@@ -65,7 +65,7 @@ class WandbSink:
     def episode(self, episode: EpisodeRecord) -> None:
         """Episodes are summarised by `rollout/`."""
 
-    def text(self, tag: str, content: str) -> None:
+    def text(self, tag: str, content: str, env_steps: int) -> None:
         """Keep the text in the run's summary."""
         self._run.summary[tag] = content
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
+
+from offpolicy.types import Load
 
 
 class Clock(Protocol):
@@ -52,6 +58,52 @@ def process_birth_ns() -> int:
 def cpu_ns() -> int:
     """CPU time of this process and its threads since its start."""
     return time.process_time_ns()
+
+
+class _Schedstat(threading.local):
+    """The kernel's file about the thread that reads it, opened once by each thread."""
+
+    def __init__(self) -> None:
+        try:
+            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+
+    def runnable_ns(self) -> int:
+        """Time in which the thread could have run and did not; 0 where the kernel does not say."""
+        return int(os.pread(self._fd, 64, 0).split()[1]) if self._fd >= 0 else 0
+
+
+_SCHEDSTAT = _Schedstat()
+
+
+def thread_load() -> Load:
+    """How the calling thread fared in the scheduler."""
+    return Load(_SCHEDSTAT.runnable_ns(), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
+
+
+def boot_id() -> str:
+    """What tells the monotonic clock of this machine, since it was started, from every other; '' where unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def unix_minus_monotonic_ns() -> int:
+    """What to add to the monotonic clock to get nanoseconds since 1970."""
+    return time.time_ns() - time.perf_counter_ns()
+
+
+def queued_ns() -> int:
+    """How long the threads of this process have waited for a core, all together; 0 where the kernel does not tell."""
+    total = 0
+    with contextlib.suppress(OSError):  # no /proc
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError, IndexError):  # a thread that has ended; a kernel without these statistics
+                total += int((task / "schedstat").read_text().split()[1])
+    return total
 
 
 def wall_clock_stamp() -> str:

@@ -12,8 +12,10 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol
 
-from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns
-from offpolicy.types import Account
+from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, thread_load
+from offpolicy.timing.spread import SpreadRecorder
+from offpolicy.timing.trace import Mark, TraceLane
+from offpolicy.types import Account, Apart
 
 
 class PhaseSpan(Protocol):
@@ -44,6 +46,14 @@ class TimeAccount(Protocol):
         """The cumulative account up to now; None when timing is off."""
         ...
 
+    def mark(self, mark: Mark, value: int) -> None:
+        """Note an instant in the trace, if there is one."""
+        ...
+
+    def set_apart(self, phase: StrEnum) -> None:
+        """Count what `phase` took in this iteration as of a special kind, too; always the same phase."""
+        ...
+
 
 class _Span:
     """Reusable: one object per phase, made once, so that a phase costs two clock readings and no allocation."""
@@ -67,14 +77,29 @@ class _Span:
 
 
 class Ledger:
-    """The account of one thread over the phases of one enum, which must contain `other`."""
+    """The account of one thread over the phases of one enum, which must contain `other`.
 
-    def __init__(self, phases: type[StrEnum], clock: Clock | None = None, opened_ns: int | None = None) -> None:
+    With a `trace` (see `trace_names`) every phase but `other` is written down when it closes. Without `has_spread` its
+    account is made in a microsecond or two, for threads that are asked in every iteration.
+    """
+
+    def __init__(
+        self,
+        phases: type[StrEnum],
+        clock: Clock | None = None,
+        opened_ns: int | None = None,
+        trace: TraceLane | None = None,
+        *,
+        has_spread: bool = True,
+    ) -> None:
         self._now_ns = (clock or MonotonicClock()).now_ns
+        self._trace, self._has_spread = trace, has_spread
         self.names = tuple(str(phase) for phase in phases)
         self._spans = {phase: _Span(self, index) for index, phase in enumerate(phases)}
         self._phases_ns = [0] * len(self.names)
-        self._open = self.names.index("other")
+        self._spread = SpreadRecorder(len(self.names))
+        self._apart = Apart()
+        self._open = self._other = self.names.index("other")
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
         self._start_ns = self._last_ns = self._born_ns
         self._iterations = 0
@@ -89,6 +114,8 @@ class Ledger:
         now_ns = self._now_ns()
         closed = self._open
         self._phases_ns[closed] += now_ns - self._last_ns
+        if self._trace is not None and closed != self._other:
+            self._trace.span(closed, self._last_ns, now_ns)
         self._last_ns, self._open = now_ns, index
         return closed
 
@@ -96,6 +123,9 @@ class Ledger:
         """End the iteration here; the next one starts at the same nanosecond."""
         self.switch(self._open)
         self._iterations += 1
+        self._spread.add(self._phases_ns)
+        if self._trace is not None:
+            self._trace.mark(Mark.ITERATION, self._last_ns, self._iterations)
 
     def end_warmup(self) -> None:
         """Put everything so far into the warm-up bucket; the account starts here. Only the first call counts."""
@@ -107,6 +137,8 @@ class Ledger:
         self.switch(self._open)
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
+        self._spread = SpreadRecorder(len(self.names))
+        self._apart = Apart()
         self._iterations = 0
 
     def account(self) -> Account:
@@ -121,7 +153,26 @@ class Ledger:
             iterations=self._iterations,
             phases_ns=dict(zip(self.names, self._phases_ns, strict=True)),
             cpu_ns=cpu_ns(),
+            load=thread_load(),
+            apart=self._apart,
+            spread=self._spread.counts() if self._has_spread else None,
         )
+
+    def set_apart(self, phase: StrEnum) -> None:
+        """Count what `phase` took in this iteration as of a special kind, too; always the same phase."""
+        row = self.names.index(phase)
+        taken_ns = self._phases_ns[row] - self._spread.last_ns(row)
+        self._apart = Apart(self._apart.iterations + 1, self._apart.ns + taken_ns)
+
+    def mark(self, mark: Mark, value: int) -> None:
+        """Note an instant in the trace, if there is one."""
+        if self._trace is not None:
+            self._trace.mark(mark, self._now_ns(), value)
+
+
+def trace_names(phases: type[StrEnum]) -> tuple[str, ...]:
+    """What the records of a ledger's trace may be called: its phases, in their order, and the marks."""
+    return (*map(str, phases), *Mark)
 
 
 class _NullSpan:
@@ -155,7 +206,20 @@ class NullLedger:
         """There is none."""
         return
 
+    def mark(self, mark: Mark, value: int) -> None:
+        """Do nothing."""
 
-def make_ledger(phases: type[StrEnum], *, is_enabled: bool, opened_ns: int | None = None) -> TimeAccount:
+    def set_apart(self, phase: StrEnum) -> None:
+        """Do nothing."""
+
+
+def make_ledger(
+    phases: type[StrEnum],
+    *,
+    is_enabled: bool,
+    opened_ns: int | None = None,
+    trace: TraceLane | None = None,
+    has_spread: bool = True,
+) -> TimeAccount:
     """A ledger on the machine's clock, or the null object."""
-    return Ledger(phases, opened_ns=opened_ns) if is_enabled else NullLedger()
+    return Ledger(phases, None, opened_ns, trace, has_spread=has_spread) if is_enabled else NullLedger()

@@ -49,6 +49,27 @@ class PackerPhase(StrEnum):
     OTHER = "other"
 
 
+class DeviceSpan(StrEnum):
+    """What a device is given to do. Its time passes beside the learner's phases: never added to them."""
+
+    TRAIN = "train"  # from the first to the last kernel of an iteration's updates
+    H2D = "h2d"  # copies to the device that the learner waited for
+    H2D_HIDDEN = "h2d_hidden"  # copies behind its work
+    INFERENCE = "inference"  # of policies; collectors and evaluations infer on the CPU
+
+
+class EvaluatorPhase(StrEnum):
+    """What the process that evaluates beside training is doing. A lane of its own: never added to the learner's."""
+
+    WAIT_REQUEST = "wait_request"  # nothing is to be evaluated
+    WEIGHT_APPLY = "weight_apply"  # taking over the weights asked about
+    ENV_RESET = "env_reset"  # making environments and beginning episodes
+    ACTION_SELECT = "action_select"
+    ENV_STEP = "env_step"
+    POST_BACKPRESSURE = "post_backpressure"  # the hook is behind: its queue is full
+    OTHER = "other"
+
+
 # The learner's time that is not work of its own: it waits for somebody else.
 LEARNER_WAITS = (
     LearnerPhase.COLLECTOR_WAIT,

@@ -3,16 +3,22 @@
 Every function is pure and subtracts two cumulative readings; nothing is smoothed. `None` means that the window
 holds no data for the rate, which is not the same as zero. Windows are the accounts' own steady time, because a
 counter and the wall it is divided by must come from the same report; without accounts, the supervisor's clock.
+
+A report is made at the end of a vector step or of an iteration, so a window counts what arrived after its first report
+by the time between its two: exact for regular arrivals, however few (`RateWindow` sees to it that there are some).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
-from offpolicy.types import Account, CollectorTotals, Snapshot
+from offpolicy.timing.spread import Counts
+from offpolicy.types import Account, Apart, CollectorTotals, Load, Snapshot
 
+FEW_ARRIVALS = 5  # vector steps or iterations: a window with fewer is stretched into the past
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
@@ -39,6 +45,9 @@ class Elapsed:
     iterations: int
     phases_ns: Mapping[str, int]
     cpu_ns: int
+    load: Load = Load()
+    apart: Apart = Apart()
+    spread: Counts | None = field(default=None, compare=False)  # [phases + 1, bins]
 
     def mean_ms(self, phase: str) -> float:
         """Mean of `phase` per iteration, of which there must be some; a phase that never opened is 0, not absent."""
@@ -65,15 +74,20 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
     before = previous or START_OF_CLOCK
     total_ns = current.wall_ns + current.warmup_ns - before.wall_ns - before.warmup_ns
     cpu_ns = current.cpu_ns - before.cpu_ns
+    load = Load(*(now - then for now, then in zip(current.load, before.load, strict=True)))
     if before.warmup_ns != current.warmup_ns:
         # The warm-up ended inside the window: the account started anew there, and all of it is of this window.
-        return Elapsed(current.wall_ns, total_ns, current.iterations, current.phases_ns, cpu_ns)
+        wall_ns, phases_ns = current.wall_ns, current.phases_ns
+        return Elapsed(wall_ns, total_ns, current.iterations, phases_ns, cpu_ns, load, current.apart, current.spread)
     return Elapsed(
         current.wall_ns - before.wall_ns,
         total_ns,
         current.iterations - before.iterations,
         {name: ns - before.phases_ns.get(name, 0) for name, ns in current.phases_ns.items()},
         cpu_ns,
+        load,
+        Apart(*(now - then for now, then in zip(current.apart, before.apart, strict=True))),
+        current.spread if current.spread is None or before.spread is None else current.spread - before.spread,
     )
 
 
@@ -159,17 +173,24 @@ def _in_turns(collector: float, learner: float) -> float:
     return 1.0 / (1.0 / collector + 1.0 / learner)
 
 
+UtdOf = Callable[[int, Elapsed | None, Sequence[CollectorWindow]], float | None]
+
+
 def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int = 1) -> Rates:
     """The rates between two snapshots; `previous` None is the start of the counters and of the clocks.
 
     A snapshot holds the collectors of one host. The others run the same number of them at the same pace, so the rates
     of the whole run are those of this host times `num_hosts`.
     """
+    return _rates(previous, current, mode, num_hosts, _utd_by_counts)
+
+
+def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int, utd_of: UtdOf) -> Rates:
     collectors = tuple(_on_all_hosts(window, num_hosts) for window in collector_windows(previous, current))
     learner = learner_elapsed(previous, current)
     updates = num_updates(current) - (num_updates(previous) if previous is not None else 0)
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
-    utd = _ratio(updates, sum(window.policy_env_steps for window in collectors))
+    utd = utd_of(updates, learner, collectors)
     active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, updates) if learner is not None else None
     capacity = _collector_capacity(collectors)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
@@ -184,6 +205,31 @@ def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_h
     )
 
 
+def _utd_by_counts(updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]) -> float | None:
+    """Updates per env step of the policy: exact where both sides were read at the same boundary, as at a run's end."""
+    return _ratio(updates, sum(window.policy_env_steps for window in collectors))
+
+
+def _utd_by_clocks(updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]) -> float | None:
+    """The same where the sides report at different moments.
+
+    Between the reports of one side the other may have done one thing more or less, so counts tell the ratio to one
+    arrival of each. Within that, each side's own rate tells it; not beyond, as where a pause is in one window only.
+    """
+    counted = _utd_by_counts(updates, learner, collectors)
+    timed = [window.elapsed for window in collectors if window.elapsed is not None]
+    if counted is None or learner is None or not timed or min(side.iterations for side in (learner, *timed)) < 1:
+        return counted
+    per_ns = sum(_ratio(window.policy_env_steps, _wall_ns(window)) or 0.0 for window in collectors)
+    clocked = _ratio(_ratio(updates, learner.wall_ns) or 0.0, per_ns) or counted
+    unsure = 1.0 / learner.iterations + max(1.0 / side.iterations for side in timed)
+    return min(max(clocked, counted * (1.0 - unsure)), counted * (1.0 + unsure))
+
+
+def _wall_ns(window: CollectorWindow) -> int:
+    return window.elapsed.wall_ns if window.elapsed is not None else 0
+
+
 def _on_all_hosts(window: CollectorWindow, num_hosts: int) -> CollectorWindow:
     return replace(
         window,
@@ -196,6 +242,20 @@ def _on_all_hosts(window: CollectorWindow, num_hosts: int) -> CollectorWindow:
 def num_updates(snapshot: Snapshot) -> int:
     """Updates of the shared networks: ranks update together, so rank 0 counts for all."""
     return snapshot.learners[0].updates if snapshot.learners else 0
+
+
+def apart_ns(window: Elapsed, phase: str) -> float | None:
+    """How much longer `phase` took in the window because some iterations were of the special kind; None: cannot tell.
+
+    That is their mean minus that of the others, times their number, never below 0.
+    """
+    special, plain = window.apart, window.iterations - window.apart.iterations
+    if special.iterations == 0:
+        return 0.0
+    if plain <= 0:
+        return None
+    plain_mean_ns = (window.phases_ns.get(phase, 0) - special.ns) / plain
+    return max(0.0, special.ns - special.iterations * plain_mean_ns)
 
 
 def policy_steps(snapshot: Snapshot) -> int:
@@ -226,3 +286,36 @@ def _collector_capacity(collectors: tuple[CollectorWindow, ...]) -> float | None
 def _ratio(numerator: float, denominator: float) -> float | None:
     """None where either side saw nothing: no rate is known, and zero would be a claim."""
     return numerator / denominator if numerator > 0 and denominator > 0 else None
+
+
+class RateWindow:
+    """Stretches the window of the rates into the past until each side has arrived `FEW_ARRIVALS` times in it.
+
+    A side that is slow, or held up by the other one, keeps its capacity: what it was when it last did something.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[Snapshot] = deque()  # the first one is as far back as any window reaches
+
+    def start_from(self, origin: Snapshot) -> None:
+        """Measure from here, where nothing else was kept: a resumed run does not count what came before."""
+        self._kept = deque([origin])
+
+    def rates(self, current: Snapshot, mode: str, num_hosts: int) -> Rates:
+        """The rates up to `current`, which is kept; without thru where no collector has reported since the last one."""
+        while len(self._kept) > 1 and _has_arrivals(self._kept[1], current):
+            self._kept.popleft()
+        before, last = (self._kept[0], self._kept[-1]) if self._kept else (None, None)
+        rates = _rates(before, current, mode, num_hosts, _utd_by_clocks)
+        self._kept.append(current)
+        return rates if _has_news(last, current) else replace(rates, steps_per_sec=None)
+
+
+def _has_arrivals(before: Snapshot, current: Snapshot) -> bool:
+    sides = (learner_elapsed(before, current), *(window.elapsed for window in collector_windows(before, current)))
+    return all(side is None or side.iterations >= FEW_ARRIVALS for side in sides)
+
+
+def _has_news(last: Snapshot | None, current: Snapshot) -> bool:
+    """Whether a collector has done something since."""
+    return any(window.env_steps > 0 for window in collector_windows(last, current))

@@ -1,36 +1,61 @@
 """The verdict: which side bounds the run, in which phase, why, and what to change.
 
 A side's own time is its wall minus its wait for the other side. The side with more own time bounds the run, in
-every collection mode: overlapped, the other one waits for it; in turns, it has the longer turn.
+every collection mode: overlapped, the other one waits for it; in turns, it has the longer turn. Where that side could
+have run and was not given a core, the machine bounds the run.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates, predict_steps_per_sec
 
-BALANCED_RATIO = 0.9  # the lesser own time, relative to the greater, from which on neither side is to blame
+BALANCED_RATIO = 0.95  # the lesser own time, relative to the greater, from which on neither side is to blame
 WORTHWHILE_GAIN = 1.05  # a change of mode is advised from this predicted speed-up on
-WARMING_UP = "warming up"
+CONTENDED = 0.25  # the share of the time that the slower side waits for a core, from which on that is to blame
+MOSTLY = 0.5  # the share of a phase that a part of it has, from which on the part is to blame
+STEADY_WINDOWS = 3  # for so many a new verdict must hold before it is shown
+LEARNER, COLLECTOR, BALANCED, CONTENTION, WARMING_UP = "learner", "collector", "balanced", "contention", "warming up"
+SETTING = re.compile(r"(?P<key>[a-z_]+(\.[a-z_]+)*)=(?P<value>\w+)\b")  # at the start of an advice
+RESETS, LAUNCHES, DESCHEDULED = "resets", "launch-bound", "descheduled"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`verdict` is learner, collector, balanced or warming up; `phase` is '' while warming up."""
+    """`verdict` is learner, collector, balanced, contention or warming up; `phase` is '' while warming up.
+
+    `detail` says what of the phase it is, where that is known.
+    """
 
     verdict: str
     phase: str
     reason: str
     advice: tuple[str, ...]
-    share: float = 0.0  # of `phase` in its side's wall, 0 to 1
+    share: float = 0.0  # of `phase`, or of what `detail` names, in its side's wall, 0 to 1
+    detail: str = ""
 
     @property
     def label(self) -> str:
-        """The verdict in a few characters, such as `learner(train 94%)`."""
-        return f"{self.verdict}({self.phase} {self.share:.0%})" if self.phase else self.verdict
+        """The verdict in a few characters, such as `learner(train 94%)` or `collector(env_step: resets 60%)`."""
+        what = f"{self.phase}: {self.detail}" if self.detail else self.phase
+        return f"{self.verdict}({what} {self.share:.0%})" if self.phase else self.verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What is known of a window besides its phases. Shares are 0 to 1; None where nothing says."""
+
+    straggler: int | None = None  # the rank that the judged learner waits for
+    learner_advice: Mapping[str, tuple[str, ...]] | None = None  # by phase; None: that for a replay
+    learner_descheduled: float = 0.0  # of the time: it could have run, and others had the core
+    collector_descheduled: float = 0.0
+    resets: float = 0.0  # of env_step: what steps with a reset took longer than those without
+    launch_bound: float = 0.0  # of the iterations: the device was done as soon as it had been given everything
 
 
 SELDOM = "runner.sync=parameters: exchange every runner.sync_every iterations, not at every update"
@@ -86,19 +111,32 @@ COLLECTOR_ADVICE: Mapping[str, tuple[str, ...]] = {
 }
 
 
+DETAIL_ADVICE: Mapping[str, tuple[str, ...]] = {
+    RESETS: (
+        "env.vectorization=async instead of sync: the other environments step while one is reset",
+        "raise env.num_envs: more transitions beside each reset",
+        "raise the time limit of the episodes, if the task allows it",
+    ),
+    LAUNCHES: (
+        "raise algo.batch_size: a kernel costs the same launch for more rows",
+        "raise algo.hidden_dims only if the task needs it: the device has room",
+        "device=cpu: networks this small can be faster without launches",
+    ),
+    DESCHEDULED: (
+        "free the cores: other programs have them",
+        "lower threads.learner, threads.collector or collect.num_collectors: more threads run than there are cores",
+    ),
+}
+
+
 def judge(
     learner_ns: Mapping[str, int],
     collector_ns: Mapping[str, int],
     rates: Rates,
     mode: str,
-    straggler: int | None = None,
-    learner_advice: Mapping[str, tuple[str, ...]] = LEARNER_ADVICE,
+    known: Circumstances = Circumstances(),  # noqa: B008  # frozen
 ) -> Verdict:
-    """The verdict on one window: nanoseconds per phase of each side (collectors summed), rates, collection mode.
-
-    `straggler` is the rank that the judged learner waits for, if there is one; `learner_advice` what helps a learner
-    of this kind, by phase.
-    """
+    """The verdict on one window: nanoseconds per phase of each side (collectors summed), rates, collection mode."""
     learner_wall, collector_wall = sum(learner_ns.values()), sum(collector_ns.values())
     if learner_wall <= 0 or collector_wall <= 0:
         return Verdict(WARMING_UP, "", "no update has been timed yet", ())
@@ -107,19 +145,84 @@ def judge(
     is_learner = learner >= collector
     if is_learner:
         phase, share = _largest(learner_ns, LearnerPhase.COLLECTOR_WAIT, learner_wall)
+        advice = (known.learner_advice or LEARNER_ADVICE).get(phase, ())
     else:
         phase, share = _largest(collector_ns, CollectorPhase.LEARNER_WAIT, collector_wall)
-    side = "learner" if is_learner else "collector"
-    late_rank = straggler if phase == LearnerPhase.RANK_BARRIER else None
+        advice = COLLECTOR_ADVICE.get(phase, ())
+    side = LEARNER if is_learner else COLLECTOR
+    late_rank = known.straggler if phase == LearnerPhase.RANK_BARRIER else None
     is_balanced = min(learner, collector) >= BALANCED_RATIO * max(learner, collector)
-    advice = (learner_advice if is_learner else COLLECTOR_ADVICE).get(phase, ())
-    return Verdict(
-        "balanced" if is_balanced else side,
+    verdict = Verdict(
+        BALANCED if is_balanced else side,
         phase,
         f"{_busy(learner, collector, mode)}; {side} {phase} takes {share:.0%}{_late(late_rank)}{_capacities(rates)}",
         _mode_advice(rates, mode) + _late_advice(late_rank) + advice,
         share,
     )
+    return _detailed(verdict, side, known)
+
+
+def _detailed(verdict: Verdict, side: str, known: Circumstances) -> Verdict:
+    """What of the phase it is, where that is known; or that the side was not given a core."""
+    waited = known.learner_descheduled if side == LEARNER else known.collector_descheduled
+    if waited >= CONTENDED:
+        told = f"the {side} could have run and was not given a core for {waited:.0%} of the time; {verdict.reason}"
+        advice = DETAIL_ADVICE[DESCHEDULED] + verdict.advice
+        return Verdict(CONTENTION, verdict.phase, told, advice, waited, DESCHEDULED)
+    if verdict.phase == CollectorPhase.ENV_STEP and known.resets >= MOSTLY:
+        told = f"{verdict.reason}, {known.resets:.0%} of it because environments are reset"
+        share = verdict.share * known.resets
+        return replace(verdict, reason=told, advice=DETAIL_ADVICE[RESETS], share=share, detail=RESETS)
+    if verdict.phase == LearnerPhase.TRAIN and known.launch_bound >= MOSTLY:
+        told = f"{verdict.reason}; in {known.launch_bound:.0%} of the iterations the device waited for launches"
+        return replace(verdict, reason=told, advice=DETAIL_ADVICE[LAUNCHES], detail=LAUNCHES)
+    return verdict
+
+
+def without_what_is_done(verdict: Verdict, config: Mapping[str, Any]) -> Verdict:  # Any: nested configuration values
+    """The verdict without the advice to set `key=value` where the configuration has it."""
+    return replace(verdict, advice=tuple(line for line in verdict.advice if not _is_done(line, config)))
+
+
+def _is_done(advice: str, config: Mapping[str, Any]) -> bool:
+    found = SETTING.match(advice)
+    if found is None:
+        return False
+    value: Any = config
+    for name in found["key"].split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return str(value).lower() == found["value"]
+
+
+class SteadyVerdict:
+    """The verdict that is shown: it changes once another one has held for `STEADY_WINDOWS` windows."""
+
+    def __init__(self) -> None:
+        self._news: Verdict | None = None
+        self._shown: Verdict | None = None
+        self._candidate = ("", "", "")
+        self._held = 0
+
+    def settle(self, verdict: Verdict) -> Verdict:
+        """What to show after a window that was judged so."""
+        shown, kind = self._shown, _kind(verdict)
+        self._held = self._held + 1 if kind == self._candidate else 1
+        self._candidate = kind
+        if shown is not None and shown.verdict != WARMING_UP and kind != _kind(shown) and self._held < STEADY_WINDOWS:
+            return shown
+        if shown is None or kind != _kind(shown):
+            self._news = verdict
+        self._shown = verdict
+        return verdict
+
+    def take_news(self) -> Verdict | None:
+        """The verdict that is shown now, if it is another one than at the last call."""
+        news, self._news = self._news, None
+        return news
+
+
+def _kind(verdict: Verdict) -> tuple[str, str, str]:
+    return verdict.verdict, verdict.phase, verdict.detail
 
 
 def _largest(phases_ns: Mapping[str, int], wait: str, wall_ns: int) -> tuple[str, float]:

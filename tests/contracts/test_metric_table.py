@@ -11,19 +11,11 @@ from pathlib import Path
 import pytest
 
 from offpolicy.algos import adaptation, appo, sac, td3
-from offpolicy.logger.table import (
-    ALIASES,
-    COLLECTOR_ROWS,
-    LEARNER_ROWS,
-    METRICS,
-    PACKER_ROWS,
-    MetricClass,
-    UnknownMetricError,
-    current_name,
-    metrics_markdown,
-    require_known,
-)
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
+from offpolicy.logger.aliases import COMPOSITES, FOREIGN, VOCABULARIES
+from offpolicy.logger.keys import COLLECTOR_ROWS, DEVICE_ROWS, EVALUATOR_ROWS, LEARNER_ROWS, PACKER_ROWS
+from offpolicy.logger.metric_rows import MetricClass
+from offpolicy.logger.table import METRICS, UnknownMetricError, metrics_markdown, require_known
+from offpolicy.timing.phases import CollectorPhase, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = """
@@ -35,30 +27,38 @@ from offpolicy.config import RunConfig
 from offpolicy.logger.logger import open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.types import (NUM_LAGS, Account, CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, MetricTotals,
-    RolloutTotals, Snapshot)
+from offpolicy.logger.metric_rows import SCHEDULED_METRICS
+from offpolicy.schedules import Ramp
+from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
+from offpolicy.types import (NUM_LAGS, SPREAD_BINS, Account, Apart, CollectorTotals, DeviceTotals, EpisodeRecord,
+    EvalResult, EvaluatorTotals, LearnerTotals, Load, MetricTotals, RolloutTotals, Snapshot)
 
 def snapshot(k):
     def account(phases):
-        return Account(len(phases) * k * 10**6, 10**9, k, {phase: k * 10**6 for phase in phases}, k * 10**6)
+        phases_ns = {phase: k * 10**6 for phase in phases}
+        spread = np.full((len(phases) + 1, SPREAD_BINS), k)
+        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, Load(k, k), Apart(k // 10, k), spread)
     learner, steps = account(LearnerPhase), account(CollectorPhase)
     names = tuple(sys.argv[3].split(","))
     metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))
     rollouts = RolloutTotals(k, np.full(NUM_LAGS, float(k))) if k == 30 else None  # a replay's keys first, then theirs
     return Snapshot(1.0 + k / 100, 100 + k, k, (LearnerTotals(account=learner, updates=k, samples=256 * k,
-        sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts),),
-        (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k),), k, 1000, 0.0)
+        sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts,
+        device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0)),),
+        (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k),), k, 1000, 0.0,
+        EvaluatorTotals(account(EvaluatorPhase), k, 1, 2))
 
 def main():
     run_dir = Path(sys.argv[1])
     cfg = RunConfig.from_mapping({"log": {"wandb": sys.argv[2]}, "total_timesteps": 2000})
     header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000,
-        flops_per_update=1e6)
+        flops_per_update=1e6, flops_per_decision=1e3,
+        ramps={name: Ramp(start=1.0, end=0.0, over=9) for name, _, _ in SCHEDULED_METRICS})
     logger = open_logger(run_dir, cfg, header, None)
+    logger.set_attainable(1e9)
     logger.status("starting")
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
-    logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3))
+    logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3, 7, 0.5, 1))
     for k in (10, 20, 30):
         logger.log_interval(snapshot(k))
     summary = build_summary(snapshot(30), status="completed", exit_code=0, reason="done", last_eval=logger.last_eval,
@@ -110,9 +110,14 @@ def test_every_phase_of_the_vocabulary_has_a_key_a_row_and_a_meaning() -> None:
     for phase in CollectorPhase:
         assert METRICS[f"timing/collector_{phase}_ms"].kind is MetricClass.EXCLUSIVE
     assert set(PACKER_ROWS) == set(PackerPhase)
-    for key in [f"prefetch/{phase}_ms" for phase in PackerPhase] + [
-        f"rank/{phase}_{statistic}_ms" for phase in LearnerPhase for statistic in ("min", "mean", "max")
-    ]:
+    assert set(DEVICE_ROWS) == set(DeviceSpan)
+    assert set(EVALUATOR_ROWS) == set(EvaluatorPhase)
+    for key in (
+        [f"prefetch/{phase}_ms" for phase in PackerPhase]
+        + [f"device/{span}_ms" for span in DeviceSpan]
+        + [f"evaluator/{phase}_ms" for phase in EvaluatorPhase]
+        + [f"rank/{phase}_{statistic}_ms" for phase in LearnerPhase for statistic in ("min", "mean", "max")]
+    ):
         assert METRICS[key].kind is MetricClass.BACKGROUND
     exclusive = [metric for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
     assert len(exclusive) == len(LearnerPhase) + len(CollectorPhase)
@@ -132,11 +137,16 @@ def test_an_unknown_key_is_named() -> None:
         require_known(["perf/utd", "timing/learner_nap_ms"])
 
 
-def test_old_names_lead_to_names_of_today() -> None:
-    assert set(ALIASES.values()) <= METRICS.keys()
-    assert not ALIASES.keys() & METRICS.keys()
-    assert current_name("timing/learner_weight_sync_ms") == "timing/learner_weight_publish_ms"
-    assert current_name("perf/utd") == "perf/utd"
+def test_other_names_lead_to_names_of_today() -> None:
+    foreign = COMPOSITES.keys() | FOREIGN.keys()
+    for vocabulary in VOCABULARIES:
+        assert {alias.key for alias in vocabulary.aliases.values()} <= METRICS.keys() | foreign, vocabulary.name
+    assert {part for _, parts in COMPOSITES.values() for part in parts} <= METRICS.keys()
+
+
+def test_an_alias_onto_the_same_name_says_what_differs() -> None:
+    pairs = [(old, alias) for vocabulary in VOCABULARIES for old, alias in vocabulary.aliases.items()]
+    assert [old for old, alias in pairs if old == alias.key and old in METRICS and not alias.note] == []
 
 
 def test_the_whole_logger_runs_without_torch(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

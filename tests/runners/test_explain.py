@@ -54,9 +54,8 @@ def test_it_tells_costs_verdict_and_what_ifs(tmp_path: Path, capsys: pytest.Capt
     text = told(capsys, saved(tmp_path / "run"))
     assert "Train 8,000.00 Env Step 3,000.00" in text
     assert "1 / T 10,000.00" in text
-    # 5 of 105 s were an evaluation: 95 a second with it, 99.75 without.
-    assert "together 100 env steps/s; done 100 between evaluations and checkpoints, 95 with them" in text
-    assert "of the learner's wall: evaluation 4.8%" in text
+    # 5 of 105 s were an evaluation: 4.8 % of the 1/95 s that an env step took.
+    assert "min(I, T) 250 100 100.0 Evaluation 95.2 4.8 the rest 95.0 0.2" in text
     assert "bottleneck learner (train): it is busy" in text
     assert "train 20 % faster 250 119 112 +18%" in text
     assert "the collector side bounds the run once an env step takes 6,000.0 us more" in text

@@ -10,7 +10,16 @@ import pytest
 
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.reports import CollectorReports, LearnerReports
-from offpolicy.types import NUM_LAGS, Account, CollectorTotals, LearnerTotals, MetricTotals, RolloutTotals
+from offpolicy.types import (
+    NUM_LAGS,
+    SPREAD_BINS,
+    Account,
+    CollectorTotals,
+    DeviceTotals,
+    LearnerTotals,
+    MetricTotals,
+    RolloutTotals,
+)
 
 PHASES, PACKER_PHASES, METRICS = ("train", "other"), ("pack", "copy", "other"), ("critic_loss", "q_mean")
 NO_METRICS = MetricTotals(METRICS, np.zeros(2), np.zeros(2))
@@ -41,7 +50,7 @@ def learner(
 
 
 def assert_same(got: LearnerTotals, sent: LearnerTotals) -> None:
-    for name in ("account", "updates", "samples", "sample_age_sum", "packer"):
+    for name in ("account", "updates", "samples", "sample_age_sum", "packer", "device"):
         assert getattr(got, name) == getattr(sent, name)
     assert got.metrics.names == sent.metrics.names
     np.testing.assert_array_equal(got.metrics.sums, sent.metrics.sums)
@@ -112,6 +121,15 @@ def test_rollouts_that_are_all_still_to_come_are_not_none() -> None:
     assert (got.rollouts.too_old, got.rollouts.lags.sum()) == (0, 0.0)
 
 
+def test_the_devices_time_arrives_and_a_rank_without_a_device_has_none() -> None:
+    on_device = replace(
+        learner(0, LEARNER), device=DeviceTotals(2**52 + 1, 2, 3, 4, iterations=5, launch_bound=6, dropped=7)
+    )
+    got, without = sent_and_read(on_device, learner(1, LEARNER))
+    assert_same(got, on_device)
+    assert without.device is None
+
+
 def test_nothing_is_read_before_the_first_report() -> None:
     reports = make_reports(2)
     assert (reports.read(), reports.version) == ((), 0)
@@ -134,17 +152,22 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
     assert first.metrics.sums.tolist() == [1.0, 2.0]
 
 
+# Two accounts with seven numbers and a flag besides their phases; the first with how each phase and the whole spread;
+# three counters, rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), sums and counts.
+ROW = (8 + 2 + 3 * SPREAD_BINS) + (8 + 3) + 3 + 34 + 8 + 2 + 2
+
+
 def test_the_payload_is_known_before_the_names_of_the_metrics() -> None:
     unnamed = LearnerReports.layout(PHASES, ["_"] * len(METRICS), packer_phases=PACKER_PHASES)
-    # two accounts with three numbers and a flag besides their phases, three counters, rollouts (a flag, those too old,
-    # 32 lags), sums and counts
-    assert unnamed.nbytes == 8 * ((4 + 2) + (4 + 3) + 3 + 34 + 2 + 2)
+    assert unnamed.nbytes == 8 * ROW
     assert unnamed.nbytes == LearnerReports.layout(PHASES, METRICS, packer_phases=PACKER_PHASES).nbytes
 
 
-@pytest.mark.parametrize("matrix", [np.zeros((2, 54)), np.zeros((3, 54), np.float32), np.zeros((3, 53)), np.zeros(162)])
+@pytest.mark.parametrize(
+    "matrix", [np.zeros((2, ROW)), np.zeros((3, ROW), np.float32), np.zeros((3, ROW - 1)), np.zeros(3 * ROW)]
+)
 def test_a_matrix_that_is_not_one_row_per_rank_is_refused(matrix: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"reports are float64 \(3, 54\), got"):
+    with pytest.raises(ValueError, match=rf"reports are float64 \(3, {ROW}\), got"):
         make_reports(3).publish(matrix)
 
 

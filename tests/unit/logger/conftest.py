@@ -9,7 +9,18 @@ import pytest
 
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.types import Account, CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.timing.spread import bins_of
+from offpolicy.types import (
+    SPREAD_BINS,
+    Account,
+    CollectorTotals,
+    EpisodeRecord,
+    EvalResult,
+    LearnerTotals,
+    Load,
+    MetricTotals,
+    Snapshot,
+)
 
 MS = 1_000_000
 LEARNER_US = {"collector_wait": 120, "replay_sample": 310, "train": 6100, "weight_publish": 40, "sync_coordination": 30}
@@ -25,7 +36,11 @@ def timed(phases: type[LearnerPhase] | type[CollectorPhase], per_step_us: dict[s
     phases_ns = {str(phase): steps * 1000 * per_step_us.get(phase, 0) for phase in phases}
     wall_ns = steps * 66 * MS // 10
     phases_ns["other"] = wall_ns - sum(phases_ns.values())
-    return Account(wall_ns, 2000 * MS, steps, phases_ns, cpu_ns=wall_ns // 2)
+    spread = np.zeros((len(phases_ns) + 1, SPREAD_BINS), dtype=np.int64)
+    for row, ns in enumerate([*phases_ns.values(), wall_ns]):
+        spread[row, bins_of(np.array([ns // max(steps, 1)]))] = steps
+    load = Load(runnable_ns=wall_ns // 10, preemptions=2 * steps)
+    return Account(wall_ns, 2000 * MS, steps, phases_ns, wall_ns // 2, load, spread=spread)
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def test_dropped_calls_are_counted_by_sink(tmp_path: Path, header: RunHeader, ma
     logger.log_interval(make_snapshot(100))
     logger.log_interval(make_snapshot(200))
     logger.close()
-    assert logger.num_dropped == {"metrics.jsonl": 2}
+    assert logger.num_dropped == {"metrics.jsonl": 3}  # two records and the first verdict
     assert stream.getvalue().count("warning: metrics.jsonl is disabled") == 1
     assert "step=1200/20000" in stream.getvalue()
 
@@ -219,3 +219,68 @@ def test_a_sink_that_cannot_open_does_not_stop_the_run(
     logger.close()
     assert "warning: metrics.jsonl is disabled for the rest of the run: IsADirectoryError" in stream.getvalue()
     assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+class Texts(JsonlSink):
+    """Keeps the texts that it is told."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(run_dir, None)
+        self.told: list[tuple[str, str, int]] = []
+
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        self.told.append((tag, content, env_steps))
+
+
+def test_a_verdict_is_told_as_a_text_when_it_changes(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
+    view, sink = PlainLines(io.StringIO(), header), Texts(tmp_path)
+    logger = OffPolicyLogger(tmp_path, {}, header, [SafeSink("texts", sink, view.message)], view)
+    for updates in (0, 100, 200, 300):
+        logger.log_interval(make_snapshot(updates))
+    logger.close()
+    assert [(tag, content.splitlines()[0], env_steps) for tag, content, env_steps in sink.told] == [
+        ("verdict", "**warming up**", 1000), ("verdict", "**learner(train 92%)**", 1100),
+    ]  # fmt: skip
+    assert "- threads.learner: give the update more CPU threads" in sink.told[1][1]
+
+
+def test_a_verdict_that_holds_for_one_window_only_is_not_shown(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    for updates in (100, 200):
+        logger.log_interval(make_snapshot(updates))
+    odd = make_snapshot(300)
+    odd.learners[0].account.phases_ns["collector_wait"] += 10**12
+    assert logger.log_interval(odd)["perf/bottleneck"] == "learner(train 92%)"
+    logger.close()
+
+
+def test_sides_that_report_at_different_moments_do_not_change_the_ratio(
+    logger: OffPolicyLogger, make_snapshot: Any
+) -> None:
+    """Three updates beside two vector steps were 1.5 updates per env step, and a third of what the learner can do."""
+    logger.log_interval(make_snapshot(100))
+    record = logger.log_interval(dataclasses.replace(make_snapshot(103), collectors=make_snapshot(102).collectors))
+    assert record["perf/utd"] == pytest.approx(1.0)
+    assert record["perf/learner_capacity"] == pytest.approx(
+        logger.log_interval(make_snapshot(200))["perf/learner_capacity"]
+    )
+    logger.close()
+
+
+def test_a_collector_that_has_not_reported_keeps_its_capacity_and_not_its_throughput(
+    logger: OffPolicyLogger, make_snapshot: Any
+) -> None:
+    logger.log_interval(make_snapshot(100))
+    before = logger.log_interval(make_snapshot(200))
+    record = logger.log_interval(dataclasses.replace(make_snapshot(300), collectors=make_snapshot(200).collectors))
+    assert record["perf/collector_capacity"] == pytest.approx(before["perf/collector_capacity"])
+    assert "perf/steps_per_sec" not in record
+    logger.close()
+
+
+def test_a_window_without_a_verdict_follows_one_with_a_new_verdict(logger: OffPolicyLogger, make_snapshot: Any) -> None:
+    """A collector that did not report leaves the window without one: nothing is told, and nothing fails."""
+    first = make_snapshot(500)
+    assert "perf/bottleneck" in logger.log_interval(first)
+    late = dataclasses.replace(make_snapshot(600), collectors=first.collectors)
+    assert "perf/bottleneck" not in logger.log_interval(late)
+    logger.close()

@@ -7,9 +7,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from offpolicy.logger.metric_rows import MetricClass
 from offpolicy.logger.panel import render
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.table import METRICS, MetricClass
+from offpolicy.logger.table import METRICS
 
 SIZES = [(80, 24), (160, 50), (80, 20), (60, 15), (100, 40), (120, 30), (250, 70), (30, 10), (8, 4)]
 
@@ -108,6 +109,48 @@ def test_of_one_rank_there_is_no_line(record: Record, header: RunHeader) -> None
 def test_a_rank_without_an_iteration_is_missing_from_the_line(record: Record, header: RunHeader) -> None:
     lines = lines_of(record | LATE, dataclasses.replace(header, world_size=3), 80, 23)
     assert "ranks 2 of 3: barrier 0.1/" in "\n".join(lines)
+
+
+ON_DEVICE: Record = {
+    "device/train_ms": 5.25,
+    "device/h2d_ms": 0.02,
+    "device/h2d_hidden_ms": 0.5,
+    "device/busy_share": 0.8125,
+    "device/launch_bound": 0.03,
+}
+OF_DEVICE = "device train 5.25 ms   h2d 0.02+0.50 hidden   busy 81.2%   launch-bound 3.0%"
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_panel_with_a_device_never_exceeds_its_terminal(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    for shown_header in (header, dataclasses.replace(header, world_size=2)):
+        lines = lines_of(record | LATE | ON_DEVICE, shown_header, width, height)
+        assert len(lines) <= height
+        assert {cell_len(line) for line in lines} == {width}
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (160, 50)])
+def test_the_device_has_one_line_and_nothing_else_is_lost(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    shown = "\n".join(lines_of(record | ON_DEVICE, header, width, height))
+    for text in (OF_DEVICE, "Train", "Iter Wall", "Cycle", "Target Q", "thru", "replay", "bottleneck", "advice"):
+        assert text in shown
+    assert "launch-bound" not in "\n".join(lines_of(record, header, width, height))
+
+
+def test_of_ranks_and_a_device_a_small_terminal_shows_the_ranks_and_keeps_the_advice(
+    record: Record, header: RunHeader
+) -> None:
+    two = dataclasses.replace(header, world_size=2)
+    small, large = ("\n".join(lines_of(record | LATE | ON_DEVICE, two, *size)) for size in ((80, 23), (160, 50)))
+    assert OF_RANKS in small
+    assert "advice" in small
+    assert OF_DEVICE not in small
+    assert OF_RANKS in large
+    assert OF_DEVICE in large
 
 
 def test_the_title_tells_the_collectors_and_an_unusual_runner(record: Record, header: RunHeader) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, metric_means
+from offpolicy.schedules import Ramp
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
 from offpolicy.types import Account, EpisodeRecord, MetricTotals
 
@@ -134,3 +135,37 @@ def test_metrics_are_joined_by_name_when_new_ones_appear() -> None:
 def test_a_metric_that_was_not_counted_in_the_window_is_unknown() -> None:
     totals = MetricTotals(("actor_loss",), np.array([10.0]), np.array([5.0]))
     assert metric_means([totals], [totals]) == {"actor_loss": None}
+
+
+def of_rank(total: float, count: float) -> MetricTotals:
+    return MetricTotals(("critic_loss",), np.array([total]), np.array([count]))
+
+
+def test_the_mean_over_ranks_weighs_each_by_its_count() -> None:
+    ranks = [of_rank(0.1 * 10, 10.0), of_rank(0.7 * 1, 1.0), of_rank(0.0, 0.0)]
+    assert metric_means([], ranks) == {"critic_loss": (0.1 * 10 + 0.7) / 11}
+    mean_of_means = (0.1 + 0.7) / 2  # the negative control: what an unweighted mean would say
+    assert metric_means([], ranks)["critic_loss"] != pytest.approx(mean_of_means, rel=0.1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_number_that_one_rank_does_not_know_is_not_spread_to_the_others(bad: float) -> None:
+    assert metric_means([], [of_rank(6.0, 3.0), of_rank(bad, 3.0)]) == {"critic_loss": 2.0}
+    assert metric_means([], [of_rank(bad, 3.0)]) == {"critic_loss": None}
+
+
+def test_the_totals_that_are_reduced_stay_as_they_are() -> None:
+    before, after = of_rank(6.0, 3.0), of_rank(9.0, 4.0)
+    assert metric_means([before, before], [after, after]) == {"critic_loss": 3.0}
+    assert (before.sums[0], before.counts[0], after.sums[0], after.counts[0]) == (6.0, 3.0, 9.0, 4.0)
+
+
+def test_what_is_scheduled_is_told_as_it_is_in_force(make_snapshot: Any, header: RunHeader) -> None:
+    ramps = {
+        "actor_lr": Ramp(start=1e-3, end=0.0, over=4000, begin=1000),
+        "exploration_noise": Ramp(start=0.3, end=0.1, over=10, begin=0),
+        "lr": Ramp(start=1.0, end=0.0, over=1),
+    }
+    record = build_record(None, make_snapshot(1000), EpisodeWindow(), None, dataclasses.replace(header, ramps=ramps))
+    told = {key: record.get(f"train/{key}") for key in (*ramps, "critic_lr")}
+    assert told == {"actor_lr": 7.5e-4, "exploration_noise": 0.1, "lr": None, "critic_lr": None}

@@ -27,7 +27,7 @@ class ListSink:
     def episode(self, episode: EpisodeRecord) -> None:
         self._call("episode")
 
-    def text(self, tag: str, content: str) -> None:
+    def text(self, tag: str, content: str, env_steps: int) -> None:
         self._call("text")
 
     def finish(self, summary: Summary) -> None:
@@ -42,7 +42,7 @@ def test_a_working_sink_gets_every_call() -> None:
     sink = SafeSink("list", inner, warnings.append)
     sink.write({"env_steps": 1})
     sink.episode(EPISODE)
-    sink.text("config", "x")
+    sink.text("verdict", "x", 7)
     sink.finish({})
     sink.close()
     assert inner.calls == ["write 1", "episode", "text", "finish", "close"]

@@ -10,9 +10,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
+from offpolicy.logger.metric_rows import MetricClass
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
-from offpolicy.logger.table import METRICS, MetricClass
+from offpolicy.logger.table import METRICS
 from offpolicy.logger.tensorboard_sink import TensorBoardSink, flatten
 from offpolicy.timing.phases import PackerPhase
 
@@ -89,22 +90,25 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
     assert [category.title for category in layout.category] == [
         "Learner phases",
         "Collector phases",
+        "Spread",
         "Ranks",
         "Prefetch",
         "Rates",
         "Staleness",
         "Learning curves",
     ]
-    assert len(layout.category[0].chart[0].multiline.tag) == 13
-    assert len(layout.category[1].chart[0].multiline.tag) == 6
-    assert "^timing/learner_train_ms$" in layout.category[0].chart[0].multiline.tag
-    assert [tags_of(chart) for chart in layout.category[2].chart] == [
+    charts = {category.title: category.chart for category in layout.category}
+    assert len(charts["Learner phases"][0].multiline.tag) == 13
+    assert len(charts["Collector phases"][0].multiline.tag) == 6
+    assert "^timing/learner_train_ms$" in charts["Learner phases"][0].multiline.tag
+    assert tags_of(charts["Spread"][0]) == [f"spread/learner_iter_{name}_ms" for name in ("p50", "p95", "p99", "max")]
+    assert [tags_of(chart) for chart in charts["Ranks"]] == [
         ["rank/rank_barrier_min_ms", "rank/rank_barrier_mean_ms", "rank/rank_barrier_max_ms"],
         ["rank/straggler"],
     ]
-    assert tags_of(layout.category[3].chart[0]) == [f"prefetch/{phase}_ms" for phase in PackerPhase]
-    assert tags_of(layout.category[5].chart[0]) == ["perf/policy_lag", "perf/policy_lag_p95"]
-    shown = {tag for chart in layout.category[6].chart for tag in tags_of(chart)}
+    assert tags_of(charts["Prefetch"][0]) == [f"prefetch/{phase}_ms" for phase in PackerPhase]
+    assert tags_of(charts["Staleness"][0]) == ["perf/policy_lag", "perf/policy_lag_p95"]
+    shown = {tag for chart in charts["Learning curves"] for tag in tags_of(chart)}
     assert shown == {metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE}
     assert all(chart.multiline.tag for category in layout.category for chart in category.chart)
 
@@ -128,10 +132,10 @@ def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
 
 def test_a_text_is_in_the_text_dashboard(tmp_path: Path, header: RunHeader) -> None:
     sink = TensorBoardSink(tmp_path, CONFIG, header, None)
-    sink.text("config", "seed: 3")
+    sink.text("verdict", "**learner**", 1200)
     sink.close()
-    (event,) = read(tmp_path).Tensors("config/text_summary")
-    assert event.tensor_proto.string_val == [b"seed: 3"]
+    (event,) = read(tmp_path).Tensors("verdict/text_summary")
+    assert (event.step, event.tensor_proto.string_val) == (1200, [b"**learner**"])
 
 
 def test_a_full_disk_is_one_warning_and_keeps_what_was_written(tmp_path: Path, header: RunHeader) -> None:

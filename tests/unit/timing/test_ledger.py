@@ -144,3 +144,15 @@ def test_every_is_due_once_per_period_and_does_not_catch_up() -> None:
         clock.advance(1_000_000_000 if second != 4 else 5_000_000_000)
         due.append(every.is_due())
     assert due == [False, True, False, True, False, True, False, True, False]
+
+
+def test_what_is_set_apart_is_the_phase_of_this_iteration_alone() -> None:
+    ledger, clock = ledger_at()
+    for ms in (5, 70, 6):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(ms)
+        if ms == 70:
+            ledger.set_apart(Phase.TRAIN)
+        ledger.close()
+    assert ledger.account().apart == (1, 70)
+    assert ledger.account().phases_ns[Phase.TRAIN] == 81

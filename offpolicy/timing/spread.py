@@ -1,0 +1,109 @@
+"""How a phase's time is spread over the iterations: a histogram that two reports can be subtracted from each other.
+
+Sixteen bins per doubling, so that a value read back from its bin is off by 3 % at most; everything below a microsecond
+is one bin. Counts are cumulative, like every other counter of a report: a lost report costs freshness only, and the
+percentiles of a window are those of the difference. (The idea is that of HdrHistogram.)
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpolicy.types import SPREAD_BINS
+
+Counts = NDArray[np.int64]
+
+FLOOR_BITS = 10  # shorter than 2^10 ns: bin 0
+BINS_PER_DOUBLING = 16
+DOUBLINGS = 28  # up to 2^38 ns, 275 s; longer times land in the last bin
+NUM_BINS = SPREAD_BINS
+LAST_BIN = NUM_BINS - 1
+FLOOR_NS = 1 << FLOOR_BITS
+MANY = 1024  # iterations noted before they are counted
+assert NUM_BINS == 1 + BINS_PER_DOUBLING * DOUBLINGS
+
+
+def bins_of(ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The bins of durations in ns."""
+    bits = np.frexp(ns.astype(np.float64))[1]  # 2^(bits-1) <= ns < 2^bits, exact below 2^53
+    step = np.right_shift(ns, np.maximum(bits - 5, 0)) & 15
+    return np.where(ns < FLOOR_NS, 0, np.minimum(((bits - FLOOR_BITS - 1) << 4) + step + 1, LAST_BIN)).astype(np.int64)
+
+
+def _middles_ns() -> NDArray[np.float64]:
+    """The middle of every bin, in ns."""
+    octave, step = np.divmod(np.arange(NUM_BINS - 1), BINS_PER_DOUBLING)
+    width = 2.0 ** (FLOOR_BITS + octave) / BINS_PER_DOUBLING
+    above_floor = (BINS_PER_DOUBLING + step + 0.5) * width
+    return np.concatenate(([2.0 ** (FLOOR_BITS - 1)], above_floor))
+
+
+MIDDLES_NS = _middles_ns()
+
+
+class SpreadRecorder:
+    """Histograms of several cumulative durations, and of their whole, all counted once per iteration.
+
+    An iteration is only noted; it is counted when somebody asks, or when there are many: a note takes well below a
+    microsecond, counting it several.
+    """
+
+    __slots__ = ("_before_ns", "_counts", "_notes", "_num_phases")
+
+    def __init__(self, num_phases: int) -> None:
+        self._num_phases = num_phases
+        self._before_ns = np.zeros(num_phases, dtype=np.int64)  # the totals of the last iteration counted
+        self._counts = np.zeros((num_phases + 1, NUM_BINS), dtype=np.int64)
+        self._notes = array("q")  # the totals of every iteration since
+
+    def add(self, total_ns: list[int]) -> None:
+        """Note what each phase has taken since the start."""
+        self._notes.extend(total_ns)
+        if len(self._notes) >= MANY * self._num_phases:
+            self._count()
+
+    def last_ns(self, phase: int) -> int:
+        """What a phase had taken at the end of the last iteration."""
+        return self._notes[phase - self._num_phases] if self._notes else int(self._before_ns[phase])
+
+    def counts(self) -> Counts:
+        """The counts [phases + 1, NUM_BINS]; the last row is that of whole iterations."""
+        self._count()
+        return self._counts.copy()
+
+    def _count(self) -> None:
+        if not self._notes:
+            return
+        total_ns = np.frombuffer(self._notes, dtype=np.int64).reshape(-1, self._num_phases)
+        took_ns = np.diff(total_ns, axis=0, prepend=self._before_ns[np.newaxis])
+        took_ns = np.column_stack((took_ns, took_ns.sum(axis=1)))
+        np.add.at(self._counts, (np.arange(self._num_phases + 1), bins_of(took_ns)), 1)
+        self._before_ns = total_ns[-1].copy()
+        self._notes = array("q")
+
+
+class Spread(NamedTuple):
+    """Percentiles of one quantity over the iterations of a window, in ms, each within 3 %."""
+
+    iterations: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+def spread_of(counts: Sequence[int] | Counts) -> Spread | None:
+    """The percentiles of one histogram [NUM_BINS]; None where nothing was counted."""
+    up_to = np.cumsum(counts)
+    total = int(up_to[-1])
+    if total <= 0:
+        return None
+    # The value that so many per cent of the iterations do not exceed.
+    ranks = np.ceil(np.array([0.50, 0.95, 0.99, 1.0]) * total)
+    values_ms = MIDDLES_NS[np.searchsorted(up_to, ranks)] / 1e6
+    return Spread(total, *(float(value) for value in values_ms))
