@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from offpolicy.config import AlgoConfig, RunConfig
 from offpolicy.nets.hora_shapes import CHANNELS, CONVOLUTIONS, HISTORY, OBS, PRIVILEGED, lengths, num_unread
-from offpolicy.types import SpaceSpec
+from offpolicy.nets.products import Layer, Tally, total
+from offpolicy.types import Direction, Product, SpaceSpec
 
 NUM_CRITICS = 2  # of SAC and TD3
 
@@ -37,22 +38,23 @@ class Work(NamedTuple):
 class Chain(NamedTuple):
     """Layers that a row passes through one after another."""
 
-    layers: tuple[int, ...]  # f_i: operations of one product of a row with the weights of each
+    layers: tuple[Layer, ...]
 
     @property
-    def forward(self) -> int:
+    def forward(self) -> Tally:
         """f_1 + ... + f_n."""
-        return sum(self.layers)
+        return total(layer.going(Direction.FORWARD) for layer in self.layers)
 
     @property
-    def backward_to_input(self) -> int:
+    def backward_to_input(self) -> Tally:
         """The gradient of the input past frozen weights: f_n + ... + f_1. All columns of the input get one."""
-        return sum(self.layers)
+        return total(layer.going(Direction.INPUTS) for layer in self.layers)
 
     @property
-    def descent(self) -> int:
+    def descent(self) -> Tally:
         """Forward, and the gradients of all weights but not of the input: 3 (f_1 + ... + f_n) - f_1."""
-        return 3 * sum(self.layers) - self.layers[0]
+        weights = total(layer.going(Direction.WEIGHTS) for layer in self.layers)
+        return self.forward + weights + total(layer.going(Direction.INPUTS) for layer in self.layers[1:])
 
     def then(self, after: Chain) -> Chain:
         """One chain of these layers and of those that their output passes through next."""
@@ -64,8 +66,18 @@ def work_of(cfg: RunConfig, spec: SpaceSpec, num_hosts: int = 1) -> Work:
 
     Autoreset rows are learnt from with weight 0: they cost what transitions cost.
     """
-    per_row = _UPDATES[cfg.algo.name](cfg, spec)
-    return Work(update=per_row * _update_rows(cfg, num_hosts), inference=_actor(cfg.algo, spec).forward)
+    per_row = _UPDATES[cfg.algo.name](cfg, spec).flops
+    return Work(update=per_row * _update_rows(cfg, num_hosts), inference=_actor(cfg.algo, spec).forward.flops)
+
+
+def products_of(cfg: RunConfig, spec: SpaceSpec, num_hosts: int = 1) -> tuple[Product, ...]:
+    """The matrix products of one gradient update of a learner rank, on average over an iteration.
+
+    What is prepared once for all minibatches counts as if it were made of them; convolutions as the products they are
+    unfolded to.
+    """
+    rows = max(1, round(_update_rows(cfg, num_hosts)))
+    return _UPDATES[cfg.algo.name](cfg, spec).products(rows)
 
 
 def _update_rows(cfg: RunConfig, num_hosts: int) -> float:
@@ -78,7 +90,7 @@ def _update_rows(cfg: RunConfig, num_hosts: int) -> float:
 
 def _mlp(*widths: int) -> Chain:
     """Linear layers between layers of these widths: f_i = 2 in out."""
-    return Chain(tuple(2 * before * after for before, after in pairwise(widths)))
+    return Chain(tuple(Layer(before, after) for before, after in pairwise(widths)))
 
 
 def _num_outputs(spec: SpaceSpec) -> int:
@@ -104,9 +116,9 @@ def _adaptation(algo: AlgoConfig, spec: SpaceSpec) -> Chain:
     num_read, frames_after = num_frames - num_unread(num_frames), lengths(num_frames)[1:]
     per_frame = _mlp(frame_dim, CHANNELS, CHANNELS)
     kernels = (kernel for kernel, _ in CONVOLUTIONS)
-    over_time = (2 * kernel * CHANNELS**2 * left for kernel, left in zip(kernels, frames_after, strict=True))
+    over_time = (Layer(kernel * CHANNELS, CHANNELS, left) for kernel, left in zip(kernels, frames_after, strict=True))
     head = _mlp(CHANNELS * frames_after[-1], algo.latent_dim)
-    return Chain((*(num_read * layer for layer in per_frame.layers), *over_time, *head.layers))
+    return Chain((*(layer._replace(times=num_read) for layer in per_frame.layers), *over_time, *head.layers))
 
 
 def _squashed_gaussian(algo: AlgoConfig, spec: SpaceSpec) -> Chain:
@@ -135,17 +147,17 @@ def _actor(algo: AlgoConfig, spec: SpaceSpec) -> Chain:
     return _ACTORS[algo.name](algo, spec)
 
 
-def _sac(cfg: RunConfig, spec: SpaceSpec) -> float:
+def _sac(cfg: RunConfig, spec: SpaceSpec) -> Tally:
     """The actor is judged by the lesser of both critics."""
     return _from_replay(cfg.algo, spec, num_judges=NUM_CRITICS)
 
 
-def _td3(cfg: RunConfig, spec: SpaceSpec) -> float:
+def _td3(cfg: RunConfig, spec: SpaceSpec) -> Tally:
     """The actor is judged by the first critic."""
     return _from_replay(cfg.algo, spec, num_judges=1)
 
 
-def _from_replay(algo: AlgoConfig, spec: SpaceSpec, num_judges: int) -> float:
+def _from_replay(algo: AlgoConfig, spec: SpaceSpec, num_judges: int) -> Tally:
     """Of C critics, J judge the actor, every `policy_delay` updates.
 
     next action and target critics    pi.forward + C Q.forward
@@ -158,7 +170,7 @@ def _from_replay(algo: AlgoConfig, spec: SpaceSpec, num_judges: int) -> float:
     return target + NUM_CRITICS * critic.descent + actor_step / algo.policy_delay
 
 
-def _appo(cfg: RunConfig, spec: SpaceSpec) -> float:
+def _appo(cfg: RunConfig, spec: SpaceSpec) -> Tally:
     """Of T vector steps, seen in every epoch: pi.descent + V.descent + (pi.forward + V.forward (T + 1) / T) / epochs.
 
     The last term is the preparation: once per batch of rollouts the policy of T observations and the values of T + 1.
@@ -169,7 +181,7 @@ def _appo(cfg: RunConfig, spec: SpaceSpec) -> float:
     return actor.descent + critic.descent + preparation / cfg.algo.epochs
 
 
-def _hora(cfg: RunConfig, spec: SpaceSpec) -> float:
+def _hora(cfg: RunConfig, spec: SpaceSpec) -> Tally:
     """stage=teach is APPO with encoder and trunk as its actor; stage=adapt: module.descent + encoder.forward / epochs.
 
     The trunk acts in the second stage but is not asked while learning.
@@ -179,7 +191,7 @@ def _hora(cfg: RunConfig, spec: SpaceSpec) -> float:
     return _adaptation(cfg.algo, spec).descent + _encoder(cfg.algo, spec).forward / cfg.algo.epochs
 
 
-_UPDATES: Mapping[str, Callable[[RunConfig, SpaceSpec], float]] = {
+_UPDATES: Mapping[str, Callable[[RunConfig, SpaceSpec], Tally]] = {
     "sac": _sac,
     "td3": _td3,
     "appo": _appo,

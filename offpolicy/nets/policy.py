@@ -44,6 +44,11 @@ class Policy(nn.Module):
         """
         return self.actor.explore(self.normalize(obs), generator)
 
+    def explore_with(self, noise: float) -> None:
+        """Explore with noise of this standard deviation, where the algorithm's noise is a number of its own."""
+        if isinstance(self.actor, DeterministicActor):
+            self.actor.exploration_noise = noise
+
     def normalize(self, obs: Tensor) -> Tensor:
         """What the networks see of raw observations. [B, O] -> [B, O]."""
         return obs if self.normalizer is None else self.normalizer.forward(obs)
@@ -54,7 +59,8 @@ def _squashed_gaussian(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
 
 
 def _deterministic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
-    return DeterministicActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.exploration_noise)
+    noise = algo.value(algo.exploration_noise, 0)
+    return DeterministicActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, noise)
 
 
 def _stochastic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:

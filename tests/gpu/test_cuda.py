@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from offpolicy.algos.build import make_learner
-from offpolicy.config import AlgoConfig
+from offpolicy.config import AlgoConfig, RunConfig
+from offpolicy.data.slots import CopyStream
+from offpolicy.nets.flops import products_of
 from offpolicy.nets.policy import flat_size, flatten_into
+from offpolicy.timing.attainable import attainable_flops_per_sec
 from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_lane import make_lane
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -70,6 +77,85 @@ def test_published_weights_are_those_on_the_device() -> None:
     assert np.array_equal(flat, expected)
 
 
+def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:
+    """Copies of 64 MiB; the learner waits for every second one."""
+    device = torch.device("cuda", 0)
+    lane = make_lane(device, is_enabled=True)
+    timer = lane.copies_beside()
+    copies = CopyStream(device, DeviceFence(device), timer)
+    source, target = torch.ones(1 << 24, pin_memory=True), torch.zeros(1 << 24, device=device)
+    expected_ms, stream = 0.0, copies._stream
+    for index in range(20):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with timer.learner_waiting() if index % 2 else contextlib.nullcontext():
+            begin.record(stream)
+            copies.block_until(copies.copy(target, source, after=copies.learner_mark()))
+            end.record(stream)
+            timer.settle()
+        end.synchronize()
+        expected_ms += begin.elapsed_time(end)
+    totals = lane.totals()
+    assert totals is not None
+    assert (totals.h2d_ns + totals.h2d_hidden_ns) / 1e6 == pytest.approx(expected_ms, rel=0.05)
+    assert totals.h2d_ns / totals.h2d_hidden_ns == pytest.approx(1.0, rel=0.2)
+
+
+@pytest.mark.parametrize(("side", "count", "expected"), [(8, 2000, 1), (8192, 20, 0)])
+def test_tiny_kernels_are_launch_bound_and_large_ones_are_not(side: int, count: int, expected: int) -> None:
+    device = torch.device("cuda", 0)
+    lane = make_lane(device, is_enabled=True)
+    fence, work = lane.around_fence(DeviceFence(device)), torch.ones(side, side, device=device)
+
+    class Products:
+        def update(self, batch: int) -> None:
+            for _ in range(batch):
+                torch.mm(work, work)
+
+    learner = lane.around_learner(Products())
+    for _ in range(6):
+        learner.update(count)
+        fence.wait()
+    totals = lane.totals()
+    assert totals is not None
+    assert totals.train_ns > 0
+    assert totals.iterations == 6
+    assert totals.launch_bound == pytest.approx(6 * expected, abs=1)  # the first one loads the kernel
+
+
+def test_timing_adds_no_wait_for_the_device_and_changes_no_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {
+        "device": (torch.cuda, "synchronize"), "event": (torch.cuda.Event, "synchronize"),
+        "stream": (torch.cuda.Stream, "synchronize"), "item": (torch.Tensor, "item"), "cpu": (torch.Tensor, "cpu"),
+    }  # fmt: skip
+    originals, counts = {name: getattr(*place) for name, place in places.items()}, []
+    for name, place in places.items():
+
+        def counted(*args: Any, _name: str = name, **kwargs: Any) -> Any:
+            counts[-1][_name] += 1
+            return originals[_name](*args, **kwargs)
+
+        monkeypatch.setattr(*place, counted)
+    states, device = [], torch.device("cuda", 0)
+    for is_enabled in (False, True):
+        counts.append(Counter[str]())
+        lane, learner = make_lane(device, is_enabled=is_enabled), make_learner(AlgoConfig(name="sac"), SPEC, device, 7)
+        timed, fence = lane.around_learner(learner), lane.around_fence(DeviceFence(device))
+        for seed in range(10):
+            timed.update(batches("cuda", seed))
+            fence.wait()
+        states.append(learner.state().tensors)
+    assert counts[0] == counts[1]
+    assert counts[0]["stream"] == 10
+    assert all(torch.equal(states[1][name], tensor) for name, tensor in states[0].items())
+
+
+def test_what_the_device_attains_is_known_within_seconds() -> None:
+    cfg, device = RunConfig.from_mapping({"algo": {"name": "sac"}}), torch.device("cuda", 0)
+    attained = attainable_flops_per_sec(products_of(cfg, SPEC), device, DeviceFence(device))
+    assert attained is not None
+    assert 1e10 < attained < 1e15
+
+
 def test_a_run_on_the_device_completes_and_its_account_closes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "offpolicy.cli", "train", "device=cuda", "total_timesteps=1500", "run_dir=run"]
     subprocess.run(
@@ -81,3 +167,8 @@ def test_a_run_on_the_device_completes_and_its_account_closes(tmp_path: Path) ->
     assert summary["status"] == "completed"
     assert sum(account["phases_s"].values()) + account["other_s"] == pytest.approx(account["wall_s"], abs=1e-6)
     assert account["other_s"] <= 0.02 * account["wall_s"]
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-2])
+    assert 0.0 < last["device/train_ms"] <= 1.05 * last["timing/learner_train_ms"]
+    assert 0.0 < last["device/busy_share"] <= 1.0
+    assert last["device/dropped"] == 0
+    assert 0.0 < last["perf/flops_of_attainable"] < 1.0

@@ -22,6 +22,8 @@ from offpolicy.data.sampler import UniformSampler
 from offpolicy.data.sources import Feed, SourceSpec
 from offpolicy.prefetch import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import PackerPhase
 from offpolicy.types import Batches
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -116,7 +118,7 @@ def make_source(kind: str, ring: Ring) -> Feed[Batches]:
         sampler = ResidentSampler([ring], CUDA, 7, DeviceFence(CUDA))
         return ResidentSource(spec, [ring], sampler, gate, gate, 0)
     plan = PrefetchSpec(LAYOUT, pace, 256, CUDA, normalize_obs=False)
-    packer = Packer(UniformSampler([ring], np.random.default_rng(7), guard=64), gate, CUDA, is_timed=True)
+    packer = Packer(UniformSampler([ring], np.random.default_rng(7), guard=64), gate, CUDA, Ledger(PackerPhase))
     return PrefetchSource(plan, [ring], packer, gate, gate, 0)
 
 

@@ -16,10 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import Learner
 from offpolicy.config import RunConfig
-from offpolicy.nets.flops import work_of
+from offpolicy.nets.flops import products_of, work_of
 from offpolicy.nets.hora_shapes import MIN_FRAMES
 from offpolicy.nets.policy import make_policy
-from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
+from offpolicy.types import Batch, Batches, Direction, Rollouts, SpaceSpec
 
 CPU = torch.device("cpu")
 REPLAY_ALGOS = ("sac", "td3")
@@ -273,6 +273,33 @@ def test_an_update_is_what_a_pencil_says() -> None:
     target, critics = pi + 2 * q, 2 * (q + q + 2 * 5 * 1)
     actor = pi + pi + 2 * 5 * 1 + q + q
     assert work_of(cfg, spec_of(3, 1)) == (target + critics + actor / 2, pi)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "spec"),
+    [
+        (replay_run("sac"), spec_of()),
+        (replay_run("td3", policy_delay=3), spec_of(400)),
+        (rollout_run("appo"), spec_of()),
+        (rollout_run("hora", stage="teach"), hora_spec()),
+        (rollout_run("hora", stage="adapt"), hora_spec(29)),
+    ],
+    ids=["sac", "td3", "appo", "teach", "adapt"],
+)
+def test_the_products_of_an_update_are_all_its_work(cfg: RunConfig, spec: SpaceSpec) -> None:
+    products = products_of(cfg, spec)
+    assert sum(product.per_update * product.flops for product in products) == pytest.approx(work_of(cfg, spec).update)
+    assert len({product[:4] for product in products}) == len(products)
+
+
+def test_products_are_told_apart_by_size_and_direction() -> None:
+    """As above, 7 rows: both critics learn, the actor past the first one, every second update."""
+    products = products_of(replay_run("td3", batch_size=7, hidden_dims=[5], policy_delay=2), spec_of(3, 1))
+    assert {product[:4]: product.per_update for product in products} == {
+        (Direction.FORWARD, 7, 3, 5): 1.5, (Direction.FORWARD, 7, 4, 5): 4.5, (Direction.FORWARD, 7, 5, 1): 6.0,
+        (Direction.WEIGHTS, 7, 3, 5): 0.5, (Direction.WEIGHTS, 7, 4, 5): 2.0, (Direction.WEIGHTS, 7, 5, 1): 2.5,
+        (Direction.INPUTS, 7, 4, 5): 0.5, (Direction.INPUTS, 7, 5, 1): 3.0,
+    }  # fmt: skip
 
 
 def test_no_torch_is_needed() -> None:

@@ -1,0 +1,147 @@
+"""Measuring asks the device for nothing: real learners, through the real loop, with all timing and with none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from offpolicy.algos.build import make_learner
+from offpolicy.algos.learner import Learner
+from offpolicy.config import AlgoConfig
+from offpolicy.loop import Parts, train
+from offpolicy.timing.device_lane import DeviceLane, DeviceTime, NullLane
+from offpolicy.timing.ledger import make_ledger
+from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
+
+SPEC = SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2)
+NUM_ITERATIONS = 12
+WAITS = {
+    "item": (torch.Tensor, "item"),
+    "tolist": (torch.Tensor, "tolist"),
+    "cpu": (torch.Tensor, "cpu"),
+    "device": (torch.cuda, "synchronize"),
+    "event": (torch.cuda.Event, "synchronize"),
+    "stream": (torch.cuda.Stream, "synchronize"),
+}
+
+
+class Event:
+    """An event of a device that is always done."""
+
+    def record(self) -> None: ...
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Event) -> float:
+        return 1.5
+
+
+class Everything:
+    """Source, publisher, duties, world and stop signal of a loop that does nothing but learn."""
+
+    env_steps, is_stopping = 0, False
+
+    def __init__(self, material: Iterator[Batches | Rollouts], fences: Counter[str]) -> None:
+        self._material, self._left, self._waits = material, NUM_ITERATIONS, fences
+
+    def is_exhausted(self) -> bool:
+        return self._left == 0
+
+    def sample(self) -> Any:
+        self._left -= 1
+
+    def to_device(self, rows: Any) -> Any:
+        return next(self._material)
+
+    def wait(self) -> None:
+        self._waits["fence"] += 1
+
+    def meet(self, *, is_stopping: bool) -> bool:
+        return is_stopping
+
+    def run_last(self, *, is_complete: bool) -> bool:
+        return is_complete
+
+    def nothing(self) -> None: ...
+
+    wait_ready = wait_batch = release = publish = run_if_due = nothing
+
+
+def batches() -> Iterator[Batches]:
+    rng = torch.Generator().manual_seed(0)
+    while True:
+        obs, next_obs = (torch.randn(16, 3, generator=rng) for _ in range(2))
+        batch = Batch(obs, torch.rand(16, 2, generator=rng), obs[:, 0], next_obs, torch.zeros(16), torch.ones(16))
+        yield Batches((batch, batch), obs)
+
+
+def rollouts(learner: Learner[Any]) -> Iterator[Rollouts]:
+    rng = torch.Generator().manual_seed(0)
+    while True:
+        obs = torch.randn(9, 4, 3, generator=rng)
+        choices = [learner.policy.sample(obs[t], rng) for t in range(8)]
+        columns = torch.zeros(8, 4), torch.zeros(8, 4), torch.ones(8, 4)
+        log_prob = torch.stack([log_prob for _, log_prob in choices if log_prob is not None])
+        yield Rollouts(obs, torch.stack([action for action, _ in choices]), log_prob, obs[1:, :, 0], *columns, 0.5)
+
+
+def learnt(algo: AlgoConfig, lane: DeviceTime, waits: Counter[str], *, is_timed: bool) -> dict[str, Tensor]:
+    """The state of a learner after `NUM_ITERATIONS`."""
+    learner = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
+    does = Everything(rollouts(learner) if algo.name == "appo" else batches(), waits)
+    parts = Parts(
+        source=lane.around_source(does), learner=lane.around_learner(learner), fence=lane.around_fence(does),
+        publisher=does, evaluator=does, checkpointer=does, reporter=does, world=does, stop=does,
+        ledger=make_ledger(LearnerPhase, is_enabled=is_timed),
+    )  # fmt: skip
+    assert train(parts)
+    return learner.state().tensors
+
+
+@pytest.fixture
+def count_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Counter[str]]:
+    """`count_waits()`: a new counter, which every call that waits for a device adds to from now on."""
+    originals = {name: getattr(*place) for name, place in WAITS.items()}
+
+    def begin() -> Counter[str]:
+        counts = Counter[str]()
+        for name, place in WAITS.items():
+
+            def counted(*args: Any, _name: str = name, **kwargs: Any) -> Any:
+                counts[_name] += 1
+                return originals[_name](*args, **kwargs)
+
+            monkeypatch.setattr(*place, counted)
+        return counts
+
+    return begin
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "appo"])
+def test_timing_adds_no_wait_and_changes_no_parameter(name: str, count_waits: Callable[[], Counter[str]]) -> None:
+    algo = AlgoConfig(name=name, hidden_dims=(16,), normalize_obs=True, **({"epochs": 2} if name == "appo" else {}))
+    lane, off = DeviceLane(Event), count_waits()
+    plain = learnt(algo, NullLane(), off, is_timed=False)
+    on = count_waits()
+    timed = learnt(algo, lane, on, is_timed=True)
+    assert on == off
+    assert on["fence"] == NUM_ITERATIONS
+    assert all(torch.equal(timed[key], tensor) for key, tensor in plain.items())
+    assert lane.totals()[:2] == (NUM_ITERATIONS * 1_500_000,) * 2
+    assert lane.totals().iterations == NUM_ITERATIONS
+
+
+def test_without_timing_no_event_is_made_and_no_clock_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("timing is off")
+
+    monkeypatch.setattr("time.perf_counter_ns", refused)
+    monkeypatch.setattr("offpolicy.timing.clock.MonotonicClock.now_ns", refused)
+    monkeypatch.setattr(torch.cuda, "Event", refused)
+    learnt(AlgoConfig(name="sac", hidden_dims=(16,)), NullLane(), Counter[str](), is_timed=False)
