@@ -13,13 +13,16 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
 def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
-    """A config field: its default, meaning, limits (`ge gt le lt choices`) and the `only` algorithms it is for."""
+    """A config field: its default, meaning, limits (`ge gt le lt choices`) and the `only` algorithms it is for.
+
+    One that `is_required` must be given: its default only stands in for a bad value.
+    """
     metadata = {"doc": doc, **limits}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -37,12 +40,20 @@ def build(cls: type[T], raw: Any, problems: list[str], known: Sequence[str], pre
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is one of our dataclasses
     problems += [_unknown(prefix, key, fields, known) for key in raw if key not in fields]
+    problems += [
+        f"{prefix}{name}: not given; write {prefix}{name}=<value>"
+        for name, spec in fields.items()
+        if spec.metadata.get("is_required") and name not in raw
+    ]
     values: dict[str, Any] = {}
     for name, spec in fields.items():
         if name not in raw:
             continue
         key, hint = prefix + name, hints[name]
-        if dataclasses.is_dataclass(hint):
+        nested = _nested(hint)
+        if nested is not None and isinstance(raw[name], Mapping) and raw[name].keys() & _names(nested).keys():
+            values[name] = _structured(nested, key, raw[name], spec.metadata, problems, known)
+        elif dataclasses.is_dataclass(hint):
             values[name] = build(hint, raw[name], problems, known, key + ".")  # type: ignore[arg-type]  # a class here
         else:
             values[name] = _value(key, raw[name], hint, spec.metadata, problems)
@@ -52,12 +63,46 @@ def build(cls: type[T], raw: Any, problems: list[str], known: Sequence[str], pre
 _BAD = object()
 
 
+class Structured(Protocol):
+    """A value of several keys, such as a schedule, where a plain one is allowed too."""
+
+    def unfit(self, key: str, limits: Mapping[str, Any]) -> list[str]:
+        """What is wrong with it as the value of an option with `limits`."""
+        ...
+
+
+def _nested(hint: Any) -> type[Structured] | None:
+    """The dataclass that a union of a plain type and a dataclass allows."""
+    parts: list[Any] = [part for part in typing.get_args(hint) if isinstance(part, type)]
+    found: list[Any] = [part for part in parts if dataclasses.is_dataclass(part)]
+    return found[0] if found and isinstance(hint, types.UnionType) else None
+
+
+def _structured(
+    cls: type[Structured],
+    key: str,
+    raw: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    problems: list[str],
+    known: Sequence[str],
+) -> Any:
+    """The dataclass `cls` from a mapping, or `_BAD` after noting the problems."""
+    own: list[str] = []
+    value = build(cls, raw, own, known, key + ".")
+    if not own:
+        own += value.unfit(key, limits)
+    problems += own
+    return _BAD if own else value
+
+
 def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: list[str]) -> Any:
     """`raw` as the type `hint`, or `_BAD` after noting the problem."""
+    if isinstance(raw, bool) and str(raw).lower() in limits.get("choices", ()):
+        raw = str(raw).lower()  # YAML reads the word as a bool
     value = _convert(raw, hint)
     if value is _BAD:
         problems.append(f"{key}: got {raw!r} ({type(raw).__name__}), allowed {allowed_text(hint, limits)}")
-    elif value is not None and not _within(value, limits):
+    elif value is not None and not within(value, limits):
         near = difflib.get_close_matches(str(value), [str(c) for c in limits.get("choices", ())], 1)
         hint_text = f"; did you mean {near[0]}?" if near else ""
         problems.append(f"{key}: got {raw!r}, allowed {allowed_text(hint, limits)}{hint_text}")
@@ -67,7 +112,9 @@ def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: l
 
 def _convert(raw: Any, hint: Any) -> Any:
     if isinstance(hint, types.UnionType):
-        return None if raw is None else _convert(raw, typing.get_args(hint)[0])
+        if raw is None:
+            return None if _is_optional(hint) else _BAD
+        return _convert(raw, typing.get_args(hint)[0])
     if hint is bool or isinstance(raw, bool):
         return raw if hint is bool and isinstance(raw, bool) else _BAD
     if hint is int:
@@ -84,9 +131,14 @@ def _convert(raw: Any, hint: Any) -> Any:
     return dict(raw) if isinstance(raw, Mapping) else _BAD
 
 
-def _within(value: Any, limits: Mapping[str, Any]) -> bool:
+def _is_optional(hint: Any) -> bool:
+    return types.NoneType in typing.get_args(hint)
+
+
+def within(value: Any, limits: Mapping[str, Any]) -> bool:
+    """Whether a value, or every item of a tuple, keeps to the limits of an option."""
     if isinstance(value, tuple):
-        return all(_within(item, limits) for item in value)
+        return all(within(item, limits) for item in value)
     if "choices" in limits:
         return value in limits["choices"]
     return (
@@ -101,8 +153,10 @@ def _within(value: Any, limits: Mapping[str, Any]) -> bool:
 
 def allowed_text(hint: Any, limits: Mapping[str, Any]) -> str:
     """The allowed values in words, for an error message."""
-    optional = " or null" if isinstance(hint, types.UnionType) else ""
-    base = typing.get_args(hint)[0] if optional else hint
+    nested = _nested(hint)
+    keys = f" or a mapping of {_known_keys(nested)}" if nested else ""
+    optional = keys + (" or null" if _is_optional(hint) else "")
+    base = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
     if "choices" in limits:
         return "one of " + ", ".join(limits["choices"]) + optional
     name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}.get(
@@ -123,7 +177,12 @@ def _unknown(prefix: str, key: str, fields: Mapping[str, Any], known: Sequence[s
 
 
 def _known_keys(cls: Any) -> str:
-    return ", ".join(f.name for f in dataclasses.fields(cls))
+    return ", ".join(_names(cls))
+
+
+def _names(cls: Any) -> dict[str, None]:
+    """The names of the fields of a dataclass, in order."""
+    return dict.fromkeys(f.name for f in dataclasses.fields(cls))
 
 
 def keys_of(cls: Any, prefix: str = "") -> list[str]:

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from offpolicy.data.ring import Ring
-from offpolicy.data.sampler import SampleAges, UniformSampler
+from offpolicy.data.sampler import SampleAges, Sampler
 from offpolicy.data.slots import CopyStream, Request, Slot, host_block, nbytes_text
 from offpolicy.data.sources import PacedSource, SourceSpec
 from offpolicy.errors import HangError
 from offpolicy.protocols import StepCount, StepGate
-from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.timing.device import DeviceFence
-from offpolicy.timing.ledger import make_ledger
+from offpolicy.timing.device_lane import UNTIMED, TimerBeside
+from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import PackerPhase as Phase
 from offpolicy.types import Account
 
@@ -44,12 +44,22 @@ class PrefetchSpec(SourceSpec):
 class Packer:
     """The packing thread and the slots in its hands. Every method is called by the learner's thread.
 
-    `gate` is the thread's own: it waits for rows while the learner's gate may wait for something else.
+    `gate` is the thread's own: it waits for rows while the learner's gate may wait for something else. `copies` times
+    the copies on the device.
     """
 
-    def __init__(self, sampler: UniformSampler, gate: StepGate, device: torch.device, *, is_timed: bool) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        gate: StepGate,
+        device: torch.device,
+        ledger: TimeAccount,
+        *,
+        copies: TimerBeside = UNTIMED,
+    ) -> None:
         self.sampler = sampler
-        self.lane = CopyStream(device, DeviceFence(device))
+        self.lane = CopyStream(device, DeviceFence(device), copies)
+        self._copies = copies
         self._gate = gate
         self._todo: deque[Slot] = deque()  # the first one is being packed
         self._packed: deque[Slot] = deque()
@@ -58,7 +68,7 @@ class Packer:
         self._account: Account | None = None
         self._is_closing = False
         self._is_waiting_for_rows = False
-        self._ledger = make_ledger(Phase, is_enabled=is_timed)
+        self._ledger = ledger  # over `PackerPhase`, for the thread alone
         # A daemon, though always joined: the one that waits for rows that will never come must not keep the process.
         self._thread = threading.Thread(target=self._run, name="packer", daemon=True)
 
@@ -78,7 +88,7 @@ class Packer:
 
     def take(self) -> Slot:
         """The slot posted first, once it is packed and on the device. Raises what the thread raised."""
-        with self._changed:
+        with self._copies.learner_waiting(), self._changed:
             self._changed.wait_for(lambda: self._packed or self._error)
             if self._error is not None:
                 raise self._error
@@ -94,7 +104,7 @@ class Packer:
         with self._changed:
             unfinished = [slot for slot in (in_use, *self._packed, *self._todo) if slot.num_left]
             drawn = [slot.random_before for slot in unfinished if slot.random_before is not None]
-            stream = drawn[0] if drawn else generator_state(self.sampler.rng)
+            stream = drawn[0] if drawn else self.sampler.state()
             return {**stream, "requests": [replace(slot.request, taken=slot.taken).to_json() for slot in unfinished]}
 
     def close(self) -> None:
@@ -133,13 +143,14 @@ class Packer:
             bounds = slot.request.bounds or self.sampler.bounds()
             with self._changed:
                 slot.request = replace(slot.request, bounds=bounds)
-                slot.random_before = generator_state(self.sampler.rng)
+                slot.random_before = self.sampler.state()
             slot.pack(self.sampler, bounds)
         if slot.is_staged:
             with phase(Phase.SLOT_WAIT):
                 self.lane.block_until(slot.last_use)
             with phase(Phase.COPY):
                 self.lane.block_until(slot.copy_to_device(self.lane))
+                self._copies.settle()
 
     def _wait_for_rows(self, env_steps: int) -> None:
         self._is_waiting_for_rows = True
@@ -243,7 +254,7 @@ class PrefetchSource(PacedSource):
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Continue the sampler's stream and the open requests, if the state has any."""
-        set_generator_state(self._packer.sampler.rng, state)
+        self._packer.sampler.set_state(state)
         self._resumed.extend(Request.from_json(request) for request in state.get("requests", ()))
 
     def packer_account(self) -> Account | None:
@@ -254,7 +265,7 @@ class PrefetchSource(PacedSource):
         """One line for the run's header."""
         plan, size = self._plan, nbytes_text(self._staging.nbytes // self._plan.num_slots)
         where = "on the host" if plan.device.type == "cpu" else f"in page-locked memory and on {plan.device}"
-        return f"replay source: prefetch, {plan.num_slots} slots of {size} {where}"
+        return f"replay source: prefetch, {plan.num_slots} slots of {size} {where}{self._packer.sampler.describe()}"
 
     def close(self) -> None:
         """End the packing thread."""

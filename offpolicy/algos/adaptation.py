@@ -54,7 +54,7 @@ class Adaptation:
 
     def learn(self, rollouts: Rollouts) -> Lesson:
         """`epochs` passes over the transitions in `num_minibatches` shuffled parts each."""
-        self._step_size.follow_progress(rollouts.progress)
+        self._step_size.follow_progress(rollouts.progress, rollouts.env_steps)
         raw, weight = rollouts.obs[:-1].flatten(0, 1), rollouts.is_valid.flatten()
         history, latent = self._prepare(raw)
         errors: list[Tensor] = []  # per minibatch, summed over its transitions

@@ -74,7 +74,7 @@ class Appo:
 
     def learn(self, rollouts: Rollouts) -> Lesson:
         """Targets, then `epochs` passes over the transitions in `num_minibatches` shuffled parts each."""
-        self._step_size.follow_progress(rollouts.progress)
+        self._step_size.follow_progress(rollouts.progress, rollouts.env_steps)
         samples, value_target = self._prepare(rollouts)
         for _ in range(self._algo.epochs):
             parts = minibatches(len(samples.weight), self._algo.num_minibatches, self.generator)

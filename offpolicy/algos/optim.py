@@ -51,14 +51,14 @@ class GuardedAdam:
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float | Tensor, guard: DivergenceGuard) -> None:
-        """`lr` as a tensor [] on the parameters' device is read at every step."""
+        """`lr` is read at every step: a number, which may be set anew, or a tensor [] on the parameters' device."""
         self.names = tuple(parameters)
         self.parameters: tuple[Tensor, ...] = tuple(parameters.values())
         self.guard = guard
         self.num_steps = torch.zeros((), device=guard.flag.device)  # steps taken, not steps refused
         self.exp_avg = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.exp_avg_sq = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self._lr = lr
+        self.lr = lr
 
     @torch.no_grad()
     def step(self, gradients: tuple[Tensor, ...]) -> None:
@@ -71,7 +71,7 @@ class GuardedAdam:
             self.exp_avg_sq,
             max_exp_avg_sqs=[],
             state_steps=[self.num_steps] * len(self.parameters),
-            lr=self._lr,
+            lr=self.lr,
             beta1=BETAS[0],
             beta2=BETAS[1],
             weight_decay=0.0,

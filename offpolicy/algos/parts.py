@@ -60,7 +60,7 @@ class CriticTrainer:
 
     def __init__(self, algo: AlgoConfig, critic: TwinCritic, descent: Descent) -> None:
         self.online = critic
-        self.optimizer = GuardedAdam(dict(critic.named_parameters()), algo.critic_lr, descent.guard)
+        self.optimizer = GuardedAdam(dict(critic.named_parameters()), algo.value(algo.critic_lr, 0), descent.guard)
         self._descent = descent
         self._target = TargetNetwork(critic, algo.tau)
         self._max_grad_norm = algo.max_grad_norm

@@ -13,6 +13,10 @@ from offpolicy.types import Batch, Batches
 class UpdateRule(LearningRule, Protocol):
     """One algorithm: its networks, and what one gradient update does to them."""
 
+    def follow(self, env_steps: int) -> None:
+        """Take what is scheduled as it is at an env step of the run."""
+        ...
+
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """The update number `num_updates` (from 1), on a batch of normalised observations."""
         ...
@@ -30,6 +34,7 @@ class ReplayLearner(RankLearner):
         if batches.fresh_obs is not None:
             self.show("obs", block_moments(batches.fresh_obs))
         self.absorb_shown()
+        self._rule.follow(batches.env_steps)
         for batch in batches.updates:
             self.num_updates += 1
             self._rule.update_once(self._normalized(batch), self.num_updates)

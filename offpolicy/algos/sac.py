@@ -32,14 +32,21 @@ class Temperature:
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, descent: Descent) -> None:
         self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=descent.guard.flag.device))
-        self.optimizer = GuardedAdam({"log_alpha": self.log_alpha}, algo.alpha_lr, descent.guard)
+        self.optimizer = GuardedAdam({"log_alpha": self.log_alpha}, algo.value(algo.alpha_lr, 0), descent.guard)
         self.is_tuned = algo.auto_alpha
-        self._target_entropy = float(-spec.action_dim) if algo.target_entropy is None else algo.target_entropy
+        self._given_entropy = float(-spec.action_dim) if algo.target_entropy is None else algo.target_entropy
+        self._algo = algo
+        self.follow(0)
 
     @property
     def alpha(self) -> Tensor:
         """The temperature, without gradient. []."""
         return self.log_alpha.detach().exp()
+
+    def follow(self, env_steps: int) -> None:
+        """Take what is scheduled as it is at an env step of the run."""
+        self.optimizer.lr = self._algo.value(self._algo.alpha_lr, env_steps)
+        self._target_entropy = self._algo.value(self._given_entropy, env_steps)
 
     def objective(self, log_prob: Tensor) -> Objective:
         """The temperature's step from the log-probabilities [B] of the actor's step."""
@@ -60,9 +67,16 @@ class Sac:
         self.generator = seeds.generator(device)
         self._algo = algo
         self._actor = self.policy.actor
-        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.descent.guard)
+        actor_lr = algo.value(algo.actor_lr, 0)
+        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.descent.guard)
         self._critic = CriticTrainer(algo, critic, self.descent)
         self._temperature = Temperature(algo, spec, self.descent)
+
+    def follow(self, env_steps: int) -> None:
+        """Take what is scheduled as it is at an env step of the run."""
+        self._actor_optimizer.lr = self._algo.value(self._algo.actor_lr, env_steps)
+        self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
+        self._temperature.follow(env_steps)
 
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """Critics; every `policy_delay` updates actor and temperature; then the target critics."""

@@ -6,28 +6,32 @@ import torch
 from torch import Tensor
 
 from offpolicy.config import AlgoConfig
+from offpolicy.schedules import Ramp, ramp
 
 KL_FACTOR = 1.5  # of one change
 LIMITS = (1e-6, 1e-2)  # of the adaptive step size
 
 
 class StepSize:
-    """`constant`; `linear`, to zero at the end of the run; or `kl_adaptive`, which holds the policy's change steady.
+    """`constant`, or the schedule that `algo.lr` is; `linear`, to zero at the end of the run; or `kl_adaptive`.
 
-    The last is rl_games' and rsl_rl's: where KL(old || new) of an epoch exceeds twice `target_kl` the step size is
-    divided by 1.5, where it is less than half of it, multiplied.
+    The last, rl_games' and rsl_rl's, holds the policy's change steady: where KL(old || new) of an epoch exceeds twice
+    `target_kl` the step size is divided by 1.5, where it is less than half of it, multiplied.
     """
 
     def __init__(self, algo: AlgoConfig, device: torch.device) -> None:
-        self.value = torch.tensor(algo.lr, dtype=torch.float32, device=device)  # []; what the optimiser reads
+        first = algo.value(algo.lr, 0)
+        self.value = torch.tensor(first, dtype=torch.float32, device=device)  # []; what the optimiser reads
         self.is_adaptive = algo.lr_schedule == "kl_adaptive"
         self._is_linear = algo.lr_schedule == "linear"
-        self._first, self._target_kl = algo.lr, algo.target_kl
+        self._algo, self._first, self._target_kl = algo, first, algo.target_kl
 
-    def follow_progress(self, progress: float) -> None:
-        """Set the step size for the iteration at `progress`, 0 at the start of the run and 1 at its end."""
+    def follow_progress(self, progress: float, env_steps: int = 0) -> None:
+        """Set the step size of the iteration that begins `env_steps` into the run, `progress` of the way to its end."""
         if self._is_linear:
-            self.value.fill_(self._first * max(1.0 - progress, 0.0))
+            self.value.fill_(ramp(self._first, 0.0, progress))
+        elif isinstance(self._algo.lr, Ramp):
+            self.value.fill_(self._algo.value(self._algo.lr, env_steps))
 
     @torch.no_grad()
     def follow_kl(self, kl: Tensor) -> None:

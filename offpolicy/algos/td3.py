@@ -36,9 +36,15 @@ class Td3:
         self.generator = seeds.generator(device)
         self._algo = algo
         self._actor = self.policy.actor
-        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), algo.actor_lr, self.descent.guard)
+        actor_lr = algo.value(algo.actor_lr, 0)
+        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.descent.guard)
         self._target_actor = TargetNetwork(self._actor, algo.tau)
         self._critic = CriticTrainer(algo, critic, self.descent)
+
+    def follow(self, env_steps: int) -> None:
+        """Take what is scheduled as it is at an env step of the run."""
+        self._actor_optimizer.lr = self._algo.value(self._algo.actor_lr, env_steps)
+        self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
 
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """Critics; every `policy_delay` updates the actor, and with it all targets."""

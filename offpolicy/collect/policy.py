@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -20,6 +22,8 @@ class CollectorPolicy:
         """`seed` and `path` name its random streams: every collector has its own."""
         self._policy, self._mailbox = policy.eval(), mailbox
         self._action_dim, self._warmup_steps = action_dim, warmup_steps
+        # The exploration noise after a number of own transitions, where it changes during the run.
+        self.noise_at: Callable[[int], float] | None = None
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
         self.noise = torch.Generator()
         self.version = 0
@@ -34,17 +38,21 @@ class CollectorPolicy:
         """Whether actions are still uniform, after `env_steps` own transitions."""
         return env_steps < self._warmup_steps
 
-    def refresh(self) -> None:
-        """Take the newest published weights, if they are newer."""
-        if self._mailbox.version > self.version:
-            self.version = self._mailbox.read(self._flat)
-            load_flat(self._policy, self._flat)
+    def refresh(self) -> bool:
+        """Take the newest published weights; False if there are none newer."""
+        if self._mailbox.version <= self.version:
+            return False
+        self.version = self._mailbox.read(self._flat)
+        load_flat(self._policy, self._flat)
+        return True
 
     def act(self, obs: Float32, env_steps: int) -> Choice:
         """Exploratory actions [N, A] for obs [N, O]."""
         if self.is_random(env_steps):
             action = self.uniform.uniform(-1.0, 1.0, (len(obs), self._action_dim)).astype(np.float32)
             return Choice(action, None, self.version)
+        if self.noise_at is not None:
+            self._policy.explore_with(self.noise_at(env_steps))
         with torch.inference_mode():
             drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.noise)
         return Choice(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offpolicy.data.mixture import ResidentDemos
 from offpolicy.data.ring import Ring
-from offpolicy.data.slots import CopyStream, host_block, nbytes_text
+from offpolicy.data.slots import CopyStream, StagingBlock, nbytes_text, staging_blocks
 from offpolicy.data.sources import PacedSource, SourceSpec
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.protocols import Fence, StepCount, StepGate
+from offpolicy.protocols import CopyTimer, Fence, StepCount, StepGate
 
 KEY = "replay.source=resident"
 INSTEAD = "use replay.source=direct"
@@ -29,14 +30,6 @@ STAGING_ROWS = 4096
 def resident_nbytes(num_rings: int, capacity: int, width: int) -> int:
     """Bytes on the device of the copies of `num_rings` rings of `capacity` float32 rows [W = width]."""
     return 4 * num_rings * capacity * width
-
-
-class StagingBlock:
-    """A host block that must not change before its last copy is done."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-        self.copied: torch.Event | None = None
 
 
 class Mirror:
@@ -70,15 +63,25 @@ class Mirror:
 class ResidentSampler:
     """Draws rows uniformly, with replacement, from the copies of `rings` (of one capacity) on `device`.
 
-    `fence` waits for the device's current stream. Raises `ConfigError` if the device or the host has no room.
+    `fence` waits for the device's current stream, `timer` times the copies. Raises `ConfigError` if the device or the
+    host has no room.
     """
 
-    def __init__(self, rings: Sequence[Ring], device: torch.device, seed: int, fence: Fence) -> None:
+    def __init__(
+        self,
+        rings: Sequence[Ring],
+        device: torch.device,
+        seed: int,
+        fence: Fence,
+        timer: CopyTimer | None = None,
+        demos: ResidentDemos | None = None,
+    ) -> None:
         self._rings, self._device = tuple(rings), device
+        self.demos = demos  # what is mixed into the batches
         self._capacity, width = rings[0].capacity, rings[0].width
         self._store = _device_block(len(rings), self._capacity, width, device)
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
-        self._lane = CopyStream(device, fence)
+        self._lane = CopyStream(device, fence, timer)
         self._blocks = cycle(_staging((STAGING_ROWS, width), torch.float32, device))
         # What a draw must know of the rings: `_describe_rings` says what the rows are.
         self._host_tables = cycle(_staging((3, len(rings)), torch.int64, device))
@@ -149,7 +152,7 @@ def _device_block(num_rings: int, capacity: int, width: int, device: torch.devic
 
 
 def _staging(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[StagingBlock]:
-    return [StagingBlock(values) for values in host_block((2, *shape), dtype, device, KEY, INSTEAD)]
+    return staging_blocks(shape, dtype, device, KEY, INSTEAD)
 
 
 class ResidentSource(PacedSource):
@@ -165,8 +168,10 @@ class ResidentSource(PacedSource):
         updates: int,
     ) -> None:
         super().__init__(spec, rings, gate, steps, updates)
-        self._sampler = sampler
-        self.samples = 0  # rows handed out
+        self._sampler, self._demos = sampler, sampler.demos
+        mixed_in = 0 if sampler.demos is None else sampler.demos.share.per_batch
+        self._num_fresh = spec.batch_size - mixed_in  # rows of every batch that are the replay's
+        self.samples = 0  # rows of the replay handed out
 
     @property
     def sample_age_sum(self) -> float:
@@ -174,13 +179,17 @@ class ResidentSource(PacedSource):
         return float(self._sampler.age_sum)
 
     def wait_batch(self) -> None:
-        """Nothing is prefetched: there is nothing to wait for."""
+        """Nothing is prefetched; only a new cycle of demonstrations takes its time."""
+        if self._demos:
+            self._demos.prepare(self.num_due)
 
     def sample(self) -> Tensor:
         """Rows [U, B, W], already on the device, for the updates that are due now."""
-        shape = (self.num_due, self._spec.batch_size, self._spec.layout.width)
+        shape = (self.num_due, self._num_fresh, self._spec.layout.width)
         self._sampler.refresh()
         rows = self._sampler.draw(shape[0] * shape[1]).view(shape)
+        if self._demos:
+            rows = torch.cat([rows, self._demos.draw(shape[0])], dim=1)
         self.updates += shape[0]
         self.samples += shape[0] * shape[1]
         self.gather_fresh()
@@ -189,7 +198,8 @@ class ResidentSource(PacedSource):
     def random_state(self) -> dict[str, Any]:
         """The state of the device's stream."""
         state = self._sampler.generator.get_state().numpy().tobytes().hex()
-        return {"device": self._spec.device.type, "generator": state}
+        demos = {"demos": self._demos.share.rows.state()} if self._demos else {}
+        return {"device": self._spec.device.type, "generator": state, **demos}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Continue the device's stream. Raises `CheckpointError` for the stream of another kind of device or source."""
@@ -198,7 +208,10 @@ class ResidentSource(PacedSource):
             raise CheckpointError(f"the checkpoint has no random numbers of {KEY} on {kind}")
         values = torch.frombuffer(bytearray.fromhex(state["generator"]), dtype=torch.uint8)
         self._sampler.generator.set_state(values)
+        if self._demos:
+            self._demos.share.rows.set_state(state["demos"])
 
     def describe(self) -> str:
         """One line for the run's header."""
-        return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}"
+        demos = self._demos.share.describe() if self._demos else ""
+        return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{demos}"

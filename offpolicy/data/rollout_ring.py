@@ -50,7 +50,7 @@ class RolloutLayout:
         """Bytes of a slot's rows."""
         return 4 * (self.length + 1) * self.num_envs * self.width
 
-    def split(self, rows: Tensor, progress: float) -> Rollouts:
+    def split(self, rows: Tensor, progress: float, env_steps: int = 0) -> Rollouts:
         """Views of `rows` [T + 1, B, W] as the fields of a batch."""
         steps, o, a = rows[:-1], self.obs_dim, self.action_dim
         return Rollouts(
@@ -62,6 +62,7 @@ class RolloutLayout:
             truncated=steps[..., -2],
             is_valid=steps[..., -1],
             progress=progress,
+            env_steps=env_steps,
         )
 
 

@@ -96,7 +96,7 @@ class RolloutSource:
 
     def to_device(self, rows: Tensor) -> Rollouts:
         """The rollouts on the learner's device."""
-        return self._spec.layout.split(rows.to(self._spec.device), self._learnt / self._spec.total)
+        return self._spec.layout.split(rows.to(self._spec.device), self._learnt / self._spec.total, self._learnt)
 
     def release(self) -> None:
         """Let every collector begin what the mode allows it beyond the rollouts learnt from; nothing at the end."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.data.ring import Ring
+from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Bool, Float32
 
 Int64 = NDArray[np.int64]
@@ -33,6 +35,38 @@ class Draw:
 
     ring: Int64  # [n]
     index: Int64  # [n]
+
+
+class Sampler(Protocol):
+    """What fills batches on the host."""
+
+    def bounds(self) -> Bounds:
+        """The readable rows of the replay as of now. Raises RuntimeError if there are none."""
+        ...
+
+    def has_written(self, bounds: Bounds) -> bool:
+        """Whether every row of `bounds` was written once."""
+        ...
+
+    def prepare(self, num_batches: int) -> None:
+        """Make ready what the next batches need besides the replay; its time is waiting, not gathering."""
+        ...
+
+    def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
+        """Fill `out` [n, W], whole batches; returns which of the rows came from the replay, batch by batch."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """JSON data from which another one fills the same batches."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+    def describe(self) -> str:
+        """The end of a source's line in the run's header."""
+        ...
 
 
 class UniformSampler:
@@ -79,6 +113,21 @@ class UniformSampler:
     def has_written(self, bounds: Bounds) -> bool:
         """Whether every row of `bounds` was written once: not those of a run that went on without its replay."""
         return all(ring.committed >= last for ring, last in zip(self._rings, bounds.last, strict=True))
+
+    def prepare(self, num_batches: int) -> None:
+        """The replay is all there is."""
+
+    def state(self) -> dict[str, Any]:
+        """The state of the random stream."""
+        return generator_state(self.rng)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue the random stream."""
+        set_generator_state(self.rng, state)
+
+    def describe(self) -> str:
+        """Nothing is mixed in."""
+        return ""
 
     def _draw(self, bounds: Bounds, count: int) -> Draw:
         """Each row of each ring with the same probability: a position in the rings laid end to end."""

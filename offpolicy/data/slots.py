@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.data.sampler import Bounds, Draw, UniformSampler
+from offpolicy.data.sampler import Bounds, Draw, Sampler
 from offpolicy.errors import ConfigError
-from offpolicy.protocols import Fence
+from offpolicy.protocols import CopyTimer, Fence
 
 
 def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str) -> Tensor:
@@ -29,6 +29,21 @@ def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device,
         raise ConfigError(f"{key}: the host refuses {size} of {kind}memory; {instead} ({error})") from error
 
 
+class StagingBlock:
+    """A host block that must not change before its last copy is done."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self.copied: torch.Event | None = None
+
+
+def staging_blocks(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str
+) -> list[StagingBlock]:
+    """Two of a shape, to be used in turn. Raises as `host_block`."""
+    return [StagingBlock(values) for values in host_block((2, *shape), dtype, device, key, instead)]
+
+
 def nbytes_text(nbytes: int) -> str:
     """A number of bytes for people: 880 KB."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
@@ -42,10 +57,11 @@ class CopyStream:
     """Copies to the device beside the learner's stream, in an order that only `block_until` makes the host wait for.
 
     A mark is a point in the device's work. On the CPU it is None: everything is done when a call returns.
+    `timer` times the copies.
     """
 
-    def __init__(self, device: torch.device, fence: Fence) -> None:
-        self._device, self._fence = device, fence
+    def __init__(self, device: torch.device, fence: Fence, timer: CopyTimer | None = None) -> None:
+        self._device, self._fence, self._timer = device, fence, timer
         self._stream = (
             torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types there
             if device.type == "cuda"
@@ -67,7 +83,11 @@ class CopyStream:
         if after is not None:
             self._stream.wait_event(after)
         with torch.cuda.stream(self._stream):
+            if self._timer is not None:
+                self._timer.start()
             target.copy_(source, non_blocking=True)
+            if self._timer is not None:
+                self._timer.stop()
         mark: torch.Event = self._stream.record_event()
         return mark
 
@@ -135,7 +155,7 @@ class Slot:
         """Be about these batches from now on."""
         self.request, self.taken, self.random_before = request, request.taken, None
 
-    def pack(self, sampler: UniformSampler, bounds: Bounds) -> None:
+    def pack(self, sampler: Sampler, bounds: Bounds) -> None:
         """Draw and gather the batches asked for."""
         packed = self._staging[: self.request.num_batches]
         self._draw = sampler.fill(packed.numpy().reshape(-1, packed.shape[-1]), bounds)
@@ -149,7 +169,8 @@ class Slot:
         """The next batches [count, B, W], to be used until the slot is free again, and which rows they are."""
         begin, end = self.taken, self.taken + count
         self.taken = end
-        rows = slice(begin * self._rows.shape[1], end * self._rows.shape[1])
+        per_batch = len(self._draw.index) // self.request.num_batches
+        rows = slice(begin * per_batch, end * per_batch)
         return self._rows[begin:end], Draw(self._draw.ring[rows], self._draw.index[rows])
 
     def drop_rest(self) -> None:

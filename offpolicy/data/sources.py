@@ -13,10 +13,9 @@ from torch import Tensor
 from offpolicy.data.layout import RowLayout
 from offpolicy.data.pace import Pace
 from offpolicy.data.ring import Ring
-from offpolicy.data.sampler import SampleAges, UniformSampler
+from offpolicy.data.sampler import SampleAges, Sampler
 from offpolicy.data.slots import host_block, nbytes_text
 from offpolicy.protocols import Batch_co, BatchSource, StepCount, StepGate
-from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Account, Batches, Float32, RolloutTotals
 
 
@@ -27,7 +26,7 @@ class Feed(BatchSource[Batch_co], Protocol[Batch_co]):
 
     @property
     def samples(self) -> int:
-        """Rows handed out."""
+        """Rows of the replay handed out; demonstrations are not among them."""
         ...
 
     @property
@@ -117,7 +116,8 @@ class PacedSource:
         """The batches on the learner's device, and the observations the normaliser has not seen yet."""
         device, layout = self._spec.device, self._spec.layout
         updates = tuple(layout.split(batch) for batch in rows.to(device))
-        return Batches(updates, None if self._fresh is None else torch.from_numpy(self._fresh).to(device))
+        fresh = None if self._fresh is None else torch.from_numpy(self._fresh).to(device)
+        return Batches(updates, fresh, self._steps.env_steps)
 
     def release(self) -> None:
         """Grant the collectors what the next iteration needs, and the lead of the mode."""
@@ -150,7 +150,7 @@ class ReplaySource(PacedSource):
         self,
         spec: SourceSpec,
         rings: Sequence[Ring],
-        sampler: UniformSampler,
+        sampler: Sampler,
         gate: StepGate,
         steps: StepCount,
         updates: int,
@@ -172,7 +172,8 @@ class ReplaySource(PacedSource):
         return self._ages.age_sum
 
     def wait_batch(self) -> None:
-        """Nothing is prefetched: there is nothing to wait for."""
+        """Nothing is prefetched; only a new cycle of demonstrations takes its time."""
+        self._sampler.prepare(self.num_due)
 
     def sample(self) -> Tensor:
         """Rows [U, B, W] for the updates that are due now."""
@@ -183,13 +184,14 @@ class ReplaySource(PacedSource):
         return rows
 
     def random_state(self) -> dict[str, Any]:
-        """The state of the sampler's stream."""
-        return generator_state(self._sampler.rng)
+        """The state of the sampler."""
+        return self._sampler.state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continue the sampler's stream."""
-        set_generator_state(self._sampler.rng, state)
+        """Let the sampler go on."""
+        self._sampler.set_state(state)
 
     def describe(self) -> str:
         """One line for the run's header."""
-        return f"replay source: direct, {nbytes_text(self._staging.nbytes)} of staging on the host"
+        size = nbytes_text(self._staging.nbytes)
+        return f"replay source: direct, {size} of staging on the host{self._sampler.describe()}"

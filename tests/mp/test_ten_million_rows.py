@@ -32,6 +32,8 @@ from offpolicy.data.slots import CopyStream
 from offpolicy.ipc.shared import SharedBlock
 from offpolicy.prefetch import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import PackerPhase
 
 pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -157,7 +159,7 @@ def check_prefetch(
     """Bad rows among `count` of a prefetching source, when they are handed out or while they are in use."""
     bad = 0
     with Field(kind).written() as field:
-        packer = Packer(field.sampler(), field, CPU, is_timed=True)
+        packer = Packer(field.sampler(), field, CPU, Ledger(PackerPhase))
         source = make(replace(SPEC, **spec), field.rings, packer, field, field, updates=0)
         source._ages = handed_out = HandedOut(field.rings)
         try:

@@ -23,6 +23,8 @@ from offpolicy.data.sources import ReplaySource
 from offpolicy.errors import ConfigError, HangError
 from offpolicy.prefetch import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.seeding import generator_state
+from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.phases import PackerPhase
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
@@ -83,7 +85,7 @@ def make_source() -> Iterator[MakeSource]:
 
     def make(world: World, *, sampler: UniformSampler | None = None, **spec: Any) -> PrefetchSource:
         plan = replace(SPEC, **spec)
-        packer = Packer(sampler or world.sampler(), world, plan.device, is_timed=True)
+        packer = Packer(sampler or world.sampler(), world, plan.device, Ledger(PackerPhase))
         source = PrefetchSource(plan, world.rings, packer, world, world, updates=0)
         made.append(source)
         return source
@@ -359,7 +361,7 @@ def test_the_packers_account_closes(make_source: MakeSource, device: torch.devic
 
 def test_without_timing_there_is_no_account() -> None:
     world = World()
-    packer = Packer(world.sampler(), world, CPU, is_timed=False)
+    packer = Packer(world.sampler(), world, CPU, NullLedger())
     source = PrefetchSource(SPEC, world.rings, packer, world, world, updates=0)
     take(source)
     assert source.packer_account() is None
@@ -480,7 +482,7 @@ def test_refused_page_locked_memory_is_named_with_its_size_and_a_way_out(monkeyp
     monkeypatch.setattr(torch, "empty", refuse)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     world, plan = World(), replace(SPEC, device=torch.device("cuda", 0))
-    packer = Packer(world.sampler(), world, plan.device, is_timed=True)
+    packer = Packer(world.sampler(), world, plan.device, Ledger(PackerPhase))
     with pytest.raises(ConfigError) as refused:
         PrefetchSource(plan, world.rings, packer, world, world, updates=0)
     assert str(refused.value) == (

@@ -150,3 +150,12 @@ def test_a_nan_of_this_rank_is_called_ours() -> None:
     adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
     descent.step(Objective(weight.sum() * float("nan"), adam))
     assert (descent.guard.has_tripped(), descent.origin.has_tripped()) == (True, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_the_exchange_of_one_is_the_identity(dtype: torch.dtype) -> None:
+    tensors = [torch.arange(3, dtype=dtype), torch.tensor(7, dtype=dtype)]
+    alone = SoloExchange()
+    alone.average(tensors)
+    assert [tensor.tolist() for tensor in tensors] == [[0, 1, 2], 7]
+    assert alone.gather(tensors[0]).tolist() == [[0, 1, 2]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from offpolicy.collect.policy import CollectorPolicy
@@ -72,3 +73,12 @@ def test_an_on_policy_actor_tells_the_log_probability_of_every_action() -> None:
     choice = policy.act(np.zeros((4, 3), np.float32), 100)
     assert choice.log_prob is not None
     assert (choice.action.shape, choice.log_prob.shape, choice.version) == ((4, 2), (4,), 0)
+
+
+def test_the_noise_is_that_of_the_own_transitions_where_it_is_scheduled() -> None:
+    policy, _ = make(algo=AlgoConfig(name="td3", hidden_dims=(8,), exploration_noise=0.0))
+    obs = np.zeros((2000, 3), np.float32)
+    quiet = policy.act(obs, 100).action
+    policy.noise_at = lambda env_steps: 0.1 if env_steps == 100 else 0.0
+    assert (policy.act(obs, 100).action - quiet).std() == pytest.approx(0.1, rel=0.05)
+    np.testing.assert_array_equal(policy.act(obs, 101).action, quiet)

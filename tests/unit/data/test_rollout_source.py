@@ -245,7 +245,7 @@ def test_the_device_gets_the_columns_as_fields_and_the_share_of_the_run() -> Non
     run.of_other_ranks = 20
     source.release()
     batch = source.to_device(sample(source))
-    assert batch.progress == 0.25
+    assert (batch.progress, batch.env_steps) == (0.25, 20)
     assert batch.obs.tolist() == [[[0], [7]], [[14], [21]], [[28], [35]]]
     assert batch.action.tolist() == [[[1], [8]], [[15], [22]]]
     scalars = (batch.log_prob, batch.reward, batch.terminated, batch.truncated, batch.is_valid)

@@ -140,6 +140,24 @@ def test_a_copy_is_ordered_on_the_device_and_the_host_waits_only_when_told(monke
     assert torch.equal(target, source)
 
 
+class TapeTimer:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+
+    def start(self) -> None:
+        self._cuda.tape.append(f"{self._cuda.current.name}: from here")
+
+    def stop(self) -> None:
+        self._cuda.tape.append(f"{self._cuda.current.name}: to here")
+
+
+def test_a_copy_is_timed_on_its_own_stream_without_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    lane = CopyStream(torch.device("cuda"), cuda, TapeTimer(cuda))
+    lane.copy(torch.zeros(2), torch.ones(2), after=lane.learner_mark())
+    assert cuda.tape[1:] == ["copies waits for learner", "copies: from here", "copies: to here", "copies marks"]
+
+
 def test_on_the_cpu_a_copy_is_done_when_the_call_returns() -> None:
     lane = CopyStream(torch.device("cpu"), DeviceFence(torch.device("cpu")))
     target = torch.zeros(2)

@@ -134,3 +134,15 @@ def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.M
         ConfigError, match=r"replay\.source=direct: the host refuses 1\.15 KB of page-locked memory; lower"
     ):
         make_source(make_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
+
+
+def test_what_is_where_the_learner_is_already_is_not_copied() -> None:
+    source = make_source(make_ring(64, 20), gate=Clock(12))
+    rows = source.sample()
+    batches = source.to_device(rows)
+    assert [batch.obs.data_ptr() for batch in batches.updates] == [batch.data_ptr() for batch in rows]
+
+
+def test_batches_are_dated_by_the_agreed_env_steps() -> None:
+    source = make_source(make_ring(64, 20), gate=Clock(1000), steps=Clock(12))
+    assert source.to_device(source.sample()).env_steps == 12

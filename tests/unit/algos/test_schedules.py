@@ -1,0 +1,103 @@
+"""Rules follow the env steps of their batches: step sizes and the target entropy as they are scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from offpolicy.algos.learner import Learner
+from offpolicy.algos.optim import SoloExchange
+from offpolicy.algos.sac import Sac
+from offpolicy.algos.step_size import StepSize
+from offpolicy.algos.td3 import Td3
+from offpolicy.config import AlgoConfig
+from offpolicy.schedules import Ramp
+from offpolicy.types import Batch, Batches, SpaceSpec
+
+LearnerOf, BatchOf = Callable[..., Learner[Any]], Callable[..., Batch]
+FALLING = Ramp(start=1e-3, end=0.0, over=100)  # from env step 1000 on, where learning starts
+
+
+def trained(learner: Learner[Any], batch_of: BatchOf, *env_steps: int) -> Learner[Any]:
+    for seed, steps in enumerate(env_steps):
+        learner.update(Batches((batch_of(seed),), None, steps))
+    return learner
+
+
+def parameters(learner: Learner[Any], prefix: str) -> list[torch.Tensor]:
+    return [tensor for name, tensor in learner.state().tensors.items() if name.startswith(prefix)]
+
+
+def same(one: Learner[Any], other: Learner[Any], prefix: str = "") -> bool:
+    pairs = zip(parameters(one, prefix), parameters(other, prefix), strict=True)
+    return all(torch.equal(first, second) for first, second in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "moves"),
+    [
+        *(("sac", "actor_lr", "policy."), ("sac", "critic_lr", "critic."), ("sac", "alpha_lr", "log_alpha")),
+        *(("td3", "actor_lr", "policy."), ("td3", "critic_lr", "critic.")),
+    ],
+)
+def test_a_step_size_at_zero_moves_nothing_of_its_own(
+    name: str, option: str, moves: str, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    scheduled = trained(learner_of(name, **{option: FALLING}), batch_of, 1010, 1020)
+    before = [tensor.clone() for tensor in parameters(scheduled, moves)]
+    trained(scheduled, batch_of, 1100, 5000)
+    assert all(torch.equal(*pair) for pair in zip(before, parameters(scheduled, moves), strict=True))
+    trained(scheduled, batch_of, 1050)
+    assert not all(torch.equal(*pair) for pair in zip(before, parameters(scheduled, moves), strict=True))
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_ramp_that_stays_gives_the_bits_of_the_constant(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
+    def ramp(value: float) -> Ramp:
+        return Ramp(start=value, end=value, over=10, begin=1003)
+
+    steps = range(1000, 1020)
+    flat = trained(learner_of(name, actor_lr=3e-4, critic_lr=7e-4), batch_of, *steps)
+    ramps = trained(learner_of(name, actor_lr=ramp(3e-4), critic_lr=ramp(7e-4)), batch_of, *steps)
+    assert same(flat, ramps)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_learner_restored_in_the_middle_of_a_ramp_goes_on_bit_for_bit(
+    name: str, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    whole = trained(learner_of(name, actor_lr=FALLING, critic_lr=FALLING), batch_of, 1010)
+    broken = learner_of(name, seed=2, actor_lr=FALLING, critic_lr=FALLING)
+    broken.load_state(whole.state())
+    for learner in (whole, broken):
+        learner.update(Batches((batch_of(7), batch_of(8)), None, 1060))
+    assert same(whole, broken)
+
+
+def test_the_step_sizes_are_those_of_the_env_steps() -> None:
+    algo = AlgoConfig(name="td3", hidden_dims=(16,), actor_lr=FALLING, critic_lr=Ramp(start=0.0, end=1.0, over=200))
+    rule = Td3(algo, *_place())
+    rule.follow(1025)
+    assert (rule._actor_optimizer.lr, rule._critic.optimizer.lr) == (7.5e-4, 0.125)
+
+
+def test_the_target_entropy_follows_its_ramp() -> None:
+    algo = AlgoConfig(name="sac", hidden_dims=(16,), target_entropy=Ramp(start=-1.0, end=-3.0, over=100, begin=0))
+    rule = Sac(algo, *_place())
+    rule.follow(25)
+    log_prob = torch.tensor([0.0, 1.0])
+    assert rule._temperature.objective(log_prob).loss.item() == pytest.approx(-(0.5 - 1.5))
+
+
+def _place() -> Any:
+    return SpaceSpec(3, 2, (-1.0, -1.0), (1.0, 1.0)), torch.device("cpu"), 1, SoloExchange()
+
+
+@pytest.mark.parametrize(("env_steps", "value"), [(0, 1e-3), (50, 5e-4), (100, 0.0), (10**6, 0.0)])
+def test_appos_step_size_follows_the_same_kind_of_ramp_from_the_start(env_steps: int, value: float) -> None:
+    size = StepSize(AlgoConfig(name="appo", lr=FALLING), torch.device("cpu"))
+    size.follow_progress(0.9, env_steps)
+    assert float(size.value) == pytest.approx(value)
