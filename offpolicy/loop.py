@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from offpolicy.protocols import BatchSource, Fence, Periodic, Publisher, StopSignal, Trainable, World
+from offpolicy.protocols import BatchSource, Fence, FinalEvaluation, Periodic, Publisher, StopSignal, Trainable, World
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase as Phase
 
@@ -18,7 +18,7 @@ class Parts:
     learner: Trainable[Any]
     fence: Fence
     publisher: Publisher
-    evaluator: Periodic
+    evaluator: FinalEvaluation
     checkpointer: Periodic
     reporter: Periodic
     world: World
@@ -27,7 +27,7 @@ class Parts:
 
 
 def train(parts: Parts) -> bool:
-    """Learn until the budget is spent (True) or the supervisor asks to stop (False).
+    """Learn until the budget is spent and the result known (True) or the supervisor asks to stop (False).
 
     Every nanosecond of this thread lands in one phase or in `other`; what comes before the first batch is warm-up.
     """
@@ -64,16 +64,16 @@ def train(parts: Parts) -> bool:
         with phase(Phase.LOG):
             parts.reporter.run_if_due()
         parts.ledger.close()
-    finish(parts, is_complete=not is_stopping)
-    return not is_stopping
+    return finish(parts, is_complete=not is_stopping)
 
 
-def finish(parts: Parts, *, is_complete: bool) -> None:
-    """The last evaluation, checkpoint and report, in their phases."""
+def finish(parts: Parts, *, is_complete: bool) -> bool:
+    """The last evaluation, checkpoint and report, in their phases; whether the run is complete after all."""
     phase = parts.ledger.phase
     with phase(Phase.EVALUATION):
-        parts.evaluator.run_last(is_complete=is_complete)
+        is_complete = parts.evaluator.run_last(is_complete=is_complete)
     with phase(Phase.CHECKPOINT):
         parts.checkpointer.run_last(is_complete=is_complete)
     with phase(Phase.LOG):
         parts.reporter.run_last(is_complete=is_complete)
+    return is_complete

@@ -61,6 +61,18 @@ class Fence(Protocol):
         ...
 
 
+class CopyTimer(Protocol):
+    """Times copies on the current stream of a device, for the thread that issues them; never waits."""
+
+    def start(self) -> None:
+        """A copy begins here."""
+        ...
+
+    def stop(self) -> None:
+        """It ends here."""
+        ...
+
+
 class Publisher(Protocol):
     """The way of the weights to the collectors."""
 
@@ -78,6 +90,18 @@ class Periodic(Protocol):
 
     def run_last(self, *, is_complete: bool) -> None:
         """Do it once more at the end; `is_complete` is False when the run was asked to stop early."""
+        ...
+
+
+class FinalEvaluation(Protocol):
+    """Evaluation, whose last result a run is not complete without."""
+
+    def run_if_due(self) -> None:
+        """Do it if its time has come."""
+        ...
+
+    def run_last(self, *, is_complete: bool) -> bool:
+        """Do it once more, unless the run was asked to stop early; whether it is complete, also after this."""
         ...
 
 

@@ -17,6 +17,7 @@ from offpolicy.ipc.gate import CollectorGate, Turn
 from offpolicy.ipc.reports import CollectorReports
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.trace import Mark
 from offpolicy.types import CollectorTotals, Float32, StepOutcome
 
 
@@ -62,6 +63,7 @@ class ReportDesk:
         self._others = tuple(words for i, words in enumerate(control.collectors) if i != index)
         self._num_hosts = num_hosts
         self.tracker = tracker
+        self.has_finished = False  # whether an episode ended in the last vector step
         self._answered = 0
 
     def record(self, outcome: StepOutcome, own_steps: int) -> None:
@@ -71,6 +73,7 @@ class ReportDesk:
         """
         on_this_host = own_steps + sum(words.get(CollectorWord.ENV_STEPS) for words in self._others)
         finished = self.tracker.update(outcome, on_this_host * self._num_hosts)
+        self.has_finished = bool(finished)
         if finished:
             self._episodes.append(pack_episodes(finished))
 
@@ -132,12 +135,14 @@ def step(parts: CollectorParts) -> None:
         parts.ledger.end_warmup()
         with phase(CollectorPhase.WEIGHT_APPLY):
             # Version 0: this process goes on with an open rollout, whose weights are the first to be published.
-            if parts.writer.takes_new_weights or policy.version == 0:
-                policy.refresh()
+            if (parts.writer.takes_new_weights or policy.version == 0) and policy.refresh():
+                parts.ledger.mark(Mark.APPLIED, policy.version)
     with phase(CollectorPhase.ACTION_SELECT):
         choice = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
         outcome = parts.env.step(choice.action)
+    if parts.desk.has_finished:  # in the last step: in this one an environment was reset instead (NEXT_STEP)
+        parts.ledger.set_apart(CollectorPhase.ENV_STEP)
     with phase(CollectorPhase.REPLAY_WRITE):
         progress.env_steps += parts.writer.write(progress.obs, choice, outcome)
         progress.vector_steps += 1

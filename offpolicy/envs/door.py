@@ -9,6 +9,7 @@ processes whatever its type, and the other environments of the vector step keep 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -33,15 +34,31 @@ DoorStep = tuple[Float32, float, bool, bool, dict[str, Any]]
 _LOG = logging.getLogger(__name__)
 
 
-class Door(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
-    """One environment behind a fixed interface. It is opened (constructed) by `open`, or by the first reset."""
+def nobody() -> None:
+    """Tell nobody of progress."""
 
-    def __init__(self, cfg: EnvConfig, index: int, num_envs: int, codec: Codec, env: Env | None = None) -> None:
+
+class Door(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
+    """One environment behind a fixed interface. It is opened (constructed) by `open`, or by the first reset.
+
+    `on_turn` is called whenever a construction or a reset is due: those of the others before it have been done.
+    """
+
+    def __init__(
+        self,
+        cfg: EnvConfig,
+        index: int,
+        num_envs: int,
+        codec: Codec,
+        env: Env | None = None,
+        on_turn: Callable[[], object] = nobody,
+    ) -> None:
         self.cfg = cfg
         self.index = index
         self.num_envs = num_envs
         self.codec = codec
         self.env = env
+        self.on_turn = on_turn
         self.model_digest = None if env is None else digest_of(env)
         self.seed: int | None = None
         self.episode_step = 0
@@ -64,6 +81,7 @@ class Door(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
 
     def opened(self) -> Door:
         """Open the door and return it. Raises as `open`, and an `EnvFailure` names this environment."""
+        self.on_turn()
         try:
             self.open()
         except EnvFailure as error:
@@ -74,6 +92,7 @@ class Door(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float32, dict[str, Any]]:
         """The first observation [O] of an episode and an info that is empty unless it failed."""
+        self.on_turn()
         self.seed = self.seed if seed is None else seed
         self.episode_step, self.last_action = 0, None
         try:

@@ -21,6 +21,7 @@ from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Bool, Float32, Float64
 
 KEY = "env.vectorization=mujoco"
+RESET_MASK = "reset_mask"  # metadata: reset takes the option of this name, as Gymnasium's own vectors do
 
 
 @runtime_checkable
@@ -49,10 +50,15 @@ class NativeVector:
         if own != codec:
             raise EnvFailure(f"the vector of {cfg.id} has other spaces: expected {codec.spec}, got {own.spec}")
 
-    def reset(self, *, seed: list[int | None]) -> tuple[Float32, dict[str, Any]]:
-        """First observations [N, O]; each environment has a seed of its own."""
+    @property
+    def begins_singly(self) -> bool:
+        """Whether one environment can be reset while the others go on; a vector says so in its metadata."""
+        return bool(self.env.metadata.get(RESET_MASK, False))
+
+    def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Float32, dict[str, Any]]:
+        """Observations [N, O], first ones but where `options["reset_mask"]` is False; each has a seed of its own."""
         try:
-            obs, _ = self.env.reset(seed=seed)  # type: ignore[arg-type]  # Gymnasium's type leaves the list out
+            obs, _ = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Gymnasium's type leaves the list out
         except Exception as error:
             raise self._failure("reset", error) from error
         return self.flat(obs), {}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
 from offpolicy.config import EnvConfig
-from offpolicy.envs.door import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, Door, DoorFactory, codec_of
+from offpolicy.envs.door import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, Door, DoorFactory, codec_of, nobody
 from offpolicy.envs.make import make_env
 from offpolicy.envs.native import NativeVector
 from offpolicy.envs.spaces import Codec, action_map
@@ -27,7 +28,7 @@ from offpolicy.types import Bool, Float32, SpaceSpec, StepOutcome
 class Stepper(Protocol):
     """What the adapter needs of a vector environment of doors, without copies: it may reuse the observation array."""
 
-    def reset(self, *, seed: list[int | None]) -> tuple[Any, dict[str, Any]]: ...
+    def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]: ...
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
 
@@ -48,6 +49,9 @@ class VectorAdapter:
         self.num_envs = num_envs
         self.stepper = stepper
         self.was_done: Bool = np.zeros(num_envs, np.bool_)  # [N] the previous row ended an episode
+        self.begins_singly = isinstance(stepper, SyncVectorEnv) or (
+            isinstance(stepper, NativeVector) and stepper.begins_singly
+        )  # whether `begin` is possible
         self._action_map = action_map(codec)
         self._untold: Float32 = np.full(num_envs, np.nan, np.float32)
         self._untold.flags.writeable = False
@@ -57,6 +61,17 @@ class VectorAdapter:
         obs, infos = self.stepper.reset(seed=list(env_seeds(seed, self.num_envs, first)))
         _raise_failures(infos)
         self.was_done = np.zeros(self.num_envs, np.bool_)
+        return np.array(obs)
+
+    def begin(self, seed: int, numbers: Sequence[int], where: Bool) -> Float32:
+        """Start an episode only `where` [N]; environment i gets the seed number `numbers[i]` of `seed`.
+
+        The others stay as they are. Returns obs [N, O] of all. Only where `begins_singly`.
+        """
+        seeds: list[int | None] = [env_seeds(seed, 1, number)[0] for number in numbers]
+        obs, infos = self.stepper.reset(seed=seeds, options={"reset_mask": where.copy()})
+        _raise_failures(infos)
+        self.was_done = self.was_done & ~where
         return np.array(obs)
 
     def step(self, action: Float32) -> StepOutcome:
@@ -80,8 +95,11 @@ class VectorAdapter:
         self.stepper.close()
 
 
-def make_vector(cfg: EnvConfig, num_envs: int | None = None) -> VectorAdapter:
+def make_vector(cfg: EnvConfig, num_envs: int | None = None, on_turn: Callable[[], object] = nobody) -> VectorAdapter:
     """The environments of a collector (`cfg.num_envs` unless told otherwise), each constructed and checked.
+
+    With `env.vectorization=sync`, `on_turn` is called before each of them is constructed or reset: one after another,
+    they may take long together; with `mujoco`, before the one call that makes them all.
 
     Raises `ConfigError` for what the configuration can mend (id, kwargs, spaces), `EnvFailure` for what it cannot.
     """
@@ -93,8 +111,9 @@ def make_vector(cfg: EnvConfig, num_envs: int | None = None) -> VectorAdapter:
             factories = [DoorFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
             return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
         if cfg.vectorization == "mujoco":
+            on_turn()
             return VectorAdapter(cfg, codec, count, NativeVector(cfg, codec, count))
-        doors = [Door(cfg, index, count, codec, first if index == 0 else None) for index in range(count)]
+        doors = [Door(cfg, index, count, codec, first if index == 0 else None, on_turn) for index in range(count)]
         for door in doors[1:]:
             undo.callback(door.close)
         adapter = VectorAdapter(cfg, codec, count, SyncVectorEnv([door.opened for door in doors], copy=False))

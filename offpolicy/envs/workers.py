@@ -50,12 +50,14 @@ class Workers:
         except (EOFError, ConnectionError) as error:
             raise EnvFailure("an environment worker died while it started; its own message is on stderr") from error
 
-    def reset(self, *, seed: list[int | None]) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Observations [N, O] and infos. Raises `EnvFailure`, `HangError`."""
         grace_s = OPEN_GRACE_S if self._is_first else 0.0
         self._is_first = False
         vec = self._running()
-        obs, infos = self._answer(lambda: vec.reset_async(seed=seed), vec.reset_wait, self._timeout_s + grace_s)
+        obs, infos = self._answer(
+            lambda: vec.reset_async(seed=seed, options=options), vec.reset_wait, self._timeout_s + grace_s
+        )
         return obs, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

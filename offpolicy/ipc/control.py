@@ -35,6 +35,15 @@ class CollectorWord(IntEnum):
     IS_GONE = 4  # [supervisor] 1 once it has exited
 
 
+class EvaluatorWord(IntEnum):
+    """The words of the evaluator, which only the first host has. Their only writer is the evaluator."""
+
+    PROGRESS = 0  # changes whenever it got somewhere
+    IS_WAITING = 1  # 1 while nothing is to be evaluated
+    ANSWERED = 2  # number of the newest request that is done with; written after its result was told
+    EVALUATED_STEPS = 3  # env steps of that request
+
+
 class Stop(IntEnum):
     """What the supervisor asks of everybody."""
 
@@ -67,21 +76,21 @@ class Words:
 
 
 class ControlPage:
-    """The sections of the page: `host`, one of `ranks` per learner rank, one of `collectors` per collector."""
+    """The sections of the page: `host`, `evaluator`, one of `ranks` per learner rank, one of `collectors` each."""
 
     def __init__(self, buffer: memoryview, num_ranks: int, num_collectors: int) -> None:
         words = buffer.cast("Q")
         sections = [
-            Words(words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS]) for i in range(1 + num_ranks + num_collectors)
+            Words(words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS]) for i in range(2 + num_ranks + num_collectors)
         ]
-        self.host = sections[0]
-        self.ranks = tuple(sections[1 : 1 + num_ranks])
-        self.collectors = tuple(sections[1 + num_ranks :])
+        self.host, self.evaluator = sections[:2]
+        self.ranks = tuple(sections[2 : 2 + num_ranks])
+        self.collectors = tuple(sections[2 + num_ranks :])
 
     @staticmethod
     def nbytes(num_ranks: int, num_collectors: int) -> int:
         """Bytes of the page."""
-        return 8 * _SECTION_WORDS * (1 + num_ranks + num_collectors)
+        return 8 * _SECTION_WORDS * (2 + num_ranks + num_collectors)
 
     @property
     def leader(self) -> Words:

@@ -15,17 +15,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
-from offpolicy.ipc.control import CollectorWord, ControlPage, HostWord, RankWord, Stop, Words
+from offpolicy.ipc.control import CollectorWord, ControlPage, EvaluatorWord, HostWord, RankWord, Stop, Words
 from offpolicy.ipc.shared import Doorbell
+from offpolicy.ipc.signals import SIGNALS, signals_held
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START_TIMEOUT_S = 120.0  # imports and construction of a child
 WORKER_GRACE_S = 8.0
 LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included
@@ -33,6 +32,8 @@ PAUSE_S = 2.0  # a longer gap between two looks means that nothing ran at all
 KILL_TIMEOUT_S = 5.0
 PEER_GRACE_S = 5.0  # for the other learner ranks to notice that one has died, before they are killed
 TICK_S = 0.1
+AnyWord = type[RankWord] | type[CollectorWord] | type[EvaluatorWord]
+WORDS: Mapping[str, AnyWord] = {"learner": RankWord, "collector": CollectorWord, "evaluator": EvaluatorWord}  # by role
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,13 @@ class Child:
 
     @property
     def is_learner(self) -> bool:
-        """Whether it is a learner rank, not a collector."""
+        """Whether it is a learner rank, not a collector or the evaluator."""
         return self.role == "learner"
+
+    @property
+    def is_collector(self) -> bool:
+        """Whether it steps environments to learn from."""
+        return self.role == "collector"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +196,12 @@ class Supervisor:
 
     def _words(self, child: Child) -> Words:
         """The control words of a child."""
-        sections = self._control.ranks if child.is_learner else self._control.collectors
-        return sections[child.index]
+        control = self._control
+        sections = {"learner": control.ranks, "collector": control.collectors, "evaluator": (control.evaluator,)}
+        return sections[child.role][child.index]
 
     def _is_waiting(self, child: Child) -> bool:
-        word = RankWord.IS_WAITING if child.is_learner else CollectorWord.IS_WAITING
-        return bool(self._words(child).get(word))
+        return bool(self._words(child).get(WORDS[child.role].IS_WAITING))
 
     def _hear(self, child: Child, on_message: Handler) -> bool:
         """Take what a child has written; False at the end of its messages, or when there is nothing now."""
@@ -227,7 +233,7 @@ class Supervisor:
         os.close(child.pidfd)
         os.close(child.messages)
         self._children.remove(child)
-        if not child.is_learner:
+        if child.is_collector:
             self._words(child).set(CollectorWord.IS_GONE, 1)
         is_expected = code == 0 and (child.is_learner or self._stop_level == Stop.LEAVE)
         if not is_expected and not child.is_killed:
@@ -302,13 +308,13 @@ class Supervisor:
         """End the run when a child has been busy without any progress for too long."""
         for child in self._children:
             words = self._words(child)
-            progress = words.get(RankWord.PROGRESS if child.is_learner else CollectorWord.PROGRESS)
+            progress = words.get(WORDS[child.role].PROGRESS)
             waiting = self._is_waiting(child)
             # A collector that finds a worker silent names it, but must close the others first.
             limit_s = timeout_s + WORKER_GRACE_S
             if child.is_learner:
                 limit_s = max(timeout_s, LEARNER_STEP_TIMEOUT_S, self._host.peer_timeout_s + PEER_GRACE_S)
-            if progress == 0:  # still starting
+            if progress == 0 or child.role == "evaluator":  # still starting; it starts anew with every evaluation
                 limit_s = max(limit_s, START_TIMEOUT_S)
             last, since_s = self._hearts.get(child.name, (-1, 0.0))
             now_s = self._host.elapsed_s()
@@ -357,16 +363,6 @@ class Supervisor:
             child.process.kill()
         for child in self._children:
             child.process.wait(KILL_TIMEOUT_S)
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """Hold back terminal signals. A child started inside inherits that, and lifts it once it ignores them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _describe_exit(code: int) -> str:

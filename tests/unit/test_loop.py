@@ -68,18 +68,21 @@ class Tape:
 class Duty:
     def __init__(self, tape: Tape, name: str) -> None:
         self._tape, self._name = tape, name
+        self.has_result = True
 
     def run_if_due(self) -> None:
         self._tape.note(self._name)
 
-    def run_last(self, *, is_complete: bool) -> None:
+    def run_last(self, *, is_complete: bool) -> bool:
         self._tape.calls.append(f"last {self._name} {is_complete}")
         self._tape.clock.advance(7 * self._tape.COST_NS[self._name])
+        return is_complete and self.has_result
 
 
-def run(tape: Tape) -> tuple[bool, Ledger]:
+def run(tape: Tape, *, has_result: bool = True) -> tuple[bool, Ledger]:
     ledger = Ledger(LearnerPhase, tape.clock)
     duties = {name: Duty(tape, name) for name in ("eval", "save", "report")}
+    duties["eval"].has_result = has_result
     parts = Parts(
         source=tape, learner=tape, fence=tape, publisher=tape, world=tape, stop=tape, ledger=ledger,
         evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"],
@@ -106,6 +109,13 @@ def test_a_stop_request_ends_before_the_next_batch_is_taken() -> None:
     is_complete, _ = run(tape)
     end = ["wait_ready", "meet", "last eval False", "last save False", "last report False"]
     assert tape.calls == ["release", "wait_ready", *ITERATION, *end]
+    assert not is_complete
+
+
+def test_a_run_without_its_last_result_is_not_complete() -> None:
+    tape = Tape(iterations=1)
+    is_complete, _ = run(tape, has_result=False)
+    assert tape.calls[-3:] == ["last eval True", "last save False", "last report False"]
     assert not is_complete
 
 

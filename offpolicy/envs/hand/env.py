@@ -137,7 +137,7 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
 class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
     """Many hands in one call, with Gymnasium's NEXT_STEP autoreset."""
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  # Gymnasium's own name
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "reset_mask": True}  # noqa: RUF012  # Gymnasium's own name
 
     def __init__(
         self,
@@ -160,11 +160,13 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self._was_done = np.zeros(num_envs, np.bool_)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None) -> tuple[Obs, Info]:
+        """Begin everywhere, or only where `options["reset_mask"]` [N] is True."""
         seeds = [seed + env for env in range(self.num_envs)] if isinstance(seed, int) else seed or []
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
         for env, own in enumerate(seeds):
-            if own is not None:
+            if own is not None and mask[env]:
                 self._rngs[env] = np.random.default_rng(own)
-        self._begin(range(self.num_envs))
+        self._begin(np.flatnonzero(mask).tolist())
         return self._obs(), {}
 
     def _begin(self, ids: Sequence[int]) -> None:

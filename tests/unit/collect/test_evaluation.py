@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from offpolicy.collect.evaluation import MAX_EVAL_ENVS, _run_wave, acting, evaluate, random_actions, run_episodes
+from offpolicy.collect.evaluation import MAX_EVAL_ENVS, Watch, acting, evaluate, play, random_actions, run_episodes
+from offpolicy.collect.post import Episode, Interval
+from offpolicy.collect.tracks import Tracks
 from offpolicy.config import AlgoConfig, EnvConfig
-from offpolicy.envs.vector import VectorAdapter
 from offpolicy.nets.policy import Policy, make_policy
+from offpolicy.timing.clock import FakeClock
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.types import SpaceSpec, StepOutcome
 
 POINT_MASS = EnvConfig(id="offpolicy.envs.toy:PointMass-v0")
@@ -24,26 +30,99 @@ def make(obs_dim: int, action_dim: int) -> Policy:
     return make_policy(AlgoConfig(hidden_dims=(8,)), spec).eval()
 
 
-class LengthIsReturn:
-    """Two environments whose episodes last 1 and 5 steps, reward 1 per step: short ones finish more often."""
+class Scripted:
+    """Environments whose episode number i lasts `lengths[i]` steps, reward 1 per step: short ones finish more often."""
 
-    def __init__(self) -> None:
-        self.t = np.zeros(2, dtype=np.int64)
-        self.was_done = np.zeros(2, dtype=np.bool_)
+    def __init__(self, lengths: Sequence[int], num_envs: int, *, begins_singly: bool = True) -> None:
+        self.lengths, self.num_envs, self.begins_singly = np.asarray(lengths), num_envs, begins_singly
+        self.number = np.arange(num_envs)
+        self.t = np.zeros(num_envs, np.int64)
+        self.was_done = np.zeros(num_envs, np.bool_)
+        self.num_steps = 0
+        self.begun: list[int] = []
+
+    def reset(self, seed: int, first: int = 0) -> np.ndarray:
+        self.number = first + np.arange(self.num_envs)
+        self.begun += self.number.tolist()
+        self.t[:], self.was_done[:] = 0, False
+        return self.obs()
+
+    def begin(self, seed: int, numbers: list[int], where: np.ndarray) -> np.ndarray:
+        self.number = np.where(where, numbers, self.number)
+        self.begun += self.number[where].tolist()
+        self.t[where], self.was_done[where] = 0, False
+        return self.obs()
+
+    def obs(self) -> np.ndarray:
+        return self.number.astype(np.float32)[:, None]
 
     def step(self, action: np.ndarray) -> StepOutcome:
+        self.num_steps += 1
         is_valid = ~self.was_done
         self.t = np.where(is_valid, self.t + 1, 0)
-        self.was_done = (self.t >= np.array([1, 5])) & is_valid
-        zeros, success = np.zeros(2, dtype=np.bool_), np.zeros(2, np.float32)
+        self.was_done = (self.t >= self.lengths[self.number % len(self.lengths)]) & is_valid
+        zeros, success = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.float32)
         reward = np.where(is_valid, 1.0, 100.0)  # a reset row's reward must not be counted
-        return StepOutcome(np.zeros((2, 1), np.float32), reward, self.was_done, zeros, is_valid, success, success)
+        return StepOutcome(self.obs(), reward, self.was_done, zeros, is_valid, success, success)
 
 
-def test_every_environment_contributes_one_episode_however_long_it_is() -> None:
-    found = _run_wave(acting(make(1, 1)), np.zeros((2, 1), np.float32), LengthIsReturn().step)
-    assert found[:, 0].tolist() == [1.0, 5.0]  # by environment, not by who is first
-    assert found[:, 1].tolist() == [1.0, 5.0]
+def stay(obs: np.ndarray) -> np.ndarray:
+    return np.zeros((len(obs), 1), np.float32)
+
+
+@pytest.mark.parametrize("begins_singly", [True, False])
+def test_every_environment_contributes_its_episodes_however_long_they_are(begins_singly: bool) -> None:
+    vector = Scripted([1, 5, 2, 3, 1], 2, begins_singly=begins_singly)
+    found = play(stay, vector, episodes=5, seed=0, watch=Watch())
+    assert found[:, 0].tolist() == [1.0, 5.0, 2.0, 3.0, 1.0]  # by number, not by who is first
+    assert found[:, 1].tolist() == [1.0, 5.0, 2.0, 3.0, 1.0]
+
+
+def test_an_environment_that_has_finished_does_not_wait_for_the_slowest() -> None:
+    lengths = [1, 9] * 4
+    alone, together = Scripted(lengths, 2), Scripted(lengths[::-1] + lengths, 2, begins_singly=False)
+    play(stay, alone, episodes=8, seed=0, watch=Watch())
+    assert alone.num_steps == 4 * 9  # the environment of the long ones; the other one was done long before
+    assert sorted(alone.begun) == list(range(8))
+    assert alone.begun[2:5] == [2, 4, 6]
+    play(stay, together, episodes=8, seed=0, watch=Watch())
+    assert together.num_steps == 4 * 9
+
+
+def test_short_and_long_ones_in_one_environment_cost_what_they_last_and_no_wave() -> None:
+    lengths = [1, 9, 9, 1]
+    steps = []
+    for begins_singly in (True, False):
+        vector = Scripted(lengths, 2, begins_singly=begins_singly)
+        play(stay, vector, episodes=4, seed=0, watch=Watch())
+        steps.append(vector.num_steps)
+    assert steps == [10, 18]
+
+
+# Of every 64 episodes one lasts 1 step, one 2, and so on, in no order: their mean is the truth, whatever the luck.
+LENGTHS = np.concatenate([np.random.default_rng(block).permutation(64) + 1 for block in range(8)]).tolist()
+TRUTH = 32.5
+
+
+def standard_error(returns: np.ndarray) -> float:
+    return float(returns.std() / np.sqrt(len(returns)))
+
+
+def test_where_the_length_is_the_return_the_mean_is_true() -> None:
+    returns = play(stay, Scripted(LENGTHS, 32), episodes=64, seed=0, watch=Watch())[:, 0]
+    assert abs(returns.mean() - TRUTH) < standard_error(returns)
+
+
+def test_taking_the_first_to_finish_would_not_be_true() -> None:
+    """The control of the test above."""
+    vector, finished = Scripted(LENGTHS, 32), list[float]()
+    vector.reset(0)
+    while len(finished) < 64:
+        ends = vector.step(np.zeros((32, 1))).terminated
+        finished += vector.t[ends].tolist()
+        vector.begin(0, (vector.number + 32).tolist(), ends)
+    returns = np.array(finished[:64])
+    assert abs(returns.mean() - TRUTH) > 2 * standard_error(returns)
 
 
 def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,19 +142,12 @@ def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(mon
     assert np.array_equal(firsts[0][0], firsts[1][0])
 
 
-def test_once_told_to_stop_no_environment_is_reset_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MAX_EVAL_ENVS, "sync", 1)
-    begun: list[int] = []
-    reset = VectorAdapter.reset
-
-    def counted(vector: VectorAdapter, seed: int, first: int = 0) -> np.ndarray:
-        begun.append(first)
-        return reset(vector, seed, first)
-
-    monkeypatch.setattr(VectorAdapter, "reset", counted)
-    found = run_episodes(acting(make(4, 2)), POINT_MASS, episodes=5, seed=1, should_stop=lambda: True)
-    assert begun == [0]
-    assert len(found.ep_return) == 0
+@pytest.mark.parametrize("begins_singly", [True, False])
+def test_once_told_to_stop_no_environment_is_reset_again(begins_singly: bool) -> None:
+    vector = Scripted([2], 1, begins_singly=begins_singly)
+    found = play(stay, vector, episodes=5, seed=1, watch=Watch(should_stop=lambda: vector.num_steps == 2))
+    assert vector.begun == [0]
+    assert np.isfinite(found[:, 1]).tolist() == [True] + [False] * 4
 
 
 def test_the_measure_is_that_of_the_episodes_end() -> None:
@@ -106,8 +178,113 @@ def test_exactly_the_episodes_asked_for_are_counted() -> None:
 
 
 def test_the_same_seed_gives_the_same_returns_and_another_seed_others() -> None:
-    policy = make(4, 2)
-    first = evaluate(policy, POINT_MASS, episodes=3, seed=1, env_steps=10)
-    assert first == evaluate(policy, POINT_MASS, episodes=3, seed=1, env_steps=10)
-    assert first.mean_reward != evaluate(policy, POINT_MASS, episodes=3, seed=2, env_steps=10).mean_reward
-    assert (first.env_steps, first.episodes) == (10, 3)
+    policy, watch = make(4, 2), Watch(env_steps=10, policy_version=3)
+    first, again, other = (evaluate(policy, POINT_MASS, episodes=3, seed=seed, watch=watch) for seed in (1, 1, 2))
+    assert first is not None
+    assert other is not None
+    assert first == again
+    assert first.mean_reward != other.mean_reward
+    assert (first.env_steps, first.policy_version, first.episodes) == (10, 3, 3)
+
+
+def test_the_time_of_an_evaluation_is_in_its_phases() -> None:
+    clock = FakeClock()
+    ledger = Ledger(EvaluatorPhase, clock)
+    ledger.end_warmup()
+    vector = Scripted([3, 2], 1)
+    step, begin = vector.step, vector.begin
+
+    def slow_step(action: np.ndarray) -> StepOutcome:
+        clock.advance(100)
+        return step(action)
+
+    def slow_begin(seed: int, numbers: list[int], where: np.ndarray) -> np.ndarray:
+        clock.advance(7)
+        return begin(seed, numbers, where)
+
+    vector.step, vector.begin = slow_step, slow_begin  # type: ignore[method-assign]
+    watch = Watch(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(1000))
+    play(stay, vector, episodes=2, seed=0, watch=watch)
+    account = ledger.account()
+    spent = {name: ns for name, ns in account.phases_ns.items() if ns}
+    assert spent == {"env_step": 500, "env_reset": 7, "post_backpressure": 2000}
+    assert account.iterations == 5
+
+
+def test_an_episode_is_handed_over_at_its_end_with_all_its_steps() -> None:
+    clock, told = FakeClock(), list[tuple[Episode, Interval]]()
+    vector = Scripted([2, 4, 1], 2)
+    step = vector.step
+
+    def slow_step(action: np.ndarray) -> StepOutcome:
+        clock.advance(10)
+        return step(action)
+
+    vector.step = slow_step  # type: ignore[method-assign]
+    watch = Watch(clock=clock, on_end=lambda *each: told.append(each), env_steps=70, policy_version=6)
+    play(stay, vector, episodes=3, seed=0, watch=watch)
+    assert [(episode.index, interval) for episode, interval in told] == [(0, (0, 20)), (2, (20, 30)), (1, (0, 40))]
+    last = told[-1][0]
+    assert (last.env_steps, last.policy_version, last.length, last.ep_return) == (70, 6, 4, 4.0)
+    assert (last.obs.shape, last.action.shape, last.reward.tolist()) == ((5, 1), (4, 1), [1.0] * 4)
+    assert (last.terminated, last.truncated) == (True, False)
+
+
+def test_each_environment_made_and_each_one_reset_shows_progress() -> None:
+    seen: list[str] = []
+
+    class Slow(gymnasium.Env[np.ndarray, np.ndarray]):
+        observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+        def __init__(self) -> None:
+            seen.append("made")
+
+        def reset(self, **_: object) -> tuple[np.ndarray, dict[str, object]]:
+            seen.append("reset")
+            return np.zeros(1, np.float32), {}
+
+    def should_stop() -> bool:
+        if seen and seen[-1] != "asked":
+            seen.append("asked")
+        return True
+
+    gymnasium.register("SlowToMake-v0", Slow)
+    try:
+        run_episodes(stay, EnvConfig(id="SlowToMake-v0"), episodes=3, seed=0, watch=Watch(should_stop))
+    finally:
+        gymnasium.registry.pop("SlowToMake-v0")
+    assert seen == ["made", "asked"] * 3 + ["reset", "asked"] * 3
+
+
+def test_episodes_that_end_in_one_step_end_at_once_however_long_they_are_told_of() -> None:
+    clock, told, pauses = FakeClock(), list[Interval](), list[Interval]()
+    vector = Scripted([2, 2, 3], 3)
+    step = vector.step
+
+    def slow_step(action: np.ndarray) -> StepOutcome:
+        clock.advance(10)
+        return step(action)
+
+    def wait(_: Episode, interval: Interval) -> None:
+        told.append(interval)
+        clock.advance(1000)
+
+    vector.step = slow_step  # type: ignore[method-assign]
+    play(stay, vector, episodes=3, seed=0, watch=Watch(clock=clock, on_end=wait, on_pause=pauses.append))
+    assert told == [(0, 20), (0, 20), (0, 2030)]
+    assert pauses == [(20, 2020), (2030, 3030)]
+
+
+def test_an_episode_is_put_together_before_the_wait_for_the_hook_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    ledger, build = Ledger(EvaluatorPhase, clock), Tracks.episode
+
+    def slow(tracks: Tracks, *of: int) -> Episode:
+        clock.advance(100)
+        return build(tracks, *of)
+
+    monkeypatch.setattr(Tracks, "episode", slow)
+    ledger.end_warmup()
+    watch = Watch(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(7))
+    play(stay, Scripted([2], 1), episodes=1, seed=0, watch=watch)
+    assert ledger.account().phases_ns["post_backpressure"] == 7

@@ -271,3 +271,23 @@ def test_the_net_rotation_of_an_episode_is_told() -> None:
     for _ in range(5):
         told = env.step(np.full(NUM_JOINTS, 0.3, np.float32))[4]["net_rotation"]
         assert told == pytest.approx(float(yaw_of(quaternion)[0]) - start)
+
+
+def test_one_hand_begins_an_episode_as_if_it_were_alone_and_the_others_do_not_notice() -> None:
+    vector, alone = adapter(3), adapter(1)
+    action = np.random.default_rng(0).uniform(-1, 1, (3, 16)).astype(np.float32)
+    undisturbed = adapter(3)
+    for each in (vector, undisturbed):
+        each.reset(5)
+        each.step(action)
+    assert vector.begins_singly
+    obs = vector.begin(5, [0, 8, 0], np.array([False, True, False]))
+    assert np.array_equal(obs[1:2], alone.reset(5, first=8))
+    after, usual = vector.step(action), undisturbed.step(action)
+    assert np.array_equal(after.next_obs[[0, 2]], usual.next_obs[[0, 2]])
+    assert np.array_equal(after.next_obs[1:2], alone.step(action[1:2]).next_obs)
+    assert after.is_valid.all()
+
+
+def test_a_vector_of_gymnasium_that_does_not_take_the_mask_is_reset_as_a_whole() -> None:
+    assert not make_vector(EnvConfig(id="CartPole-v1", num_envs=2, vectorization="mujoco")).begins_singly

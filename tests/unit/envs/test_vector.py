@@ -10,6 +10,7 @@ import pytest
 
 from offpolicy.config import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
+from offpolicy.errors import EnvFailure
 from offpolicy.types import SpaceSpec, StepOutcome
 
 
@@ -48,6 +49,28 @@ def test_environments_end_and_reset_each_at_its_own_step() -> None:
         assert column(rows, "truncated", env) == [p == length for p in phase]
         assert column(rows, "is_valid", env) == [p != 0 for p in phase]
         assert column(rows, "reward", env) == phase
+
+
+def test_one_environment_begins_an_episode_with_its_seed_while_the_others_go_on() -> None:
+    envs = toy("Counter-v0", num_envs=3, truncate_at=2)
+    first, *_ = (seed % 4096 for seed in env_seeds(7, 1))
+    envs.reset(7)
+    roll(envs, 2)  # all have ended
+    obs = envs.begin(7, [9, 5, 9], np.array([False, True, False]))
+    assert obs[1].tolist() == [(first + 5) % 4096, 0, 1]
+    assert obs[[0, 2], 1].tolist() == [2, 2]
+    rows = roll(envs, 2)
+    assert column(rows, "is_valid", 1) == [True, True]  # no reset row: it was reset already
+    assert column(rows, "is_valid", 0) == [False, True]
+    assert [obs[1] for obs in column(rows, "next_obs", 1)] == [1, 2]
+
+
+def test_a_failure_in_the_reset_of_one_environment_is_told() -> None:
+    bad = env_seeds(7, 1, first=3)[0]
+    envs = toy("Faulty-v0", num_envs=2, fail="reset_raise", only_seed=bad)
+    envs.reset(7)
+    with pytest.raises(EnvFailure, match=f"env 1 of 2 .* failed in reset: seed {bad}"):
+        envs.begin(7, [0, 3], np.array([False, True]))
 
 
 def test_a_row_with_both_flags_keeps_both() -> None:

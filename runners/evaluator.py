@@ -1,0 +1,126 @@
+"""The process that evaluates beside training: `eval.beside`. There is one, on the first host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import numpy as np
+import torch
+
+from offpolicy.ipc.child import ChildContext
+from offpolicy.ipc.control import EvaluatorWord, HostWord, Stop
+from offpolicy.ipc.evaluation import Asked, EvaluationRequests
+from offpolicy.ipc.gate import POLL_S
+from offpolicy.timing.clock import process_birth_ns
+from offpolicy.timing.ledger import make_ledger, trace_names
+from offpolicy.timing.phases import EvaluatorPhase
+from offpolicy.timing.trace import Mark, open_lane
+from offpolicy.types import EvaluatorTotals
+
+from . import wiring
+from .examiner import HOOK_NAMES, Examiner
+
+
+def main(context: ChildContext) -> None:
+    """Entry point of the process."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # as in the learner, whose evaluation this is
+    with contextlib.suppress(OSError):  # as a collector: it must not take a core from the learner that woke it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    Evaluator(context, wiring.Assignment.of(context)).run()
+
+
+class Evaluator:
+    """Answers the newest request, one after another, until told to leave."""
+
+    def __init__(self, context: ChildContext, job: wiring.Assignment) -> None:
+        self._context = context
+        trace = open_lane(job.trace_dir, "evaluator-0", trace_names(EvaluatorPhase), "evaluator 0")
+        is_enabled, birth_ns = job.cfg.timing.enabled, process_birth_ns()
+        self._ledger = make_ledger(EvaluatorPhase, is_enabled=is_enabled, opened_ns=birth_ns, trace=trace)
+        self._control = wiring.control_page(context.block("control"), job.cfg)
+        self._words = self._control.evaluator
+        self._bell = context.bell(wiring.EVALUATOR_BELL)
+        self._learner_bell = context.bell("learner_bell-0")
+        self._reports = wiring.evaluator_reports(context.block("evaluator_report"))
+        hooks = open_lane(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
+        self._examiner = Examiner(
+            job, self._should_stop, lambda text: context.send("warning", text=text), self._ledger, hooks
+        )
+        self._requests = EvaluationRequests(context.block("evaluation"), self._examiner.policy_size)
+        self._flat = np.zeros(self._examiner.policy_size, np.float32)
+        self._answered, self._reported, self._skipped = 0, 0, 0
+
+    def run(self) -> None:
+        """Evaluate until told to leave. Raises `EnvFailure`; `ConfigError` for a bad hook."""
+        with contextlib.closing(self._examiner):
+            self._examiner.open()
+            self._ledger.end_warmup()
+            try:
+                while self._wait_request():
+                    self._answer()
+            finally:
+                self._report()
+
+    def _wait_request(self) -> bool:
+        """Wait for a request that is not answered yet; False when it is time to go."""
+        with self._ledger.phase(EvaluatorPhase.WAIT_REQUEST):
+            self._words.set(EvaluatorWord.IS_WAITING, 1)
+            while self._stop < Stop.LEAVE and (self._is_stopping or self._requests.newest == self._answered):
+                self._bell.wait(POLL_S)
+                self._report_if_wanted()
+            self._words.bump(EvaluatorWord.PROGRESS)
+            self._words.set(EvaluatorWord.IS_WAITING, 0)
+        return self._stop < Stop.LEAVE
+
+    def _answer(self) -> None:
+        """Evaluate the newest request and say that it is done with; a stop leaves it unanswered."""
+        with self._ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
+            asked = self._requests.read(self._flat)
+            self._ledger.mark(Mark.APPLIED, asked.policy_version)
+        self._note_skipped(asked)
+        result = self._examiner.examine(self._flat, asked.env_steps, asked.policy_version)
+        if result is not None:
+            self._context.send("eval", **result._asdict())
+            self._words.set(EvaluatorWord.EVALUATED_STEPS, asked.env_steps)
+            self._words.set(EvaluatorWord.ANSWERED, asked.number)
+            self._learner_bell.ring()
+        self._answered = asked.number
+        self._report()
+
+    def _note_skipped(self, asked: Asked) -> None:
+        """Count the requests that this one has replaced, and tell of the first."""
+        missed = asked.number - self._answered - 1
+        if missed and not self._skipped:
+            self._context.send(
+                "warning",
+                text=f"an evaluation before env step {asked.env_steps:,} was left out: the one before it was still"
+                " going on; evaluator/skipped counts them. Raise eval.every or lower eval.episodes",
+            )
+        self._skipped += missed
+
+    def _should_stop(self) -> bool:
+        """Whether the run is stopping; asking shows progress, and is when a report is due."""
+        self._words.bump(EvaluatorWord.PROGRESS)
+        self._report_if_wanted()
+        return self._is_stopping
+
+    @property
+    def _stop(self) -> int:
+        return self._control.host.get(HostWord.STOP)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._control.is_stopping
+
+    def _report_if_wanted(self) -> None:
+        if self._control.host.get(HostWord.REPORT_REQUEST) != self._reported:
+            self._report()
+
+    def _report(self) -> None:
+        self._reported = self._control.host.get(HostWord.REPORT_REQUEST)
+        examiner = self._examiner
+        self._reports.publish(
+            EvaluatorTotals(self._ledger.account(), examiner.episodes, self._skipped, examiner.post_failures)
+        )

@@ -1,0 +1,57 @@
+"""Hooks for `eval.hook`, in a module that a worker imports quickly; and an episode to call them with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+
+from offpolicy.collect.post import Episode
+
+
+def episode(index: int = 0, length: int = 3) -> Episode:
+    obs = np.arange(2.0 * (length + 1), dtype=np.float32).reshape(-1, 2)
+    action = -np.arange(float(length), dtype=np.float32)[:, None]
+    numbers = (70, 6, 1.5, length, float("nan"), 0.25, True, False)
+    return Episode(index, *numbers, obs, action, np.arange(float(length)))
+
+
+def take_100_ms(given: Episode) -> None:
+    time.sleep(0.1)
+
+
+def take_300_ms(given: Episode) -> None:
+    time.sleep(0.3)
+
+
+def fail_if_odd(given: Episode) -> None:
+    if given.index % 2:
+        raise ValueError(f"episode {given.index} is odd")
+
+
+def die_at_1(given: Episode) -> None:
+    if given.index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_with_a_child(given: Episode) -> None:
+    """The child lives on for a while, with all pipes of the worker."""
+    if os.fork() == 0:
+        time.sleep(5.0)
+        os._exit(0)
+    os._exit(7)
+
+
+def hang(given: Episode) -> None:
+    print("hanging", flush=True)
+    threading.Event().wait()
+
+
+not_a_function = 3
+
+
+def exit_with_3(given: Episode) -> None:
+    raise SystemExit(3)

@@ -1,0 +1,75 @@
+"""A bad hook is refused by a process of its own, and the caller never imports it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from offpolicy.collect import hook_probe
+from offpolicy.collect.hook_probe import check_hook
+from offpolicy.config import RunConfig
+from offpolicy.errors import ConfigError
+from runners import preflight
+
+MODULE = """
+import os, sys
+print("loud")
+if os.environ.get("HOOK_END") == "killed":
+    os.kill(os.getpid(), 9)
+if os.environ.get("HOOK_END") == "hung":
+    import threading
+    threading.Event().wait()
+def works(episode): pass
+number = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the directory that the command is given in."""
+    (tmp_path / "some_hooks.py").write_text(MODULE)
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.chdir(tmp_path)
+    return "some_hooks"
+
+
+def test_a_hook_that_works_is_accepted_and_not_imported_here(module: str) -> None:
+    check_hook(f"{module}:works")
+    assert module not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("hook", "cause"),
+    [
+        ("some_hooks:nothing", "AttributeError: module 'some_hooks' has no attribute 'nothing'"),
+        ("no_such_hooks:works", "ModuleNotFoundError: No module named 'no_such_hooks'"),
+        ("some_hooks:number", "TypeError: number is int, which cannot be called"),
+    ],
+)
+def test_what_is_no_function_is_refused_with_the_cause(module: str, hook: str, cause: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_hook(hook)
+    assert raised.value.problems == (f"eval.hook: got {hook!r}, allowed module:function: {cause}",)
+
+
+@pytest.mark.parametrize(("end", "cause"), [("killed", "was killed by SIGKILL"), ("hung", "took longer than 1 s")])
+def test_a_module_that_ends_its_process_or_never_ends_is_refused(
+    monkeypatch: pytest.MonkeyPatch, module: str, end: str, cause: str
+) -> None:
+    monkeypatch.setenv("HOOK_END", end)
+    monkeypatch.setattr(hook_probe, "START_TIMEOUT_S", 60.0 if end == "killed" else 1.0)
+    with pytest.raises(ConfigError, match=cause):
+        check_hook(f"{module}:works")
+
+
+def test_preflight_looks_at_the_hook_where_there_are_episodes(module: str) -> None:
+    tree = {"env": {"id": "offpolicy.envs.toy:PointMass-v0"}, "device": "cpu"}
+    hook = f"{module}:nothing"
+    with pytest.raises(ConfigError, match=r"^eval\.hook: got 'some_hooks:nothing'"):
+        preflight.preflight(RunConfig.from_mapping({**tree, "eval": {"hook": hook}}))
+    preflight.preflight(RunConfig.from_mapping({**tree, "eval": {"hook": hook, "episodes": 0}}))
