@@ -1,103 +1,28 @@
-"""Learning curves of runs, drawn as SVG over env steps.
+"""Learning curves of runs alone, over env steps; `offpolicy compare --png` draws them beside the time.
 
     python -m benchmarks.curves --out docs/img/hora-curves.svg teacher=runs/a student=runs/b --key rollout/ep_rew_mean
 
-Runs with the same label get the same colour. Points are records of `metrics.jsonl`; nothing is smoothed.
+Runs of one label become their mean with a band from the least to the most of them. Nothing is smoothed. The
+file's ending says what it is: .svg or .png.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-WIDTH, HEIGHT = 760, 300
-LEFT, RIGHT, TOP, BOTTOM = 70, 130, 34, 44
-COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
-STYLE = "text{font:12px sans-serif;fill:#333}.grid{stroke:#ddd}.curve{fill:none;stroke-width:1.6}"
+from offpolicy.logger.run_records import read_run
+from offpolicy.types import Float64
+from runners.compare.drawing import curves_file
 
 
-class Curve(NamedTuple):
-    """One run."""
-
-    label: str
-    steps: list[float]
-    values: list[float]
-
-
-class Axis(NamedTuple):
-    """Where values from `low` to `high` lie on the picture."""
-
-    low: float
-    high: float
-    start: float
-    stop: float
-
-    def place(self, value: float) -> float:
-        """The coordinate of a value."""
-        return self.start + (value - self.low) / (self.high - self.low) * (self.stop - self.start)
-
-    def ticks(self) -> list[float]:
-        """About five round values."""
-        span = self.high - self.low
-        step = 10.0 ** len(str(int(span / 5.0))) / 10.0 if span >= 5.0 else span / 5.0
-        step = next(step * factor for factor in (1.0, 2.0, 5.0, 10.0) if span / (step * factor) <= 6.0)
-        first = -(-self.low // step)
-        return [(first + index) * step for index in range(int((self.high / step) - first) + 1)]
-
-
-def read_curve(label: str, run: Path, key: str) -> Curve:
-    """The values of a key over the env steps of a run. Raises ValueError where it has none."""
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    points = [(float(record["env_steps"]), float(record[key])) for record in records if record.get(key) is not None]
-    if not points:
-        raise ValueError(f"{run}: no {key} in metrics.jsonl")
-    steps, values = zip(*points, strict=True)
-    return Curve(label, list(steps), list(values))
-
-
-def drawn(curves: Sequence[Curve], title: str) -> str:
-    """The picture."""
-    values = [value for curve in curves for value in curve.values]
-    across = Axis(0.0, max(curve.steps[-1] for curve in curves), LEFT, WIDTH - RIGHT)
-    upwards = Axis(min(0.0, *values), max(values), HEIGHT - BOTTOM, TOP)
-    labels = list(dict.fromkeys(curve.label for curve in curves))
-    colours = {label: COLOURS[index % len(COLOURS)] for index, label in enumerate(labels)}
-    parts = [*_grid(across, upwards), *(_line(curve, across, upwards, colours[curve.label]) for curve in curves)]
-    parts += [f'<text x="{LEFT}" y="20" font-weight="bold">{escape(title)}</text>', *_legend(colours)]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img">'
-    background = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
-    return (
-        "\n".join([head, f"<title>{escape(title)}</title><style>{STYLE}</style>", background, *parts, "</svg>"]) + "\n"
-    )
-
-
-def _grid(across: Axis, upwards: Axis) -> Iterator[str]:
-    for value in upwards.ticks():
-        y = upwards.place(value)
-        yield f'<line class="grid" x1="{across.start}" x2="{across.stop}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{across.start - 8}" y="{y + 4:.1f}" text-anchor="end">{value:,.10g}</text>'
-    for value in across.ticks():
-        x, y = across.place(value), HEIGHT - BOTTOM + 18
-        yield f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{value:,.10g}</text>'
-    middle = (across.start + across.stop) / 2.0
-    yield f'<text x="{middle:.1f}" y="{HEIGHT - 8}" text-anchor="middle">env steps</text>'
-
-
-def _line(curve: Curve, across: Axis, upwards: Axis, colour: str) -> str:
-    places = zip(curve.steps, curve.values, strict=True)
-    points = " ".join(f"{across.place(step):.1f},{upwards.place(value):.1f}" for step, value in places)
-    return f'<polyline class="curve" stroke="{colour}" points="{points}"/>'
-
-
-def _legend(colours: Mapping[str, str]) -> Iterator[str]:
-    for index, (label, colour) in enumerate(colours.items()):
-        y = TOP + 14 + 20 * index
-        yield f'<rect x="{WIDTH - RIGHT + 14}" y="{y - 9}" width="12" height="4" fill="{colour}"/>'
-        yield f'<text x="{WIDTH - RIGHT + 32}" y="{y - 2}">{escape(label)}</text>'
+def read_curve(run: Path, key: str) -> tuple[Float64, Float64]:
+    """Env steps and values of a key. Raises ValueError where the run has none, `ConfigError` where it is no run."""
+    curve = read_run(run).curve(key)
+    if not len(curve.value):
+        raise ValueError(f"{run}: no {key} in its records")
+    return curve.env_steps, curve.value
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -106,11 +31,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", nargs="+", metavar="label=run", help="a run's directory and what to call it")
     parser.add_argument("--key", default="rollout/ep_rew_mean", help="what to draw (default: rollout/ep_rew_mean)")
     parser.add_argument("--title", help="title (default: the key)")
-    parser.add_argument("--out", type=Path, required=True, help="the SVG file to write")
+    parser.add_argument("--out", type=Path, required=True, help="the file to write: .svg or .png")
     arguments = parser.parse_args(argv)
-    named = [word.rpartition("=")[::2] for word in arguments.runs]
-    curves = [read_curve(label or Path(run).name, Path(run), arguments.key) for label, run in named]
-    arguments.out.write_text(drawn(curves, arguments.title or arguments.key))
+    curves: dict[str, list[tuple[Float64, Float64]]] = {}
+    for word in arguments.runs:
+        label, _, run = word.rpartition("=")
+        curves.setdefault(label or Path(run).name, []).append(read_curve(Path(run), arguments.key))
+    is_svg = arguments.out.suffix == ".svg"
+    arguments.out.write_bytes(curves_file(curves, arguments.title or arguments.key, is_svg=is_svg))
 
 
 if __name__ == "__main__":

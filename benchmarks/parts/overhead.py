@@ -152,5 +152,5 @@ class _Idle:
     def run_if_due(self) -> None:
         return
 
-    def run_last(self, *, is_complete: bool) -> None:
-        return
+    def run_last(self, *, is_complete: bool) -> bool:
+        return is_complete
