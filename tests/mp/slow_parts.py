@@ -6,6 +6,8 @@ The learner processes are told in their environment what to do besides learning:
     SLOW_RANK        only that of this rank of the host; unset: of all of them
     WATCH_ITERATIONS write `iterations-<rank>.json` into the run directory: for each iteration whether it ended with a
                      report, and how many collectives it took
+
+Which part is late, in whatever process, and which phases are confused is told as `tests/mp/delays.py` says.
 """
 
 from __future__ import annotations
@@ -19,6 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.ipc.child import ChildContext
+from tests.mp import delays
+
+
+def collector_main(context: ChildContext) -> None:
+    """Entry point of a collector: the real one, with late parts."""
+    delays.install(context)
+    importlib.import_module("runners.collector").main(context)
 
 
 def learner_main(context: ChildContext) -> None:
@@ -27,6 +36,7 @@ def learner_main(context: ChildContext) -> None:
     slow_rank, slow_ms = os.environ.get("SLOW_RANK"), float(os.environ.get("SLOW_UPDATE_MS", "0"))
     if slow_ms and slow_rank in (None, str(context.index)):
         slow_down_updates(slow_ms / 1000.0)
+    delays.install(context)
     if "WATCH_ITERATIONS" not in os.environ:
         runner.learner_main(context)
         return
@@ -87,11 +97,12 @@ def watch_iterations(iterations: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """The command line, with learners that start here."""
+    """The command line, with learners and collectors that start here."""
     from offpolicy import cli
     from runners import launch
 
     launch.learner_target = lambda cfg: "tests.mp.slow_parts:learner_main"
+    launch.collector_target = lambda: "tests.mp.slow_parts:collector_main"
     return cli.main()
 
 

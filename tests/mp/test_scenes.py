@@ -27,6 +27,7 @@ BASE = (
     "algo.hidden_dims=[16,16]",
     "algo.batch_size=16",
     "eval.episodes=0",
+    "eval.beside=false",
     "log.tensorboard=false",
     "log.every_s=0.2",
     "total_timesteps=100",
@@ -50,10 +51,10 @@ RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         {},
     ),
     "prefetched": ((POINT, "runner=double_buffer"), {"SLOW_UPDATE_MS": "20"}),
-    "two ranks": ((POINT, *TWO_RANKS), {}),
+    "two ranks": ((POINT, *TWO_RANKS, "total_timesteps=600"), {}),  # an iteration may take a millisecond
     "two ranks, 1 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "1", "WATCH_ITERATIONS": ""}),
     "two ranks, 0 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "0"}),
-    "one rank": ((POINT, "runner=multi_gpu"), {}),
+    "one rank": ((POINT, "runner=multi_gpu", "total_timesteps=1000"), {}),
     **{
         mode: ((SLOW_STEP, f"env.kwargs.step_ms={EQUAL_MS}", f"collect.mode={mode}"), {"SLOW_UPDATE_MS": str(EQUAL_MS)})
         for mode in ("alternate", "overlap")
