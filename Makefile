@@ -54,6 +54,12 @@ $(VENV)/.dev: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
 	@touch $@
 
+# What draws pictures: the extra `plot`.
+$(VENV)/.plot: $(VENV)/.installed
+	@echo "Installing matplotlib into $(VENV)." >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[plot]'
+	@touch $@
+
 # The peers of `make bench-peers`, each in an environment of its own: never a dependency of offpolicy. They get our torch
 # and mujoco, so that only the trainers differ, and choose the rest. One that cannot be installed is no error here: the
 # benchmark names it, with the reason from install.log, and the next call tries again.
@@ -72,7 +78,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train eval play tensorboard test test-slow test-gpu test-all check lint types bench bench-peers docs clean
+.PHONY: help train eval play compare explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -88,8 +94,22 @@ eval: $(VENV)/.installed ## evaluate: make eval run=runs/sac/... episodes=20, or
 play: $(VENV)/.installed ## film a policy: make play run=runs/appo/... video=turning.gif [episodes= seed= set=key=value]
 	@$(BIN)/offpolicy play $(call GIVEN_OPTIONS,run set) $(call ENV_OPTIONS) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
 
-tensorboard: $(VENV)/.installed ## show the curves of all runs: make tensorboard [logdir=runs port=6006]
+compare: $(VENV)/.installed $(if $(filter png html,$(GIVEN_KEYS)),$(VENV)/.plot) ## hold runs against the first: make compare runs="a b" [png=x.png html=x.html markdown=x.md reference=-200]
+	@$(BIN)/offpolicy compare $(call GIVEN_OPTIONS,runs) $(call QUOTED_WORDS,runs)
+
+explain: $(VENV)/.installed ## where a run's time went: make explain run=runs/sac/... [before=runs/...]
+	@$(BIN)/offpolicy explain $(call GIVEN_OPTIONS,run) $(call SHELL_QUOTED,$(value run))
+
+trace: $(VENV)/.installed ## read a trace: make trace run=runs/sac/... [svg=x.svg iterations=3 start=0]
+	@$(BIN)/offpolicy trace $(call GIVEN_OPTIONS,run) $(call SHELL_QUOTED,$(value run))
+
+tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make tensorboard [runs="a b" logdir=runs port=6006]
+ifneq ($(filter run runs,$(GIVEN_KEYS)),)
+	@$(BIN)/python -m runners.boards $(call GIVEN_OPTIONS,run runs) \
+	    $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) $(call QUOTED_WORDS,runs)
+else
 	@$(BIN)/tensorboard --logdir runs $(call GIVEN_OPTIONS)
+endif
 
 test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not bench and not mp" $(args) $(UNLESS_CHOSEN)

@@ -92,7 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_resume(commands)
     _add_eval(commands)
     _add_play(commands)
+    _add_record(commands)
     _add_explain(commands)
+    _add_trace(commands)
+    _add_compare(commands)
     return parser
 
 
@@ -133,12 +136,45 @@ def _add_play(commands: Any) -> None:
     parser.set_defaults(command=_play)
 
 
+def _add_record(commands: Any) -> None:
+    text = "write episodes of a run's policy as demonstrations: offpolicy record RUN_DIR --out demos.npz"
+    parser = commands.add_parser("record", help=text, description=text)
+    parser.add_argument("run", type=Path, help="the run's directory")
+    parser.add_argument("--out", type=Path, required=True, help="file to write: .npz, for replay.demos")
+    parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes (default: 10)")
+    _add_policy_options(parser)
+    parser.set_defaults(command=_record)
+
+
 def _add_explain(commands: Any) -> None:
     text = "say where a run's time went and what a change would bring: offpolicy explain RUN_DIR"
     parser = commands.add_parser("explain", help=text, description=text)
     parser.add_argument("run", type=Path, help="the directory of a run that has ended")
     parser.add_argument("--before", type=Path, help="the run that one key was changed after: how right was it?")
     parser.set_defaults(command=_explain)
+
+
+def _add_trace(commands: Any) -> None:
+    text = "read the trace of a run made with timing.trace=true: offpolicy trace RUN_DIR"
+    parser = commands.add_parser("trace", help=text, description=text)
+    parser.add_argument("run", type=Path, help="the run's directory")
+    parser.add_argument("--svg", type=Path, help="file for a picture of a few typical iterations")
+    parser.add_argument("--iterations", type=_positive, default=3, help="how many in the picture (default: 3)")
+    parser.add_argument("--start", type=_not_negative, help="of a resumed run: which start (default: the last)")
+    parser.set_defaults(command=_trace)
+
+
+def _add_compare(commands: Any) -> None:
+    text = "hold runs against the first, time and learning: offpolicy compare RUN RUN, or a=RUN a=RUN b=RUN (seeds)"
+    parser = commands.add_parser("compare", help=text, description=text)
+    parser.add_argument(
+        "runs", nargs="+", metavar="[label=]run", help="a run's directory, also one with TensorBoard files only"
+    )
+    parser.add_argument("--reference", type=float, help="score to reach (default: chosen from the curves)")
+    parser.add_argument("--png", type=Path, help="write a picture; needs offpolicy[plot], as --html does")
+    parser.add_argument("--markdown", type=Path, help="write the tables as Markdown")
+    parser.add_argument("--html", type=Path, help="write one page with tables and picture")
+    parser.set_defaults(command=_compare)
 
 
 def _add_policy_options(parser: argparse.ArgumentParser) -> None:
@@ -196,9 +232,24 @@ def _play(arguments: argparse.Namespace) -> int:
     return int(play.play(play.Request(run, _choice(arguments), arguments.video, arguments.episodes)))
 
 
+def _record(arguments: argparse.Namespace) -> int:
+    run, record = _existing_run(arguments.run), _runner("record")
+    return int(record.record(record.Request(run, _choice(arguments), arguments.out, arguments.episodes)))
+
+
 def _explain(arguments: argparse.Namespace) -> int:
     before = None if arguments.before is None else _existing_run(arguments.before)
     return int(_runner("explain").explain(_existing_run(arguments.run), before))
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    run, trace = _existing_run(arguments.run), _runner("trace")
+    return int(trace.trace(trace.Request(run, arguments.svg, arguments.iterations, arguments.start)))
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    compare, files = _runner("compare"), (arguments.png, arguments.markdown, arguments.html)
+    return int(compare.compare(compare.Request(arguments.runs, arguments.reference, *files)))
 
 
 def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class of the runners, which are imported late

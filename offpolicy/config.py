@@ -15,6 +15,7 @@ from typing import Any
 
 from offpolicy.errors import ConfigError
 from offpolicy.options import build, keys_of, option, plain
+from offpolicy.schedules import Ramp, Scheduled, value_at
 
 REPLAY_ALGOS = ("sac", "td3")
 SAC, TD3 = ("sac",), ("td3",)
@@ -40,22 +41,22 @@ class AlgoConfig:
     batch_size: int = option(256, "rows per gradient update", ge=1, only=REPLAY_ALGOS)
     learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, only=REPLAY_ALGOS)
     utd: float = option(1.0, "gradient updates per environment transition", ge=0.001, le=64.0, only=REPLAY_ALGOS)
-    actor_lr: float = option(3e-4, "Adam step size of the actor", gt=0.0, only=REPLAY_ALGOS)
-    critic_lr: float = option(3e-4, "Adam step size of the critics", gt=0.0, only=REPLAY_ALGOS)
+    actor_lr: Scheduled = option(3e-4, "Adam step size of the actor", gt=0.0, only=REPLAY_ALGOS)
+    critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=REPLAY_ALGOS)
     critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=REPLAY_ALGOS)
     policy_delay: int = option(1, "critic updates per actor update", ge=1, only=REPLAY_ALGOS)
     n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=REPLAY_ALGOS)
     # SAC
-    alpha_lr: float = option(3e-4, "Adam step size of the temperature", gt=0.0, only=SAC)
+    alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=SAC)
     init_alpha: float = option(1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=SAC)
     auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=SAC)
-    target_entropy: float | None = option(None, "target entropy in the [-1, 1] space; null: -action_dim", only=SAC)
+    target_entropy: Scheduled | None = option(None, "target entropy in the [-1, 1] space; null: -action_dim", only=SAC)
     # TD3
-    exploration_noise: float = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=TD3)
+    exploration_noise: Scheduled = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=TD3)
     target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=TD3)
     target_noise_clip: float = option(0.5, "clip of the target-policy smoothing noise", ge=0.0, only=TD3)
     # APPO and HORA
-    lr: float = option(3e-4, "Adam step size; one for everything that learns", gt=0.0, only=FROM_ROLLOUTS)
+    lr: Scheduled = option(3e-4, "Adam step size; one for everything that learns", gt=0.0, only=FROM_ROLLOUTS)
     lr_schedule: str = option(
         "constant", "constant; linear: to 0 at the end; kl_adaptive: holds the KL of an epoch near target_kl",
         choices=("constant", "linear", "kl_adaptive"), only=FROM_ROLLOUTS,
@@ -97,6 +98,25 @@ class AlgoConfig:
     def learns_from_rollouts(self) -> bool:
         """Whether every transition is used in one batch of rollouts, rather than sampled from a replay."""
         return self.name in ROLLOUT_ALGOS
+
+    @property
+    def warmup(self) -> int:
+        """Env steps before anything is learnt, where schedules begin unless they say so themselves."""
+        return 0 if self.learns_from_rollouts else self.learning_starts
+
+    def value(self, given: Scheduled, env_steps: int) -> float:
+        """The number in force at an env step of the run, of one of these options."""
+        return value_at(given, env_steps, self.warmup)
+
+    @property
+    def ramps(self) -> dict[str, Ramp]:
+        """The options that change during the run, by name, each saying where it begins."""
+        given = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        begun = {name: value for name, value in given.items() if isinstance(value, Ramp)}
+        return {
+            name: ramp if ramp.begin is not None else dataclasses.replace(ramp, begin=self.warmup)
+            for name, ramp in begun.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +168,10 @@ class ReplayConfig:
         " the learner's device; auto: the runner's choice",
         choices=("auto", "direct", "prefetch", "resident"),
     )
+    demos: str | None = option(
+        None, "demonstrations mixed into every batch: an .npz (`offpolicy record`), minari:<id>, or a Minari directory"
+    )
+    demo_share: float = option(0.25, "share of every batch that is demonstrations", gt=0.0, lt=1.0)
     device_share: float = option(0.5, "resident: share of the device's free memory the copy may take", gt=0.0, le=1.0)
     slots: int = option(2, "prefetch: batches packed or in use at once", ge=1, le=16)
     prefetch: bool = option(True, "prefetch: pack the next batch while this one trains; false: when it is asked for")
@@ -182,6 +206,14 @@ class EvalConfig:
 
     every: int = option(5000, "env steps between evaluations; 0: only at the end", ge=0)
     episodes: int = option(10, "episodes of one evaluation; 0: never evaluate", ge=0)
+    beside: str = option(
+        "auto", "in a process of its own, beside training; false: by rank 0; auto: beside where a core is free",
+        choices=("auto", "true", "false"),
+    )  # fmt: skip
+    hook: str | None = option(
+        None, "module:function called with each finished episode (offpolicy.collect.post.Episode); null: none"
+    )
+    post_queue: int = option(2, "finished episodes that may wait for the hook", ge=1, le=1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +241,10 @@ class TimingConfig:
     """The time account."""
 
     enabled: bool = option(True, "keep the account; false: no clock is read in collector and learner")
+    trace: bool = option(False, "write down every phase of every process: trace.json, for trace viewers")
+    trace_mb: int = option(200, "MB that trace.json may have; of a longer run it holds the end", ge=1)
+    profile_at: int = option(0, "iteration to attach torch.profiler at, with timing.trace; 0: never", ge=0)
+    profile_iterations: int = option(10, "iterations that torch.profiler watches", ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +321,9 @@ def _impossible(cfg: RunConfig) -> list[str]:
         problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
     problems += _impossible_replay(cfg) if not cfg.algo.learns_from_rollouts else _impossible_rollouts(cfg)
     problems += _not_for(cfg.algo) + _unused_section(cfg) + _impossible_ranks(cfg) + _impossible_source(cfg)
-    problems += _impossible_stage(cfg)
+    problems += _impossible_stage(cfg) + _impossible_ramps(cfg) + _impossible_trace(cfg.timing)
+    if cfg.eval.hook is not None and not re.fullmatch(r"[\w.]+:\w+", cfg.eval.hook):
+        problems.append(f"eval.hook: got {cfg.eval.hook!r}, allowed module:function, such as hooks:draw, or null")
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
@@ -329,8 +367,17 @@ def _unused_band(cfg: RunConfig) -> list[str]:
     return [f"collect.band: got {cfg.collect.band}, allowed nothing with algo={cfg.algo.name}: rollout.slots bounds it"]
 
 
-def _impossible_replay(cfg: RunConfig) -> list[str]:
+def _impossible_trace(timing: TimingConfig) -> list[str]:
     problems: list[str] = []
+    if timing.trace and not timing.enabled:
+        problems.append("timing.trace: got true, allowed false with timing.enabled=false")
+    if timing.profile_at and not timing.trace:
+        problems.append(f"timing.profile_at: got {timing.profile_at}, allowed 0 without timing.trace=true")
+    return problems
+
+
+def _impossible_replay(cfg: RunConfig) -> list[str]:
+    problems = _impossible_demos(cfg)
     for key, rows in (("learning_starts", cfg.algo.learning_starts), ("batch_size", cfg.algo.batch_size)):
         if cfg.replay.capacity < rows:
             problems.append(f"replay.capacity: got {cfg.replay.capacity}, allowed at least algo.{key}={rows}")
@@ -351,6 +398,26 @@ def _impossible_replay(cfg: RunConfig) -> list[str]:
             f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
         )
     return problems
+
+
+def _impossible_demos(cfg: RunConfig) -> list[str]:
+    share = cfg.replay.demo_share
+    if cfg.replay.demos is None:
+        default = ReplayConfig().demo_share
+        is_unused = share != default
+        return [f"replay.demo_share: got {share:g}, allowed nothing without replay.demos"] if is_unused else []
+    return impossible_share(cfg, cfg.runner.world_size)
+
+
+def impossible_share(cfg: RunConfig, num_ranks: int) -> list[str]:
+    """What is wrong with the share of demonstrations in the rows that each of `num_ranks` takes of a batch."""
+    share, rows = cfg.replay.demo_share, cfg.algo.batch_size // num_ranks
+    if cfg.replay.demos is not None and not 0 < round(share * rows) < rows:
+        return [
+            f"replay.demo_share: got {share:g}, allowed a share that is at least one of the {rows} rows of a batch"
+            " of one rank, and not all of them"
+        ]
+    return []
 
 
 def _impossible_rollouts(cfg: RunConfig) -> list[str]:
@@ -407,6 +474,20 @@ def _impossible_source(cfg: RunConfig) -> list[str]:
             f"replay.source: got {source}, allowed prefetch or auto with runner=double_buffer; use runner=single_gpu"
         ]
     return []
+
+
+def _impossible_ramps(cfg: RunConfig) -> list[str]:
+    problems = [
+        f"algo.{name}.begin: got {ramp.begin}, allowed less than total_timesteps={cfg.total_timesteps}: it would never"
+        " begin"
+        for name, ramp in cfg.algo.ramps.items()
+        if (ramp.begin or 0) >= cfg.total_timesteps and getattr(cfg.algo, name).begin is not None
+    ]
+    if "lr" in cfg.algo.ramps and cfg.algo.lr_schedule != "constant":
+        problems.append(
+            f"algo.lr: got a schedule, allowed a number with algo.lr_schedule={cfg.algo.lr_schedule}, which is one"
+        )
+    return problems
 
 
 def _impossible_stage(cfg: RunConfig) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
 from offpolicy.collect.writers import BadRowError, ReplayWriter, Writer
+from offpolicy.config import AlgoConfig
 from offpolicy.data.ring import Ring
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import NumericsError, SaveError
@@ -28,8 +30,9 @@ from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.nets.policy import flat_size, make_policy
 from offpolicy.seeding import env_seed
 from offpolicy.timing.clock import process_birth_ns
-from offpolicy.timing.ledger import make_ledger
+from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.trace import open_lane
 
 from . import wiring
 
@@ -37,7 +40,9 @@ from . import wiring
 def main(context: ChildContext) -> None:
     """Entry point of the process."""
     job = wiring.Assignment.of(context)
-    ledger = make_ledger(CollectorPhase, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns())
+    name = f"collector-{context.index}"
+    lane = open_lane(job.trace_dir, name, trace_names(CollectorPhase), f"collector {context.index}")
+    ledger = make_ledger(CollectorPhase, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=lane)
     torch.set_num_threads(wiring.thread_budget(job.cfg)["collector"])
     # Woken by the learner's grant, this process must not take the learner's core before the learner lets go of it:
     # its step would be charged to the learner's sync_coordination.
@@ -50,7 +55,6 @@ def main(context: ChildContext) -> None:
     policy = _policy(context, job)
     control = wiring.control_page(context.block("control"), job.cfg)
     writer = _writer(context, job, control)
-    name = f"collector-{context.index}"
     snapshot = CollectorSnapshot(name, env, policy, writer, tracker)
     if job.start_step:
         why_not = _resume(context, job, snapshot, progress)
@@ -110,15 +114,26 @@ def _num_collectors(job: wiring.Assignment) -> int:
 
 def _policy(context: ChildContext, job: wiring.Assignment) -> CollectorPolicy:
     algo = job.cfg.algo
-    policy = make_policy(algo, job.spec)
-    return CollectorPolicy(
-        policy,
-        Mailbox(context.block("weights"), 4 * flat_size(policy)),
+    networks = make_policy(algo, job.spec)
+    policy = CollectorPolicy(
+        networks,
+        Mailbox(context.block("weights"), 4 * flat_size(networks)),
         action_dim=job.spec.action_dim,
         warmup_steps=0 if algo.learns_from_rollouts else share(algo.learning_starts, _num_collectors(job)),
         seed=job.cfg.seed,
         path=_path(_number(context, job)),
     )
+    policy.noise_at = _noise_at(algo, _num_collectors(job))
+    return policy
+
+
+def _noise_at(algo: AlgoConfig, num_collectors: int) -> Callable[[int], float] | None:
+    """The exploration noise by a collector's own transitions: all collectors do as many, so theirs are known too.
+
+    What the others have really done would depend on the moment of asking, and a resumed run would act differently.
+    """
+    ramp = algo.ramps.get("exploration_noise")
+    return None if ramp is None else lambda own_steps: ramp.at(own_steps * num_collectors)
 
 
 def _writer(context: ChildContext, job: wiring.Assignment, control: ControlPage) -> Writer:

@@ -1,4 +1,4 @@
-"""A learner's duties besides training: publishing weights, evaluating, saving, reporting.
+"""A learner's duties besides training: publishing weights, saving, reporting; `judges.py` has evaluating.
 
 Every rank runs every duty, in the same iteration: whether one is due follows from numbers that all ranks share. What
 only one of them does (rank 0 evaluates, the leader of each host saves) ends with a vote, so that all go the same way.
@@ -18,12 +18,12 @@ import torch
 
 from offpolicy.algos.learner import Learner
 from offpolicy.checkpoint import CheckpointStore, Draft, write_json
-from offpolicy.collect.evaluation import evaluate
-from offpolicy.errors import EnvFailure, PeerEnvFailure, PeerSaveError, SaveError
+from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.ipc.control import RankWord
 from offpolicy.ipc.mailbox import Mailbox
-from offpolicy.nets.policy import flat_size, flatten_into, load_flat, make_policy
-from offpolicy.types import EvalResult, Float64, LearnerTotals
+from offpolicy.nets.policy import flat_size, flatten_into
+from offpolicy.timing.trace import Mark
+from offpolicy.types import Float64, LearnerTotals
 
 from . import wiring
 from .seat import Seat
@@ -38,67 +38,16 @@ class WeightPublisher:
     def __init__(self, learner: Learner[Any], mailbox: Mailbox, seat: Seat) -> None:
         self._learner, self._mailbox, self._seat = learner, mailbox, seat
         self.flat = np.zeros(flat_size(learner.policy), dtype=np.float32)
+        self.version = 0  # of what was published last
 
     def publish(self) -> None:
         """Make the present weights the newest."""
         if self._seat.is_leader:
             flatten_into(self._learner.policy, self.flat)
-            self._seat.words.set(RankWord.VERSION, self._mailbox.publish(self.flat))
-
-
-class Evaluator:
-    """Evaluates the published weights every `eval.every` env steps and at the end; rank 0 does, the others wait."""
-
-    def __init__(self, session: Session, last_step: int) -> None:
-        self._session = session
-        self._policy = make_policy(session.job.cfg.algo, session.job.spec).eval()
-        self.last: EvalResult | None = None
-        self.last_step = last_step
-        self._has_evaluated_at = -1
-
-    def run_if_due(self) -> None:
-        """Evaluate if a multiple of `eval.every` env steps was passed since the last time."""
-        every, env_steps = self._session.job.cfg.eval.every, self._session.env_steps
-        if every and env_steps // every > self.last_step // every:
-            self._evaluate(env_steps)
-
-    def run_last(self, *, is_complete: bool) -> None:
-        """The final evaluation; left out when the run was asked to stop, and when it was done just now."""
-        if is_complete and self._has_evaluated_at != self._session.env_steps:
-            self._evaluate(self._session.env_steps)
-
-    def _evaluate(self, env_steps: int) -> None:
-        """Raises `EnvFailure` on every rank if the environment fails on rank 0."""
-        self.last_step = self._has_evaluated_at = env_steps
-        if self._session.job.cfg.eval.episodes == 0:
-            return
-        if self._session.team.average_every:  # the networks that are evaluated are those that are saved
-            self._session.learner.settle()
-            self._session.publisher.publish()
-        failure: EnvFailure | None = None
-        if self._session.seat.rank == 0:
-            try:
-                self._measure(env_steps)
-            except EnvFailure as error:
-                failure = error
-        if self._session.vote(failure is not None):
-            raise failure or PeerEnvFailure("the environment failed in the evaluation on rank 0")
-
-    def _measure(self, env_steps: int) -> None:
-        session = self._session
-        cfg = session.job.cfg
-        load_flat(self._policy, session.publisher.flat)
-        result = evaluate(
-            self._policy,
-            cfg.env,
-            episodes=cfg.eval.episodes,
-            seed=cfg.seed,
-            env_steps=env_steps,
-            should_stop=session.seat.is_stopping,
-        )
-        if result is not None:
-            self.last = result
-            session.context.send("eval", **result._asdict())
+            # Noted before: a collector may take them before this thread goes on.
+            self._seat.ledger.mark(Mark.PUBLISHED, self._mailbox.version + 1)
+            self.version = self._mailbox.publish(self.flat)
+            self._seat.words.set(RankWord.VERSION, self.version)
 
 
 class Checkpointer:
@@ -230,6 +179,7 @@ class Reporter:
             device=str(seat.device),
             gpu=torch.cuda.get_device_name(seat.device) if seat.device.type == "cuda" else None,
             threads=torch.get_num_threads(),
+            attainable=session.attainable,
             start=astuple(session.anchor),
             source=session.feed.describe(),
             backend=session.team.backend,
@@ -241,10 +191,11 @@ class Reporter:
         words = session.seat.words
         words.bump(RankWord.PROGRESS)
         words.bump(RankWord.ITERATIONS)
+        session.profiler.step()
         words.set(RankWord.UPDATES, session.learner.num_updates)
         if session.world.is_reporting:
             health = session.health(is_settled=False)
-            table = session.gather_waiting((*health, *self._reports.vector(self._totals())))
+            table = session.gather_waiting(np.concatenate((health, self._reports.vector(self._totals()))))
             session.require_health(table[:, : len(health)])
             self._publish(table[:, len(health) :])
 
@@ -254,7 +205,7 @@ class Reporter:
         session.seat.words.set(RankWord.UPDATES, session.learner.num_updates)
         stopped_by = session.world.stopped_by
         session.context.send("done", is_complete=is_complete, env_steps=session.env_steps, stopped_by=stopped_by)
-        self._publish(session.gather_waiting(self._reports.vector(self._totals()).tolist()))
+        self._publish(session.gather_waiting(self._reports.vector(self._totals())))
 
     def publish_own(self) -> None:
         """Report this rank's own counters, whatever became of the others."""
@@ -277,4 +228,5 @@ class Reporter:
             account=session.ledger.account(),
             packer=session.feed.packer_account(),
             rollouts=session.feed.rollouts,
+            device=session.seat.lane.totals(),
         )

@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from offpolicy.collect.demonstrations import demonstration_rows
+from offpolicy.data.demos import read_demos
+from offpolicy.data.endless import EndlessRows
+from offpolicy.data.mixture import MixedSampler, ResidentDemos, Share
 from offpolicy.data.resident import ResidentSampler, ResidentSource, resident_nbytes
 from offpolicy.data.rollout_source import RolloutSource, RolloutSpec
-from offpolicy.data.sampler import UniformSampler
+from offpolicy.data.sampler import Sampler, UniformSampler
 from offpolicy.data.sources import Feed, ReplaySource, SourceSpec
 from offpolicy.ipc.control import RankWord
 from offpolicy.prefetch import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.seeding import generator, torch_seed
+from offpolicy.timing.ledger import make_ledger, trace_names
+from offpolicy.timing.phases import PackerPhase
+from offpolicy.timing.trace import open_lane
 from offpolicy.types import Batches
 
 from . import wiring
@@ -78,10 +85,28 @@ def _spec(session: Session) -> SourceSpec:
     )
 
 
-def _sampler(session: Session) -> UniformSampler:
+def _sampler(session: Session) -> Sampler:
     cfg, rank = session.seat.cfg, session.seat.rank
     rng = generator(cfg.seed, "replay", rank, *session.seat.start_path)
-    return UniformSampler(session.rings, rng, guard=8 * cfg.env.num_envs)
+    replay, share = UniformSampler(session.rings, rng, guard=8 * cfg.env.num_envs), session.demos
+    return replay if share is None else MixedSampler(replay, share)
+
+
+def demo_share(session: Session) -> Share | None:
+    """The demonstrations of `replay.demos` as this rank uses them. Raises `ConfigError`."""
+    cfg, seat, spec = session.seat.cfg, session.seat, session.job.spec
+    source = cfg.replay.demos
+    if source is None:
+        return None
+    found = read_demos(source, spec)
+    rows = demonstration_rows(found, wiring.row_layout(spec), gamma=cfg.algo.gamma, n_step=cfg.algo.n_step)
+    batch_size, returns = cfg.algo.batch_size // seat.num_ranks, found.ep_return
+    return Share(
+        EndlessRows(rows, cfg.seed, seat.rank, seat.num_ranks, seat.start_path),
+        per_batch=round(cfg.replay.demo_share * batch_size),
+        batch_size=batch_size,
+        told=f"{source} ({len(rows):,} transitions, {len(returns):,} episodes, mean return {returns.mean():,.1f})",
+    )
 
 
 def _direct(session: Session) -> Feed[Batches]:
@@ -112,17 +137,22 @@ def _prefetch(session: Session) -> Feed[Batches]:
     )
     bell = f"packer_bell-{seat.context.index}"
     gate = wiring.learner_gate(session.context, session.job, seat.control, bell, is_main=False)
-    packer = Packer(_sampler(session), gate, seat.device, is_timed=seat.cfg.timing.enabled)
+    index = seat.context.index
+    names, process = trace_names(PackerPhase), f"learner {index}"
+    lane = open_lane(session.job.trace_dir, f"packer-{index}", names, process, f"packer {index}")
+    ledger = make_ledger(PackerPhase, is_enabled=seat.cfg.timing.enabled, trace=lane, has_spread=False)
+    packer = Packer(_sampler(session), gate, seat.device, ledger, copies=seat.lane.copies_beside())
     return PrefetchSource(spec, session.rings, packer, session.gate, session.world, session.learner.num_updates)
 
 
 def _resident(session: Session) -> Feed[Batches]:
     seat = session.seat
     seed = torch_seed(seat.cfg.seed, "replay", seat.rank, *seat.start_path)
-    sampler = ResidentSampler(session.rings, seat.device, seed, seat.fence)
-    return ResidentSource(
-        _spec(session), session.rings, sampler, session.gate, session.world, session.learner.num_updates
-    )
+    spec, share = _spec(session), session.demos
+    demos = None if share is None else ResidentDemos(share, spec.pace.max_updates, seat.device, seat.fence)
+    timer = seat.lane.held_copies()
+    sampler = ResidentSampler(session.rings, seat.device, seed, seat.fence, timer, demos)
+    return ResidentSource(spec, session.rings, sampler, session.gate, session.world, session.learner.num_updates)
 
 
 def _rollouts(session: Session) -> RolloutSource:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offpolicy.checkpoint import CheckpointStore
-from offpolicy.config import RANK_RUNNERS, RunConfig
+from offpolicy.config import RANK_RUNNERS, RunConfig, impossible_share
 from offpolicy.errors import ConfigError
 from offpolicy.orphans import die_with_parent
 from offpolicy.ranks.agreement import Agreement, Proposal, agree
@@ -54,6 +54,8 @@ def follow_launcher(cfg: RunConfig) -> Place:
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of the {num_ranks} learner ranks of all"
             " hosts: each takes an equal part of the batch"
         )
+    if problems := impossible_share(cfg, num_ranks):
+        raise ConfigError(problems)
     if cfg.runner.name in RANK_RUNNERS:
         require_interface(cfg.runner.interface, place)
     return place

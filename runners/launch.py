@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.config import RANK_RUNNERS, RunConfig
-from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, SaveError
-from offpolicy.ipc.supervisor import Failure, Host, Supervisor, signals_held
+from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, ConfigError, SaveError
+from offpolicy.ipc.signals import signals_held
+from offpolicy.ipc.supervisor import Failure, Host, Supervisor
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
@@ -21,11 +22,13 @@ from offpolicy.nets.flops import work_of
 from offpolicy.ranks.place import LOOPBACK_HOST, Place
 from offpolicy.rundir import RunDir
 from offpolicy.timing.clock import Stopwatch, unix_s
+from offpolicy.timing.lanes import shrink_lanes
+from offpolicy.timing.trace import open_lane
 from offpolicy.types import SpaceSpec
 
-from . import wiring
+from . import trace, wiring
 from .hosts import Outset, follow_launcher, set_out
-from .monitor import Monitor
+from .monitor import TRACED_LEVELS, Monitor
 from .preflight import check_fits, check_same, preflight
 from .run_files import env_differences, read_config, write_config
 from .teacher import find_teacher
@@ -41,7 +44,7 @@ def launch(cfg: RunConfig) -> int:
     outset = set_out(cfg, place)
     cfg = outset.cfg
     teacher_step = find_teacher(outset, spec)
-    shared = wiring.SharedMemory(cfg, spec, place.num_hosts)
+    shared = wiring.SharedMemory(wiring.settle_evaluator(cfg, place), spec, place.num_hosts)
     with outset.claim() as run, signals_held(), _meeting_point(cfg, place) as meeting:
         if run.checkpoint is not None:
             saved = read_config(run.path)
@@ -49,11 +52,22 @@ def launch(cfg: RunConfig) -> int:
             check_fits(cfg, spec, run.checkpoint)
             cfg = replace(cfg, teacher=saved.teacher)  # whom it began with
         write_config(run.path, cfg, spec)
-        job = replace(_assignment(outset, run, spec, meeting), teacher_step=teacher_step)
+        cfg = wiring.settle_evaluator(cfg, place)
+        trace_dir = trace.begin(cfg, run.path, wiring.lane_names(cfg))
+        job = replace(
+            _assignment(outset, run, spec, meeting),
+            cfg=cfg,
+            teacher_step=teacher_step,
+            trace_dir=str(trace_dir) if trace_dir else None,
+        )
         with _opened(run.path / "train.log") as log_fd, contextlib.closing(_open_logger(job, run)) as logger:
-            code, failure = _supervise(
-                job, run, logger, shared, _host(cfg, spec, log_fd, watch, place.num_hosts), meeting
-            )
+            try:
+                code, failure = _supervise(
+                    job, run, logger, shared, _host(cfg, spec, log_fd, watch, place.num_hosts), meeting
+                )
+            finally:  # when no process is left that could still write
+                if trace_dir is not None:
+                    _write_trace(trace_dir, run.path, logger)
     _last_words(failure)
     return code
 
@@ -99,6 +113,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 def _open_logger(job: wiring.Assignment, run: RunDir) -> OffPolicyLogger:
     cfg = job.cfg
+    work = work_of(cfg, job.spec, job.place.num_hosts)
     header = RunHeader(
         algo=cfg.algo.name,
         env_id=cfg.env.id,
@@ -109,7 +124,9 @@ def _open_logger(job: wiring.Assignment, run: RunDir) -> OffPolicyLogger:
         num_envs=cfg.env.num_envs,
         started_unix_s=unix_s(),
         runner=cfg.runner.name,
-        flops_per_update=work_of(cfg, job.spec, job.place.num_hosts).update,
+        flops_per_update=work.update,
+        flops_per_decision=work.inference,
+        ramps=cfg.algo.ramps,
         stage=cfg.algo.stage if cfg.algo.name == "hora" else "",
         world_size=job.place.num_hosts * cfg.runner.world_size,
         num_collectors=cfg.collect.num_collectors,
@@ -128,7 +145,8 @@ def _supervise(
 ) -> tuple[int, Failure | None]:
     """Run the processes and write down how it ended; signals are heard until that is done."""
     _announce(logger, job, run)
-    monitor = Monitor(job.cfg, shared, logger, host.elapsed_s, job.place.num_hosts)
+    counters = open_lane(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
+    monitor = Monitor(job.cfg, shared, logger, host.elapsed_s, job.place.num_hosts, counters)
     with Supervisor(shared.control, tuple(shared.bells.values()), host) as supervisor:
         outcome: Outcome = ("failed", 1, "the supervisor failed")
         try:
@@ -156,12 +174,19 @@ def collector_target() -> str:
     return f"{__package__ or 'runners'}.collector:main"
 
 
+def evaluator_target() -> str:
+    """The entry point of the evaluator, the same for every runner."""
+    return f"{__package__ or 'runners'}.evaluator:main"
+
+
 def _spawn(supervisor: Supervisor, job: wiring.Assignment, fds: dict[str, int], store: dict[str, int]) -> None:
     payload = job.to_json()
     for rank in range(job.cfg.runner.world_size):
         supervisor.spawn("learner", rank, learner_target(job.cfg), payload, fds | (store if rank == 0 else {}))
     for index in range(job.cfg.collect.num_collectors):
         supervisor.spawn("collector", index, collector_target(), payload, fds)
+    if wiring.has_evaluator(job.cfg):
+        supervisor.spawn("evaluator", 0, evaluator_target(), payload, fds)
 
 
 def _announce(logger: OffPolicyLogger, job: wiring.Assignment, run: RunDir) -> None:
@@ -183,6 +208,8 @@ def _announce(logger: OffPolicyLogger, job: wiring.Assignment, run: RunDir) -> N
     logger.message(
         f"{cfg.runner.name}, {cfg.collect_mode}: threads learner {threads['learner']}, collector {threads['collector']}"
     )
+    if wiring.has_evaluator(cfg):
+        logger.message("evaluation: beside training, in a process with a thread of its own")
     num_ranks = place.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
         how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {cfg.runner.sync_every} iterations"
@@ -235,6 +262,7 @@ def _conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Ou
         baseline=logger.baseline,
         gpu=monitor.gpu,
         num_hosts=monitor.num_hosts,
+        config_mapping=logger.config_mapping,
     )
     try:
         write_summary(path / "summary.json", summary)
@@ -244,6 +272,16 @@ def _conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Ou
     finally:
         logger.finish(summary)
     return True
+
+
+def _write_trace(trace_dir: Path, run_dir: Path, logger: OffPolicyLogger) -> None:
+    """`trace.json`; where it cannot be written now, `offpolicy trace` can make it later."""
+    logger.message(f"writing {run_dir / trace.TRACE_JSON}")
+    try:
+        shrink_lanes(trace_dir)
+        trace.write_json(trace_dir, run_dir)
+    except (OSError, ConfigError) as error:
+        logger.message(f"{trace.TRACE_JSON} not written: {error}; offpolicy trace {run_dir} makes it from {trace_dir}")
 
 
 def _last_words(failure: Failure | None) -> None:

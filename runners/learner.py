@@ -27,11 +27,14 @@ from offpolicy.ranks.exchange import checksum
 from offpolicy.rundir import CHECKPOINTS
 from offpolicy.seeding import torch_seed
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.profile import NoProfiler, Profiler
 from offpolicy.types import Float64, MetricTotals
 
 from . import wiring
-from .duties import Checkpointer, Evaluator, Reporter, WeightPublisher
-from .feeds import AUTO, make_feed
+from .attainable import attainable
+from .duties import Checkpointer, Reporter, WeightPublisher
+from .feeds import AUTO, demo_share, make_feed
+from .judges import Evaluator
 from .run_files import read_spec
 from .saved import learner_tensors
 from .seat import Seat
@@ -53,6 +56,7 @@ class Session:
         checkpoint = self._checkpoint()
         self.teacher = self._teacher(checkpoint)
         self.anchor, last_eval_step = self._set_out(checkpoint)
+        self.demos = demo_share(self)
         self.feed: Feed[Any] = make_feed(self, source)  # Any: `Batches` or `Rollouts`, as the learner takes them
         if self.job.start_step:
             self._resume_streams(checkpoint)
@@ -60,7 +64,10 @@ class Session:
         self.publisher = WeightPublisher(self.learner, mailbox, seat)
         self.evaluator = Evaluator(self, last_step=last_eval_step)
         self.checkpointer = Checkpointer(self, last_step=self.job.start_step)
-        self.publisher.publish()
+        self.profiler = _profiler(self)
+        with self.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
+            self.publisher.publish()
+        self.attainable = attainable(seat)
         self.reporter = Reporter(self)
 
     @property
@@ -70,10 +77,11 @@ class Session:
 
     def run(self) -> None:
         """Train. The environment's failure in an evaluation costs the run, not what it has learnt."""
+        lane = self.seat.lane
         parts = Parts(
-            source=self.feed,
-            learner=self.learner,
-            fence=self.seat.fence,
+            source=lane.around_source(self.feed),
+            learner=lane.around_learner(self.learner),
+            fence=lane.around_fence(self.seat.fence),
             publisher=self.publisher,
             evaluator=self.evaluator,
             checkpointer=self.checkpointer,
@@ -82,7 +90,7 @@ class Session:
             stop=self.seat.control,
             ledger=self.ledger,
         )
-        with contextlib.closing(self.feed):
+        with contextlib.closing(self.feed), contextlib.closing(self.evaluator):
             try:
                 train(parts)
             except EnvFailure:
@@ -90,10 +98,16 @@ class Session:
                     self.checkpointer.run_last(is_complete=False)
                 raise
             finally:
+                self.profiler.close()
                 with contextlib.suppress(RuntimeError):  # of a broken device: it must not hide what broke it
                     self.reporter.publish_own()
 
-    def gather_waiting(self, values: Sequence[float]) -> Float64:
+    def meet(self) -> bool:
+        """Whether any host asks to stop, in the middle of a duty; meeting shows that this rank makes progress."""
+        with self.ledger.phase(LearnerPhase.RANK_BARRIER):
+            return self.world.meet(is_stopping=self.seat.is_stopping())
+
+    def gather_waiting(self, values: Sequence[float] | Float64) -> Float64:
         """The values [n] of all ranks as [R, n], in the middle of a duty; waiting for them is the barrier's time."""
         with self.ledger.phase(LearnerPhase.RANK_BARRIER):
             return self.world.gather(values)
@@ -148,7 +162,7 @@ class Session:
             "start": list(astuple(self.anchor)),
             "replay_first": [ring.oldest for ring in self.rings],
             "replay_end": [ring.committed for ring in self.rings],
-            "last_eval_step": self.evaluator.last_step,
+            "last_eval_step": self.evaluator.told_step,
             "teacher": self.teacher,
             "fingerprint": wiring.fingerprint(self.job.cfg, self.job.spec),
         }
@@ -166,7 +180,7 @@ class Session:
         """What must be equal for the random state of a batch source to fit another."""
         replay, kind = self.job.cfg.replay, type(self.feed).__name__
         options = [replay.slots, replay.prefetch, replay.newest] if isinstance(self.feed, PrefetchSource) else []
-        return [kind, self.seat.device.type, *options]
+        return [kind, self.seat.device.type, *options, *(self.demos.identity if self.demos else [])]
 
     def _checkpoint(self) -> Checkpoint | None:
         if self.job.checkpoint is None:
@@ -243,6 +257,14 @@ class Session:
             return f"{before} learner ranks before, {self.world.num_ranks} now"
         source = checkpoint.json(name)["source"]
         return "" if source == self._source_settings() else f"the batches came from {source} before"
+
+
+def _profiler(session: Session) -> Profiler | NoProfiler:
+    """torch.profiler, for a window of the first rank's iterations."""
+    timing, trace_dir = session.job.cfg.timing, session.job.trace_dir
+    if trace_dir is None or not timing.profile_at or session.seat.rank != 0:
+        return NoProfiler()
+    return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations)
 
 
 def _bytes_tensor(text: str) -> torch.Tensor:

@@ -14,11 +14,15 @@ from offpolicy.ipc.control import HostWord, RankWord
 from offpolicy.ipc.reports import LearnerReports
 from offpolicy.ipc.supervisor import Child
 from offpolicy.logger.logger import OffPolicyLogger
-from offpolicy.timing.clock import Every
+from offpolicy.timing.clock import Every, MonotonicClock
+from offpolicy.timing.trace import TraceLane
 from offpolicy.types import CollectorTotals, EvalResult, LearnerTotals, MetricTotals, Snapshot
 
 from . import wiring
 
+# The counters of a trace.
+LAG, DEBT, ROWS = "policy lag, versions", "update debt, updates", "replay rows"
+TRACED_LEVELS = (LAG, DEBT, ROWS)
 LATE_S = 2.0  # a report not there by then is done without: its sender is in a long step
 
 
@@ -32,8 +36,10 @@ class Monitor:
         logger: OffPolicyLogger,
         elapsed_s: Callable[[], float],
         num_hosts: int,
+        trace: TraceLane | None = None,
     ) -> None:
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
+        self._trace = trace
         self.num_hosts = num_hosts
         self._due = Every(elapsed_s, cfg.log.every_s)
         self._asked_s: float | None = None
@@ -87,6 +93,7 @@ class Monitor:
             self._learner = self._shared.learner_reports(message["metrics"])
             self._pace = wiring.make_pace(self._cfg, Anchor(*message["start"]), self.num_hosts)
             self.gpu = message["gpu"]
+            self._logger.set_attainable(message["attainable"])
             self._logger.message(message["source"])
 
     def _baseline(self) -> Snapshot:
@@ -129,6 +136,8 @@ class Monitor:
     def on_tick(self) -> None:
         """Drain the episodes, and log when a report asked for has come."""
         self.drain_episodes()
+        if self._trace is not None:
+            self._trace_levels(self._trace)
         if self._asked_s is None and self._due.is_due():
             self._shared.control.host.bump(HostWord.REPORT_REQUEST)
             self._asked_s = self._elapsed_s()
@@ -136,9 +145,22 @@ class Monitor:
             self._asked_s = None
             self._log()
 
+    def _trace_levels(self, trace: TraceLane) -> None:
+        now_ns = MonotonicClock.now_ns()
+        if self._shared.rings:
+            trace.count(ROWS, now_ns, self._replay_rows)
+        debt = self._debt(self._env_steps)
+        if debt is not None:
+            trace.count(DEBT, now_ns, debt)
+
+    @property
+    def _replay_rows(self) -> int:
+        return sum(ring.committed - ring.oldest for ring in self._shared.rings)
+
     def snapshot(self) -> Snapshot:
         """The newest counters of everybody."""
         collectors = [reports.read() for reports in self._shared.collector_reports]
+        evaluator = self._shared.evaluator_reports
         env_steps = self._env_steps
         return Snapshot(
             wall_s=self._elapsed_s(),
@@ -146,9 +168,10 @@ class Monitor:
             iteration=self._shared.control.leader.get(RankWord.ITERATIONS),
             learners=self._learner.read() if self._learner else (),
             collectors=tuple(totals for totals in collectors if totals is not None),
-            replay_rows=sum(ring.committed - ring.oldest for ring in self._shared.rings),
+            replay_rows=self._replay_rows,
             replay_capacity=self._capacity,
             update_debt=self._debt(env_steps),
+            evaluator=evaluator.read() if evaluator is not None else None,
         )
 
     def _debt(self, env_steps: int) -> float | None:
@@ -197,7 +220,10 @@ class Monitor:
         versions, env_steps = self._versions_of(self._learner), self._env_steps
         if versions[0] > self._seen[0]:
             self._seen = versions
-            self._logger.log_interval(self.snapshot())
+            record = self._logger.log_interval(self.snapshot())
+            lag = record.get("perf/policy_lag")
+            if self._trace is not None and isinstance(lag, float):
+                self._trace.count(LAG, MonotonicClock.now_ns(), lag)
             self._logged_eval = self.last_eval
             self._num_logged += 1
         elif self._updates == 0:

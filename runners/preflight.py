@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 from offpolicy.checkpoint import Checkpoint
+from offpolicy.collect.hook_probe import check_hook
 from offpolicy.config import RunConfig
+from offpolicy.data.demos import read_demos
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.logger.wandb_sink import require_login
@@ -29,6 +31,9 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     check_actions(cfg, spec)
     check_groups(cfg, spec)
     wiring.check_memory(cfg, spec)
+    check_demos(cfg, spec)
+    if cfg.eval.hook is not None and cfg.eval.episodes:
+        check_hook(cfg.eval.hook)
     if cfg.replay.source == "resident":
         check_resident(cfg, spec, free)
     return spec
@@ -41,6 +46,14 @@ def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
             f"env.id: got {cfg.env.id}, whose actions are Discrete({spec.num_actions}); {cfg.algo.name} needs a Box"
             " action space: algo=appo takes Discrete actions"
         )
+
+
+def check_demos(cfg: RunConfig, spec: SpaceSpec) -> None:
+    """Refuse demonstrations that are none of this environment's. Raises `ConfigError`."""
+    if cfg.replay.demos is not None:
+        found = read_demos(cfg.replay.demos, spec)
+        if cfg.algo.n_step > 1:
+            found.require_sequences("algo.n_step")
 
 
 def asks_for_gpus(cfg: RunConfig) -> bool:
@@ -86,7 +99,7 @@ def check_resident(cfg: RunConfig, spec: SpaceSpec, free: list[int]) -> None:
 RESUMABLE = (
     *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
     "env.measure",
-    *(f"replay.{name}" for name in ("source", "device_share", "slots", "prefetch", "newest")),
+    *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
 )
 
 

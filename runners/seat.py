@@ -12,9 +12,11 @@ from offpolicy.ipc.child import ChildContext
 from offpolicy.ipc.control import ControlPage, HostWord, RankWord, Words
 from offpolicy.ipc.gate import LearnerGate
 from offpolicy.timing.clock import process_birth_ns
-from offpolicy.timing.device import DeviceFence
-from offpolicy.timing.ledger import TimeAccount, make_ledger
+from offpolicy.timing.device import DEVICE_SPANS, DeviceFence
+from offpolicy.timing.device_lane import DeviceTime, Traces, make_lane
+from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.trace import open_lane
 
 from . import wiring
 
@@ -31,6 +33,15 @@ def pick_device(name: str, local_rank: int) -> torch.device:
     return device
 
 
+def _device_traces(job: wiring.Assignment, rank: int) -> Traces:
+    """A lane for the device's own stream, and one for copies beside it."""
+    lanes = [
+        open_lane(job.trace_dir, f"{name}-{rank}", DEVICE_SPANS, f"learner {rank}", f"device {rank}, {what}")
+        for name, what in (("device", "work"), ("device_copies", "copies"))
+    ]
+    return Traces(*lanes)
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One learner rank on its host."""
@@ -40,6 +51,7 @@ class Seat:
     ledger: TimeAccount
     device: torch.device
     fence: DeviceFence
+    lane: DeviceTime
     control: ControlPage
     gate: LearnerGate
 
@@ -47,13 +59,16 @@ class Seat:
     def take(cls, context: ChildContext) -> Seat:
         """Set up the process."""
         job = wiring.Assignment.of(context)
-        ledger = make_ledger(LearnerPhase, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns())
+        name = f"learner {context.index}"
+        trace = open_lane(job.trace_dir, f"learner-{context.index}", trace_names(LearnerPhase), name)
+        ledger = make_ledger(LearnerPhase, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=trace)
         torch.set_num_threads(wiring.thread_budget(job.cfg)["learner"])
         torch.set_flush_denormal(True)
         device = pick_device(job.cfg.device, context.index)
         control = wiring.control_page(context.block("control"), job.cfg)
         gate = wiring.learner_gate(context, job, control, f"learner_bell-{context.index}", is_main=True)
-        return cls(context, job, ledger, device, DeviceFence(device), control, gate)
+        lane = make_lane(device, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(job, context.index))
+        return cls(context, job, ledger, device, DeviceFence(device), lane, control, gate)
 
     @property
     def cfg(self) -> RunConfig:

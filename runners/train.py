@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config import RunConfig
+from offpolicy.config import ReplayConfig, RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.options import merge
 from offpolicy.ranks.place import Place
@@ -29,5 +29,7 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
         raise ConfigError([f"{key}: cannot change when a run is resumed; allowed {allowed}" for key in refused])
     if Place.of_launcher().job:
         raise ConfigError("resume: under torchrun write `offpolicy train run_dir=...` with the command of the start")
-    saved = read_config(run).to_mapping()
-    return launch(RunConfig.from_mapping(merge(saved, {**overrides, "run_dir": str(run), "resume": "must"})))
+    saved = merge(read_config(run).to_mapping(), overrides)
+    if saved["replay"]["demos"] is None and "replay.demo_share" not in flat(overrides):
+        saved = merge(saved, {"replay": {"demo_share": ReplayConfig().demo_share}})  # the share goes with them
+    return launch(RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"})))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from offpolicy.data.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.errors import ConfigError
 from offpolicy.ipc.child import ChildContext
 from offpolicy.ipc.control import ControlPage
+from offpolicy.ipc.evaluation import EvaluationRequests, EvaluatorReports
 from offpolicy.ipc.gate import LearnerGate
 from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.ipc.reports import CollectorReports, LearnerReports, ReportLayout
@@ -26,18 +27,36 @@ from offpolicy.ipc.shared import Doorbell, SharedBlock
 from offpolicy.nets.hora_shapes import HISTORY, PRIVILEGED, adaptation_parameters, mlp_parameters
 from offpolicy.options import plain
 from offpolicy.ranks.place import Place
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
+from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.types import SpaceSpec
 
 EPISODE_CAPACITY = 65_536  # episodes the supervisor may fall behind
 MAX_METRICS = 64
 SAVE_BYTES_PER_S = 50e6
 CHECKPOINT_LAYOUT = 2  # which files a checkpoint holds; 2: one replay file per collector, one state per rank
+NEEDED_THREADS = 8  # of a learner: one less of more than these is less than a whole core for evaluations
+NVIDIA_DRIVER = "/dev/nvidiactl"  # there where a GPU is; asking torch would cost the supervisor a second
 SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: where collectors and ranks leave their share of a checkpoint
 COLLECTOR_COUNTERS = ("env_steps", "vector_steps", "policy_lag_sum", "policy_steps")
 COLLECTOR_PHASES = tuple(str(phase) for phase in CollectorPhase)
 LEARNER_PHASES = tuple(str(phase) for phase in LearnerPhase)
 PACKER_PHASES = tuple(str(phase) for phase in PackerPhase)
+EVALUATOR_PHASES = tuple(str(phase) for phase in EvaluatorPhase)
+EVALUATOR_BELL = "evaluator_bell"
+
+
+def lane_names(cfg: RunConfig) -> list[str]:
+    """The threads of this host that a trace has a lane for."""
+    ranks, collectors = range(cfg.runner.world_size), range(cfg.collect.num_collectors)
+    kinds, has_device = ["learner"], cfg.device != "cpu" and os.path.exists(NVIDIA_DRIVER)
+    may_pack = has_device or cfg.runner.name == "double_buffer"  # where replay.source is auto
+    if not cfg.algo.learns_from_rollouts and {"prefetch": True, "auto": may_pack}.get(cfg.replay.source, False):
+        kinds.append("packer")
+    if has_device:
+        kinds += ["device", "device_copies"]
+    names = [*(f"{kind}-{i}" for kind in kinds for i in ranks), *(f"collector-{i}" for i in collectors)]
+    beside = ["evaluator-0", *(["hook-0"] if cfg.eval.hook else [])]
+    return names + (beside if has_evaluator(cfg) else [])
 
 
 def row_layout(spec: SpaceSpec) -> RowLayout:
@@ -131,6 +150,9 @@ class SharedMemory:
                 f"collector_report-{index}": Mailbox.nbytes(CollectorReports.layout(COLLECTOR_PHASES).nbytes),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
+        if has_evaluator(cfg):
+            sizes["evaluation"] = EvaluationRequests.nbytes(max_policy_nbytes(cfg, spec))
+            sizes["evaluator_report"] = Mailbox.nbytes(EvaluatorReports.layout(EVALUATOR_PHASES).nbytes)
         check_memory(cfg, spec)
         try:
             self.blocks = {name: SharedBlock.create(name, size) for name, size in sizes.items()}
@@ -143,6 +165,7 @@ class SharedMemory:
         self.rings = [] if cfg.algo.learns_from_rollouts else [self._replay_ring(i, spec) for i in collectors]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [collector_reports(self._buffer(f"collector_report-{i}")) for i in collectors]
+        self.evaluator_reports = evaluator_reports(self._buffer("evaluator_report")) if has_evaluator(cfg) else None
 
     def _replay_ring(self, index: int, spec: SpaceSpec) -> Ring:
         return Ring(self._buffer(f"replay-{index}"), row_layout(spec).width, np.float32)
@@ -162,9 +185,9 @@ class SharedMemory:
 
 
 def bell_names(cfg: RunConfig) -> list[str]:
-    """A bell for every collector, every rank, and every rank's packing thread."""
+    """A bell for every collector, every rank, every rank's packing thread, and the evaluator."""
     collectors = [f"collector_bell-{index}" for index in range(cfg.collect.num_collectors)]
-    return collectors + waiting_for_rows(cfg)
+    return collectors + waiting_for_rows(cfg) + ([EVALUATOR_BELL] if has_evaluator(cfg) else [])
 
 
 def waiting_for_rows(cfg: RunConfig) -> list[str]:
@@ -231,6 +254,40 @@ def collector_reports(buffer: memoryview) -> CollectorReports:
     return CollectorReports(Mailbox(buffer, layout.nbytes), layout)
 
 
+def evaluator_reports(buffer: memoryview) -> EvaluatorReports:
+    """The evaluator's report mailbox."""
+    layout = EvaluatorReports.layout(EVALUATOR_PHASES)
+    return EvaluatorReports(Mailbox(buffer, layout.nbytes), layout)
+
+
+def settle_evaluator(cfg: RunConfig, place: Place) -> RunConfig:
+    """`eval.beside` as true or false, for this host: only the first one evaluates.
+
+    `auto` takes a core that nobody else needs (`num_spare_cores`). At the end alone there is nothing to be beside of.
+    """
+    is_free = cfg.eval.every > 0 and num_spare_cores(cfg) > 0
+    is_beside = cfg.eval.beside == "true" or (cfg.eval.beside == "auto" and is_free)
+    is_here = is_beside and place.host == 0 and cfg.eval.episodes > 0
+    return replace(cfg, eval=replace(cfg.eval, beside=str(is_here).lower()))
+
+
+def num_spare_cores(cfg: RunConfig) -> int:
+    """Cores at hand beyond those of this host's collectors, their environments' processes and its learner ranks.
+
+    A rank's are as many as its threads without an evaluator; of those it has by default, no more than `NEEDED_THREADS`.
+    """
+    workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
+    collectors = cfg.collect.num_collectors * ((cfg.threads.collector or 1) + workers)
+    alone = replace(cfg, eval=replace(cfg.eval, beside="false"))
+    threads = cfg.threads.learner or min(thread_budget(alone)["learner"], NEEDED_THREADS)
+    return len(os.sched_getaffinity(0)) - collectors - cfg.runner.world_size * threads
+
+
+def has_evaluator(cfg: RunConfig) -> bool:
+    """Whether this host has a process that evaluates, once `settle_evaluator` has said so."""
+    return cfg.eval.beside == "true"
+
+
 def check_memory(cfg: RunConfig, spec: SpaceSpec) -> None:
     """Refuse a replay, or rollouts, that do not fit into the memory at hand, before anything is allocated."""
     needed, available, key = transport_nbytes(cfg, spec), available_memory(), size_key(cfg)
@@ -272,12 +329,13 @@ def available_memory() -> int:
 def thread_budget(cfg: RunConfig) -> dict[str, int]:
     """CPU threads of each process: one per collector, the rest for the learner ranks; configuration overrides.
 
-    In `alternate` mode the collector stands still while the learner trains, so the learner has all the cores.
+    In `alternate` mode the collector stands still while the learner trains, so the learner has all the cores but the
+    one of an evaluator.
     """
     cores = len(os.sched_getaffinity(0))
     collector = cfg.threads.collector or 1
     busy = 0 if cfg.collect_mode == "alternate" else collector * cfg.collect.num_collectors
-    spare = max((cores - busy) // cfg.runner.world_size, 1)
+    spare = max((cores - busy - has_evaluator(cfg)) // cfg.runner.world_size, 1)
     return {"collector": collector, "learner": cfg.threads.learner or spare}
 
 
@@ -316,6 +374,7 @@ class Assignment:
     place: Place
     store_port: int  # where the ranks meet
     teacher_step: int | None = None  # env steps of the teacher's checkpoint to begin with; None: none is needed
+    trace_dir: str | None = None  # where the lanes of the trace are; None: the run is not traced
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -328,6 +387,7 @@ class Assignment:
             "place": self.place.to_json(),
             "store_port": self.store_port,
             "teacher_step": self.teacher_step,
+            "trace_dir": self.trace_dir,
         }
 
     @classmethod
@@ -336,5 +396,5 @@ class Assignment:
         given: Mapping[str, Any] = context.payload
         cfg, spec = RunConfig.from_mapping(given["cfg"]), SpaceSpec.from_json(given["spec"])
         place = Place(**given["place"])
-        own = ("run_dir", "start_step", "checkpoint", "store_port", "teacher_step")
+        own = ("run_dir", "start_step", "checkpoint", "store_port", "teacher_step", "trace_dir")
         return cls(cfg=cfg, spec=spec, place=place, **{name: given[name] for name in own})

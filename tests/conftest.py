@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RUN_ID_VARIABLE = "OFFPOLICY_RUN_ID"
 GRACE_S = 5.0  # by then nothing of a finished run may be left
 
+# What runs remember of the machine, not among the user's own.
+os.environ["OFFPOLICY_CACHE"] = os.path.join(tempfile.gettempdir(), f"offpolicy-tests-{os.getuid()}")
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported here or in a child: two cores, many processes
 settings.register_profile("offpolicy", deadline=None, database=None, derandomize=True, max_examples=25)
 settings.load_profile("offpolicy")

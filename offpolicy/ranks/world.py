@@ -21,7 +21,7 @@ class Ranks(World, Protocol):
     is_reporting: bool  # whether this iteration ends with a report
     stopped_by: int | None  # the rank that asked to stop
 
-    def gather(self, values: Sequence[float]) -> Float64:
+    def gather(self, values: Sequence[float] | Float64) -> Float64:
         """The values [n] of all ranks as [R, n]; a collective."""
         ...
 
@@ -49,7 +49,7 @@ class SoloWorld:
         self.stopped_by = 0 if is_stopping else None
         return is_stopping
 
-    def gather(self, values: Sequence[float]) -> Float64:
+    def gather(self, values: Sequence[float] | Float64) -> Float64:
         """The values [n] as [1, n]."""
         return np.array([values], dtype=np.float64)
 
@@ -80,9 +80,9 @@ class RankWorld:
         self.stopped_by = int(stopping[0]) if len(stopping) else None
         return self.stopped_by is not None
 
-    def gather(self, values: Sequence[float]) -> Float64:
+    def gather(self, values: Sequence[float] | Float64) -> Float64:
         """The values [n] of all ranks as [R, n]; a collective."""
-        table: Float64 = self._group.gather(torch.tensor(values, dtype=torch.float64)).numpy()
+        table: Float64 = self._group.gather(torch.from_numpy(np.array(values, dtype=np.float64))).numpy()
         return table
 
     def recount(self) -> None:

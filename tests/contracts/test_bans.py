@@ -121,3 +121,16 @@ def test_no_source_file_hides_a_ban_behind_an_object() -> None:
 )
 def test_the_search_finds_what_ruff_cannot_see(source: str, expected: list[str]) -> None:
     assert hidden_bans(source) == expected
+
+
+def test_no_file_holds_the_marks_of_an_unfinished_merge() -> None:
+    texts = [path for folder in ("docs", "conf", "tests") for path in (REPOSITORY / folder).rglob("*")]
+    texts += list(REPOSITORY.glob("*.md"))
+    marks = ("<" * 7 + " ", ">" * 7 + " ")
+    suffixes = {".md", ".py", ".yaml", ".json"}
+    marked = [path for path in texts if path.suffix in suffixes and _begins_a_line(path.read_text(), marks)]
+    assert marked == []
+
+
+def _begins_a_line(text: str, marks: tuple[str, ...]) -> bool:
+    return any(line.startswith(marks) for line in text.splitlines())

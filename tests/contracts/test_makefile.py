@@ -97,7 +97,34 @@ def test_eval_and_tensorboard_take_their_options_as_words(checkout: Path) -> Non
     assert make(checkout, "tensorboard", "port=7")["argv"] == ["--logdir", "runs", "--port", "7"]
 
 
+def test_compare_takes_runs_and_options_as_words(checkout: Path) -> None:
+    (checkout / ".venv/.plot").touch()
+    report = make(checkout, "compare", "runs=a=runs/x b=runs/y", "png=out file.png")
+    assert report["argv"] == ["compare", "--png", "out file.png", "a=runs/x", "b=runs/y"]
+
+
+def test_tensorboard_shows_the_runs_that_are_named(checkout: Path) -> None:
+    shutil.copy(checkout / ".venv/bin/tensorboard", checkout / ".venv/bin/python")
+    argv = ["-m", "runners.boards", "--port", "7"]
+    assert make(checkout, "tensorboard", "runs=a b", "port=7")["argv"] == [*argv, "a", "b"]
+    assert make(checkout, "tensorboard", "run=a b", "port=7")["argv"] == [*argv, "a b"]
+
+
 def test_help_lists_every_command(checkout: Path) -> None:
     text = subprocess.run(["make"], cwd=checkout, capture_output=True, text=True, timeout=30, check=True).stdout
     phony = next(line for line in (checkout / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
     assert [name for name in phony.split()[1:] if f"  make {name} " not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "argv"),
+    [
+        (["explain", "run=runs/a b", "before=runs/c"], ["explain", "--before", "runs/c", "runs/a b"]),
+        (
+            ["trace", "run=runs/a", "svg=x.svg", "iterations=2"],
+            ["trace", "--iterations", "2", "--svg", "x.svg", "runs/a"],
+        ),
+    ],
+)
+def test_a_run_is_explained_and_its_trace_read(checkout: Path, words: list[str], argv: list[str]) -> None:
+    assert make(checkout, *words)["argv"] == argv

@@ -55,9 +55,27 @@ def test_every_mode_and_option_runs_to_its_end_at_its_utd(start_run: Any, overri
     assert abs(summary["updates"] - (summary["env_steps"] - 100) * utd) <= slack
 
 
-def test_without_timing_the_records_keep_their_rates_and_lose_their_phases(start_run: Any) -> None:
+def test_what_the_machine_attains_is_measured_once_and_held_against_the_run(
+    start_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPOLICY_CACHE", str(tmp_path / "cache"))
+    run = start_run("threads.learner=1")
+    assert run.finish()[0] == 0
+    records = [record for record in run.records() if "perf/flops_per_sec" in record]
+    assert all(0.0 < record["perf/env_step_share"] < 1.0 for record in records if "perf/env_step_share" in record)
+    known = [json.loads(path.read_text())["flops_per_sec"] for path in (tmp_path / "cache").glob("attainable-*.json")]
+    assert len(known) <= 1  # a machine that is too busy tells nothing
+    for record in records:
+        assert record.get("perf/flops_of_attainable") == (record["perf/flops_per_sec"] / known[0] if known else None)
+
+
+def test_without_timing_the_records_keep_their_rates_and_lose_their_phases(
+    start_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPOLICY_CACHE", str(tmp_path / "cache"))
     run = start_run("timing.enabled=false")
     assert run.finish()[0] == 0
+    assert not (tmp_path / "cache").exists()
     last = run.records()[-1]
     assert not [key for key in last if key.startswith("timing/")]
     assert run.summary()["timing"]["learner"] is None

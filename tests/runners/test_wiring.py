@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from offpolicy.nets.policy import flat_size, make_policy
 from offpolicy.ranks.place import Place
 from offpolicy.types import SpaceSpec
 from runners import preflight, train, wiring
+from runners.run_files import write_config
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
+ONE_THREAD = {"threads": {"learner": 1}}
 
 
 def config(**tree: object) -> RunConfig:
@@ -105,6 +108,62 @@ def test_threads_can_be_set_and_leave_room_for_the_collector(monkeypatch: pytest
     assert wiring.thread_budget(ranks) == {"collector": 1, "learner": 3}
 
 
+@pytest.mark.parametrize(
+    ("cores", "overrides", "is_beside"),
+    [
+        (8, {}, False),  # the learner's threads are all the cores
+        (8, {"collect": {"mode": "overlap"}}, False),  # or all but the collector's
+        (9, {}, False),
+        (10, {}, True),  # eight are enough for a learner
+        (24, {"threads": {"learner": 23}}, False),  # unless it was given more
+        (2, ONE_THREAD, False),
+        (3, ONE_THREAD, True),
+        (3, {**ONE_THREAD, "collect": {"num_collectors": 2}}, False),
+        (4, {**ONE_THREAD, "collect": {"num_collectors": 2}}, True),
+        (3, {"threads": {"learner": 2}}, False),
+        (4, {"threads": {"learner": 2}}, True),
+        (6, {**ONE_THREAD, "env": {"num_envs": 4, "vectorization": "async"}}, False),
+        (7, {**ONE_THREAD, "env": {"num_envs": 4, "vectorization": "async"}}, True),
+        (8, {**ONE_THREAD, "eval": {"every": 0}}, False),
+        (8, {"eval": {"episodes": 0, "beside": "true"}}, False),
+        (8, {"eval": {"beside": "false"}}, False),
+        (1, {"eval": {"beside": "true"}}, True),
+        (3, {**ONE_THREAD, "runner": {"name": "multi_gpu", "world_size": 2}}, False),
+        (4, {**ONE_THREAD, "runner": {"name": "multi_gpu", "world_size": 2}}, True),
+        (8, {"runner": {"name": "multi_gpu", "world_size": 2}, "collect": {"mode": "overlap"}}, True),  # 1 + 2 * 3
+    ],
+)
+def test_an_evaluator_takes_only_a_core_that_nobody_needs_unless_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, cores: int, overrides: dict[str, Any], is_beside: bool
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    cfg = config(**overrides)
+    assert not wiring.has_evaluator(cfg) or overrides["eval"]["beside"] == "true"
+    assert wiring.has_evaluator(wiring.settle_evaluator(cfg, Place())) == is_beside
+    second = Place(host=1, num_hosts=2)
+    assert not wiring.has_evaluator(wiring.settle_evaluator(cfg, second))
+
+
+@pytest.mark.parametrize("cores", range(1, 9))
+@pytest.mark.parametrize("mode", ["alternate", "overlap", "free"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_auto_takes_no_thread_from_the_learner(
+    monkeypatch: pytest.MonkeyPatch, cores: int, mode: str, ranks: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    tree: dict[str, Any] = {"runner": {"name": "multi_gpu", "world_size": ranks}, "collect": {"mode": mode}}
+    settled = wiring.settle_evaluator(config(**tree), Place())
+    assert wiring.thread_budget(settled) == wiring.thread_budget(config(**tree, eval={"beside": "false"}))
+
+
+def test_the_core_of_the_evaluator_is_not_the_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    cfg = config(eval={"beside": "true"})
+    assert wiring.thread_budget(cfg) == {"collector": 1, "learner": 7}
+    assert wiring.EVALUATOR_BELL in wiring.bell_names(cfg)
+    assert wiring.EVALUATOR_BELL not in wiring.bell_names(config())
+
+
 def test_learning_never_starts_before_the_first_n_step_row_exists() -> None:
     cfg = config(algo={"learning_starts": 2, "n_step": 5}, env={"num_envs": 4})
     assert wiring.first_learning_step(cfg, num_hosts=1) == 20
@@ -125,6 +184,31 @@ def test_what_would_make_another_experiment_cannot_change_at_a_resume(tmp_path: 
     with pytest.raises(ConfigError) as caught:
         train.resume(tmp_path, {"algo": {"gamma": 0.9}, "seed": 2, "log": {"every_s": 1.0}, "total_timesteps": 10})
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["algo.gamma", "seed"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "demos", "share"),
+    [
+        ({"demos": None}, None, 0.25),
+        ({"demo_share": 0.75}, "a.npz", 0.75),
+        ({"demos": "b.npz"}, "b.npz", 0.5),
+    ],
+)
+def test_a_run_may_go_on_without_its_demonstrations_or_with_another_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overrides: dict[str, Any], demos: str | None, share: float
+) -> None:
+    saved, launched = config(replay={"demos": "a.npz", "demo_share": 0.5}), list[RunConfig]()
+    write_config(tmp_path, saved, SPEC)
+    monkeypatch.setattr(train, "launch", lambda cfg: launched.append(cfg) or 0)
+    assert train.resume(tmp_path, {"replay": overrides}) == 0
+    assert (launched[0].replay.demos, launched[0].replay.demo_share) == (demos, share)
+    preflight.check_same(launched[0], saved)
+
+
+def test_a_share_without_demonstrations_is_refused_at_a_resume_too(tmp_path: Path) -> None:
+    write_config(tmp_path, config(replay={"demos": "a.npz", "demo_share": 0.5}), SPEC)
+    with pytest.raises(ConfigError, match="demo_share: got 0.75, allowed nothing without"):
+        train.resume(tmp_path, {"replay": {"demos": None, "demo_share": 0.75}})
 
 
 @pytest.mark.parametrize(

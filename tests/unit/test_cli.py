@@ -209,6 +209,7 @@ class Runners:
             "evaluate": SimpleNamespace(evaluate=self._record, Request=self._request),
             "play": SimpleNamespace(play=self._record, Request=self._request),
             "saved": SimpleNamespace(PolicyChoice=self._request),
+            "compare": SimpleNamespace(compare=self._record, Request=self._request),
         }[name]
 
     @staticmethod
@@ -275,6 +276,13 @@ def test_a_negative_number_is_refused(
     with pytest.raises(SystemExit, match="2"):
         run_with(monkeypatch, Runners(), "eval", str(tmp_path), option, "-1")
     assert f"argument {option}: got -1, allowed a whole number in [" in capsys.readouterr().err
+
+
+def test_compare_hands_over_runs_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    runners = Runners()
+    argv = ["compare", "a=x", "a=y", "z", "--reference", "-200", "--html", "c.html"]
+    assert run_with(monkeypatch, runners, *argv) == 0
+    assert runners.asked == [((["a=x", "a=y", "z"], -200.0, None, None, Path("c.html")),)]
 
 
 def test_two_runs_under_one_label_are_refused(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from offpolicy.config import RunConfig, all_keys
@@ -34,8 +34,9 @@ def leaves(cls: Any = RunConfig, prefix: str = "") -> Iterator[Leaf]:
         if dataclasses.is_dataclass(hint):
             yield from leaves(hint, f"{prefix}{spec.name}.")
         else:
-            is_optional = isinstance(hint, types.UnionType)
-            kind = typing.get_args(hint)[0] if is_optional else typing.get_origin(hint) or hint
+            is_union = isinstance(hint, types.UnionType)
+            is_optional = types.NoneType in typing.get_args(hint)
+            kind = typing.get_args(hint)[0] if is_union else typing.get_origin(hint) or hint
             yield Leaf(prefix + spec.name, kind, is_optional, dict(spec.metadata))
 
 
@@ -93,6 +94,7 @@ def test_a_number_out_of_range_is_refused_with_key_and_range(key: str, data: st.
 @given(data=st.data())
 def test_a_value_of_another_type_is_refused_with_its_key(key: str, data: st.DataObject) -> None:
     value = data.draw(WRONG_TYPES[LEAVES[key].kind])
+    assume(not (isinstance(value, bool) and str(value).lower() in LEAVES[key].limits.get("choices", ())))
     (problem,) = problems(nested(key, value))
     assert problem.startswith(f"{key}: got {value!r} ({type(value).__name__}), allowed ")
 
@@ -116,6 +118,17 @@ def test_a_typo_is_refused_with_the_key_that_was_meant(key: str) -> None:
     typo = key + key[-1]
     (problem,) = problems(nested(typo, 1))
     assert problem.startswith(f"{typo}: unknown key; did you mean {key}? known keys here: ")
+
+
+@pytest.mark.parametrize(("given_as", "meant"), [(True, "true"), (False, "false"), ("auto", "auto"), ("true", "true")])
+def test_a_choice_that_yaml_reads_as_a_bool_is_the_word(given_as: object, meant: str) -> None:
+    assert RunConfig.from_mapping(nested("eval.beside", given_as)).eval.beside == meant
+
+
+@pytest.mark.parametrize("hook", ["", "module", "module:", ":function", "a b:c", "module:function()"])
+def test_a_hook_is_a_module_and_a_function(hook: str) -> None:
+    (problem,) = problems(nested("eval.hook", hook))
+    assert problem == f"eval.hook: got {hook!r}, allowed module:function, such as hooks:draw, or null"
 
 
 @pytest.mark.parametrize("key", CHOSEN)
@@ -199,6 +212,10 @@ def adapting(**sections: Any) -> dict[str, Any]:
         (
             appo(replay={"capacity": 5000}),
             "replay.capacity: got 5000, allowed nothing with algo=appo: it is for sac, td3",
+        ),
+        (
+            appo(replay={"demos": "a.npz"}),
+            "replay.demos: got 'a.npz', allowed nothing with algo=appo: it is for sac, td3",
         ),
         (appo(algo={"utd": 2}), "algo.utd: got 2.0, allowed nothing with algo=appo: it is for sac, td3"),
         (appo(algo={"latent_dim": 4}), "algo.latent_dim: got 4, allowed nothing with algo=appo: it is for hora"),
@@ -329,3 +346,25 @@ def test_the_replay_never_allocates_more_rows_than_the_run_writes() -> None:
 def test_the_collection_mode_defaults_to_the_runners() -> None:
     assert RunConfig().collect_mode == "alternate"
     assert RunConfig.from_mapping({"collect": {"mode": "free"}}).collect_mode == "free"
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ({"replay": {"demo_share": 0.5}}, "replay.demo_share: got 0.5, allowed nothing without replay.demos"),
+        (
+            {"replay": {"demos": "a.npz", "demo_share": 1.0}},
+            "replay.demo_share: got 1.0, allowed a number in (0.0, 1.0)",
+        ),
+        *(
+            (
+                {"replay": {"demos": "a.npz", "demo_share": share}, "algo": {"batch_size": 16}},
+                f"replay.demo_share: got {share}, allowed a share that is at least one of the 16 rows of a batch of one"
+                " rank, and not all of them",
+            )
+            for share in (0.01, 0.99)
+        ),
+    ],
+)
+def test_a_share_of_demonstrations_that_cannot_be_is_refused(raw: dict[str, Any], problem: str) -> None:
+    assert problems(raw) == (problem,)
