@@ -202,6 +202,7 @@ class CommittedTooSoon(RolloutRing):
         rows = super().reserve()
         self._stamps[self._open] = stamp(self.committed)
         self._words[0] += 1
+        time.sleep(1e-4)  # the reader is let in: whether it comes by itself is up to the scheduler
         return rows
 
     def commit(self, stamp: RolloutStamp) -> bool:
