@@ -82,15 +82,6 @@ def thread_load() -> Load:
     return Load(_SCHEDSTAT.runnable_ns(), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
 
 
-def boot_id() -> str:
-    """What tells the monotonic clock of this machine, since it was started, from every other; '' where unknown."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def unix_minus_monotonic_ns() -> int:
     """What to add to the monotonic clock to get nanoseconds since 1970."""
     return time.time_ns() - time.perf_counter_ns()

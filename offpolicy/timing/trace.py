@@ -18,7 +18,7 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 
 from offpolicy.errors import ConfigError
-from offpolicy.timing.clock import boot_id, unix_minus_monotonic_ns
+from offpolicy.timing.clock import unix_minus_monotonic_ns
 
 MAGIC = b"offpolicy trace1"
 HEADER_NBYTES = 4096
@@ -94,7 +94,6 @@ class TraceLane:
             "thread": thread,
             "pid": os.getpid(),
             "names": list(names),
-            "boot": boot_id(),
             "unix_minus_monotonic_ns": unix_minus_monotonic_ns(),
         }
         text = json.dumps(header).encode()
