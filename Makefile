@@ -105,7 +105,7 @@ trace: $(VENV)/.installed ## read a trace: make trace run=runs/sac/... [svg=x.sv
 
 tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make tensorboard [runs="a b" logdir=runs port=6006]
 ifneq ($(filter run runs,$(GIVEN_KEYS)),)
-	@$(BIN)/python -m runners.boards $(call GIVEN_OPTIONS,run runs) \
+	@$(BIN)/python -m offpolicy.commands.tensorboard $(call GIVEN_OPTIONS,run runs) \
 	    $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) $(call QUOTED_WORDS,runs)
 else
 	@$(BIN)/tensorboard --logdir runs $(call GIVEN_OPTIONS)

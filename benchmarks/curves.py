@@ -12,9 +12,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from offpolicy.logger.run_records import read_run
+from offpolicy.analysis.drawing import curves_file
+from offpolicy.analysis.runs import read_run
 from offpolicy.types import Float64
-from runners.compare.drawing import curves_file
 
 
 def read_curve(run: Path, key: str) -> tuple[Float64, Float64]:

@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import Any
 
 from offpolicy import __version__
-from offpolicy.config import RunConfig, owners
+from offpolicy.config.parsing import allowed_text
+from offpolicy.config.schema import RunConfig, owners
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
-from offpolicy.options import allowed_text
 
 NO_PREFIX = "\0"  # argparse takes no word for an option: `--seed 3` must reach our own, more helpful refusal
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def config_help() -> str:
     """Every group with its options, and every key with its default, meaning and allowed values."""
-    from offpolicy.compose import group_options
+    from offpolicy.config.overrides import group_options
 
     groups = [f"{name + '=...':<32} {', '.join(options)}" for name, options in group_options().items()]
     return "\n".join(["groups:", *map(_wrapped, groups), "", "keys:", *_key_lines(RunConfig, "")])
@@ -205,59 +205,71 @@ def _train(arguments: argparse.Namespace) -> int:
     if _asks_for_help(arguments.overrides):
         sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
         return 0
-    from offpolicy.compose import load_config
+    from offpolicy.config.overrides import load_config
 
     config = load_config(arguments.overrides)
-    return int(_runner("train").train(config))
+    return int(_train_module().train(config))
 
 
 def _resume(arguments: argparse.Namespace) -> int:
     if _asks_for_help([str(arguments.run), *arguments.overrides]):
         sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
         return 0
-    from offpolicy.compose import load_values
+    from offpolicy.config.overrides import load_values
 
     overrides = load_values(arguments.overrides)
-    return int(_runner("train").resume(_existing_run(arguments.run), overrides))
+    return int(_train_module().resume(_existing_run(arguments.run), overrides))
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     runs = _labelled_runs(arguments.runs)
-    evaluate = _runner("evaluate")
-    return int(evaluate.evaluate(evaluate.Request(runs, _choice(arguments), arguments.episodes, arguments.random)))
+    from offpolicy.commands import evaluate
+
+    return evaluate.evaluate(evaluate.Request(runs, _choice(arguments), arguments.episodes, arguments.random))
 
 
 def _play(arguments: argparse.Namespace) -> int:
-    run, play = _existing_run(arguments.run), _runner("play")
-    return int(play.play(play.Request(run, _choice(arguments), arguments.video, arguments.episodes)))
+    run = _existing_run(arguments.run)
+    from offpolicy.commands import play
+
+    return play.play(play.Request(run, _choice(arguments), arguments.video, arguments.episodes))
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    run, record = _existing_run(arguments.run), _runner("record")
-    return int(record.record(record.Request(run, _choice(arguments), arguments.out, arguments.episodes)))
+    run = _existing_run(arguments.run)
+    from offpolicy.commands import record
+
+    return record.record(record.Request(run, _choice(arguments), arguments.out, arguments.episodes))
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    run = _existing_run(arguments.run)
     before = None if arguments.before is None else _existing_run(arguments.before)
-    return int(_runner("explain").explain(_existing_run(arguments.run), before))
+    from offpolicy.commands import explain
+
+    return explain.explain(run, before)
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    run, trace = _existing_run(arguments.run), _runner("trace")
-    return int(trace.trace(trace.Request(run, arguments.svg, arguments.iterations, arguments.start)))
+    run = _existing_run(arguments.run)
+    from offpolicy.commands import trace
+
+    return trace.trace(trace.Request(run, arguments.svg, arguments.iterations, arguments.start))
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    compare, files = _runner("compare"), (arguments.png, arguments.markdown, arguments.html)
-    return int(compare.compare(compare.Request(arguments.runs, arguments.reference, *files)))
+    from offpolicy.commands import compare
+
+    files = (arguments.png, arguments.markdown, arguments.html)
+    return compare.compare(compare.Request(arguments.runs, arguments.reference, *files))
 
 
-def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class of the runners, which are imported late
+def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is imported late
     """What `_add_policy_options` has asked for."""
-    from offpolicy.compose import load_values
+    from offpolicy.commands.saved_run import PolicyChoice
+    from offpolicy.config.overrides import load_values
 
-    overrides = load_values(arguments.set)
-    return _runner("saved").PolicyChoice(arguments.seed, arguments.step, arguments.device, overrides)
+    return PolicyChoice(arguments.seed, arguments.step, arguments.device, load_values(arguments.set))
 
 
 def _labelled_runs(words: Sequence[str]) -> dict[str, Path]:
@@ -286,10 +298,10 @@ def _existing_run(run: Path) -> Path:
     return run
 
 
-def _runner(name: str) -> ModuleType:
-    """A module of `offpolicy.runners`, as the wheel installs it, or of `runners` beside the package in a checkout."""
+def _train_module() -> ModuleType:
+    """`offpolicy.runners.train`, as the wheel installs it, or `runners.train` beside the package in a checkout."""
     package = "offpolicy.runners" if importlib.util.find_spec("offpolicy.runners") else "runners"
-    return importlib.import_module(f"{package}.{name}")
+    return importlib.import_module(f"{package}.train")
 
 
 def _listed(error: ConfigError) -> str:

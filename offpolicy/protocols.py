@@ -179,6 +179,6 @@ class RolloutGate(Protocol):
         """Let every collector begin rollouts up to that many, counted from the start of the process."""
         ...
 
-    def ring_collectors(self) -> None:
+    def wake_collectors(self) -> None:
         """Wake the collectors: there may be room in the rings."""
         ...

@@ -148,6 +148,14 @@ class Product(NamedTuple):
         return 2 * self.rows * self.inputs * self.outputs
 
 
+class Episodes(NamedTuple):
+    """Complete episodes. Episode i begins with a seed of its own, whoever acts and however many run side by side."""
+
+    ep_return: Float64  # [E] raw
+    length: Float64  # [E]
+    measure: Float64  # [E] what `env.measure` names; NaN where nothing is measured
+
+
 class EvalResult(NamedTuple):
     """Undiscounted raw returns of complete episodes."""
 
@@ -173,17 +181,17 @@ class EpisodeRecord(NamedTuple):
     success: float  # 1 or 0 if the environment says so, else NaN
 
 
-SPREAD_BINS = 449  # of a histogram of durations; see offpolicy/timing/spread.py
+SPREAD_BINS = 449  # of a histogram of durations; see offpolicy/timing/histogram.py
 
 
-class Load(NamedTuple):
+class SchedulerStats(NamedTuple):
     """What the kernel says of the thread that an account belongs to, since the thread's start."""
 
     runnable_ns: int = 0  # it wanted to run, and others had the core
     preemptions: int = 0  # the core was taken from it
 
 
-class Apart(NamedTuple):
+class TaggedTime(NamedTuple):
     """Of one phase: what it took in iterations of a special kind (a collector's steps with a reset)."""
 
     iterations: int = 0
@@ -203,9 +211,9 @@ class Account:
     iterations: int
     phases_ns: Mapping[str, int]
     cpu_ns: int  # CPU time of the process since its start
-    load: Load = Load()
-    apart: Apart = Apart()
-    # [phases + 1, bins] over iterations, the last row their whole: the counts of offpolicy/timing/spread.py
+    load: SchedulerStats = SchedulerStats()
+    apart: TaggedTime = TaggedTime()
+    # [phases + 1, bins] over iterations, the last row their whole: the counts of offpolicy/timing/histogram.py
     spread: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
 

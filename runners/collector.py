@@ -16,34 +16,42 @@ from offpolicy.checkpoint import CheckpointStore
 from offpolicy.collect.collector import CollectorParts, Progress, ReportDesk, collect
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
+from offpolicy.collect.replay_writer import BadRowError, ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
-from offpolicy.collect.writers import BadRowError, ReplayWriter, Writer
-from offpolicy.config import AlgoConfig
-from offpolicy.data.ring import Ring
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import NumericsError, SaveError
-from offpolicy.ipc.child import ChildContext
-from offpolicy.ipc.control import CollectorWord, ControlPage, RankWord
-from offpolicy.ipc.gate import CollectorGate, share
-from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.nets.policy import flat_size, make_policy
+from offpolicy.processes.child import ChildContext
+from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
+from offpolicy.processes.handshake import CollectorGate, share
+from offpolicy.processes.mailbox import Mailbox
+from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
 from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.trace import open_lane
-
-from . import wiring
+from offpolicy.timing.trace_writer import open_lane
+from offpolicy.training.memory_sizes import row_layout
+from offpolicy.training.resources import thread_budget
+from offpolicy.training.run_memory import (
+    COLLECTOR_COUNTERS,
+    collector_reports,
+    control_page,
+    rollout_ring,
+    waiting_for_rows,
+)
+from offpolicy.training.worker_spec import SNAPSHOT_DIR, WorkerSpec
 
 
 def main(context: ChildContext) -> None:
     """Entry point of the process."""
-    job = wiring.Assignment.of(context)
+    job = WorkerSpec.of(context)
     name = f"collector-{context.index}"
     lane = open_lane(job.trace_dir, name, trace_names(CollectorPhase), f"collector {context.index}")
     ledger = make_ledger(CollectorPhase, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=lane)
-    torch.set_num_threads(wiring.thread_budget(job.cfg)["collector"])
+    torch.set_num_threads(thread_budget(job.cfg)["collector"])
     # Woken by the learner's grant, this process must not take the learner's core before the learner lets go of it:
     # its step would be charged to the learner's sync_coordination.
     with contextlib.suppress(OSError):  # a sandbox may refuse it
@@ -53,7 +61,7 @@ def main(context: ChildContext) -> None:
     progress = Progress(obs=env.reset(env_seed(job.cfg.seed, "collector", number)))
     tracker = EpisodeTracker(env.num_envs, first_index=number * env.num_envs)
     policy = _policy(context, job)
-    control = wiring.control_page(context.block("control"), job.cfg)
+    control = control_page(context.block("control"), job.cfg)
     writer = _writer(context, job, control)
     snapshot = CollectorSnapshot(name, env, policy, writer, tracker)
     if job.start_step:
@@ -65,7 +73,7 @@ def main(context: ChildContext) -> None:
             lost = ", and rollouts that nobody has learnt from are lost" if job.cfg.algo.learns_from_rollouts else ""
             context.send("warning", text=f"the continuation is not bitwise: {why_not}; episodes start anew{lost}")
     control.collectors[context.index].set(CollectorWord.ENV_STEPS, progress.env_steps)
-    context.send("hello", **{counter: getattr(progress, counter) for counter in wiring.COLLECTOR_COUNTERS})
+    context.send("hello", **{counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS})
     parts = CollectorParts(
         env=env,
         policy=policy,
@@ -74,21 +82,19 @@ def main(context: ChildContext) -> None:
             control,
             context.index,
             context.bell(f"collector_bell-{context.index}"),
-            [context.bell(bell) for bell in wiring.waiting_for_rows(job.cfg)],
+            [context.bell(bell) for bell in waiting_for_rows(job.cfg)],
         ),
         desk=ReportDesk(
             control,
             context.index,
-            wiring.collector_reports(context.block(f"collector_report-{context.index}")),
+            collector_reports(context.block(f"collector_report-{context.index}")),
             Ring(context.block(f"episodes-{context.index}"), EPISODE_COLUMNS, np.float64),
             tracker,
             num_hosts=job.place.num_hosts,
         ),
         progress=progress,
         ledger=ledger,
-        take_snapshot=lambda: _take_snapshot(
-            context, snapshot, Path(job.run_dir) / f"{wiring.SNAPSHOT_DIR}-{name}", progress
-        ),
+        take_snapshot=lambda: _take_snapshot(context, snapshot, Path(job.run_dir) / f"{SNAPSHOT_DIR}-{name}", progress),
     )
     try:
         collect(parts)
@@ -98,7 +104,7 @@ def main(context: ChildContext) -> None:
         env.close()
 
 
-def _number(context: ChildContext, job: wiring.Assignment) -> int:
+def _number(context: ChildContext, job: WorkerSpec) -> int:
     """Where the collector stands among those of all hosts."""
     return job.place.host * job.cfg.collect.num_collectors + context.index
 
@@ -108,11 +114,11 @@ def _path(number: int) -> tuple[int, ...]:
     return (number,) if number else ()
 
 
-def _num_collectors(job: wiring.Assignment) -> int:
+def _num_collectors(job: WorkerSpec) -> int:
     return job.cfg.collect.num_collectors * job.place.num_hosts
 
 
-def _policy(context: ChildContext, job: wiring.Assignment) -> CollectorPolicy:
+def _policy(context: ChildContext, job: WorkerSpec) -> CollectorPolicy:
     algo = job.cfg.algo
     networks = make_policy(algo, job.spec)
     policy = CollectorPolicy(
@@ -136,22 +142,20 @@ def _noise_at(algo: AlgoConfig, num_collectors: int) -> Callable[[int], float] |
     return None if ramp is None else lambda own_steps: ramp.at(own_steps * num_collectors)
 
 
-def _writer(context: ChildContext, job: wiring.Assignment, control: ControlPage) -> Writer:
+def _writer(context: ChildContext, job: WorkerSpec, control: ControlPage) -> Writer:
     if job.cfg.algo.learns_from_rollouts:
         return RolloutWriter(
-            wiring.rollout_ring(context, job, context.index),
+            rollout_ring(context, job, context.index),
             may_drop=job.cfg.rollout.when_full == "drop",
             newest_version=lambda: control.leader.get(RankWord.VERSION),
         )
-    layout = wiring.row_layout(job.spec)
+    layout = row_layout(job.spec)
     ring = Ring(context.block(f"replay-{context.index}"), layout.width, np.float32)
     algo = job.cfg.algo
     return ReplayWriter(ring, layout, gamma=algo.gamma, n_step=algo.n_step, num_envs=job.cfg.env.num_envs)
 
 
-def _resume(
-    context: ChildContext, job: wiring.Assignment, snapshot: CollectorSnapshot, progress: Progress
-) -> str | None:
+def _resume(context: ChildContext, job: WorkerSpec, snapshot: CollectorSnapshot, progress: Progress) -> str | None:
     """Continue from the checkpoint: replay rows first, then environments and streams. Returns why it is not exact."""
     num_collectors = _num_collectors(job)
     progress.env_steps = share(job.start_step - _number(context, job), num_collectors)
@@ -161,7 +165,7 @@ def _resume(
     state = checkpoint.json("state")
     name = f"replay-{context.index}"
     if checkpoint.has(name):
-        width = wiring.row_layout(job.spec).width
+        width = row_layout(job.spec).width
         ring = Ring(context.block(name), width, np.float32)
         ring.restore(state["replay_first"][context.index], checkpoint.rows(name, width))
     if state["num_collectors"] != num_collectors:
@@ -178,7 +182,7 @@ def _take_snapshot(context: ChildContext, snapshot: CollectorSnapshot, directory
         context.send("warning", text=str(error))
 
 
-def _dumped(job: wiring.Assignment, parts: CollectorParts, error: BadRowError) -> NumericsError:
+def _dumped(job: WorkerSpec, parts: CollectorParts, error: BadRowError) -> NumericsError:
     """Write the bad transition beside the run's records and say where."""
     env_steps, step = parts.progress.env_steps, int(parts.desk.tracker.ep_length[error.env_index])
     path = Path(job.run_dir) / f"bad-row-{env_steps}.json"

@@ -8,18 +8,18 @@ import os
 import numpy as np
 import torch
 
-from offpolicy.ipc.child import ChildContext
-from offpolicy.ipc.control import EvaluatorWord, HostWord, Stop
-from offpolicy.ipc.evaluation import Asked, EvaluationRequests
-from offpolicy.ipc.gate import POLL_S
+from offpolicy.processes.child import ChildContext
+from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
+from offpolicy.processes.evaluation_requests import Asked, EvaluationRequests
+from offpolicy.processes.handshake import POLL_S
 from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.timing.trace import Mark, open_lane
+from offpolicy.timing.trace_writer import Mark, open_lane
+from offpolicy.training.evaluation import HOOK_NAMES, Examiner
+from offpolicy.training.run_memory import EVALUATOR_BELL, control_page, evaluator_reports
+from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import EvaluatorTotals
-
-from . import wiring
-from .examiner import HOOK_NAMES, Examiner
 
 
 def main(context: ChildContext) -> None:
@@ -28,22 +28,22 @@ def main(context: ChildContext) -> None:
     torch.set_flush_denormal(True)  # as in the learner, whose evaluation this is
     with contextlib.suppress(OSError):  # as a collector: it must not take a core from the learner that woke it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    Evaluator(context, wiring.Assignment.of(context)).run()
+    Evaluator(context, WorkerSpec.of(context)).run()
 
 
 class Evaluator:
     """Answers the newest request, one after another, until told to leave."""
 
-    def __init__(self, context: ChildContext, job: wiring.Assignment) -> None:
+    def __init__(self, context: ChildContext, job: WorkerSpec) -> None:
         self._context = context
         trace = open_lane(job.trace_dir, "evaluator-0", trace_names(EvaluatorPhase), "evaluator 0")
         is_enabled, birth_ns = job.cfg.timing.enabled, process_birth_ns()
         self._ledger = make_ledger(EvaluatorPhase, is_enabled=is_enabled, opened_ns=birth_ns, trace=trace)
-        self._control = wiring.control_page(context.block("control"), job.cfg)
+        self._control = control_page(context.block("control"), job.cfg)
         self._words = self._control.evaluator
-        self._bell = context.bell(wiring.EVALUATOR_BELL)
+        self._bell = context.bell(EVALUATOR_BELL)
         self._learner_bell = context.bell("learner_bell-0")
-        self._reports = wiring.evaluator_reports(context.block("evaluator_report"))
+        self._reports = evaluator_reports(context.block("evaluator_report"))
         hooks = open_lane(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
         self._examiner = Examiner(
             job, self._should_stop, lambda text: context.send("warning", text=text), self._ledger, hooks

@@ -11,27 +11,30 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from offpolicy.config import RANK_RUNNERS, RunConfig
+from offpolicy.commands import trace
+from offpolicy.config.run_files import env_differences, read_config, write_config
+from offpolicy.config.schema import RANK_RUNNERS, RunConfig
+from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, ConfigError, SaveError
-from offpolicy.ipc.signals import signals_held
-from offpolicy.ipc.supervisor import Failure, Host, Supervisor
+from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
+from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
+from offpolicy.launch.preflight import check_fits, check_same, preflight
+from offpolicy.launch.run_dir import RunDir
+from offpolicy.launch.teacher import find_teacher
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
 from offpolicy.nets.flops import work_of
-from offpolicy.ranks.place import LOOPBACK_HOST, Place
-from offpolicy.rundir import RunDir
+from offpolicy.processes.signals import signals_held
+from offpolicy.processes.supervisor import Failure, Host, Supervisor
 from offpolicy.timing.clock import Stopwatch, unix_s
-from offpolicy.timing.lanes import shrink_lanes
-from offpolicy.timing.trace import open_lane
+from offpolicy.timing.trace_reader import shrink_lanes
+from offpolicy.timing.trace_writer import open_lane
+from offpolicy.training.memory_sizes import peer_timeout_s, row_layout, save_s, transport_nbytes
+from offpolicy.training.resources import has_evaluator, lane_names, settle_evaluator, thread_budget
+from offpolicy.training.run_memory import RunMemory
+from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import SpaceSpec
-
-from . import trace, wiring
-from .hosts import Outset, follow_launcher, set_out
-from .monitor import TRACED_LEVELS, Monitor
-from .preflight import check_fits, check_same, preflight
-from .run_files import env_differences, read_config, write_config
-from .teacher import find_teacher
 
 STOP_TIMEOUT_S = 30.0
 
@@ -41,10 +44,10 @@ def launch(cfg: RunConfig) -> int:
     watch = Stopwatch()
     place = follow_launcher(cfg)
     spec = preflight(cfg)
-    outset = set_out(cfg, place)
+    outset = plan_launch(cfg, place)
     cfg = outset.cfg
     teacher_step = find_teacher(outset, spec)
-    shared = wiring.SharedMemory(wiring.settle_evaluator(cfg, place), spec, place.num_hosts)
+    shared = RunMemory(settle_evaluator(cfg, place), spec, place.num_hosts)
     with outset.claim() as run, signals_held(), _meeting_point(cfg, place) as meeting:
         if run.checkpoint is not None:
             saved = read_config(run.path)
@@ -52,8 +55,8 @@ def launch(cfg: RunConfig) -> int:
             check_fits(cfg, spec, run.checkpoint)
             cfg = replace(cfg, teacher=saved.teacher)  # whom it began with
         write_config(run.path, cfg, spec)
-        cfg = wiring.settle_evaluator(cfg, place)
-        trace_dir = trace.begin(cfg, run.path, wiring.lane_names(cfg))
+        cfg = settle_evaluator(cfg, place)
+        trace_dir = trace.begin(cfg, run.path, lane_names(cfg))
         job = replace(
             _assignment(outset, run, spec, meeting),
             cfg=cfg,
@@ -73,7 +76,7 @@ def launch(cfg: RunConfig) -> int:
 
 
 @contextlib.contextmanager
-def _meeting_point(cfg: RunConfig, place: Place) -> Iterator[socket.socket | None]:
+def _meeting_point(cfg: RunConfig, place: HostInfo) -> Iterator[socket.socket | None]:
     """On one host: a loopback socket on a free port, for rank 0 to serve the ranks' store on."""
     if cfg.runner.name not in RANK_RUNNERS or not place.is_alone:
         yield None
@@ -82,8 +85,8 @@ def _meeting_point(cfg: RunConfig, place: Place) -> Iterator[socket.socket | Non
         yield listener
 
 
-def _assignment(outset: Outset, run: RunDir, spec: SpaceSpec, meeting: socket.socket | None) -> wiring.Assignment:
-    return wiring.Assignment(
+def _assignment(outset: LaunchPlan, run: RunDir, spec: SpaceSpec, meeting: socket.socket | None) -> WorkerSpec:
+    return WorkerSpec(
         cfg=outset.cfg,
         spec=spec,
         run_dir=str(run.path.resolve()),
@@ -97,8 +100,8 @@ def _assignment(outset: Outset, run: RunDir, spec: SpaceSpec, meeting: socket.so
 def _host(cfg: RunConfig, spec: SpaceSpec, log_fd: int, watch: Stopwatch, num_hosts: int) -> Host:
     """The run's id marks every process of it in its environment; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
-    stop_timeout_s = STOP_TIMEOUT_S + wiring.save_s(cfg, spec)
-    return Host(run_id, log_fd, stop_timeout_s, watch.elapsed_s, num_hosts, wiring.peer_timeout_s(cfg, spec))
+    stop_timeout_s = STOP_TIMEOUT_S + save_s(cfg, spec)
+    return Host(run_id, log_fd, stop_timeout_s, watch.elapsed_s, num_hosts, peer_timeout_s(cfg, spec))
 
 
 @contextlib.contextmanager
@@ -111,7 +114,7 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _open_logger(job: wiring.Assignment, run: RunDir) -> OffPolicyLogger:
+def _open_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
     cfg = job.cfg
     work = work_of(cfg, job.spec, job.place.num_hosts)
     header = RunHeader(
@@ -136,10 +139,10 @@ def _open_logger(job: wiring.Assignment, run: RunDir) -> OffPolicyLogger:
 
 
 def _supervise(
-    job: wiring.Assignment,
+    job: WorkerSpec,
     run: RunDir,
     logger: OffPolicyLogger,
-    shared: wiring.SharedMemory,
+    shared: RunMemory,
     host: Host,
     meeting: socket.socket | None,
 ) -> tuple[int, Failure | None]:
@@ -179,21 +182,21 @@ def evaluator_target() -> str:
     return f"{__package__ or 'runners'}.evaluator:main"
 
 
-def _spawn(supervisor: Supervisor, job: wiring.Assignment, fds: dict[str, int], store: dict[str, int]) -> None:
+def _spawn(supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], store: dict[str, int]) -> None:
     payload = job.to_json()
     for rank in range(job.cfg.runner.world_size):
         supervisor.spawn("learner", rank, learner_target(job.cfg), payload, fds | (store if rank == 0 else {}))
     for index in range(job.cfg.collect.num_collectors):
         supervisor.spawn("collector", index, collector_target(), payload, fds)
-    if wiring.has_evaluator(job.cfg):
+    if has_evaluator(job.cfg):
         supervisor.spawn("evaluator", 0, evaluator_target(), payload, fds)
 
 
-def _announce(logger: OffPolicyLogger, job: wiring.Assignment, run: RunDir) -> None:
+def _announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
     """The run header: what was decided for the user."""
     cfg, spec, place = job.cfg, job.spec, job.place
-    mib = wiring.transport_nbytes(cfg, spec) / 2**20
-    threads, num_collectors = wiring.thread_budget(cfg), cfg.collect.num_collectors
+    mib = transport_nbytes(cfg, spec) / 2**20
+    threads, num_collectors = thread_budget(cfg), cfg.collect.num_collectors
     logger.message(f"run directory: {run.path}")
     if not place.is_alone:
         attempt = f", restart {place.attempt}" if place.attempt else ""
@@ -203,12 +206,12 @@ def _announce(logger: OffPolicyLogger, job: wiring.Assignment, run: RunDir) -> N
         slots = f"{cfg.rollout.slots} of {cfg.rollout.length} steps x {cfg.env.num_envs} environments"
         logger.message(f"rollouts: {slots} = {mib:.1f} MiB of shared memory{rings}; {cfg.rollout.when_full} when full")
     else:
-        rows, row_bytes = num_collectors * cfg.replay_rows, wiring.row_layout(spec).nbytes
+        rows, row_bytes = num_collectors * cfg.replay_rows, row_layout(spec).nbytes
         logger.message(f"replay: {rows:,} rows x {row_bytes} B = {mib:.1f} MiB of shared memory{rings}")
     logger.message(
         f"{cfg.runner.name}, {cfg.collect_mode}: threads learner {threads['learner']}, collector {threads['collector']}"
     )
-    if wiring.has_evaluator(cfg):
+    if has_evaluator(cfg):
         logger.message("evaluation: beside training, in a process with a thread of its own")
     num_ranks = place.num_hosts * cfg.runner.world_size
     if num_ranks > 1:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from offpolicy.ipc.child import ChildContext
-
-from .learner import Session
-from .seat import Seat
-from .team import joined
+from offpolicy.processes.child import ChildContext
+from offpolicy.training.learner import Session
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.team import joined
 
 
 def learner_main(context: ChildContext) -> None:
     """Entry point of every rank."""
-    seat = Seat.take(context)
+    seat = RankContext.take(context)
     with joined(seat) as team:
         Session(seat, team).run()

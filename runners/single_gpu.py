@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from offpolicy.ipc.child import ChildContext
-
-from .learner import Session
-from .seat import Seat
-from .team import alone
+from offpolicy.processes.child import ChildContext
+from offpolicy.training.learner import Session
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.team import alone
 
 
 def learner_main(context: ChildContext) -> None:
     """Entry point of the learner process."""
-    seat = Seat.take(context)
+    seat = RankContext.take(context)
     Session(seat, alone(seat)).run()

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config import ReplayConfig, RunConfig
+from offpolicy.config.parsing import merge
+from offpolicy.config.run_files import flat, is_within, read_config
+from offpolicy.config.schema import ReplayConfig, RunConfig
+from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
-from offpolicy.options import merge
-from offpolicy.ranks.place import Place
+from offpolicy.launch.preflight import RESUMABLE
 
 from .launch import launch
-from .preflight import RESUMABLE
-from .run_files import flat, is_within, read_config
 
 
 def train(cfg: RunConfig) -> int:
@@ -27,7 +27,7 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
     if refused:
         allowed = ", ".join(RESUMABLE)
         raise ConfigError([f"{key}: cannot change when a run is resumed; allowed {allowed}" for key in refused])
-    if Place.of_launcher().job:
+    if HostInfo.of_launcher().job:
         raise ConfigError("resume: under torchrun write `offpolicy train run_dir=...` with the command of the start")
     saved = merge(read_config(run).to_mapping(), overrides)
     if saved["replay"]["demos"] is None and "replay.demo_share" not in flat(overrides):

@@ -17,18 +17,18 @@ from benchmarks.parts.measurement import Measurement
 from offpolicy.collect.collector import CollectorParts, Progress, ReportDesk, step
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.collect.writers import ReplayWriter
-from offpolicy.data.ring import Ring
+from offpolicy.collect.replay_writer import ReplayWriter
 from offpolicy.envs.vector import make_vector
-from offpolicy.ipc.control import ControlPage
-from offpolicy.ipc.gate import CollectorGate
-from offpolicy.ipc.mailbox import Mailbox
-from offpolicy.ipc.shared import Doorbell, SharedBlock
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
+from offpolicy.processes.control_page import ControlPage
+from offpolicy.processes.handshake import CollectorGate
+from offpolicy.processes.mailbox import Mailbox
+from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger, NullLedger, TimeAccount
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.training.run_memory import collector_reports
 from offpolicy.types import Float32
-from runners import wiring
 
 STEPS = 400
 CAPACITY = 10_000
@@ -97,7 +97,7 @@ def _collector() -> Iterator[_Collector]:
     mailbox = Mailbox(_buffer(Mailbox.nbytes(flat.nbytes)), flat.nbytes)
     control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(1)
     episodes = Ring(_buffer(Ring.nbytes(CAPACITY, EPISODE_COLUMNS, 8)), EPISODE_COLUMNS, np.float64)
-    reports = wiring.collector_reports(_buffer(4096))
+    reports = collector_reports(_buffer(4096))
     replay = Ring(_buffer(Ring.nbytes(CAPACITY, layout.width, 4)), layout.width, np.float32)
     env = make_vector(cfg.env)
     try:
@@ -107,7 +107,7 @@ def _collector() -> Iterator[_Collector]:
                 policy, mailbox, action_dim=halfcheetah.SPEC.action_dim, warmup_steps=0, seed=1, path=()
             ),
             writer=ReplayWriter(replay, layout, gamma=0.99, n_step=1, num_envs=1),
-            gate=CollectorGate(control, 0, Doorbell.create(), [Doorbell.create()]),
+            gate=CollectorGate(control, 0, WakeEvent.create(), [WakeEvent.create()]),
             desk=ReportDesk(control, 0, reports, episodes, tracker),
             progress=Progress(obs=env.reset(1)),
             ledger=NullLedger(),

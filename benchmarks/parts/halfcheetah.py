@@ -6,9 +6,9 @@ import torch
 
 from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import Learner
-from offpolicy.compose import load_config
-from offpolicy.config import RunConfig
-from offpolicy.data.layout import RowLayout
+from offpolicy.config.overrides import load_config
+from offpolicy.config.schema import RunConfig
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Batches, SpaceSpec
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6, max_episode_steps=1000)

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from benchmarks.parts.measurement import Measurement, call_us
 from benchmarks.results import REPOSITORY
-from offpolicy.ipc.control import ControlPage, HostWord, Stop
-from offpolicy.ipc.gate import CollectorGate, LearnerGate, Turn
-from offpolicy.ipc.shared import Doorbell, SharedBlock
+from offpolicy.processes.control_page import ControlPage, HostWord, Stop
+from offpolicy.processes.handshake import CollectorGate, LearnerGate, Turn
+from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
 CALLS = 500
 START_TIMEOUT_S = 60.0
@@ -39,7 +39,7 @@ def measure(rounds: int) -> Iterator[Measurement]:
 def _collector() -> Iterator[LearnerGate]:
     """The learner's side of a gate whose other side waits for its first grant."""
     block, collector_bell, learner_bell = (
-        SharedBlock.create("bench-gate", ControlPage.nbytes(1, 1)), Doorbell.create(), Doorbell.create()
+        SharedBlock.create("bench-gate", ControlPage.nbytes(1, 1)), WakeEvent.create(), WakeEvent.create()
     )  # fmt: skip
     fds = (block.fd, collector_bell.fd, learner_bell.fd)
     command = [sys.executable, "-m", __name__, *map(str, fds)]
@@ -59,7 +59,7 @@ def _collector() -> Iterator[LearnerGate]:
 def main(control_fd: int, collector_fd: int, learner_fd: int) -> None:
     """The other process."""
     control = ControlPage(SharedBlock.attach(control_fd).buffer, num_ranks=1, num_collectors=1)
-    gate = CollectorGate(control, 0, Doorbell(collector_fd), [Doorbell(learner_fd)])
+    gate = CollectorGate(control, 0, WakeEvent(collector_fd), [WakeEvent(learner_fd)])
     env_steps = 0
     while gate.wait_turn(env_steps, env_steps, env_steps.__lt__) is Turn.STEP:
         env_steps += 1

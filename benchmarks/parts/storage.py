@@ -9,11 +9,11 @@ import torch
 
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, interleaved_us
-from offpolicy.data.ring import Ring
-from offpolicy.data.sampler import UniformSampler
-from offpolicy.ipc.mailbox import Mailbox
-from offpolicy.ipc.shared import SharedBlock
 from offpolicy.nets.policy import flat_size, flatten_into, load_flat
+from offpolicy.processes.mailbox import Mailbox
+from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.sampler import UniformSampler
 
 CAPACITY = 1_000_000  # rows: far more than any cache holds
 FILL_ROWS = 50_000

@@ -15,11 +15,11 @@ from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import masked_mean
 from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.minibatches import minibatches
-from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
+from offpolicy.algos.optim import GuardedAdam, Objective, OptimizerStep, optimizer_tensors
 from offpolicy.algos.parts import Seeds
-from offpolicy.algos.rollout_learner import Lesson
+from offpolicy.algos.rollout_learner import UpdateResult
 from offpolicy.algos.step_size import StepSize
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.hora import PrivilegedEncoder, StudentActor
 from offpolicy.nets.hora_shapes import HISTORY, OBS, PRIVILEGED
 from offpolicy.nets.normalizer import RunningMoments, weighted_moments
@@ -45,14 +45,14 @@ class Adaptation:
         # The teacher's statistics stay: the trunk and the encoder were trained with them.
         self._history = None if normalizer is None else normalizer.part(spec.columns(HISTORY))
         self.metrics = MetricSums(METRICS, device)
-        self.descent = Descent(device, exchange)
+        self.descent = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
         self._algo = algo
         self._step_size = StepSize(algo, device)
         parameters = dict(self._module.named_parameters())
         self._optimizer = GuardedAdam(parameters, self._step_size.value, self.descent.guard)
 
-    def learn(self, rollouts: Rollouts) -> Lesson:
+    def learn(self, rollouts: Rollouts) -> UpdateResult:
         """`epochs` passes over the transitions in `num_minibatches` shuffled parts each."""
         self._step_size.follow_progress(rollouts.progress, rollouts.env_steps)
         raw, weight = rollouts.obs[:-1].flatten(0, 1), rollouts.is_valid.flatten()
@@ -65,7 +65,7 @@ class Adaptation:
         first_epoch = torch.stack(errors[: self._algo.num_minibatches]).sum()
         self._measure(first_epoch / weight.sum().clamp(min=1.0), latent, weight)
         shown = weighted_moments(raw[:, self._module.columns], weight)
-        return Lesson(self._algo.epochs * self._algo.num_minibatches, {HISTORY: shown})
+        return UpdateResult(self._algo.epochs * self._algo.num_minibatches, {HISTORY: shown})
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The live tensors of networks and optimiser by flat name."""

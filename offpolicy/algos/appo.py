@@ -18,12 +18,12 @@ from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
 from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.minibatches import minibatches
-from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
+from offpolicy.algos.optim import GuardedAdam, Objective, OptimizerStep, optimizer_tensors
 from offpolicy.algos.parts import Seeds
-from offpolicy.algos.rollout_learner import Lesson
+from offpolicy.algos.rollout_learner import UpdateResult
 from offpolicy.algos.step_size import StepSize
 from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actor_critic import ActorCritic, make_actor_critic
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
 from offpolicy.nets.normalizer import RunningMoments, all_moments, split_moments, weighted_moments
@@ -66,13 +66,13 @@ class Appo:
             self.policy = make_policy(algo, spec).to(device)
             self._net: ActorCritic = make_actor_critic(algo, spec, self.policy.actor).to(device)
         self.metrics = MetricSums(METRICS, device)
-        self.descent = Descent(device, exchange)
+        self.descent = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
         self._algo, self._exchange = algo, exchange
         self._step_size = StepSize(algo, device)
         self._optimizer = GuardedAdam(dict(self._net.named_parameters()), self._step_size.value, self.descent.guard)
 
-    def learn(self, rollouts: Rollouts) -> Lesson:
+    def learn(self, rollouts: Rollouts) -> UpdateResult:
         """Targets, then `epochs` passes over the transitions in `num_minibatches` shuffled parts each."""
         self._step_size.follow_progress(rollouts.progress, rollouts.env_steps)
         samples, value_target = self._prepare(rollouts)
@@ -82,7 +82,7 @@ class Appo:
             if self._step_size.is_adaptive:
                 self._exchange.average([kl])
                 self._step_size.follow_kl(kl)
-        return Lesson(self._algo.epochs * self._algo.num_minibatches, self._moments(rollouts, value_target))
+        return UpdateResult(self._algo.epochs * self._algo.num_minibatches, self._moments(rollouts, value_target))
 
     def named_tensors(self) -> dict[str, Tensor]:
         """The live tensors of networks and optimiser by flat name."""

@@ -15,7 +15,7 @@ from offpolicy.algos.replay_learner import ReplayLearner, UpdateRule
 from offpolicy.algos.rollout_learner import RolloutLearner, RolloutRule
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.protocols import Exchange
 from offpolicy.types import SpaceSpec
 

@@ -103,7 +103,7 @@ class Objective(NamedTuple):
     max_grad_norm: float | None = None
 
 
-class Descent:
+class OptimizerStep:
     """How every optimiser step of a learner is made: differentiate, average over ranks, guard, clip, move."""
 
     def __init__(self, device: torch.device, exchange: Exchange) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.losses import critic_loss, polyak_update
-from offpolicy.algos.optim import Descent, GuardedAdam, Objective
-from offpolicy.config import AlgoConfig
+from offpolicy.algos.optim import GuardedAdam, Objective, OptimizerStep
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import Policy
@@ -58,7 +58,7 @@ class TargetNetwork(Generic[Network]):
 class CriticTrainer:
     """The twin critics, their targets and the one optimiser that holds both."""
 
-    def __init__(self, algo: AlgoConfig, critic: TwinCritic, descent: Descent) -> None:
+    def __init__(self, algo: AlgoConfig, critic: TwinCritic, descent: OptimizerStep) -> None:
         self.online = critic
         self.optimizer = GuardedAdam(dict(critic.named_parameters()), algo.value(algo.critic_lr, 0), descent.guard)
         self._descent = descent

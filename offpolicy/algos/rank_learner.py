@@ -10,19 +10,19 @@ from torch import Tensor
 
 from offpolicy.algos.learner import LearnerState, LiveState
 from offpolicy.algos.metrics import MetricSums
-from offpolicy.algos.optim import Descent
+from offpolicy.algos.optim import OptimizerStep
 from offpolicy.nets.normalizer import RunningMoments, joined_moments
 from offpolicy.nets.policy import Policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import MetricTotals
 
 
-class LearningRule(Protocol):
+class Algorithm(Protocol):
     """One algorithm, as far as every learner asks."""
 
     policy: Policy
     metrics: MetricSums
-    descent: Descent
+    descent: OptimizerStep
     generator: torch.Generator
 
     def named_tensors(self) -> dict[str, Tensor]:
@@ -42,7 +42,7 @@ class RankLearner:
     arXiv:1805.09767); the optimisers' moments stay each rank's own.
     """
 
-    def __init__(self, rule: LearningRule, exchange: Exchange, average_every: int = 0) -> None:
+    def __init__(self, rule: Algorithm, exchange: Exchange, average_every: int = 0) -> None:
         self.policy = rule.policy
         self.num_updates = 0
         self._books, self._exchange, self._average_every = rule, exchange, average_every

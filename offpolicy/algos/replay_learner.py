@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from offpolicy.algos.rank_learner import LearningRule, RankLearner
+from offpolicy.algos.rank_learner import Algorithm, RankLearner
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, Batches
 
 
-class UpdateRule(LearningRule, Protocol):
+class UpdateRule(Algorithm, Protocol):
     """One algorithm: its networks, and what one gradient update does to them."""
 
     def follow(self, env_steps: int) -> None:

@@ -7,22 +7,22 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from offpolicy.algos.rank_learner import LearningRule, RankLearner
+from offpolicy.algos.rank_learner import Algorithm, RankLearner
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts
 
 
-class Lesson(NamedTuple):
+class UpdateResult(NamedTuple):
     """What came of one batch of rollouts."""
 
     num_updates: int  # gradient steps made
     moments: Mapping[str, Tensor]  # of the rows that the normalisers have not seen, by their names
 
 
-class RolloutRule(LearningRule, Protocol):
+class RolloutRule(Algorithm, Protocol):
     """One algorithm: its networks, and what a batch of rollouts does to them."""
 
-    def learn(self, rollouts: Rollouts) -> Lesson:
+    def learn(self, rollouts: Rollouts) -> UpdateResult:
         """Learn from rollouts of raw observations. The normalisers stay as they are: they scaled what was acted on."""
         ...
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import alpha_loss, sac_actor_loss, soft_value, td_target
 from offpolicy.algos.metrics import MetricSums
-from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
+from offpolicy.algos.optim import GuardedAdam, Objective, OptimizerStep, optimizer_tensors
 from offpolicy.algos.parts import CriticTrainer, Seeds, make_critic, obs_normalizers
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import SquashedGaussianActor
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
@@ -30,7 +30,7 @@ METRICS = {
 class Temperature:
     """alpha = exp(log_alpha): tuned until the policy's entropy is the target's, or fixed."""
 
-    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, descent: Descent) -> None:
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, descent: OptimizerStep) -> None:
         self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=descent.guard.flag.device))
         self.optimizer = GuardedAdam({"log_alpha": self.log_alpha}, algo.value(algo.alpha_lr, 0), descent.guard)
         self.is_tuned = algo.auto_alpha
@@ -63,7 +63,7 @@ class Sac:
             critic = make_critic(algo, spec).to(device)
         assert isinstance(self.policy.actor, SquashedGaussianActor)  # true by algo.name; narrows the union
         self.metrics = MetricSums(METRICS, device)
-        self.descent = Descent(device, exchange)
+        self.descent = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
         self._algo = algo
         self._actor = self.policy.actor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from offpolicy.config import AlgoConfig
-from offpolicy.schedules import Ramp, ramp
+from offpolicy.config.schedules import Ramp, ramp
+from offpolicy.config.schema import AlgoConfig
 
 KL_FACTOR = 1.5  # of one change
 LIMITS = (1e-6, 1e-2)  # of the adaptive step size

@@ -10,9 +10,9 @@ from torch import Tensor
 from offpolicy.algos.learner import module_tensors
 from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td_target
 from offpolicy.algos.metrics import MetricSums
-from offpolicy.algos.optim import Descent, GuardedAdam, Objective, optimizer_tensors
+from offpolicy.algos.optim import GuardedAdam, Objective, OptimizerStep, optimizer_tensors
 from offpolicy.algos.parts import CriticTrainer, Seeds, TargetNetwork, make_critic, obs_normalizers
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
@@ -32,7 +32,7 @@ class Td3:
             critic = make_critic(algo, spec).to(device)
         assert isinstance(self.policy.actor, DeterministicActor)  # true by algo.name; narrows the union
         self.metrics = MetricSums(METRICS, device)
-        self.descent = Descent(device, exchange)
+        self.descent = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
         self._algo = algo
         self._actor = self.policy.actor

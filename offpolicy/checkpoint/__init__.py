@@ -6,6 +6,6 @@ A checkpoint is a directory `step-<12 digits>` of safetensors, JSON and raw floa
 from offpolicy.checkpoint.disk import Disk
 from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
 from offpolicy.checkpoint.manifest import Checkpoint
-from offpolicy.checkpoint.store import CheckpointStore, Draft
+from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, Draft
 
-__all__ = ["Checkpoint", "CheckpointStore", "Disk", "Draft", "write_json", "write_rows", "write_tensors"]
+__all__ = ["CHECKPOINTS", "Checkpoint", "CheckpointStore", "Disk", "Draft", "write_json", "write_rows", "write_tensors"]

@@ -21,6 +21,8 @@ from offpolicy.checkpoint.manifest import MAX_ENV_STEPS, Checkpoint, open_checkp
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.types import Float32
 
+CHECKPOINTS = "checkpoints"  # directory of a run that holds them
+
 LATEST = "latest"  # a hint for humans and scripts; the loader never reads it
 _STEP = re.compile(r"step-([0-9]{12})")
 # A checkpoint that is about to be replaced by another save of the same step. It got this name by a rename of a

@@ -9,15 +9,15 @@ import numpy as np
 
 from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.collect.writers import Writer
-from offpolicy.data.ring import Ring
+from offpolicy.collect.replay_writer import Writer
 from offpolicy.envs.vector import VectorAdapter
-from offpolicy.ipc.control import CollectorWord, ControlPage, HostWord, RankWord
-from offpolicy.ipc.gate import CollectorGate, Turn
-from offpolicy.ipc.reports import CollectorReports
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
+from offpolicy.processes.handshake import CollectorGate, Turn
+from offpolicy.processes.reports import CollectorReports
+from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.trace import Mark
+from offpolicy.timing.trace_writer import Mark
 from offpolicy.types import CollectorTotals, Float32, StepOutcome
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.collect.post import Episode, Interval
-from offpolicy.collect.writers import ReplayWriter
-from offpolicy.data.demos import Transitions, to_env
-from offpolicy.data.layout import RowLayout
-from offpolicy.data.ring import Ring
+from offpolicy.collect.replay_writer import ReplayWriter
 from offpolicy.errors import SaveError
+from offpolicy.replay.demonstrations import Transitions, to_env
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Bool, Choice, Float32, Float64, SpaceSpec, StepOutcome
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from offpolicy.collect.post import Episode, Interval
 from offpolicy.collect.tracks import Tracks
-from offpolicy.config import EnvConfig
+from offpolicy.config.schema import EnvConfig
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
 from offpolicy.timing.clock import Clock, MonotonicClock
 from offpolicy.timing.ledger import NullLedger, TimeAccount
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.types import Bool, EvalResult, Float32, Float64, SpaceSpec, StepOutcome
+from offpolicy.types import Bool, Episodes, EvalResult, Float32, Float64, SpaceSpec, StepOutcome
 
 # Environments side by side: those that are stepped in one call cost little more when they are many.
 MAX_EVAL_ENVS = {"sync": 16, "mujoco": 128}
@@ -38,14 +38,6 @@ class Vector(Protocol):
     def begin(self, seed: int, numbers: list[int], where: Bool) -> Float32: ...
 
     def step(self, action: Float32) -> StepOutcome: ...
-
-
-class Episodes(NamedTuple):
-    """Complete episodes. Episode i begins with a seed of its own, whoever acts and however many run side by side."""
-
-    ep_return: Float64  # [E] raw
-    length: Float64  # [E]
-    measure: Float64  # [E] what `env.measure` names; NaN where nothing is measured
 
 
 def never() -> bool:

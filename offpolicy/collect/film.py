@@ -12,8 +12,8 @@ from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from offpolicy.collect.evaluation import Actor
-from offpolicy.config import EnvConfig
-from offpolicy.envs.door import FAILURE_KEY, Door, codec_of
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import Env, make_env
 from offpolicy.envs.spaces import action_map
 from offpolicy.envs.vector import env_seeds
@@ -39,7 +39,7 @@ class Film:
     def __iter__(self) -> Iterator[Picture]:
         """Raises `EnvFailure` if the environment fails, in a step or in drawing."""
         codec = codec_of(self._env)
-        door, actions = Door(self._cfg, 0, 1, codec, self._env), action_map(codec)
+        door, actions = EnvAdapter(self._cfg, 0, 1, codec, self._env), action_map(codec)
         for seed in env_seeds(env_seed(self._seed, "evaluation"), self._episodes):
             obs, info = door.reset(seed=seed)
             _raise_failure(info)

@@ -15,10 +15,10 @@ import sys
 import tempfile
 from typing import IO
 
+from offpolicy.children import die_with_parent
 from offpolicy.collect.post_queue import START_TIMEOUT_S
 from offpolicy.collect.post_worker import load
 from offpolicy.errors import ConfigError
-from offpolicy.orphans import die_with_parent
 
 
 def check_hook(name: str) -> None:

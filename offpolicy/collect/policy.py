@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from offpolicy.ipc.mailbox import Mailbox
 from offpolicy.nets.policy import Policy, flat_size, load_flat
+from offpolicy.processes.mailbox import Mailbox
 from offpolicy.seeding import generator, torch_seed
 from offpolicy.types import Choice, Float32
 

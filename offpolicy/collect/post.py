@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from offpolicy.timing.lanes import Overlap, Times, total_ns, union
+from offpolicy.timing.trace_reader import Overlap, Times, total_ns, union
 from offpolicy.types import Float32, Float64
 
 _SIZES = struct.Struct("<QQ")  # of the head and of the arrays of an encoded episode

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from offpolicy.collect.post import Episode, Interval, encode
 from offpolicy.errors import ConfigError
-from offpolicy.ipc.signals import signals_held
+from offpolicy.processes.signals import signals_held
 from offpolicy.timing.clock import Stopwatch
 
 START_TIMEOUT_S = 60.0  # for the imports of the hook's module

@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from offpolicy.children import die_with_parent
 from offpolicy.collect.post import Episode, decode
-from offpolicy.ipc.child import ignore_terminal, take_name
-from offpolicy.orphans import die_with_parent
+from offpolicy.processes.child import ignore_terminal, take_name
 from offpolicy.timing.clock import MonotonicClock
 
 Hook = Callable[[Episode], Any]  # Any: what it returns is not looked at

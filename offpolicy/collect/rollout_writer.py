@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from offpolicy.collect.writers import BadRowError
-from offpolicy.data.rollout_ring import RolloutRing, RolloutStamp
+from offpolicy.collect.replay_writer import BadRowError
+from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
 from offpolicy.types import Choice, Float32, Float64, StepOutcome
 
 FIRST_VERSION = 1  # of the weights that a learner publishes when it starts

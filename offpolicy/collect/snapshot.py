@@ -17,7 +17,7 @@ from offpolicy.checkpoint import Checkpoint, write_json, write_tensors
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.collect.writers import Writer
+from offpolicy.collect.replay_writer import Writer
 from offpolicy.envs.state import EnvState, restore_state, save_state, why_not_exact
 from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import SaveError

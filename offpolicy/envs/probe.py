@@ -20,13 +20,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from offpolicy.config import EnvConfig
-from offpolicy.envs.door import FAILURE_KEY, Door, codec_of
+from offpolicy.children import die_with_parent
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.batched import NativeVector
+from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env
-from offpolicy.envs.native import NativeVector
-from offpolicy.envs.workers import OPEN_GRACE_S
+from offpolicy.envs.worker_pool import OPEN_GRACE_S
 from offpolicy.errors import ConfigError, EnvFailure, HangError
-from offpolicy.orphans import die_with_parent
 from offpolicy.types import SpaceSpec
 
 _STDERR_LINES = 20  # of a dead probe, shown to the user
@@ -114,7 +114,7 @@ def _try_out(cfg: EnvConfig) -> dict[str, Any]:
         return {"config_problems": list(error.problems)}
     except EnvFailure as error:
         return {"failure": str(error)}
-    door = Door(cfg, 0, 1, codec, env)
+    door = EnvAdapter(cfg, 0, 1, codec, env)
     _, info = door.reset(seed=0)
     if not info:
         middle = (np.asarray(codec.spec.action_low) + np.asarray(codec.spec.action_high)) / 2.0

@@ -21,9 +21,9 @@ from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
 from offpolicy.envs import mujoco_state
-from offpolicy.envs.door import Door, digest_of
+from offpolicy.envs.batched import NativeVector, Stateful
+from offpolicy.envs.env_adapter import EnvAdapter, digest_of
 from offpolicy.envs.make import Env
-from offpolicy.envs.native import NativeVector, Stateful
 from offpolicy.envs.plain import JSON, Decoder, Encoder, NotPlainError
 from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import CheckpointError
@@ -139,8 +139,8 @@ def _sync_vector(adapter: VectorAdapter) -> SyncVectorEnv[Any, Any]:
     return adapter.stepper
 
 
-def _doors(vec: SyncVectorEnv[Any, Any]) -> list[Door]:
-    return [door for door in vec.envs if isinstance(door, Door)]
+def _doors(vec: SyncVectorEnv[Any, Any]) -> list[EnvAdapter]:
+    return [door for door in vec.envs if isinstance(door, EnvAdapter)]
 
 
 def _check_fit(adapter: VectorAdapter, meta: dict[str, JSON]) -> None:
@@ -164,7 +164,7 @@ def _restore_vector(adapter: VectorAdapter, vec: SyncVectorEnv[Any, Any], state:
     return np.array(obs)
 
 
-def _capture_door(door: Door, encoder: Encoder) -> JSON:
+def _capture_door(door: EnvAdapter, encoder: Encoder) -> JSON:
     own = {"seed": door.seed, "episode_step": door.episode_step, "last_action": door.last_action}
     env = door.open()
     if digest_of(env) != door.model_digest:
@@ -173,7 +173,7 @@ def _capture_door(door: Door, encoder: Encoder) -> JSON:
     return {"door": encoder.encode(own, "door"), "model": door.model_digest, "layers": layers}
 
 
-def _restore_door(door: Door, state: EnvState, index: int) -> None:
+def _restore_door(door: EnvAdapter, state: EnvState, index: int) -> None:
     saved, decoder = state.meta["envs"][index], Decoder(state.arrays)
     env, own = door.open(), decoder.decode(saved["door"])
     if saved["model"] != door.model_digest:

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from offpolicy.config import EnvConfig
-from offpolicy.envs.door import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, Door, DoorFactory, codec_of, nobody
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.batched import NativeVector
+from offpolicy.envs.env_adapter import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, EnvAdapter, EnvFactory, codec_of, nobody
 from offpolicy.envs.make import make_env
-from offpolicy.envs.native import NativeVector
 from offpolicy.envs.spaces import Codec, action_map
-from offpolicy.envs.workers import Workers
+from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import EnvFailure
 from offpolicy.types import Bool, Float32, SpaceSpec, StepOutcome
 
@@ -108,12 +108,12 @@ def make_vector(cfg: EnvConfig, num_envs: int | None = None, on_turn: Callable[[
         first = undo.enter_context(contextlib.closing(make_env(cfg)))
         codec = codec_of(first)
         if cfg.vectorization == "async":  # `first` has told its spaces and is closed on the way out
-            factories = [DoorFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
+            factories = [EnvFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
             return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
         if cfg.vectorization == "mujoco":
             on_turn()
             return VectorAdapter(cfg, codec, count, NativeVector(cfg, codec, count))
-        doors = [Door(cfg, index, count, codec, first if index == 0 else None, on_turn) for index in range(count)]
+        doors = [EnvAdapter(cfg, index, count, codec, first if index == 0 else None, on_turn) for index in range(count)]
         for door in doors[1:]:
             undo.callback(door.close)
         adapter = VectorAdapter(cfg, codec, count, SyncVectorEnv([door.opened for door in doors], copy=False))

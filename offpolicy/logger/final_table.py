@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.logger.keys import COLLECTOR_ROWS, LEARNER_ROWS
-from offpolicy.logger.ranks import least_waiting
+from offpolicy.logger.stragglers import least_waiting
 from offpolicy.logger.summary import WARMUP
 from offpolicy.logger.table import METRICS
 from offpolicy.logger.text import count, duration, fixed, rate

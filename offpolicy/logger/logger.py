@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config import RunConfig
+from offpolicy.config.schema import RunConfig
 from offpolicy.logger.console import View, open_view
 from offpolicy.logger.final_table import final_table
-from offpolicy.logger.jsonl_sink import JsonlSink
-from offpolicy.logger.ranks import StragglerWatch
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
-from offpolicy.logger.sinks import SafeSink, Sink, Summary, open_sink
+from offpolicy.logger.sinks.jsonl import JsonlSink
+from offpolicy.logger.sinks.sink import SafeSink, Sink, Summary, open_sink
+from offpolicy.logger.stragglers import StragglerWatch
 from offpolicy.logger.table import require_known
+from offpolicy.timing.bottleneck import SteadyVerdict, Verdict, without_what_is_done
 from offpolicy.timing.rates import RateWindow, compute_rates, learner_windows, num_updates, policy_steps
-from offpolicy.timing.verdict import SteadyVerdict, Verdict, without_what_is_done
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 
@@ -164,12 +164,12 @@ def open_logger(
 
     def tensorboard() -> Sink:
         # Imported when asked for: half a second that a run without it does not pay.
-        from offpolicy.logger.tensorboard_sink import TensorBoardSink
+        from offpolicy.logger.sinks.tensorboard import TensorBoardSink
 
         return TensorBoardSink(run_dir, config, header, resume_step)
 
     def wandb() -> Sink:
-        from offpolicy.logger.wandb_sink import WandbSink  # optional back-end
+        from offpolicy.logger.sinks.wandb import WandbSink  # optional back-end
 
         return WandbSink(run_dir, config, cfg.log.wandb_project, "online" if cfg.log.wandb == "online" else "offline")
 

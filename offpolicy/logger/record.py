@@ -7,14 +7,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from offpolicy.config.schedules import Ramp
 from offpolicy.logger.device import device_keys
 from offpolicy.logger.evaluator import evaluator_keys
 from offpolicy.logger.keys import RESET_KEY, ROLLOUT_KEY, collector_key, learner_key, prefetch_key
-from offpolicy.logger.ranks import rank_keys, straggler
 from offpolicy.logger.rollouts import has_rollouts, policy_lag, rollout_ms, staleness_keys
 from offpolicy.logger.spreads import CYCLE, ITERATION, spread_keys, sum_spreads
+from offpolicy.logger.stragglers import rank_keys, straggler
 from offpolicy.logger.work import collector_work, learner_work
-from offpolicy.schedules import Ramp
+from offpolicy.timing.bottleneck import LEARNER_ADVICE, ROLLOUT_ADVICE, Verdict, WindowEvidence, judge
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
@@ -29,8 +30,7 @@ from offpolicy.timing.rates import (
     num_updates,
     packer_elapsed,
 )
-from offpolicy.timing.verdict import LEARNER_ADVICE, ROLLOUT_ADVICE, Circumstances, Verdict, judge
-from offpolicy.types import Apart, EpisodeRecord, EvalResult, Load, MetricTotals, Snapshot
+from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, SchedulerStats, Snapshot, TaggedTime
 
 Record = dict[str, float | str | None]
 
@@ -123,7 +123,7 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mod
         return judge({}, {}, rates, mode)
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
-    known = Circumstances(
+    known = WindowEvidence(
         straggler=_late_rank(previous, current),
         learner_advice=ROLLOUT_ADVICE if has_rollouts(current) else LEARNER_ADVICE,
         learner_descheduled=_descheduled(learner),
@@ -162,8 +162,8 @@ def _collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed
         sum(window.iterations for window in windows),
         {phase: sum(window.phases_ns.get(phase, 0) for window in windows) for phase in CollectorPhase},
         sum(window.cpu_ns for window in windows),
-        Load(*(sum(parts) for parts in zip(*(window.load for window in windows), strict=True))),
-        Apart(*(sum(parts) for parts in zip(*(window.apart for window in windows), strict=True))),
+        SchedulerStats(*(sum(parts) for parts in zip(*(window.load for window in windows), strict=True))),
+        TaggedTime(*(sum(parts) for parts in zip(*(window.apart for window in windows), strict=True))),
         sum_spreads([window.spread for window in windows]),
     )
 

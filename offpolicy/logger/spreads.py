@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from offpolicy.timing.spread import Counts, spread_of
+from offpolicy.timing.histogram import Counts, spread_of
 
 STATISTICS = ("p50", "p95", "p99", "max")
 ITERATION, CYCLE = "iter", "cycle"  # the whole of the phases of the learner, of the collector

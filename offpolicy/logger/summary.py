@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.logger.record import judge_window
+from offpolicy.timing.bottleneck import WARMING_UP, Verdict, without_what_is_done
+from offpolicy.timing.histogram import spread_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import NS_PER_S, Rates, compute_rates, num_updates
-from offpolicy.timing.spread import spread_of
-from offpolicy.timing.verdict import WARMING_UP, Verdict, without_what_is_done
 from offpolicy.types import Account, EvalResult, Snapshot
 
 WARMUP, WHOLE = "warmup", "whole"  # buckets besides the phases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor
 from offpolicy.nets.critics import ValueCritic
 from offpolicy.nets.distributions import PolicyDistribution

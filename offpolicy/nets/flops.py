@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from offpolicy.config import AlgoConfig, RunConfig
+from offpolicy.config.schema import AlgoConfig, RunConfig
 from offpolicy.nets.hora_shapes import CHANNELS, CONVOLUTIONS, HISTORY, OBS, PRIVILEGED, lengths, num_unread
 from offpolicy.nets.products import Layer, Tally, total
 from offpolicy.types import Direction, Product, SpaceSpec

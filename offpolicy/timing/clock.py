@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from offpolicy.types import Load
+from offpolicy.types import SchedulerStats
 
 
 class Clock(Protocol):
@@ -77,9 +77,9 @@ class _Schedstat(threading.local):
 _SCHEDSTAT = _Schedstat()
 
 
-def thread_load() -> Load:
+def thread_load() -> SchedulerStats:
     """How the calling thread fared in the scheduler."""
-    return Load(_SCHEDSTAT.runnable_ns(), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
+    return SchedulerStats(_SCHEDSTAT.runnable_ns(), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
 
 
 def unix_minus_monotonic_ns() -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from offpolicy.timing.clock import Clock, MonotonicClock
 from offpolicy.timing.phases import DeviceSpan
-from offpolicy.timing.trace import TraceLane
+from offpolicy.timing.trace_writer import TraceLane
 
 if TYPE_CHECKING:
     import torch

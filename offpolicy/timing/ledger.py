@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Protocol
 
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, thread_load
-from offpolicy.timing.spread import SpreadRecorder
-from offpolicy.timing.trace import Mark, TraceLane
-from offpolicy.types import Account, Apart
+from offpolicy.timing.histogram import SpreadRecorder
+from offpolicy.timing.trace_writer import Mark, TraceLane
+from offpolicy.types import Account, TaggedTime
 
 
 class PhaseSpan(Protocol):
@@ -98,7 +98,7 @@ class Ledger:
         self._spans = {phase: _Span(self, index) for index, phase in enumerate(phases)}
         self._phases_ns = [0] * len(self.names)
         self._spread = SpreadRecorder(len(self.names))
-        self._apart = Apart()
+        self._apart = TaggedTime()
         self._open = self._other = self.names.index("other")
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
         self._start_ns = self._last_ns = self._born_ns
@@ -138,7 +138,7 @@ class Ledger:
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
         self._spread = SpreadRecorder(len(self.names))
-        self._apart = Apart()
+        self._apart = TaggedTime()
         self._iterations = 0
 
     def account(self) -> Account:
@@ -162,7 +162,7 @@ class Ledger:
         """Count what `phase` took in this iteration as of a special kind, too; always the same phase."""
         row = self.names.index(phase)
         taken_ns = self._phases_ns[row] - self._spread.last_ns(row)
-        self._apart = Apart(self._apart.iterations + 1, self._apart.ns + taken_ns)
+        self._apart = TaggedTime(self._apart.iterations + 1, self._apart.ns + taken_ns)
 
     def mark(self, mark: Mark, value: int) -> None:
         """Note an instant in the trace, if there is one."""

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from offpolicy.timing.histogram import Counts
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
-from offpolicy.timing.spread import Counts
-from offpolicy.types import Account, Apart, CollectorTotals, Load, Snapshot
+from offpolicy.types import Account, CollectorTotals, SchedulerStats, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # vector steps or iterations: a window with fewer is stretched into the past
 NS_PER_S = 1_000_000_000
@@ -45,8 +45,8 @@ class Elapsed:
     iterations: int
     phases_ns: Mapping[str, int]
     cpu_ns: int
-    load: Load = Load()
-    apart: Apart = Apart()
+    load: SchedulerStats = SchedulerStats()
+    apart: TaggedTime = TaggedTime()
     spread: Counts | None = field(default=None, compare=False)  # [phases + 1, bins]
 
     def mean_ms(self, phase: str) -> float:
@@ -74,7 +74,7 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
     before = previous or START_OF_CLOCK
     total_ns = current.wall_ns + current.warmup_ns - before.wall_ns - before.warmup_ns
     cpu_ns = current.cpu_ns - before.cpu_ns
-    load = Load(*(now - then for now, then in zip(current.load, before.load, strict=True)))
+    load = SchedulerStats(*(now - then for now, then in zip(current.load, before.load, strict=True)))
     if before.warmup_ns != current.warmup_ns:
         # The warm-up ended inside the window: the account started anew there, and all of it is of this window.
         wall_ns, phases_ns = current.wall_ns, current.phases_ns
@@ -86,7 +86,7 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
         {name: ns - before.phases_ns.get(name, 0) for name, ns in current.phases_ns.items()},
         cpu_ns,
         load,
-        Apart(*(now - then for now, then in zip(current.apart, before.apart, strict=True))),
+        TaggedTime(*(now - then for now, then in zip(current.apart, before.apart, strict=True))),
         current.spread if current.spread is None or before.spread is None else current.spread - before.spread,
     )
 

@@ -13,7 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 LINT = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
 RUNNERS_ON_TOP = "nothing imports runners"
-LAYERS = "leaves <- timing, nets, data, ipc, envs <- algos <- collect, logger, loop <- runners"
+LAYERS = "layers"
 
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
@@ -41,14 +41,14 @@ def test_the_code_keeps_to_its_layers() -> None:
     [
         ("offpolicy/nets/seeded.py", "import offpolicy.algos", LAYERS),
         ("offpolicy/timing/seeded.py", "import offpolicy.nets", LAYERS),
-        ("offpolicy/types.py", "import offpolicy.config", LAYERS),
+        ("offpolicy/types.py", "import offpolicy.config.schema", LAYERS),
         ("offpolicy/seeded.py", "", LAYERS),
-        ("offpolicy/envs/seeded.py", "import runners.wiring", RUNNERS_ON_TOP),
+        ("offpolicy/envs/seeded.py", "import runners.train", RUNNERS_ON_TOP),
         ("offpolicy/algos/seeded.py", "import offpolicy.timing.ledger", "algos import nets and leaves only"),
-        ("offpolicy/data/seeded.py", "import offpolicy.logger", "data never imports timing or logger"),
+        ("offpolicy/replay/seeded.py", "import offpolicy.logger", "replay never imports the logger"),
         ("offpolicy/logger/seeded.py", "import torch", "the logger runs in the supervisor, which has no torch"),
-        ("offpolicy/collect/seeded.py", "import omegaconf", "hydra and omegaconf stay in offpolicy.compose"),
-        ("runners/seeded.py", "import hydra", "hydra and omegaconf stay in offpolicy.compose"),
+        ("offpolicy/collect/seeded.py", "import omegaconf", "hydra and omegaconf stay in offpolicy.config.overrides"),
+        ("runners/seeded.py", "import hydra", "hydra and omegaconf stay in offpolicy.config.overrides"),
     ],
 )
 def test_a_forbidden_import_breaks_its_contract(checkout: Path, module: str, line: str, contract: str) -> None:
@@ -60,7 +60,9 @@ def test_a_forbidden_import_breaks_its_contract(checkout: Path, module: str, lin
     assert any(text.startswith(contract) for text in broken), result.stdout
 
 
-@pytest.mark.parametrize("package", ["offpolicy.logger", "offpolicy.config", "offpolicy.cli", "offpolicy.compose"])
+@pytest.mark.parametrize(
+    "package", ["offpolicy.logger", "offpolicy.config.schema", "offpolicy.cli", "offpolicy.config.overrides"]
+)
 def test_the_supervisors_modules_load_without_torch(package: str) -> None:
     code = (
         "import importlib, pkgutil, sys\n"

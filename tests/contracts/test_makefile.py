@@ -105,7 +105,7 @@ def test_compare_takes_runs_and_options_as_words(checkout: Path) -> None:
 
 def test_tensorboard_shows_the_runs_that_are_named(checkout: Path) -> None:
     shutil.copy(checkout / ".venv/bin/tensorboard", checkout / ".venv/bin/python")
-    argv = ["-m", "runners.boards", "--port", "7"]
+    argv = ["-m", "offpolicy.commands.tensorboard", "--port", "7"]
     assert make(checkout, "tensorboard", "runs=a b", "port=7")["argv"] == [*argv, "a", "b"]
     assert make(checkout, "tensorboard", "run=a b", "port=7")["argv"] == [*argv, "a b"]
 

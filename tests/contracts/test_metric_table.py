@@ -23,12 +23,12 @@ import sys
 sys.modules["torch"] = None  # an import of torch now raises ImportError
 from pathlib import Path
 import numpy as np
-from offpolicy.config import RunConfig
+from offpolicy.config.schema import RunConfig
 from offpolicy.logger.logger import open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
 from offpolicy.logger.metric_rows import SCHEDULED_METRICS
-from offpolicy.schedules import Ramp
+from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (NUM_LAGS, SPREAD_BINS, Account, Apart, CollectorTotals, DeviceTotals, EpisodeRecord,
     EvalResult, EvaluatorTotals, LearnerTotals, Load, MetricTotals, RolloutTotals, Snapshot)

@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from offpolicy.algos.build import make_learner
-from offpolicy.config import AlgoConfig, RunConfig
-from offpolicy.data.slots import CopyStream
+from offpolicy.config.schema import AlgoConfig, RunConfig
 from offpolicy.nets.flops import products_of
 from offpolicy.nets.policy import flat_size, flatten_into
+from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.attainable import attainable_flops_per_sec
 from offpolicy.timing.device import DeviceFence
-from offpolicy.timing.device_lane import make_lane
+from offpolicy.timing.device_timer import make_lane
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.data.layout import RowLayout
-from offpolicy.data.pace import Pace
-from offpolicy.data.resident import ResidentSampler, ResidentSource
-from offpolicy.data.ring import Ring
-from offpolicy.data.sampler import UniformSampler
-from offpolicy.data.sources import Feed, SourceSpec
-from offpolicy.prefetch import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_source import Feed, SourceSpec
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.sampler import UniformSampler
 from offpolicy.timing.device import DeviceFence
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
@@ -111,7 +111,7 @@ def numbered(start: int, count: int) -> np.ndarray:
 
 
 def make_source(kind: str, ring: Ring) -> Feed[Batches]:
-    pace = Pace(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
+    pace = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
     gate = Gate()
     if kind == "resident":
         spec = SourceSpec(LAYOUT, pace, 256, CUDA, normalize_obs=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from offpolicy.config import AlgoConfig
-from offpolicy.schedules import Ramp
+from offpolicy.config.schedules import Ramp
+from offpolicy.config.schema import AlgoConfig
 from runners.collector import _noise_at
 
 

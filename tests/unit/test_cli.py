@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from offpolicy import cli
-from offpolicy.compose import load_config, load_values
-from offpolicy.config import all_keys
+from offpolicy.commands import compare, evaluate, play
+from offpolicy.commands.saved_run import PolicyChoice
+from offpolicy.config.overrides import load_config, load_values
+from offpolicy.config.schema import all_keys
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 
 
@@ -58,7 +60,7 @@ def tiny_conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.yaml").write_text(text)
-    monkeypatch.setattr("offpolicy.compose.conf_dir", lambda: tmp_path)
+    monkeypatch.setattr("offpolicy.config.overrides.conf_dir", lambda: tmp_path)
 
 
 @pytest.mark.usefixtures("tiny_conf")
@@ -182,7 +184,7 @@ def test_every_problem_is_reported_at_once() -> None:
 
 def test_a_broken_file_is_a_configuration_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: [1\n")
-    monkeypatch.setattr("offpolicy.compose.conf_dir", lambda: tmp_path)
+    monkeypatch.setattr("offpolicy.config.overrides.conf_dir", lambda: tmp_path)
     (problem,) = problems()
     assert str(tmp_path) in problem
 
@@ -203,18 +205,14 @@ class Runners:
         self.asked: list[Any] = []
         self.answer = answer
 
-    def __call__(self, name: str) -> SimpleNamespace:
-        return {
-            "train": SimpleNamespace(train=self._record, resume=self._record),
-            "evaluate": SimpleNamespace(evaluate=self._record, Request=self._request),
-            "play": SimpleNamespace(play=self._record, Request=self._request),
-            "saved": SimpleNamespace(PolicyChoice=self._request),
-            "compare": SimpleNamespace(compare=self._record, Request=self._request),
-        }[name]
+    @property
+    def train_module(self) -> SimpleNamespace:
+        return SimpleNamespace(train=self._record, resume=self._record)
 
-    @staticmethod
-    def _request(*fields: Any) -> tuple[Any, ...]:
-        return fields
+    def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cli, "_train_module", lambda: self.train_module)
+        for name in ("evaluate", "play", "compare"):
+            monkeypatch.setattr(f"offpolicy.commands.{name}.{name}", self._record)
 
     def _record(self, *args: Any, **options: Any) -> int:
         self.asked.append((*args, options) if options else args)
@@ -224,7 +222,7 @@ class Runners:
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, runners: Runners, *argv: str) -> int:
-    monkeypatch.setattr(cli, "_runner", runners)
+    runners.replace(monkeypatch)
     return cli.main(argv)
 
 
@@ -246,16 +244,16 @@ def test_eval_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     runners = Runners()
     words = ("--episodes", "3", "--device", "cpu", "--random", "--set", "env.kwargs.x=1", "--set", "env.kwargs.y=[2]")
     assert run_with(monkeypatch, runners, "eval", f"mine={tmp_path}", str(tmp_path), *words) == 0
-    choice = (None, None, "cpu", {"env": {"kwargs": {"x": 1, "y": [2]}}})
+    choice = PolicyChoice(None, None, "cpu", {"env": {"kwargs": {"x": 1, "y": [2]}}})
     runs = {"mine": tmp_path, tmp_path.name: tmp_path}
-    assert runners.asked == [((runs, choice, 3, True),)]
+    assert runners.asked == [(evaluate.Request(runs, choice, 3, True),)]
 
 
 def test_play_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     runners = Runners()
     assert run_with(monkeypatch, runners, "play", str(tmp_path), "--video", "x.gif", "--seed", "4") == 0
-    assert runners.asked == [((tmp_path, (4, None, "auto", {}), Path("x.gif"), 1),)]
+    assert runners.asked == [(play.Request(tmp_path, PolicyChoice(4, None, "auto", {}), Path("x.gif"), 1),)]
 
 
 def test_a_directory_with_an_equals_sign_in_its_name_needs_no_label(
@@ -266,7 +264,7 @@ def test_a_directory_with_an_equals_sign_in_its_name_needs_no_label(
     monkeypatch.chdir(tmp_path)
     runners = Runners()
     assert run_with(monkeypatch, runners, "eval", "lr=0.1", "b=lr=0.1") == 0
-    assert runners.asked[0][0][0] == {"lr=0.1": Path("lr=0.1"), "b": Path("lr=0.1")}
+    assert runners.asked[0][0].runs == {"lr=0.1": Path("lr=0.1"), "b": Path("lr=0.1")}
 
 
 @pytest.mark.parametrize("option", ["--seed", "--step", "--episodes"])
@@ -282,7 +280,7 @@ def test_compare_hands_over_runs_and_files(monkeypatch: pytest.MonkeyPatch) -> N
     runners = Runners()
     argv = ["compare", "a=x", "a=y", "z", "--reference", "-200", "--html", "c.html"]
     assert run_with(monkeypatch, runners, *argv) == 0
-    assert runners.asked == [((["a=x", "a=y", "z"], -200.0, None, None, Path("c.html")),)]
+    assert runners.asked == [(compare.Request(["a=x", "a=y", "z"], -200.0, None, None, Path("c.html")),)]
 
 
 def test_two_runs_under_one_label_are_refused(

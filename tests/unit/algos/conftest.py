@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import Learner
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.policy import Policy
 from offpolicy.types import Batch, Rollouts, SpaceSpec
 

@@ -14,7 +14,7 @@ from offpolicy.algos.learner import Learner
 from offpolicy.algos.minibatches import minibatches
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.rollout_learner import RolloutLearner
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.hora import StudentActor
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts, SpaceSpec

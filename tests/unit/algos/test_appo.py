@@ -14,9 +14,9 @@ from torch import Tensor
 from offpolicy.algos.appo import Appo, Samples
 from offpolicy.algos.learner import Learner
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.algos.rollout_learner import Lesson, RolloutLearner
+from offpolicy.algos.rollout_learner import RolloutLearner, UpdateResult
 from offpolicy.algos.vtrace import Targets
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor
 from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
 from offpolicy.nets.normalizer import block_moments, weighted_moments
@@ -82,7 +82,7 @@ class Watched(Appo):
 class AbsorbsFirst(Watched):
     """Seeded bug: the observation normaliser sees the rollouts before they are learnt from."""
 
-    def learn(self, rollouts: Rollouts) -> Lesson:
+    def learn(self, rollouts: Rollouts) -> UpdateResult:
         rows = rollouts.obs[:-1].flatten(0, 1)
         self.normalizers()["obs"].absorb(weighted_moments(rows, rollouts.is_valid.flatten()))
         return super().learn(rollouts)

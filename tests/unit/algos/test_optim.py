@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.optim import Descent, DivergenceGuard, GuardedAdam, Objective, SoloExchange, clip_norm
+from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, Objective, OptimizerStep, SoloExchange, clip_norm
 
 CPU = torch.device("cpu")
 
@@ -15,7 +15,7 @@ def test_steps_are_those_of_torch_adam_bit_for_bit() -> None:
     torch.manual_seed(0)
     ours, theirs = nn.Linear(5, 3), nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())
-    descent = Descent(CPU, SoloExchange())
+    descent = OptimizerStep(CPU, SoloExchange())
     guarded = GuardedAdam(dict(ours.named_parameters()), 1e-2, descent.guard)
     adam = torch.optim.Adam(theirs.parameters(), lr=1e-2, fused=True)
     for obs in torch.randn(6, 4, 5):
@@ -27,8 +27,8 @@ def test_steps_are_those_of_torch_adam_bit_for_bit() -> None:
     assert torch.equal(ours.bias, theirs.bias)
 
 
-def one_parameter(value: float) -> tuple[nn.Parameter, GuardedAdam, Descent]:
-    weight, descent = nn.Parameter(torch.tensor([value])), Descent(CPU, SoloExchange())
+def one_parameter(value: float) -> tuple[nn.Parameter, GuardedAdam, OptimizerStep]:
+    weight, descent = nn.Parameter(torch.tensor([value])), OptimizerStep(CPU, SoloExchange())
     return weight, GuardedAdam({"weight": weight}, 0.1, descent.guard), descent
 
 
@@ -119,7 +119,7 @@ class Averaging:
 
 
 def test_the_step_is_made_with_the_mean_of_the_ranks_gradients() -> None:
-    weight, descent = nn.Parameter(torch.tensor([2.0])), Descent(CPU, Averaging(other=10.0))
+    weight, descent = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=10.0))
     adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
     descent.step(Objective(weight.square().sum(), adam))  # own gradient 4
     assert float(adam.exp_avg[0]) == pytest.approx(0.1 * 7.0)
@@ -127,7 +127,7 @@ def test_the_step_is_made_with_the_mean_of_the_ranks_gradients() -> None:
 
 def test_two_objectives_share_one_exchange_and_keep_their_own_losses() -> None:
     exchange = Averaging(other=0.0)
-    descent = Descent(CPU, exchange)
+    descent = OptimizerStep(CPU, exchange)
     first, second = nn.Parameter(torch.tensor([2.0])), nn.Parameter(torch.tensor([3.0]))
     adams = [GuardedAdam({"weight": weight}, 0.1, descent.guard) for weight in (first, second)]
     losses = [first.square().sum(), second.square().sum()]
@@ -138,7 +138,7 @@ def test_two_objectives_share_one_exchange_and_keep_their_own_losses() -> None:
 
 
 def test_a_nan_of_another_rank_stops_the_step_here_and_is_not_called_ours() -> None:
-    weight, descent = nn.Parameter(torch.tensor([2.0])), Descent(CPU, Averaging(other=float("nan")))
+    weight, descent = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=float("nan")))
     adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
     descent.step(Objective(weight.square().sum(), adam))
     assert float(weight.detach()) == 2.0
@@ -146,7 +146,7 @@ def test_a_nan_of_another_rank_stops_the_step_here_and_is_not_called_ours() -> N
 
 
 def test_a_nan_of_this_rank_is_called_ours() -> None:
-    weight, descent = nn.Parameter(torch.tensor([2.0])), Descent(CPU, Averaging(other=1.0))
+    weight, descent = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=1.0))
     adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
     descent.step(Objective(weight.sum() * float("nan"), adam))
     assert (descent.guard.has_tripped(), descent.origin.has_tripped()) == (True, True)

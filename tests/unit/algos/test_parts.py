@@ -3,9 +3,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from offpolicy.algos.optim import Descent, SoloExchange
+from offpolicy.algos.optim import OptimizerStep, SoloExchange
 from offpolicy.algos.parts import CriticTrainer, Seeds, TargetNetwork, make_critic
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.types import SpaceSpec
 
 CPU = torch.device("cpu")
@@ -15,7 +15,7 @@ OBS, ACTION = torch.randn(4, 3), torch.randn(4, 2)
 
 def trainer() -> CriticTrainer:
     algo = AlgoConfig(hidden_dims=(8,))
-    return CriticTrainer(algo, make_critic(algo, SPEC), Descent(CPU, SoloExchange()))
+    return CriticTrainer(algo, make_critic(algo, SPEC), OptimizerStep(CPU, SoloExchange()))
 
 
 def test_a_target_network_starts_equal_and_needs_no_gradient() -> None:

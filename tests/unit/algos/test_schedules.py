@@ -13,8 +13,8 @@ from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.step_size import StepSize
 from offpolicy.algos.td3 import Td3
-from offpolicy.config import AlgoConfig
-from offpolicy.schedules import Ramp
+from offpolicy.config.schedules import Ramp
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 LearnerOf, BatchOf = Callable[..., Learner[Any]], Callable[..., Batch]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from offpolicy.algos.step_size import StepSize
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 
 LR = 1e-3
 

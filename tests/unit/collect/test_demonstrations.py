@@ -9,11 +9,11 @@ import pytest
 
 from offpolicy.collect.demonstrations import Recorder, demonstration_rows
 from offpolicy.collect.evaluation import Watch, run_episodes
-from offpolicy.config import EnvConfig
-from offpolicy.data.demos import Transitions, read_demos
-from offpolicy.data.layout import RowLayout
+from offpolicy.config.schema import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import SaveError
+from offpolicy.replay.demonstrations import Transitions, read_demos
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Float32
 
 LAYOUT = RowLayout(obs_dim=1, action_dim=1)

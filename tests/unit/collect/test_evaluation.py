@@ -13,7 +13,7 @@ import torch
 from offpolicy.collect.evaluation import MAX_EVAL_ENVS, Watch, acting, evaluate, play, random_actions, run_episodes
 from offpolicy.collect.post import Episode, Interval
 from offpolicy.collect.tracks import Tracks
-from offpolicy.config import AlgoConfig, EnvConfig
+from offpolicy.config.schema import AlgoConfig, EnvConfig
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.timing.clock import FakeClock
 from offpolicy.timing.ledger import Ledger

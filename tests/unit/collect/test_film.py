@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from offpolicy.collect.film import DEFAULT_FPS, Film
-from offpolicy.config import EnvConfig
+from offpolicy.config.schema import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from offpolicy.collect import hook_probe
 from offpolicy.collect.hook_probe import check_hook
-from offpolicy.config import RunConfig
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from runners import preflight
+from offpolicy.launch import preflight
 
 MODULE = """
 import os, sys

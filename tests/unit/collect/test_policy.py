@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.config import AlgoConfig
-from offpolicy.ipc.mailbox import Mailbox
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
+from offpolicy.processes.mailbox import Mailbox
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(3, 2, (-1.0, -1.0), (1.0, 1.0))

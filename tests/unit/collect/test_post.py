@@ -7,7 +7,7 @@ import io
 import numpy as np
 
 from offpolicy.collect.post import Interval, decode, encode, overlap
-from tests.mp.hooks import episode
+from tests.processes.hooks import episode
 
 # -- the bytes --------------------------------------------------------------------------------------------------------
 

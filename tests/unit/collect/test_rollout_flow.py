@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from offpolicy.collect.rollout_writer import RolloutWriter
-from offpolicy.data.rollout_ring import RolloutLayout, RolloutRing
-from offpolicy.data.rollout_source import RolloutSource, RolloutSpec
+from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
+from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.types import Choice, StepOutcome
 
 LAYOUT = RolloutLayout(obs_dim=1, action_dim=1, length=4, num_envs=2)
@@ -38,7 +38,7 @@ class Flow:
     def grant_each(self, count: int) -> None:
         self.granted = count
 
-    def ring_collectors(self) -> None: ...
+    def wake_collectors(self) -> None: ...
 
     def step(self, index: int, tick: int) -> None:
         """One vector step of a collector, if it may."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.collect.replay_writer import BadRowError
 from offpolicy.collect.rollout_writer import FIRST_VERSION, RolloutWriter
-from offpolicy.collect.writers import BadRowError
-from offpolicy.data.rollout_ring import RolloutLayout, RolloutRing, RolloutStamp
+from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutStamp
 from offpolicy.types import Choice, StepOutcome
 
 LAYOUT = RolloutLayout(obs_dim=1, action_dim=1, length=2, num_envs=2)

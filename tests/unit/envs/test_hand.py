@@ -12,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from offpolicy.config import EnvConfig
+from offpolicy.config.schema import EnvConfig
 from offpolicy.envs.hand.env import HandRotation, HandRotationVector
 from offpolicy.envs.hand.model import LEAP_PACKAGE, NUM_JOINTS, make_hand
 from offpolicy.envs.hand.rotation import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.spread import bins_of
 from offpolicy.types import (
     SPREAD_BINS,
     Account,
@@ -17,8 +17,8 @@ from offpolicy.types import (
     EpisodeRecord,
     EvalResult,
     LearnerTotals,
-    Load,
     MetricTotals,
+    SchedulerStats,
     Snapshot,
 )
 
@@ -39,7 +39,7 @@ def timed(phases: type[LearnerPhase] | type[CollectorPhase], per_step_us: dict[s
     spread = np.zeros((len(phases_ns) + 1, SPREAD_BINS), dtype=np.int64)
     for row, ns in enumerate([*phases_ns.values(), wall_ns]):
         spread[row, bins_of(np.array([ns // max(steps, 1)]))] = steps
-    load = Load(runnable_ns=wall_ns // 10, preemptions=2 * steps)
+    load = SchedulerStats(runnable_ns=wall_ns // 10, preemptions=2 * steps)
     return Account(wall_ns, 2000 * MS, steps, phases_ns, wall_ns // 2, load, spread=spread)
 
 

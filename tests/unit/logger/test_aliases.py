@@ -9,8 +9,8 @@ import pytest
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from offpolicy.analysis.runs import RunRecords, read_run
 from offpolicy.logger.aliases import INFERENCE_KEY, MIXED_WAIT_KEY, PIPELINE_KEY, vocabulary_of
-from offpolicy.logger.run_records import RunRecords, read_run
 
 E0 = {
     "axis/env_steps_total": 512.0, "axis/iteration": 4.0, "reward/mean": 1.0, "reward/mean_ep100": 2.0,

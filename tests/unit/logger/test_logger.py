@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from offpolicy.config import RunConfig
+from offpolicy.config.schema import RunConfig
 from offpolicy.logger.console import PlainLines
-from offpolicy.logger.jsonl_sink import JsonlSink
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.sinks import SafeSink
+from offpolicy.logger.sinks.jsonl import JsonlSink
+from offpolicy.logger.sinks.sink import SafeSink
 from offpolicy.logger.table import UnknownMetricError
 from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, Snapshot
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.config.schedules import Ramp
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, metric_means
-from offpolicy.schedules import Ramp
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
 from offpolicy.types import Account, EpisodeRecord, MetricTotals
 

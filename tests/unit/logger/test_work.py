@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from offpolicy.config import RunConfig
+from offpolicy.config.schema import RunConfig
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
 from offpolicy.nets.flops import work_of
 from offpolicy.timing.clock import FakeClock

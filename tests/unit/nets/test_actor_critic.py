@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actor_critic import ActorCritic, make_actor_critic
 from offpolicy.nets.actors import CategoricalActor, GaussianActor
 from offpolicy.nets.critics import ValueCritic

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import Learner
-from offpolicy.config import RunConfig
+from offpolicy.config.schema import RunConfig
 from offpolicy.nets.flops import products_of, work_of
 from offpolicy.nets.hora_shapes import MIN_FRAMES
 from offpolicy.nets.policy import make_policy
@@ -30,7 +30,7 @@ STAGES = ("teach", "adapt")
 DISPATCHER = """
 import sys
 sys.modules["torch"] = None  # an import of torch now raises ImportError
-from offpolicy.config import RunConfig
+from offpolicy.config.schema import RunConfig
 from offpolicy.nets.flops import work_of
 from offpolicy.types import SpaceSpec
 cfg = RunConfig.from_mapping({"algo": {"name": "sac", "hidden_dims": [16]}})

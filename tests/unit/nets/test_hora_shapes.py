@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from offpolicy.config import AlgoConfig, RunConfig
+from offpolicy.config.schema import AlgoConfig, RunConfig
 from offpolicy.nets.hora import AdaptationModule, PrivilegedEncoder
 from offpolicy.nets.hora_shapes import (
     CHANNELS,
@@ -19,8 +19,8 @@ from offpolicy.nets.hora_shapes import (
     mlp_parameters,
 )
 from offpolicy.nets.policy import flat_size, make_policy
+from offpolicy.training.memory_sizes import max_policy_nbytes
 from offpolicy.types import SpaceSpec
-from runners.wiring import max_policy_nbytes
 
 
 def spec_of(

@@ -18,7 +18,7 @@ from offpolicy.types import CollectorTotals, LearnerTotals, MetricTotals, Snapsh
 
 MS = 1_000_000
 S = 1000 * MS
-LATE_NS = 2 * S  # a report not there by then is done without, as in `runners.monitor`
+LATE_NS = 2 * S  # a report not there by then is done without, as in `offpolicy.launch.monitor`
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
 Process = Generator[int | Callable[[], bool], None, None]
 
@@ -32,7 +32,7 @@ class Pipeline:
     update_ns: int
     lead: int  # env steps that the collector may be ahead of those learnt from: 0 in turns
     publish_ns: int = 0
-    most_updates: int = 64  # of an iteration, as in `offpolicy.data.pace`
+    most_updates: int = 64  # of an iteration, as in `offpolicy.replay.rate_limiter`
     report_every_ns: int = S
     clock: FakeClock = field(default_factory=FakeClock)
 

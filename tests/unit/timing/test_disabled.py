@@ -14,8 +14,8 @@ import torch
 
 import offpolicy.timing
 from offpolicy.collect.collector import CollectorParts, Progress, collect
-from offpolicy.ipc.gate import Turn
 from offpolicy.loop import Parts, train
+from offpolicy.processes.handshake import Turn
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.timing.device import DeviceFence
 from offpolicy.timing.ledger import make_ledger

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from offpolicy.algos.build import make_learner
 from offpolicy.algos.learner import Learner
-from offpolicy.config import AlgoConfig
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.loop import Parts, train
-from offpolicy.timing.device_lane import DeviceLane, DeviceTime, NullLane
+from offpolicy.timing.device_timer import DeviceLane, DeviceTime, NullLane
 from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec

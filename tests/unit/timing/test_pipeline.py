@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from offpolicy.data.pace import Anchor, Pace
+from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
 from offpolicy.timing.rates import FEW_ARRIVALS, Rates, RateWindow
 from offpolicy.types import Snapshot
 from tests.unit.timing.pipeline import MS, Pipeline, S
@@ -44,7 +44,7 @@ def test_every_rate_of_a_known_pipeline_is_exact(mode: str) -> None:
 
 
 def test_the_debt_of_a_known_pipeline_is_exact() -> None:
-    pace = Pace.of("overlap", 2 / 3, 3, band=0, anchor=Anchor(100, 0), total=10**6)
+    pace = RateLimiter.of("overlap", 2 / 3, 3, band=0, anchor=LearningStart(100, 0), total=10**6)
     assert pace.debt(100 + 300, 190) == Fraction(10)
     assert pace.debt(100 + 300, 201) == Fraction(-1)
 

@@ -7,7 +7,7 @@ import pytest
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import Elapsed, apart_ns, compute_rates, elapsed, predict_steps_per_sec
-from offpolicy.types import Account, Apart, CollectorTotals, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals, Snapshot, TaggedTime
 
 S = 1_000_000_000
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
@@ -166,9 +166,11 @@ def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
 
 @pytest.mark.parametrize(
     ("special", "excess_ms"),
-    [(Apart(0, 0), 0.0), (Apart(10, 10 * 31 * 10**6), 10 * 30.0), (Apart(10, 10 * 10**6), 0.0)],
+    [(TaggedTime(0, 0), 0.0), (TaggedTime(10, 10 * 31 * 10**6), 10 * 30.0), (TaggedTime(10, 10 * 10**6), 0.0)],
 )
-def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(special: Apart, excess_ms: float) -> None:
+def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(
+    special: TaggedTime, excess_ms: float
+) -> None:
     """100 vector steps; those without a reset take 1 ms."""
     env_step_ns = 90 * 10**6 + special.ns if special.iterations else 100 * 10**6
     window = Elapsed(env_step_ns, env_step_ns, 100, {CollectorPhase.ENV_STEP: env_step_ns}, 0, apart=special)
@@ -176,5 +178,5 @@ def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(specia
 
 
 def test_where_every_step_holds_a_reset_nobody_can_tell_what_it_costs() -> None:
-    window = Elapsed(10, 10, 5, {CollectorPhase.ENV_STEP: 10}, 0, apart=Apart(5, 10))
+    window = Elapsed(10, 10, 5, {CollectorPhase.ENV_STEP: 10}, 0, apart=TaggedTime(5, 10))
     assert apart_ns(window, CollectorPhase.ENV_STEP) is None

@@ -1,0 +1,1 @@
+"""Analysis of finished runs: comparison, learning curves, pictures. No torch in here."""

@@ -1,0 +1,165 @@
+"""Writing transitions into the replay ring: the one place that decides which rows exist and what they hold.
+
+A row of n-step replay spans k <= n steps of one environment: it ends at the n-th step or at the episode's end,
+whichever comes first, and stores `discount = gamma ** k` for the k it really has. Rows become visible only when
+complete, so no window ever crosses the write head (SB3's NStepReplayBuffer cuts there instead).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from offpolicy.errors import NumericsError
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.types import Choice, Float32, Float64, StepOutcome
+
+
+class Writer(Protocol):
+    """Where the collector's vector steps go."""
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts finished by this process."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Those of them that were thrown away."""
+        ...
+
+    @property
+    def takes_new_weights(self) -> bool:
+        """Whether the next step may be acted by other weights than the last one."""
+        ...
+
+    def handed_over(self, env_steps: int) -> int:
+        """How much the learner was given, after `env_steps` own transitions; it is woken when this moves."""
+        ...
+
+    def may_go(self, env_steps: int, granted: int) -> bool:
+        """Whether the next step is within what the learner granted, and has a place."""
+        ...
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
+        """Store one vector step; returns how many transitions it held. Raises `BadRowError` on NaN or Inf."""
+        ...
+
+    def open_windows(self) -> tuple[Float32, Float64]:
+        """What no learner can have seen yet, for a snapshot: rows [n, W], and facts about them [m, ...]."""
+        ...
+
+    def reopen_windows(self, rows: Float32, facts: Float64) -> None:
+        """Restore what `open_windows` returned."""
+        ...
+
+
+@dataclass(slots=True)
+class _Window:
+    """A row still collecting rewards."""
+
+    row: Float32  # [W]
+    reward: float = 0.0
+    discount: float = 1.0
+    num_steps: int = 0
+
+
+class ReplayWriter:
+    """Turns vector steps into rows of one ring."""
+
+    takes_new_weights = True  # whenever there are some
+    rollouts = dropped = 0  # it knows of none
+
+    def __init__(self, ring: Ring, layout: RowLayout, *, gamma: float, n_step: int, num_envs: int) -> None:
+        self._ring, self._layout = ring, layout
+        self._gamma, self._n_step = gamma, n_step
+        self._windows: list[deque[_Window]] = [deque() for _ in range(num_envs)]
+
+    def handed_over(self, env_steps: int) -> int:
+        """Transitions."""
+        return env_steps
+
+    def may_go(self, env_steps: int, granted: int) -> bool:
+        """Grants count env steps; there is always room: the oldest rows make it."""
+        return env_steps < granted
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
+        """Store the valid transitions of one vector step and return how many there were.
+
+        obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `NumericsError` on NaN or Inf; the sound rows of the
+        step are committed, the bad ones never are.
+        """
+        rows = self._layout.pack(obs, choice.action, outcome.next_obs)
+        scalars = self._layout.scalars(rows)
+        scalars[:, 0] = outcome.reward
+        scalars[:, 1] = outcome.terminated
+        scalars[:, 2] = outcome.truncated
+        scalars[:, 3] = self._gamma
+        if not outcome.is_valid.all():
+            rows = rows[outcome.is_valid]
+        envs = np.flatnonzero(outcome.is_valid)
+        bad = ~np.isfinite(rows).all(axis=1) if not np.isfinite(rows.sum(dtype=np.float64)) else None
+        if bad is not None and bad.any():
+            self._store(rows[~bad], envs[~bad])
+            raise BadRowError(int(envs[bad][0]), self._describe(rows[bad][0]))
+        self._store(rows, envs)
+        return len(rows)
+
+    def _store(self, rows: Float32, envs: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        if self._n_step > 1:
+            rows = self._accumulate(rows, envs)
+        if len(rows):
+            self._ring.append(rows)
+
+    def _accumulate(self, rows: Float32, envs: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Float32:
+        """Feed one step of each environment into its open windows; returns the rows that became complete."""
+        complete: list[Float32] = []
+        for row, env in zip(rows, envs, strict=True):
+            windows = self._windows[env]
+            windows.append(_Window(row.copy()))
+            reward, terminated, truncated, _ = self._layout.scalars(row[None])[0].tolist()
+            for window in windows:
+                window.reward += window.discount * reward
+                window.discount *= self._gamma
+                window.num_steps += 1
+            while windows and (windows[0].num_steps == self._n_step or terminated or truncated):
+                complete.append(self._complete(windows.popleft(), row))
+        return np.array(complete, dtype=np.float32).reshape(-1, self._layout.width)
+
+    def _complete(self, window: _Window, last: Float32) -> Float32:
+        """The window's row with the end of the span taken from the row `last`."""
+        o = self._layout.obs_dim
+        window.row[o : 2 * o] = last[o : 2 * o]
+        window.row[-4:] = window.reward, last[-3], last[-2], window.discount
+        return window.row
+
+    def _describe(self, row: Float32) -> dict[str, list[float]]:
+        """The row's fields by name, for the dump."""
+        o, a = self._layout.obs_dim, self._layout.action_dim
+        names, ends = ("obs", "next_obs", "action", "reward"), (o, 2 * o, 2 * o + a, 2 * o + a + 1)
+        return {name: row[start:end].tolist() for name, start, end in zip(names, (0, *ends), ends, strict=False)}
+
+    def open_windows(self) -> tuple[Float32, Float64]:
+        """The incomplete rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
+        open_rows = [(env, window) for env, windows in enumerate(self._windows) for window in windows]
+        rows = np.array([window.row for _, window in open_rows], dtype=np.float32).reshape(-1, self._layout.width)
+        sums = [(env, window.reward, window.discount, window.num_steps) for env, window in open_rows]
+        return rows, np.array(sums, dtype=np.float64).reshape(-1, 4)
+
+    def reopen_windows(self, rows: Float32, facts: Float64) -> None:
+        """Restore what `open_windows` returned."""
+        for row, (env, reward, discount, num_steps) in zip(rows, facts.tolist(), strict=True):
+            self._windows[int(env)].append(_Window(row.copy(), reward, discount, int(num_steps)))
+
+
+class BadRowError(NumericsError):
+    """A transition holds NaN or Inf. `row` holds the fields of the transition, by name."""
+
+    def __init__(self, env_index: int, row: dict[str, list[float]]) -> None:
+        culprits = [name for name, values in row.items() if not np.isfinite(values).all()]
+        super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {env_index}")
+        self.env_index, self.row = env_index, row

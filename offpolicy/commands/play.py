@@ -1,0 +1,77 @@
+"""`offpolicy play RUN --video FILE`: a saved policy at work, as a video file."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from offpolicy.collect.film import Film
+from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+from offpolicy.errors import ConfigError, SaveError
+
+WITH_FFMPEG = (".mp4", ".mkv", ".webm")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to show."""
+
+    run: Path
+    choice: PolicyChoice
+    video: Path
+    episodes: int
+
+
+def play(request: Request) -> int:
+    """Write the video and say what is in it. Raises `ConfigError`, `EnvFailure` or `SaveError`."""
+    check_video(request.video)
+    if "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own choice opens a window
+    run = SavedRun.find(request.run, request.choice)
+    seed = run.cfg.seed if request.choice.seed is None else request.choice.seed
+    act = run.actor(request.choice.device)
+    film = Film(act, run.env, episodes=request.episodes, seed=seed)
+    with contextlib.closing(film), Console(stderr=True).status(f"filming {run.env.id}"):
+        count = _write(film, request.video)
+    returns = ", ".join(f"{value:,.1f}" for value in film.returns)
+    Console(markup=False, highlight=False).print(
+        f"{request.video}: {count} pictures, {count / film.fps:.1f} s; returns {returns}", soft_wrap=True
+    )
+    return 0
+
+
+def check_video(path: Path) -> None:
+    """Refuse what cannot be written, before anything is made. Raises `ConfigError`."""
+    kind, known = path.suffix.lower(), (".gif", *WITH_FFMPEG)
+    if kind not in known:
+        raise ConfigError(f"--video: got {str(path)!r}, allowed a file name that ends in {', '.join(known)}")
+    if kind in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
+        raise ConfigError(f"--video: {kind} needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise ConfigError(f"--video: got {str(path)!r}, allowed a file that can be written: {error.strerror}") from None
+
+
+def _write(film: Film, path: Path) -> int:
+    """The pictures into the file, as they are made; returns how many."""
+    import imageio.v2 as imageio
+
+    is_gif = path.suffix.lower() == ".gif"
+    timing: dict[str, Any] = {"duration": 1000.0 / film.fps, "loop": 0} if is_gif else {"fps": film.fps}
+    count = 0
+    try:
+        writer: Any = imageio.get_writer(path, **timing)  # Any: imageio's type leaves append_data out
+        with writer:
+            for picture in film:
+                writer.append_data(picture)
+                count += 1
+    except OSError as error:
+        raise SaveError(f"{path}: {error.strerror or error}") from error
+    return count

@@ -1,0 +1,82 @@
+"""A saved run as far as its policy goes: what evaluation and play begin with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
+from offpolicy.collect.evaluation import Actor, acting
+from offpolicy.config.parsing import merge
+from offpolicy.config.run_files import flat, is_within, read_config, read_spec
+from offpolicy.config.schema import EnvConfig, RunConfig
+from offpolicy.envs.probe import probe
+from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.nets.policy import make_policy
+from offpolicy.training.rank_context import pick_device
+from offpolicy.training.resume import learner_tensors
+from offpolicy.types import SpaceSpec
+
+# What a policy was made for.
+KEPT = ("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "action_low", "action_high")
+CHANGEABLE = ("env.kwargs", "env.measure", "env.step_timeout_s")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """Which policy of a run acts where."""
+
+    seed: int | None  # of the environments; None: that of the run
+    step: int | None  # checkpoint in env steps; None: the newest
+    device: str
+    overrides: Mapping[str, Any]  # of the environment, such as other physics
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run, one of its checkpoints, and the environment to act in."""
+
+    path: Path
+    cfg: RunConfig
+    spec: SpaceSpec
+    checkpoint: Checkpoint
+    env: EnvConfig
+
+    @classmethod
+    def find(cls, path: Path, choice: PolicyChoice) -> SavedRun:
+        """Raises `ConfigError` or `CheckpointError`."""
+        cfg, spec = read_config(path), read_spec(path)
+        store = CheckpointStore(path / CHECKPOINTS)
+        checkpoint = store.newest_valid() if choice.step is None else store.at(choice.step)
+        for problem in store.rejected:
+            sys.stderr.write(f"offpolicy: {problem}\n")
+        if checkpoint is None:
+            raise CheckpointError(f"{path / CHECKPOINTS} holds no usable checkpoint")
+        return cls(path, cfg, spec, checkpoint, _changed_env(path, cfg, spec, choice.overrides))
+
+    def actor(self, device: str) -> Actor:
+        """The policy, ready to act without noise."""
+        policy = make_policy(self.cfg.algo, self.spec).eval()
+        prefix = "policy."
+        tensors = learner_tensors(self.checkpoint)
+        policy.load_state_dict({name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)})
+        return acting(policy.to(pick_device(device, 0)))
+
+
+def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping[str, Any]) -> EnvConfig:
+    """The run's environment with `overrides`. Raises `ConfigError` for other keys, and where the spaces change."""
+    if not overrides:
+        return cfg.env
+    refused = [key for key in flat(overrides) if not is_within(key, CHANGEABLE)]
+    if refused:
+        raise ConfigError([f"--set {key}: cannot change here, allowed {', '.join(CHANGEABLE)}" for key in refused])
+    env = RunConfig.from_mapping(merge(cfg.to_mapping(), overrides)).env
+    now = probe(env)
+    changed = [name for name in KEPT if getattr(now, name) != getattr(spec, name)]
+    if changed:
+        told = ", ".join(f"{name} {getattr(spec, name)} before, {getattr(now, name)} now" for name in changed)
+        raise ConfigError(f"--set: the policy of {path} cannot act there: {told}")
+    return env

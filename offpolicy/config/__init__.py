@@ -1,0 +1,1 @@
+"""The configuration: dataclasses, rules, parsing, and the files of conf/."""

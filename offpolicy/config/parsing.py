@@ -1,0 +1,209 @@
+"""How a nested mapping becomes checked frozen dataclasses: every problem is found at once, with what is allowed.
+
+A field of `option` carries its meaning and limits; which options there are is in `offpolicy/config/schema.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.field is typed as the field's own type
+    """A config field: its default, meaning, limits (`ge gt le lt choices`) and the `only` algorithms it is for.
+
+    One that `is_required` must be given: its default only stands in for a bad value.
+    """
+    metadata = {"doc": doc, **limits}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def build(cls: type[T], raw: Any, problems: list[str], known: Sequence[str], prefix: str = "") -> T:
+    """An instance of `cls` from a mapping; problems are collected and defaults stand in for bad values.
+
+    `known` are all dotted keys, to find the one that an unknown key may have meant.
+    """
+    if not isinstance(raw, Mapping):
+        problems.append(f"{prefix.rstrip('.')}: got {raw!r}, allowed a mapping of {_known_keys(cls)}")
+        return cls()
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is one of our dataclasses
+    problems += [_unknown(prefix, key, fields, known) for key in raw if key not in fields]
+    problems += [
+        f"{prefix}{name}: not given; write {prefix}{name}=<value>"
+        for name, spec in fields.items()
+        if spec.metadata.get("is_required") and name not in raw
+    ]
+    values: dict[str, Any] = {}
+    for name, spec in fields.items():
+        if name not in raw:
+            continue
+        key, hint = prefix + name, hints[name]
+        nested = _nested(hint)
+        if nested is not None and isinstance(raw[name], Mapping) and raw[name].keys() & _names(nested).keys():
+            values[name] = _structured(nested, key, raw[name], spec.metadata, problems, known)
+        elif dataclasses.is_dataclass(hint):
+            values[name] = build(hint, raw[name], problems, known, key + ".")  # type: ignore[arg-type]  # a class here
+        else:
+            values[name] = _value(key, raw[name], hint, spec.metadata, problems)
+    return cls(**{name: value for name, value in values.items() if value is not _BAD})
+
+
+_BAD = object()
+
+
+class Structured(Protocol):
+    """A value of several keys, such as a schedule, where a plain one is allowed too."""
+
+    def unfit(self, key: str, limits: Mapping[str, Any]) -> list[str]:
+        """What is wrong with it as the value of an option with `limits`."""
+        ...
+
+
+def _nested(hint: Any) -> type[Structured] | None:
+    """The dataclass that a union of a plain type and a dataclass allows."""
+    parts: list[Any] = [part for part in typing.get_args(hint) if isinstance(part, type)]
+    found: list[Any] = [part for part in parts if dataclasses.is_dataclass(part)]
+    return found[0] if found and isinstance(hint, types.UnionType) else None
+
+
+def _structured(
+    cls: type[Structured],
+    key: str,
+    raw: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    problems: list[str],
+    known: Sequence[str],
+) -> Any:
+    """The dataclass `cls` from a mapping, or `_BAD` after noting the problems."""
+    own: list[str] = []
+    value = build(cls, raw, own, known, key + ".")
+    if not own:
+        own += value.unfit(key, limits)
+    problems += own
+    return _BAD if own else value
+
+
+def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: list[str]) -> Any:
+    """`raw` as the type `hint`, or `_BAD` after noting the problem."""
+    if isinstance(raw, bool) and str(raw).lower() in limits.get("choices", ()):
+        raw = str(raw).lower()  # YAML reads the word as a bool
+    value = _convert(raw, hint)
+    if value is _BAD:
+        problems.append(f"{key}: got {raw!r} ({type(raw).__name__}), allowed {allowed_text(hint, limits)}")
+    elif value is not None and not within(value, limits):
+        near = difflib.get_close_matches(str(value), [str(c) for c in limits.get("choices", ())], 1)
+        hint_text = f"; did you mean {near[0]}?" if near else ""
+        problems.append(f"{key}: got {raw!r}, allowed {allowed_text(hint, limits)}{hint_text}")
+        return _BAD
+    return value
+
+
+def _convert(raw: Any, hint: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        if raw is None:
+            return None if _is_optional(hint) else _BAD
+        return _convert(raw, typing.get_args(hint)[0])
+    if hint is bool or isinstance(raw, bool):
+        return raw if hint is bool and isinstance(raw, bool) else _BAD
+    if hint is int:
+        is_whole = isinstance(raw, int) or (isinstance(raw, float) and math.isfinite(raw) and raw == int(raw))
+        return int(raw) if is_whole else _BAD
+    if hint is float:
+        is_finite = isinstance(raw, int | float) and abs(raw) <= sys.float_info.max  # not math.isfinite: 10**400 raises
+        return float(raw) if is_finite else _BAD
+    if hint is str:
+        return raw if isinstance(raw, str) else _BAD
+    if typing.get_origin(hint) is tuple:
+        items = [_convert(item, int) for item in raw] if isinstance(raw, list | tuple) and raw else [_BAD]
+        return _BAD if _BAD in items else tuple(items)
+    return dict(raw) if isinstance(raw, Mapping) else _BAD
+
+
+def _is_optional(hint: Any) -> bool:
+    return types.NoneType in typing.get_args(hint)
+
+
+def within(value: Any, limits: Mapping[str, Any]) -> bool:
+    """Whether a value, or every item of a tuple, keeps to the limits of an option."""
+    if isinstance(value, tuple):
+        return all(within(item, limits) for item in value)
+    if "choices" in limits:
+        return value in limits["choices"]
+    return (
+        value >= limits.get("ge", -math.inf)
+        and value <= limits.get("le", math.inf)
+        and value > limits.get("gt", -math.inf)
+        and value < limits.get("lt", math.inf)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else True
+    )
+
+
+def allowed_text(hint: Any, limits: Mapping[str, Any]) -> str:
+    """The allowed values in words, for an error message."""
+    nested = _nested(hint)
+    keys = f" or a mapping of {_known_keys(nested)}" if nested else ""
+    optional = keys + (" or null" if _is_optional(hint) else "")
+    base = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+    if "choices" in limits:
+        return "one of " + ", ".join(limits["choices"]) + optional
+    name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}.get(
+        typing.get_origin(base) or base, "a list of whole numbers"
+    )
+    low = f"[{limits['ge']}" if "ge" in limits else f"({limits['gt']}" if "gt" in limits else "(-inf"
+    high = f"{limits['le']}]" if "le" in limits else f"{limits['lt']})" if "lt" in limits else "inf)"
+    interval = f" in {low}, {high}" if {"ge", "gt", "le", "lt"} & limits.keys() else ""
+    return name + interval + optional
+
+
+def _unknown(prefix: str, key: str, fields: Mapping[str, Any], known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(str(key), list(fields), 1)
+    elsewhere = [path for path in known if path.rsplit(".", 1)[-1] == key]
+    guess = prefix + near[0] if near else elsewhere[0] if elsewhere else None
+    here = f"known keys here: {', '.join(fields)}"
+    return f"{prefix}{key}: unknown key; " + (f"did you mean {guess}? " if guess else "") + here
+
+
+def _known_keys(cls: Any) -> str:
+    return ", ".join(_names(cls))
+
+
+def _names(cls: Any) -> dict[str, None]:
+    """The names of the fields of a dataclass, in order."""
+    return dict.fromkeys(f.name for f in dataclasses.fields(cls))
+
+
+def keys_of(cls: Any, prefix: str = "") -> list[str]:
+    """Every dotted key of a configuration."""
+    keys: list[str] = []
+    for name, hint in typing.get_type_hints(cls).items():
+        keys += keys_of(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
+    return keys
+
+
+def plain(value: Any) -> Any:
+    """Mappings and lists of plain values, as JSON and YAML have them."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` updated with `over`: mappings merge, everything else replaces."""
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merge(result[key], value) if both else value
+    return result

@@ -1,0 +1,72 @@
+"""The files that describe a run: its configuration and what its environment said of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from offpolicy.config.schema import EnvConfig, RunConfig
+from offpolicy.errors import ConfigError, SaveError
+from offpolicy.types import SpaceSpec
+
+OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # what one sees, and how it is stepped: not another task
+
+
+def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
+    """`config.yaml`, the resolved configuration, and `spaces.json`, what the environment said of itself."""
+    _replace(path / "config.yaml", yaml.safe_dump(cfg.to_mapping(), sort_keys=False))
+    _replace(path / "spaces.json", json.dumps(asdict(spec)))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all: without it the run could not be resumed."""
+    if path.exists() and path.read_text() == text:
+        return
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise SaveError(f"{path}: {error.strerror}") from error
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration of a run directory. Raises `ConfigError`."""
+    try:
+        return RunConfig.from_mapping(yaml.safe_load((path / "config.yaml").read_text()))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path / 'config.yaml'}: cannot be read: {error}") from None
+
+
+def read_spec(path: Path) -> SpaceSpec:
+    """The spaces of a run directory. Raises `ConfigError`."""
+    try:
+        return SpaceSpec.from_json(json.loads((path / "spaces.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path / 'spaces.json'}: cannot be read: {error}") from None
+
+
+def is_within(key: str, sections: tuple[str, ...]) -> bool:
+    """Whether a dotted key is one of the sections or inside one."""
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nested mapping by dotted key."""
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return values
+
+
+def env_differences(one: EnvConfig, other: EnvConfig) -> list[str]:
+    """Where the tasks of two configurations differ: `key: value, other value`."""
+    first, second = ({"env.id": env.id} | flat(env.kwargs, "env.kwargs.") for env in (one, other))
+    keys = (key for key in first | second if key not in OWN_KWARGS and first.get(key) != second.get(key))
+    return [f"{key} {first.get(key)!r}, {second.get(key)!r}" for key in keys]

@@ -1,1 +1,0 @@
-"""Replay: the row layout, the shared ring, the pace of updates and the sources of batches."""

@@ -1,0 +1,73 @@
+"""Where this supervisor stands among the hosts of a run. Torch-free; it travels to the children as JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from offpolicy.errors import ConfigError
+
+LOOPBACK, LOOPBACK_HOST = "lo", "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """One host among `num_hosts`. `store_port` is 0 on a single host, whose ranks meet through a socket of ours.
+
+    `is_store_ours` says whether global rank 0 must open the store itself, or the launcher has done so.
+    """
+
+    host: int = 0
+    num_hosts: int = 1
+    store_host: str = LOOPBACK_HOST
+    store_port: int = 0
+    is_store_ours: bool = True
+    attempt: int = 0  # restarts of this host's processes by the launcher so far
+    job: str = ""  # the launcher's name for the run
+    talk: str = ""  # this start of the run, as all hosts call it
+
+    @classmethod
+    def of_launcher(cls, environ: Mapping[str, str] | None = None) -> HostInfo:
+        """As `torchrun` says in the environment, or a single host. Raises `ConfigError`."""
+        env = os.environ if environ is None else environ
+        if "TORCHELASTIC_RUN_ID" not in env:
+            return cls()
+        per_host = int(env["LOCAL_WORLD_SIZE"])
+        if per_host != 1:
+            raise ConfigError(
+                f"torchrun --nproc-per-node: got {per_host}, allowed 1: offpolicy runs one supervisor per host, which"
+                f" starts the learner ranks itself; write runner.world_size={per_host} for {per_host} ranks on each"
+            )
+        num_hosts, attempt = int(env["WORLD_SIZE"]), int(env.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        return cls(
+            host=int(env["RANK"]),
+            num_hosts=num_hosts,
+            store_host=env["MASTER_ADDR"],
+            store_port=int(env["MASTER_PORT"]),
+            is_store_ours=env.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+            attempt=attempt,
+            job=env["TORCHELASTIC_RUN_ID"],
+        )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other host."""
+        return self.num_hosts == 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def require_interface(name: str | None, place: HostInfo) -> None:
+    """Across hosts the network interface must be named: nothing listens on a public one unasked. `ConfigError`."""
+    names = sorted(os.listdir("/sys/class/net"))
+    if name is not None and name not in names:
+        raise ConfigError(f"runner.interface: got {name!r}, allowed one of {', '.join(names)}")
+    if name is None and not place.is_alone:
+        raise ConfigError(
+            f"runner.interface: got null, but {place.num_hosts} hosts train together: name the network interface that"
+            f" joins them, one of {', '.join(n for n in names if n != LOOPBACK)}"
+        )

@@ -1,0 +1,139 @@
+"""The process group of the learner ranks: torch.distributed behind a few calls, each with a deadline.
+
+Two channels. The roll call, always gloo over CPU tensors, is where ranks wait for each other: it ends when all have
+arrived. The bucket, NCCL between GPUs and gloo else, moves the numbers, after a roll call, so that its time is the
+exchange alone. A rank that does not come ends both with a `PeerLostError` that names it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without saying so
+
+from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
+from offpolicy.errors import PeerLostError
+from offpolicy.protocols import Fence
+from offpolicy.timing.clock import Stopwatch
+
+T = TypeVar("T")
+ROLL_CALL_S = 2.0  # after a failed collective: how long the survivors have to say that they live
+
+
+class RankGroup:
+    """One rank among all of them; `rank` counts over all hosts."""
+
+    def __init__(
+        self, store: Store, rank: int, num_ranks: int, *, backend: str, timeout_s: float, fence: Fence
+    ) -> None:
+        """Meet the others. `fence` waits for the device. Raises `PeerLostError` if they do not all come in time."""
+        self.rank, self.num_ranks = rank, num_ranks
+        self._store, self._timeout_s, self._fence = store, timeout_s, fence
+        timeout = timedelta(seconds=timeout_s)
+
+        def meet() -> Any:  # Any: torch types the result of new_group as a group, an int or None
+            dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
+            return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
+
+        self._roll_call = self._collective(meet)
+        self._arrival = torch.zeros(1)
+        self.uses_nccl = backend == "nccl"
+
+    def arrive(self) -> None:
+        """Return once every rank has called this as often."""
+        self._collective(lambda: dist.all_reduce(self._arrival, group=self._roll_call))
+
+    def gather(self, vector: Tensor) -> Tensor:
+        """The CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
+        matrix = vector.new_zeros((self.num_ranks, len(vector)))
+        matrix[self.rank] = vector
+        self._collective(lambda: dist.all_reduce(matrix, group=self._roll_call))  # the rest is zeros: exact
+        return matrix
+
+    def sum_bucket(self, bucket: Tensor) -> None:
+        """Replace the bucket, in place, by its sum over the ranks, the same bits everywhere; done when this returns."""
+
+        def reduce() -> None:
+            dist.all_reduce(bucket)
+            self._fence.wait()  # here, where the loss of a rank in the middle of it is understood
+
+        self._collective(reduce)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Replace a tensor of the bucket's device, in place, by that of rank 0."""
+        self._collective(lambda: dist.broadcast(tensor, src=0))
+
+    def close(self) -> None:
+        """Leave the group and end its threads: one that lives on may abort the process when the interpreter exits."""
+        del self._roll_call  # torch keeps the threads for as long as anybody keeps the group
+        dist.destroy_process_group()
+
+    def _collective(self, run: Callable[[], T]) -> T:
+        try:
+            return run()
+        except RuntimeError as error:
+            raise PeerLostError(self._accuse(error)) from error
+
+    def _accuse(self, error: RuntimeError) -> str:
+        """Who did not survive, in words; told even if the store does not answer."""
+        what = str(error).splitlines()[0].split(". ")[0]  # gloo goes on with general advice
+        told: list[str] = []
+        # A store whose process is frozen never answers, and the call cannot be given a deadline.
+        thread = threading.Thread(target=lambda: told.append(self._missing()), name="roll call", daemon=True)
+        thread.start()
+        thread.join(ROLL_CALL_S + 0.5)
+        who = told[0] if told else "rank 0, or whatever else keeps the ranks' store"
+        how = f"it died, froze for {self._timeout_s:g} s (runner.timeout_s) or cannot be reached"
+        return f"lost {who}: {how} ({what})"
+
+    def _missing(self) -> str:
+        """The ranks that do not say in the store that they live, as everybody does who sees a collective fail."""
+        try:
+            self._store.set(f"alive/{self.rank}", "1")
+            watch, missing = Stopwatch(), self._silent()
+            while missing and watch.elapsed_s() < ROLL_CALL_S:
+                select.select([], [], [], 0.05)
+                missing = self._silent()
+        except RuntimeError:  # it went down with its process
+            return "rank 0, or whatever else keeps the ranks' store"
+        return ", ".join(f"rank {rank}" for rank in missing) or "a rank that has left since"
+
+    def _silent(self) -> list[int]:
+        return [rank for rank in range(self.num_ranks) if not self._store.check([f"alive/{rank}"])]
+
+
+def open_store(place: HostInfo, rank: int, *, listen_fd: int | None, port: int, timeout_s: float) -> Store:
+    """The store where the ranks find each other. Raises `PeerLostError` if it does not answer in time.
+
+    On one host global rank 0 serves it on the socket `listen_fd`, which the supervisor bound to a free loopback port:
+    no port is guessed. Under a launcher it is the launcher's.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    host = LOOPBACK_HOST if place.is_alone else place.store_host
+    is_server = rank == 0 and (place.is_alone or place.is_store_ours)
+    if is_server and listen_fd is None:
+        listen_fd = socket.create_server((host, port)).detach()  # on this address only; the store would take all
+    try:
+        store = TCPStore(
+            host, port, None, is_server, timeout, wait_for_workers=False,
+            master_listen_fd=listen_fd if is_server else None,
+        )  # fmt: skip
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise PeerLostError(f"no store at {host}:{port} within {timeout_s:g} s (runner.timeout_s): {reason}") from error
+    return PrefixStore(f"offpolicy/{place.talk}", store)
+
+
+def bind_interface(name: str | None) -> None:
+    """Have gloo and NCCL listen on this interface and no other; None: loopback, whatever the environment says."""
+    os.environ["GLOO_SOCKET_IFNAME"] = name or LOOPBACK
+    os.environ["NCCL_SOCKET_IFNAME"] = f"={name or LOOPBACK}"  # NCCL takes a bare name for a prefix

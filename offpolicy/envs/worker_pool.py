@@ -1,0 +1,139 @@
+"""Environment workers in their own processes: a deadline on every answer, a name for every death, no orphans."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from gymnasium import Env
+from gymnasium.vector import AsyncVectorEnv
+
+from offpolicy.children import die_with_parent
+from offpolicy.errors import EnvFailure, HangError
+
+OPEN_GRACE_S = 30.0  # the first reset also imports and constructs the environment
+CLOSE_GRACE_S = 5.0  # from asking a worker to close to killing it
+REAP_S = 2.0  # from the end of file of a worker's pipe to its end
+
+
+def tie_to_collector(parent_pid: int) -> None:
+    """Called in a worker: its life ends with the collector's, and Ctrl-C, TERM and HUP are the collector's business.
+
+    Does nothing in the collector itself.
+    """
+    if os.getpid() != parent_pid:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # not SIG_IGN: programs that the environment starts would inherit it
+        die_with_parent(parent_pid)
+
+
+class Workers:
+    """Gymnasium's `AsyncVectorEnv` on spawned workers, whose calls end in time or raise.
+
+    A worker that died raises `EnvFailure` with its index and signal; one that is silent for longer than `timeout_s`
+    raises `HangError`. After either, only `close` may be called. Create it on the main thread: Linux ties the workers'
+    lives to the thread that started them.
+    """
+
+    def __init__(self, factories: Sequence[Callable[[], Env[Any, Any]]], timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._is_first = True
+        self._vec: AsyncVectorEnv[Any, Any] | None = None
+        try:
+            # spawn, never fork: this process has threads (torch), and a forked child inherits their locks.
+            self._vec = AsyncVectorEnv(factories, context="spawn", copy=False)
+        except (EOFError, ConnectionError) as error:
+            raise EnvFailure("an environment worker died while it started; its own message is on stderr") from error
+
+    def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Observations [N, O] and infos. Raises `EnvFailure`, `HangError`."""
+        grace_s = OPEN_GRACE_S if self._is_first else 0.0
+        self._is_first = False
+        vec = self._running()
+        obs, infos = self._answer(
+            lambda: vec.reset_async(seed=seed, options=options), vec.reset_wait, self._timeout_s + grace_s
+        )
+        return obs, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Gymnasium's five results. Raises `EnvFailure`, `HangError`."""
+        vec = self._running()
+        obs, reward, terminated, truncated, infos = self._answer(
+            lambda: vec.step_async(actions), vec.step_wait, self._timeout_s
+        )
+        return obs, reward, terminated, truncated, infos
+
+    def close(self) -> None:
+        """End the workers: ask, wait `CLOSE_GRACE_S`, kill. Works in any state; a second call does nothing."""
+        vec, self._vec = self._vec, None
+        if vec is None:
+            return
+        for pipe in vec.parent_pipes:
+            try:
+                pipe.send(("close", None))
+            except OSError:  # its worker is gone already
+                continue
+        grace_s = CLOSE_GRACE_S
+        for process in vec.processes:
+            process.join(grace_s)
+            if process.is_alive():
+                process.kill()
+                process.join()
+                grace_s = 0.0  # the others have had the same time
+        for pipe in vec.parent_pipes:
+            pipe.close()
+        vec.closed = True  # its own close would wait for workers that cannot answer
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the workers, in the order of the environments."""
+        return tuple(process.pid or 0 for process in self._running().processes)
+
+    def _running(self) -> AsyncVectorEnv[Any, Any]:
+        if self._vec is None:
+            raise EnvFailure("the environment workers are closed")
+        return self._vec
+
+    def _answer(self, ask: Callable[[], None], wait: Callable[[float], Any], timeout_s: float) -> Any:
+        try:
+            ask()
+            return wait(timeout_s)
+        except multiprocessing.TimeoutError as error:
+            raise self._silence(timeout_s) from error
+        except (EOFError, OSError) as error:
+            raise self._death() from error
+
+    def _silence(self, timeout_s: float) -> EnvFailure | HangError:
+        vec = self._running()
+        if multiprocessing.connection.wait([process.sentinel for process in vec.processes], 0.0):
+            return self._death()
+        silent = [index for index, pipe in enumerate(vec.parent_pipes) if not pipe.poll()]
+        names = ", ".join(_name(index, vec.processes) for index in silent) or "an environment"
+        return HangError(f"{names} gave no answer for {timeout_s:g} s (env.step_timeout_s)")
+
+    def _death(self) -> EnvFailure:
+        processes = self._running().processes
+        ended = multiprocessing.connection.wait([process.sentinel for process in processes], REAP_S)
+        dead = [index for index, process in enumerate(processes) if process.sentinel in ended]
+        for index in dead:
+            processes[index].join()  # its files are closed, its exit code comes a moment later
+        ends = ", ".join(f"{_name(index, processes)} {_end(processes[index].exitcode)}" for index in dead)
+        return EnvFailure(ends or "an environment worker closed its pipe")
+
+
+def _name(index: int, processes: Sequence[BaseProcess]) -> str:
+    return f"env {index} of {len(processes)} (pid {processes[index].pid})"
+
+
+def _end(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"exited with code {exitcode}"
+    try:
+        return f"was killed by {signal.Signals(-exitcode).name}"
+    except ValueError:
+        return f"was killed by signal {-exitcode}"

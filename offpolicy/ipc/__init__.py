@@ -1,1 +1,0 @@
-"""Processes and what they share: memory, doorbells, the control page, weights, reports and their supervisor."""

@@ -1,0 +1,1 @@
+"""From a configuration to processes: preflight, resources, run directory, monitor."""

@@ -1,0 +1,107 @@
+"""One host or several: what the launcher says, what the hosts settle, and which directory is this host's."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.children import die_with_parent
+from offpolicy.config.run_files import flat
+from offpolicy.config.schema import RANK_RUNNERS, RunConfig, impossible_share
+from offpolicy.distributed.host_info import HostInfo, require_interface
+from offpolicy.distributed.rendezvous import Agreement, Proposal, agree
+from offpolicy.errors import ConfigError
+from offpolicy.launch.run_dir import RunDir, default_run_dir, has_same_parent
+from offpolicy.timing.clock import wall_clock_stamp
+
+# What may differ between the hosts of a run.
+LOCAL_KEYS = ("run_dir", "resume", "runner.interface", "log.panel", "threads.collector", "threads.learner")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Where a run starts on this host: its configuration with the run directory filled in, and the common step."""
+
+    cfg: RunConfig
+    place: HostInfo
+    start_step: int  # the common checkpoint of several hosts; 0: none, or one host, whose directory decides
+
+    def claim(self) -> RunDir:
+        """Take this host's run directory."""
+        path = Path(self.cfg.run_dir or ".")
+        is_lost = not self.start_step and not CheckpointStore(path / CHECKPOINTS).usable()
+        aside = None
+        if self.place.job and (is_lost or not self.place.is_alone and not self.start_step) and has_same_parent(path):
+            # The launcher starts us again, and nothing was saved before: what was recorded is kept apart.
+            aside = f"attempt-{sum(1 for _ in path.glob('attempt-*'))}"
+        # What the hosts have agreed on needs no more permission.
+        resume = "auto" if self.start_step else self.cfg.resume
+        return RunDir.claim(path, resume, at=self.start_step, aside=aside)
+
+
+def follow_launcher(cfg: RunConfig) -> HostInfo:
+    """The place of this host. Under `torchrun`, die with it. Raises `ConfigError`."""
+    place = HostInfo.of_launcher()
+    if place.job:
+        die_with_parent(os.getppid())
+        _check_launched(cfg, place)
+    num_ranks = place.num_hosts * cfg.runner.world_size
+    if not cfg.algo.learns_from_rollouts and cfg.algo.batch_size % num_ranks:
+        raise ConfigError(
+            f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of the {num_ranks} learner ranks of all"
+            " hosts: each takes an equal part of the batch"
+        )
+    if problems := impossible_share(cfg, num_ranks):
+        raise ConfigError(problems)
+    if cfg.runner.name in RANK_RUNNERS:
+        require_interface(cfg.runner.interface, place)
+    return place
+
+
+def _check_launched(cfg: RunConfig, place: HostInfo) -> None:
+    """What a run under `torchrun` must be told. Raises `ConfigError`."""
+    problems = []
+    if cfg.runner.name not in RANK_RUNNERS:
+        problems.append(f"runner: got {cfg.runner.name}, allowed {' or '.join(RANK_RUNNERS)} under torchrun")
+    if cfg.run_dir is None:
+        problems.append("run_dir: got null, allowed a directory under torchrun: a restart must find it again")
+    if cfg.device == "auto" and not place.is_alone:
+        problems.append("device: got auto, allowed cpu or cuda with several hosts: all must train on the same kind")
+    if problems:
+        raise ConfigError(problems)
+
+
+def plan_launch(cfg: RunConfig, place: HostInfo) -> LaunchPlan:
+    """Fill in the run directory; with other hosts, agree on it and on the checkpoint to go on from."""
+    run_dir = Path(cfg.run_dir or _new_run_dir(cfg))
+    if place.is_alone:
+        return LaunchPlan(replace(cfg, run_dir=str(run_dir)), place, 0)
+    agreed: Agreement = agree(place, _proposal(cfg, run_dir, place), cfg.runner.timeout_s)
+    log = cfg.log if place.host == 0 else replace(cfg.log, tensorboard=False, wandb="disabled")
+    return LaunchPlan(
+        replace(cfg, run_dir=str(host_dir(Path(agreed.run_dir), place.host)), log=log),
+        replace(place, talk=agreed.talk),
+        agreed.start_step,
+    )
+
+
+def _proposal(cfg: RunConfig, run_dir: Path, place: HostInfo) -> Proposal:
+    own_dir = host_dir(run_dir, place.host)
+    return Proposal(
+        config={key: value for key, value in flat(cfg.to_mapping()).items() if key not in LOCAL_KEYS},
+        run_dir=str(run_dir),
+        steps=[checkpoint.env_steps for checkpoint in CheckpointStore(own_dir / CHECKPOINTS).usable()],
+        found=sorted(map(str, (*run_dir.glob(f"{CHECKPOINTS}/step-*"), *run_dir.glob(f"host-*/{CHECKPOINTS}/step-*")))),
+        is_restart=has_same_parent(own_dir),
+    )
+
+
+def host_dir(run_dir: Path, host: int) -> Path:
+    """The run directory itself for host 0; a part of it for each other host, which may be on another disk."""
+    return run_dir / f"host-{host}" if host else run_dir
+
+
+def _new_run_dir(cfg: RunConfig) -> Path:
+    return default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)

@@ -1,0 +1,259 @@
+"""The directory of a run: one owner at a time, resumed or refused, never overwritten.
+
+The kernel lock on `.lock` is released by any death of its holder. It belongs to the open file, so a process forked
+from the holder would keep it; children are spawned and do not inherit it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk
+from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
+
+RESUME_MODES = ("auto", "must", "never")
+LOCK = ".lock"
+_PART = re.compile(r"host-[0-9]+|attempt-[0-9]+")
+
+
+class RunDir:
+    """A claimed run directory. `checkpoint` is where to go on, None in a fresh one; `rejected` what was passed over."""
+
+    def __init__(self, path: Path, lock: _Lock, checkpoint: Checkpoint | None, rejected: tuple[str, ...]) -> None:
+        self.path = path
+        self.checkpoint = checkpoint
+        self.rejected = rejected
+        self._lock = lock
+
+    @classmethod
+    def claim(cls, path: Path, resume: str, *, at: int | None = None, aside: str | None = None) -> RunDir:
+        """Lock `path`, creating it if needed, and find the checkpoint to resume from.
+
+        A missing directory, or one that holds nothing, is fresh. `resume` decides about any other: `auto` and `must`
+        need a usable checkpoint in it, `never` refuses it; `must` refuses a fresh one. Raises `RunDirBusyError`,
+        `CheckpointError` or `ConfigError`; a refused claim leaves nothing behind.
+
+        For one host of several: `at` is the step that all go on from, of which this host may have no checkpoint;
+        `aside` names the subdirectory into which the records of an attempt that saved nothing are moved.
+        """
+        if resume not in RESUME_MODES:
+            raise ConfigError(f"resume: got {resume!r}, allowed one of {', '.join(RESUME_MODES)}")
+        if aside is None:
+            _refuse_by_content(path, resume)
+        created = _create(path)
+        try:
+            lock = _Lock(path)
+            try:
+                if aside is not None:
+                    _set_aside(path, aside)
+                # Again, now that nobody else can write: the directory may have been filled since.
+                _refuse_by_content(path, resume)
+                checkpoint, rejected = _find_checkpoint(path) if not at else _checkpoint_at(path, at)
+            except BaseException:
+                lock.withdraw()
+                raise
+        except BaseException:
+            _remove(created)
+            raise
+        return cls(path, lock, checkpoint, rejected)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The root of the run's `CheckpointStore`."""
+        return self.path / CHECKPOINTS
+
+    def release(self) -> None:
+        """Let go of the directory; a second call does nothing."""
+        self._lock.release()
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def has_same_parent(path: Path) -> bool:
+    """Whether the last holder of `path` was started by the process that started this one: a launcher's restart."""
+    try:
+        holder = json.loads((path / LOCK).read_text())
+        return bool((holder["parent"], holder["host"]) == (os.getppid(), socket.gethostname()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
+    """`<root>/<algo>/<env id>/<stamp>-s<seed>`, with `-2`, `-3`, ... appended when taken. Creates nothing."""
+    safe_env_id = re.sub(r"^\.+|[^A-Za-z0-9._-]", "_", env_id)
+    first = root / algo / safe_env_id / f"{stamp}-s{seed}"
+    path, number = first, 1
+    while os.path.lexists(path):
+        number += 1
+        path = first.with_name(f"{first.name}-{number}")
+    return path
+
+
+def _refuse_by_content(path: Path, resume: str) -> None:
+    """Refuse what needs no look at the checkpoints. Raises `ConfigError` or `CheckpointError`."""
+    is_fresh = _is_fresh(path)
+    if resume == "never" and not is_fresh:
+        raise ConfigError(
+            f"run_dir: {path} exists and resume=never; refused, never overwritten:"
+            " choose another run_dir, or resume=auto to go on with it"
+        )
+    if resume == "must" and is_fresh:
+        raise CheckpointError(f"run_dir: {path} holds no run to resume, and resume=must; use resume=auto to start one")
+
+
+def _is_fresh(path: Path) -> bool:
+    """Whether nothing is there: missing, empty, or only the lock of a run that died before it wrote anything.
+
+    The parts of other hosts, and attempts set aside, are not this host's records.
+    """
+    try:
+        return all(name == LOCK or _PART.fullmatch(name) for name in os.listdir(path))
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise ConfigError(f"run_dir: {path}: {error.strerror}") from error
+
+
+def _find_checkpoint(path: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """The newest usable checkpoint and the texts about newer, unusable ones. Raises `CheckpointError`."""
+    if _is_fresh(path):
+        return None, ()
+    store = CheckpointStore(path / CHECKPOINTS)
+    checkpoint = store.newest_valid()
+    if checkpoint is None:
+        advice = f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
+        raise CheckpointError("\n".join([*store.rejected, advice]))
+    return checkpoint, tuple(store.rejected)
+
+
+def _checkpoint_at(path: Path, env_steps: int) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """The checkpoint of the step that all hosts go on from, or None and why this host has none."""
+    try:
+        return CheckpointStore(path / CHECKPOINTS).at(env_steps), ()
+    except CheckpointError as error:
+        return None, (str(error),)
+
+
+def _set_aside(path: Path, name: str) -> None:
+    """Move the records of an attempt into a subdirectory: they are kept, and the run starts anew."""
+    records = [entry for entry in os.listdir(path) if entry != LOCK and not _PART.fullmatch(entry)]
+    if records:
+        (path / name).mkdir(exist_ok=True)
+    for entry in records:
+        (path / entry).rename(path / name / entry)
+
+
+def _create(path: Path) -> list[Path]:
+    """Make the directory and its missing parents, durably; returns those made. Raises `ConfigError`."""
+    created: list[Path] = []
+    try:
+        missing = [ancestor for ancestor in (path, *path.parents) if not ancestor.exists()]
+        for ancestor in reversed(missing):
+            try:
+                ancestor.mkdir()
+            except FileExistsError:  # another run made it at the same instant: it is not ours to take back
+                continue
+            created.append(ancestor)
+            with suppress(PermissionError):  # a parent that may be written but not read cannot be fsynced either
+                Disk().fsync_dir(ancestor.parent)
+    except OSError as error:
+        _remove(created)
+        raise ConfigError(f"run_dir: {path} cannot be created: {error.strerror}") from error
+    return created
+
+
+def _remove(created: list[Path]) -> None:
+    """Take back what `_create` made, unless somebody has put something there since."""
+    for path in reversed(created):
+        try:
+            path.rmdir()
+        except OSError:
+            return
+
+
+class _Lock:
+    """An exclusive kernel lock on `<directory>/.lock`, whose content names the holder."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take it. Raises `RunDirBusyError` when it is held, `ConfigError` when the file cannot be written."""
+        self._path = directory / LOCK
+        self._is_new = False
+        try:
+            self._descriptor: int | None = self._take()
+        except OSError as error:
+            raise ConfigError(f"run_dir: {directory} is not writable: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Unlock; the file stays. A second call does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def withdraw(self) -> None:
+        """Unlock and leave the directory as it was found."""
+        if self._is_new:
+            self._path.unlink()
+        self.release()
+
+    def _take(self) -> int:
+        while True:
+            descriptor = self._open()
+            try:
+                self._lock(descriptor)
+                # A withdrawn claim removes its file: a lock on a removed file would exclude nobody.
+                if self._path.exists() and os.path.samestat(os.fstat(descriptor), self._path.stat()):
+                    self._sign(descriptor)
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _sign(self, descriptor: int) -> None:
+        holder = json.dumps({"pid": os.getpid(), "parent": os.getppid(), "host": socket.gethostname()})
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, holder.encode(), 0)
+        except OSError:
+            if self._is_new:
+                self._path.unlink()
+            raise
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(self._path, flags | os.O_EXCL, 0o644)
+            self._is_new = True
+        except FileExistsError:
+            descriptor = os.open(self._path, flags, 0o644)
+            self._is_new = False
+        return descriptor
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _holder(os.pread(descriptor, 512, 0))
+            raise RunDirBusyError(f"run_dir: {self._path.parent} is in use by {holder}") from error
+
+
+def _holder(content: bytes) -> str:
+    """Who holds the lock, in words; it may be read before its holder has written its name."""
+    try:
+        holder = json.loads(content)
+        return f"pid {holder['pid']} on host {holder['host']}"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "another process"

@@ -1,0 +1,1 @@
+"""Where records go: JSON lines, TensorBoard, Weights & Biases."""

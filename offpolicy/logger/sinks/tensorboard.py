@@ -1,0 +1,257 @@
+"""TensorBoard events without torch and without tensorflow: scalars over env steps, grouped charts, hparams.
+
+Events are written by the calling thread, one write per record: a full disk shows up where `SafeSink` sees it, and
+no writer thread is left to die with a traceback of its own.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# protobuf makes its classes when it is imported, where a type checker cannot see them
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import metadata as layout_metadata
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
+from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from offpolicy.files import AppendFile
+from offpolicy.logger.keys import RANK_STATISTICS, rank_key
+from offpolicy.logger.metric_rows import MetricClass
+from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.sinks.sink import NewEvaluations, Summary
+from offpolicy.logger.spreads import CYCLE, ITERATION, STATISTICS, spread_key
+from offpolicy.logger.table import METRICS
+from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import EpisodeRecord
+
+FINAL_METRICS = ("eval/mean_reward", "perf/steps_per_sec")
+AXIS = ("env_steps", "iteration", "wall_s")
+
+
+class TensorBoardSink:
+    """One event file in the run directory. After a resume, points beyond `resume_step` are purged by its reader."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Mapping[str, Any],  # Any: nested configuration values
+        header: RunHeader,
+        resume_step: int | None,
+    ) -> None:
+        self._started_s = header.started_unix_s
+        self._wall_s = 0.0
+        self._evaluations = NewEvaluations()
+        self._file = AppendFile(_event_path(run_dir, int(header.started_unix_s)))
+        self._pending = BytesIO()
+        self._writer = RecordWriter(self._pending)
+        self._event(file_version="brain.Event:2")
+        if resume_step is not None:
+            # Readers drop what earlier files hold from this step on.
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._event(resume_step + 1, session_log=start)
+        self._event(0, summary=_layout_summary())
+        self._event(0, summary=_hparams_summary(config, header.started_unix_s))
+        self._flush()
+
+    def write(self, record: Record) -> None:
+        """One event of scalars at the record's env steps; a new evaluation at the step of its policy."""
+        self._wall_s = _number(record.get("wall_s"))
+        rest, evaluation = self._evaluations.take(record)
+        self._scalars(int(_number(record.get("env_steps"))), rest)
+        if evaluation:
+            self._scalars(int(_number(evaluation["eval/env_steps"])), evaluation)
+        self._flush()
+
+    def episode(self, episode: EpisodeRecord) -> None:
+        """Episodes are summarised by `rollout/`."""
+
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        """Show `content` (Markdown) in the text dashboard."""
+        value = summary_pb2.Summary.Value(tag=f"{tag}/text_summary", tensor=_string_tensor(content))
+        value.metadata.plugin_data.plugin_name = "text"
+        self._event(env_steps, summary=summary_pb2.Summary(value=[value]))
+        self._flush()
+
+    def finish(self, summary: Summary) -> None:
+        """The final values of the hparams metrics, and how the session ended."""
+        self._wall_s = summary["wall_s"]
+        final: Record = {"eval/mean_reward": summary["eval"]["mean_reward"]}
+        final["perf/steps_per_sec"] = summary["rates"]["steps_per_sec"]
+        self._scalars(summary["env_steps"], {key: value for key, value in final.items() if value is not None})
+        ok = summary["status"] == "completed"
+        end = plugin_data_pb2.SessionEndInfo(
+            status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
+            end_time_secs=self._started_s + self._wall_s,
+        )
+        data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
+        value = _hparams_value(hparams_metadata.SESSION_END_INFO_TAG, data)
+        self._event(summary["env_steps"], summary=summary_pb2.Summary(value=[value]))
+        self._flush()
+
+    def close(self) -> None:
+        """Close the event file; nothing is pending."""
+        self._file.close()
+
+    def _flush(self) -> None:
+        """Append what is pending, whole or not at all: a torn event would hide those behind it."""
+        piece = self._pending.getvalue()
+        self._pending.seek(0)
+        self._pending.truncate()
+        self._file.append(piece)
+
+    def _scalars(self, step: int, record: Record) -> None:
+        values = [
+            summary_pb2.Summary.Value(tag=key, simple_value=value)
+            for key, value in record.items()
+            if value is not None and not isinstance(value, str) and key not in AXIS
+        ]
+        self._event(step, summary=summary_pb2.Summary(value=values))
+
+    def _event(self, step: int = 0, **content: Any) -> None:  # Any: the one-of of the event's kinds
+        event = event_pb2.Event(wall_time=self._started_s + self._wall_s, step=step, **content)
+        self._writer.write(event.SerializeToString())
+
+
+def _number(value: float | str | None) -> float:
+    return value if isinstance(value, int | float) else 0.0
+
+
+def _event_path(run_dir: Path, started_s: int) -> Path:
+    """Readers take files in order of name and never go back, so a new file must sort after the earlier ones."""
+    stamps = [re.search(r"tfevents\.(\d+)", path.name) for path in run_dir.glob("events.out.tfevents.*")]
+    newest = max((int(match.group(1)) for match in stamps if match), default=-1)
+    stamp = max(started_s, newest + 1)
+    return run_dir / f"events.out.tfevents.{stamp:010d}.{socket.gethostname()}.{os.getpid()}.0"
+
+
+def _string_tensor(content: str | bytes) -> tensor_pb2.TensorProto:
+    raw = content.encode() if isinstance(content, str) else content
+    shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])
+    return tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[raw], tensor_shape=shape)
+
+
+def _layout_summary() -> summary_pb2.Summary:
+    """The custom-scalars dashboard, from the metric table."""
+    exclusive = [metric.key for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
+    speeds = [key for key, metric in METRICS.items() if metric.unit == "env steps/s"]
+    curves = [metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE]
+    barrier = [rank_key(LearnerPhase.RANK_BARRIER, statistic) for statistic in RANK_STATISTICS]
+    spread = {"iteration, ms": _spread("learner", ITERATION), "vector step, ms": _spread("collector", CYCLE)}
+    layout = layout_pb2.Layout(
+        category=[
+            _category("Learner phases", {"ms per iteration": _starting(exclusive, "timing/learner_")}),
+            _category("Collector phases", {"ms per vector step": _starting(exclusive, "timing/collector_")}),
+            _category("Spread", spread),
+            _category("Ranks", {"rank barrier, ms per iteration": barrier, "straggler": ["rank/straggler"]}),
+            _category("Prefetch", {"ms per packed slot": _starting(list(METRICS), "prefetch/")}),
+            _category("Rates", {"env steps per second": speeds, "updates per env step": ["perf/utd"]}),
+            _category("Staleness", {"policy lag, versions": LAGS}),
+            _category("Learning curves", {title: _matching(curves, words) for title, words in CURVES.items()}),
+        ]
+    )
+    value = summary_pb2.Summary.Value(
+        tag=layout_metadata.CONFIG_SUMMARY_TAG,
+        tensor=_string_tensor(layout.SerializeToString()),
+        metadata=layout_metadata.create_summary_metadata(),
+    )
+    return summary_pb2.Summary(value=[value])
+
+
+LAGS = ["perf/policy_lag", "perf/policy_lag_p95"]
+# Chart title -> words of the keys it shows: quantities of one scale side by side.
+CURVES = {
+    "return": ("rew", "reward"),
+    "episode length": ("len", "length"),
+    "success": ("success",),
+    "losses": ("loss",),
+    "temperature and entropy": ("coef", "entropy"),
+    "Q values": ("q_mean",),
+    "values": ("value_mean",),
+    "policy change": ("approx_kl",),
+    "clipped ratios": ("clip_fraction",),
+    "explained variance": ("explained_variance", "latent_explained"),
+    "step size": ("learning_rate", "_lr"),
+    "exploration": ("exploration_noise",),
+}
+
+
+def _spread(side: str, whole: str) -> list[str]:
+    return [spread_key(side, whole, statistic) for statistic in STATISTICS]
+
+
+def _starting(keys: list[str], prefix: str) -> list[str]:
+    return [key for key in keys if key.startswith(prefix)]
+
+
+def _matching(keys: list[str], words: tuple[str, ...]) -> list[str]:
+    return [key for key in keys if any(word in key for word in words)]
+
+
+def _category(title: str, charts: Mapping[str, list[str]]) -> layout_pb2.Category:
+    """Charts of one line per key; the dashboard takes tags as regular expressions."""
+    return layout_pb2.Category(
+        title=title,
+        chart=[
+            layout_pb2.Chart(
+                title=name, multiline=layout_pb2.MultilineChartContent(tag=[f"^{re.escape(key)}$" for key in keys])
+            )
+            for name, keys in charts.items()
+        ],
+    )
+
+
+def flatten(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
+    """Dotted keys; numbers, truth values and text stay, anything else becomes text."""
+    flat: dict[str, bool | float | str] = {}
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
+    return flat
+
+
+def _hparams_summary(config: Mapping[str, Any], started_s: float) -> summary_pb2.Summary:
+    """The experiment and the start of its session in this same run, so that no extra run directory appears."""
+    flat = flatten(config)
+    experiment = api_pb2.Experiment(
+        hparam_infos=[api_pb2.HParamInfo(name=key, type=_data_type(value)) for key, value in flat.items()],
+        metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=key)) for key in FINAL_METRICS],
+    )
+    start = plugin_data_pb2.SessionStartInfo(start_time_secs=started_s)
+    for key, value in flat.items():
+        if isinstance(value, bool):
+            start.hparams[key].bool_value = value
+        elif isinstance(value, str):
+            start.hparams[key].string_value = value
+        else:
+            start.hparams[key].number_value = value
+    data = plugin_data_pb2.HParamsPluginData
+    return summary_pb2.Summary(
+        value=[
+            _hparams_value(hparams_metadata.EXPERIMENT_TAG, data(experiment=experiment)),
+            _hparams_value(hparams_metadata.SESSION_START_INFO_TAG, data(session_start_info=start)),
+        ]
+    )
+
+
+def _hparams_value(tag: str, data: plugin_data_pb2.HParamsPluginData) -> summary_pb2.Summary.Value:
+    return summary_pb2.Summary.Value(
+        tag=tag, tensor=hparams_metadata.NULL_TENSOR, metadata=hparams_metadata.create_summary_metadata(data)
+    )
+
+
+def _data_type(value: bool | float | str) -> int:
+    if isinstance(value, bool):
+        return int(api_pb2.DATA_TYPE_BOOL)
+    return int(api_pb2.DATA_TYPE_STRING if isinstance(value, str) else api_pb2.DATA_TYPE_FLOAT64)

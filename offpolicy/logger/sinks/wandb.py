@@ -1,0 +1,100 @@
+"""Weights & Biases: the same keys over env steps. `wandb` is imported in here only, when it is asked for."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from offpolicy.errors import ConfigError
+from offpolicy.logger.record import Record
+from offpolicy.logger.sinks.sink import NewEvaluations, Summary
+from offpolicy.types import EpisodeRecord
+
+INIT_TIMEOUT_S = 30
+
+
+class WandbSink:
+    """One W&B run per run directory: its id is kept in `wandb_id`, and a resumed run continues it.
+
+    Raises whatever `wandb` raises, and `ConfigError` when online mode has no API key: it never asks on the terminal.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Mapping[str, Any],  # Any: nested configuration values
+        project: str,
+        mode: Literal["offline", "online"],
+    ) -> None:
+        import wandb  # optional back-end, 0.4 s to import
+
+        if mode == "online":
+            require_login()
+        settings = wandb.Settings(
+            init_timeout=INIT_TIMEOUT_S,
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            x_disable_stats=True,
+        )
+        self._evaluations = NewEvaluations()
+        self._exit_code = 0
+        self._run: Any = wandb.init(  # Any: wandb is not typed for us
+            project=project,
+            id=_run_id(run_dir / "wandb_id"),
+            resume="allow",
+            mode=mode,
+            dir=str(run_dir),
+            config=dict(config),
+            settings=settings,
+        )
+        self._run.define_metric("env_steps")
+        self._run.define_metric("*", step_metric="env_steps")
+        # An evaluation arrives after records of later steps: its x is the step of the policy it measured.
+        self._run.define_metric("eval/env_steps")
+        self._run.define_metric("eval/*", step_metric="eval/env_steps")
+
+    def write(self, record: Record) -> None:
+        """Log the record; an evaluation only when it is new."""
+        rest, evaluation = self._evaluations.take(record)
+        self._run.log(rest | evaluation)
+
+    def episode(self, episode: EpisodeRecord) -> None:
+        """Episodes are summarised by `rollout/`."""
+
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        """Keep the text in the run's summary."""
+        self._run.summary[tag] = content
+
+    def finish(self, summary: Summary) -> None:
+        """Keep the final numbers in the run's summary."""
+        self._exit_code = summary["exit_code"]
+        final = {key: summary[key] for key in ("status", "exit_code", "reason", "eval", "rates", "bottleneck")}
+        self._run.summary.update({"final": final})
+
+    def close(self) -> None:
+        """Finish the W&B run."""
+        self._run.finish(exit_code=self._exit_code)
+
+
+def _run_id(path: Path) -> str:
+    """The id stored in `path`, or a new one stored there."""
+    if path.is_file() and (known := path.read_text().strip()):
+        return known
+    fresh = secrets.token_hex(4)
+    path.write_text(fresh + "\n")
+    return fresh
+
+
+def require_login() -> None:
+    """Refuse `log.wandb=online` where nobody is logged in. Raises `ConfigError`."""
+    import wandb  # optional back-end
+
+    if not wandb.login(prompt=False, verify=False):
+        raise ConfigError(
+            "log.wandb: got online, but no W&B API key is configured; allowed: log.wandb=offline, or log in first"
+            " (`wandb login`, or the environment variable WANDB_API_KEY)"
+        )

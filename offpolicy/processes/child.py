@@ -1,0 +1,121 @@
+"""The entry of every child process: `python -P -m offpolicy.processes.child <fd of the spec>`.
+
+A child obeys its supervisor and nobody else (terminal signals are ignored), dies with it by two independent
+mechanisms (PDEATHSIG, and end-of-file on the lifeline pipe), and tells it with a traceback why it failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from offpolicy.children import ORPHANED, die_with_parent
+from offpolicy.errors import OffPolicyError
+from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+
+PR_SET_NAME = 15
+
+
+@dataclass(frozen=True, slots=True)
+class ChildContext:
+    """What a child's main function receives."""
+
+    role: str
+    index: int
+    payload: Mapping[str, Any]  # plain JSON data of the role
+    fds: Mapping[str, int]
+    message_fd: int
+
+    def block(self, name: str) -> memoryview:
+        """The shared memory called `name`."""
+        return SharedBlock.attach(self.fds[name]).buffer
+
+    def bell(self, name: str) -> WakeEvent:
+        """The doorbell called `name`."""
+        return WakeEvent(self.fds[name])
+
+    def send(self, kind: str, **fields: Any) -> None:  # Any: JSON values
+        """Send a message to the supervisor; a supervisor that is gone is not an error here."""
+        line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):
+            while line:
+                line = line[os.write(self.message_fd, line) :]
+
+
+def die_with(parent_pid: int, lifeline_fd: int) -> None:
+    """Arrange to die when the parent does: the kernel's signal, and a watch on the lifeline for when that fails."""
+    die_with_parent(parent_pid)
+
+    def watch() -> None:
+        while os.read(lifeline_fd, 1):
+            pass
+        os._exit(ORPHANED)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def take_name(role: str, index: int) -> None:
+    """Show the role in `ps` and `top`."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, f"op-{role}-{index}".encode())  # the kernel keeps 15 characters
+
+
+def ignore_terminal() -> None:
+    """Leave Ctrl-C, TERM and HUP to the supervisor; the parent blocked them until here so that none is missed.
+
+    Handlers that do nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
+    """
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    for number in signals:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+
+
+def resolve(target: str) -> Callable[[ChildContext], None]:
+    """The function named `module:function`."""
+    module, name = target.split(":")
+    function: Callable[[ChildContext], None] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def main() -> int:
+    """Read the spec, run its target, report a failure; returns the exit code."""
+    with os.fdopen(int(sys.argv[1]), "rb") as source:
+        spec = json.load(source)
+    for fd in (spec["message_fd"], spec["lifeline_fd"], *spec["fds"].values()):
+        os.set_inheritable(fd, False)  # what an environment starts must not keep our pipes open
+    ignore_terminal()
+    die_with(spec["supervisor_pid"], spec["lifeline_fd"])
+    take_name(spec["role"], spec["index"])
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing
+    context = ChildContext(spec["role"], spec["index"], spec["payload"], spec["fds"], spec["message_fd"])
+    try:
+        resolve(spec["target"])(context)
+    except BaseException as error:  # the last frame of the process: everything is reported
+        kind = type(error) if isinstance(error, OffPolicyError) else OffPolicyError
+        context.send(
+            "error",
+            text=str(error),
+            error=type(error).__name__,
+            traceback=traceback.format_exc(),
+            code=kind.exit_code,
+            is_consequence=kind.is_consequence,
+        )
+        return kind.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""The handshake of collection: the leading learner grants env steps, the collectors take them, each rings the others.
+
+All sides publish cumulative counts, so a lost or repeated ring changes nothing; every wait wakes up at least every
+`POLL_S` to look at the stop word. Every collector of a run, on whatever host, does the same share of the env steps:
+with C of them, E transitions exist once each has done ceil(E / C).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
+from offpolicy.processes.shared_memory import WakeEvent
+
+POLL_S = 0.5
+
+
+class Turn(Enum):
+    """What a collector does next."""
+
+    STEP = auto()
+    SNAPSHOT = auto()
+    STOP = auto()
+
+
+def share(env_steps: int, num_collectors: int) -> int:
+    """What each collector must have done for `env_steps` transitions to exist."""
+    return -(-env_steps // num_collectors)
+
+
+class CollectorGate:
+    """A collector's side. `bells` are those of everybody who may be waiting for its rows."""
+
+    def __init__(self, control: ControlPage, index: int, own_bell: WakeEvent, bells: Sequence[WakeEvent]) -> None:
+        self._control, self._own_bell, self._bells = control, own_bell, tuple(bells)
+        self._own = control.collectors[index]
+        self._told = -1  # what others know to have been handed over
+
+    def wait_turn(
+        self,
+        env_steps: int,
+        handed_over: int,
+        may_go: Callable[[int], bool],
+    ) -> Turn:
+        """Say that `env_steps` own transitions were collected, then block until there is something to do.
+
+        Whoever waits is woken when `handed_over` has moved: what the learner was given. `may_go` tells of what was
+        granted whether there is leave for the next step. A snapshot is taken between steps, never during one.
+        """
+        self._own.set(CollectorWord.ENV_STEPS, env_steps)
+        self._own.bump(CollectorWord.PROGRESS)
+        if self._told != handed_over:
+            self._told = handed_over
+            self._ring()
+        while True:
+            turn = self._turn(may_go)
+            if turn is not None:
+                return turn
+            self._own.set(CollectorWord.IS_WAITING, 1)
+            self._own_bell.wait(POLL_S)
+            self._own.set(CollectorWord.IS_WAITING, 0)
+            self._own.bump(CollectorWord.PROGRESS)
+
+    def _turn(self, may_go: Callable[[int], bool]) -> Turn | None:
+        leader = self._control.leader
+        if self._control.host.get(HostWord.STOP) == Stop.LEAVE:
+            return Turn.STOP
+        done = self._own.get(CollectorWord.SNAPSHOT_DONE)
+        if leader.get(RankWord.SNAPSHOT_REQUEST) > done:
+            return Turn.SNAPSHOT
+        # Until the release the learner is still copying the rows that belong to the snapshot.
+        may_step = not self._control.is_stopping and leader.get(RankWord.SNAPSHOT_RELEASE) >= done
+        return Turn.STEP if may_step and may_go(leader.get(RankWord.GRANTED)) else None
+
+    def snapshot_taken(self) -> None:
+        """Say that the snapshot asked for is on disk."""
+        self._own.set(CollectorWord.SNAPSHOT_DONE, self._control.leader.get(RankWord.SNAPSHOT_REQUEST))
+        self._ring()
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            bell.ring()
+
+
+class LearnerGate:
+    """A learner rank's side; only the leader grants and asks for snapshots. One gate serves one thread."""
+
+    def __init__(
+        self,
+        control: ControlPage,
+        rank: int,
+        own_bell: WakeEvent,
+        collector_bells: Sequence[WakeEvent],
+        *,
+        num_collectors: int | None = None,
+        is_main: bool = True,
+    ) -> None:
+        """`rank` is the index on this host; `num_collectors` counts those of all hosts (default: one host).
+
+        `is_main` is False for the gate of a thread beside the learner's: its waiting is not the learner's.
+        """
+        self._control, self._own_bell, self._collector_bells = control, own_bell, tuple(collector_bells)
+        self._own, self._is_leader, self._is_main = control.ranks[rank], rank == 0, is_main
+        self._num_collectors = num_collectors or len(control.collectors)
+
+    @property
+    def env_steps(self) -> int:
+        """Transitions collected so far on this host."""
+        return self._control.env_steps
+
+    def wait_for(self, env_steps: int) -> None:
+        """Block until every collector has done its share of that many, or until the run is stopping."""
+        needed = share(env_steps, self._num_collectors)
+        self.wait_until(lambda: self._have_all(CollectorWord.ENV_STEPS, needed))
+
+    def wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Block until it is, looking whenever a collector has done something, or until the run is stopping."""
+        self._block_until(lambda: is_true() or self._control.is_stopping)
+
+    def grant(self, env_steps: int) -> None:
+        """Let every collector step up to its share of that many transitions; for the leader to say."""
+        if self._is_leader:
+            self.grant_each(share(env_steps, self._num_collectors))
+
+    def grant_each(self, count: int) -> None:
+        """Let every collector go up to that many env steps, or rollouts; for the leader to say."""
+        if self._is_leader:
+            self._own.set(RankWord.GRANTED, count)
+            self.wake_collectors()
+
+    def wake_collectors(self) -> None:
+        """Wake the collectors."""
+        for bell in self._collector_bells:
+            bell.ring()
+
+    def request_snapshot(self) -> bool:
+        """Ask the collectors for a snapshot and wait for it; False if one of them is gone.
+
+        The others stand still until `release_snapshot` all the same: nobody writes while the rings are saved.
+        """
+        number = self._own.bump(RankWord.SNAPSHOT_REQUEST)
+        self.wake_collectors()
+        self._block_until(
+            lambda: all(
+                words.get(CollectorWord.SNAPSHOT_DONE) >= number or words.get(CollectorWord.IS_GONE)
+                for words in self._control.collectors
+            )
+        )
+        return self._have_all(CollectorWord.SNAPSHOT_DONE, number)
+
+    def release_snapshot(self) -> None:
+        """Let the collectors go on."""
+        self._own.set(RankWord.SNAPSHOT_RELEASE, self._own.get(RankWord.SNAPSHOT_REQUEST))
+        self.wake_collectors()
+
+    def _have_all(self, word: CollectorWord, value: int) -> bool:
+        return all(collector.get(word) >= value for collector in self._control.collectors)
+
+    def _block_until(self, is_true: Callable[[], bool]) -> None:
+        if is_true():
+            return
+        self._show_waiting(1)
+        while not is_true():
+            self._own_bell.wait(POLL_S)
+        self._show_waiting(0)
+
+    def _show_waiting(self, value: int) -> None:
+        if self._is_main:
+            self._own.set(RankWord.IS_WAITING, value)

@@ -1,0 +1,61 @@
+"""Anonymous shared memory and doorbells, passed to children by file descriptor.
+
+Nothing has a name in `/dev/shm`, so nothing can be left there: the kernel frees the memory with the last process.
+No multiprocessing primitive is used: a peer killed while holding a lock would block everybody for ever.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+from dataclasses import dataclass
+
+
+class SharedBlock:
+    """A block of zeroed shared memory; `buffer` is its writable view."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd, self.size = fd, size
+        self.buffer = memoryview(mmap.mmap(fd, size))
+
+    @classmethod
+    def create(cls, name: str, size: int) -> SharedBlock:
+        """Allocate `size` bytes now, all of them: a write never fails later. Raises OSError if they do not fit."""
+        fd = os.memfd_create(f"offpolicy-{name}", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            os.close(fd)
+            raise
+        return cls(fd, size)
+
+    @classmethod
+    def attach(cls, fd: int) -> SharedBlock:
+        """The block behind an inherited descriptor."""
+        return cls(fd, os.fstat(fd).st_size)
+
+
+@dataclass(frozen=True, slots=True)
+class WakeEvent:
+    """An eventfd: `ring` never blocks, `wait` has a deadline. Rings while nobody waits are kept as one."""
+
+    fd: int
+
+    @classmethod
+    def create(cls) -> WakeEvent:
+        """A new bell, silent."""
+        return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+
+    def ring(self) -> None:
+        """Wake whoever waits, now or later."""
+        os.eventfd_write(self.fd, 1)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until rung, at most `timeout_s`; returns whether it was, and silences it."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            return False
+        os.eventfd_read(self.fd)
+        return True

@@ -1,1 +1,0 @@
-"""Several learner ranks: who they are, how they meet, what they exchange."""

@@ -1,0 +1,175 @@
+"""Demonstrations from a file: transitions that somebody else collected, checked against the environment's spaces.
+
+An `.npz` holds `obs` [M, O], `action` [M, A], `reward` [M], `next_obs` [M, O], `terminated` [M], `truncated` [M] and
+perhaps `episode` [M], all in the environment's own units; a Dict observation is flattened in the order of
+`SpaceSpec.obs_keys`. A Minari data set is named `minari:<id>` or by its directory. No torch: the supervisor looks.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpolicy.errors import ConfigError
+from offpolicy.replay.minari_demos import is_minari, read_minari
+from offpolicy.types import Bool, Float32, Float64, SpaceSpec
+
+KEY = "replay.demos"
+FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+Int64 = NDArray[np.int64]
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """M transitions, episode after episode, each in the order in which it happened."""
+
+    obs: Float32  # [M, O]
+    action: Float32  # [M, A] in [-1, 1]
+    reward: Float64  # [M]
+    next_obs: Float32  # [M, O]
+    terminated: Bool  # [M]
+    truncated: Bool  # [M] also where the data of an episode end without an end
+    first: Int64  # [E] the row that each episode begins with
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def length(self) -> Int64:
+        """The transitions of each episode. [E]."""
+        return np.diff(self.first, append=len(self))
+
+    @property
+    def ep_return(self) -> Float64:
+        """The raw return of each episode. [E]."""
+        return np.add.reduceat(self.reward, self.first)
+
+    def require_sequences(self, key: str) -> None:
+        """Raise `ConfigError` unless every observation is where the transition before it went: sums need that."""
+        is_next = np.ones(len(self), np.bool_)
+        is_next[self.first] = False
+        rows = np.flatnonzero(is_next)
+        wrong = ~np.isclose(self.next_obs[rows - 1], self.obs[rows], rtol=1e-4, atol=1e-5).all(axis=1)
+        if wrong.any():
+            raise ConfigError(
+                f"{KEY}: row {rows[wrong][0]} does not begin where the row before it in its episode has ended;"
+                f" {key} > 1 sums over consecutive rows: keep them in order and give `episode`, or use algo.n_step=1"
+            )
+
+
+def read_demos(source: str, spec: SpaceSpec) -> Transitions:
+    """The demonstrations of a file or a data set. Raises `ConfigError` naming what is wrong with them."""
+    arrays = read_minari(source, spec) if is_minari(source) else _read_npz(source)
+    return _ordered(_checked(source, arrays, spec), arrays.get("episode"))
+
+
+def to_env(action: Float32, spec: SpaceSpec) -> Float32:
+    """Actions [N, A] of [-1, 1], clipped to it, in the environment's units."""
+    low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+    scaled: Float32 = (np.clip(action, -1.0, 1.0) * (high - low) / 2.0 + (high + low) / 2.0).astype(np.float32)
+    return scaled
+
+
+def _from_env(action: Float64, spec: SpaceSpec) -> Float32:
+    """The inverse of `to_env`; 0 where there is nothing to choose."""
+    low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+    half = np.where(high > low, (high - low) / 2.0, np.inf)
+    scaled: Float32 = np.clip((action - (high + low) / 2.0) / half, -1.0, 1.0).astype(np.float32)
+    return scaled
+
+
+def _read_npz(source: str) -> Arrays:
+    try:
+        with open(source, "rb") as opened:  # np.load leaves a broken file open
+            file: Any = np.load(opened, allow_pickle=False)  # Any: an array, or a mapping of them
+            if isinstance(file, np.ndarray):
+                raise ConfigError(f"{KEY}: {source} is a single array, allowed an .npz of {', '.join(FIELDS)}")
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise ConfigError(f"{KEY}: got {source!r}, which cannot be read: {error.strerror or error}") from None
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise ConfigError(f"{KEY}: {source} is no .npz of plain numbers: {error}") from None
+
+
+def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
+    """The fields in their shapes and types, one row per transition. Raises `ConfigError` listing every problem."""
+    missing = [name for name in FIELDS if name not in arrays]
+    if missing:
+        raise ConfigError(f"{KEY}: {source} has no {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}")
+    count = len(arrays["reward"]) if arrays["reward"].ndim else 0
+    if not count:
+        raise ConfigError(f"{KEY}: {source} holds no transition: its reward has shape {arrays['reward'].shape}")
+    widths = {"obs": spec.obs_dim, "next_obs": spec.obs_dim, "action": spec.action_dim}
+    shapes = {name: (count, widths[name]) if name in widths else (count,) for name in FIELDS}
+    problems = _misshapen(source, arrays, shapes)
+    if problems:
+        raise ConfigError(problems)
+    fields = {name: arrays[name].reshape(shape).astype(np.float64) for name, shape in shapes.items()}
+    problems = _unsound(source, fields, spec)
+    if problems:
+        raise ConfigError(problems)
+    return Transitions(
+        obs=fields["obs"].astype(np.float32),
+        action=_from_env(fields["action"], spec),
+        reward=fields["reward"],
+        next_obs=fields["next_obs"].astype(np.float32),
+        terminated=fields["terminated"] != 0,
+        truncated=fields["truncated"] != 0,
+        first=np.zeros(1, np.int64),
+    )
+
+
+def _misshapen(source: str, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    expected = {**shapes, **({"episode": shapes["reward"]} if "episode" in arrays else {})}
+    return [
+        f"{KEY}: {source}: {name} has shape {array.shape} and type {array.dtype}, needed {shape} of numbers"
+        for name, shape in expected.items()
+        if (array := arrays[name]).dtype.kind not in "fiub"
+        or array.shape[:1] != shape[:1]
+        or array.size != np.prod(shape)
+    ]
+
+
+def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> list[str]:
+    """What no environment could have given: NaN, actions beyond its bounds, flags that are none."""
+    problems: list[str] = []
+    for name, values in fields.items():
+        with np.errstate(over="ignore"):  # beyond float32 is as bad as infinite
+            bad = ~np.isfinite(values.astype(np.float32)).reshape(len(values), -1).all(axis=1)
+        if bad.any():
+            problems.append(f"{KEY}: {source}: {name} is NaN or Inf in {bad.sum()} rows, first in row {bad.argmax()}")
+    for name in ("terminated", "truncated"):
+        if not np.isin(fields[name], (0.0, 1.0)).all():
+            problems.append(f"{KEY}: {source}: {name} holds other values than true and false")
+    low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+    slack = 1e-4 * (high - low) + 1e-6  # what rounding to float32 may do
+    outside = ((fields["action"] < low - slack) | (fields["action"] > high + slack)).any(axis=1)
+    if outside.any():
+        row = int(outside.argmax())
+        problems.append(
+            f"{KEY}: {source}: {outside.sum()} actions are beyond the environment's bounds, first in row {row}:"
+            f" {fields['action'][row].tolist()}, allowed {low.tolist()} to {high.tolist()}, its own units"
+        )
+    return problems
+
+
+def _ordered(found: Transitions, episode: NDArray[Any] | None) -> Transitions:
+    """Episode after episode: by `episode` [M] where it is given, and always a new one after an end."""
+    ids = np.zeros(len(found), np.int64) if episode is None else episode.reshape(-1)
+    order = np.argsort(ids, kind="stable")
+    columns = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    sorted_rows = replace(found, **{name: getattr(found, name)[order] for name in columns})
+    is_first = np.ones(len(found), np.bool_)
+    is_over = sorted_rows.terminated | sorted_rows.truncated
+    is_first[1:] = is_over[:-1] | (np.diff(ids[order]) != 0)
+    first = np.flatnonzero(is_first)
+    truncated = sorted_rows.truncated.copy()
+    last = np.append(first[1:], len(found)) - 1
+    truncated[last] |= ~sorted_rows.terminated[last]
+    return replace(sorted_rows, truncated=truncated, first=first)

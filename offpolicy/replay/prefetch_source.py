@@ -1,0 +1,272 @@
+"""`replay.source=prefetch`: a thread packs the next batches into slots while the learner trains on the present ones.
+
+A slot goes round: the learner posts it with a request, the packer fills it and copies it to the device, the learner
+takes it into use, hands out its batches, and posts it again. A request is posted as soon as another slot is taken
+into use, and fixes the rows that may be drawn at that instant; the batches are therefore one iteration old, unless the
+newest rows are demanded. The packer keeps a time account of its own: it runs beside the learner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offpolicy.errors import HangError
+from offpolicy.protocols import StepCount, StepGate
+from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.sampler import SampleAges, Sampler
+from offpolicy.replay.staging import CopyStream, Request, Slot, host_block, nbytes_text
+from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import UNTIMED, TimerBeside
+from offpolicy.timing.ledger import TimeAccount
+from offpolicy.timing.phases import PackerPhase as Phase
+from offpolicy.types import Account
+
+CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchSpec(SourceSpec):
+    """What a prefetching source of one rank is told."""
+
+    num_slots: int = 2
+    prefetch: bool = True  # False: batches are asked for only when they are needed, and exactly as many
+    newest: bool = False  # an iteration's batches may be drawn only once the rows it needs have landed
+
+
+class Packer:
+    """The packing thread and the slots in its hands. Every method is called by the learner's thread.
+
+    `gate` is the thread's own: it waits for rows while the learner's gate may wait for something else. `copies` times
+    the copies on the device.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        gate: StepGate,
+        device: torch.device,
+        ledger: TimeAccount,
+        *,
+        copies: TimerBeside = UNTIMED,
+    ) -> None:
+        self.sampler = sampler
+        self.lane = CopyStream(device, DeviceFence(device), copies)
+        self._copies = copies
+        self._gate = gate
+        self._todo: deque[Slot] = deque()  # the first one is being packed
+        self._packed: deque[Slot] = deque()
+        self._changed = threading.Condition()  # guards the two queues and the four below
+        self._error: Exception | None = None
+        self._account: Account | None = None
+        self._is_closing = False
+        self._is_waiting_for_rows = False
+        self._ledger = ledger  # over `PackerPhase`, for the thread alone
+        # A daemon, though always joined: the one that waits for rows that will never come must not keep the process.
+        self._thread = threading.Thread(target=self._run, name="packer", daemon=True)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no slot is in its hands."""
+        with self._changed:
+            return not self._todo and not self._packed
+
+    def post(self, slot: Slot) -> None:
+        """Have a slot packed as its request says, after those posted before."""
+        with self._changed:
+            self._todo.append(slot)
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def take(self) -> Slot:
+        """The slot posted first, once it is packed and on the device. Raises what the thread raised."""
+        with self._copies.learner_waiting(), self._changed:
+            self._changed.wait_for(lambda: self._packed or self._error)
+            if self._error is not None:
+                raise self._error
+            return self._packed.popleft()
+
+    def account(self) -> Account | None:
+        """The thread's account up to the last slot it packed; None before that, and when timing is off."""
+        with self._changed:
+            return self._account
+
+    def random_state(self, in_use: Slot) -> dict[str, Any]:
+        """The sampler's stream before it drew what is still to be handed out, and the requests it drew that for."""
+        with self._changed:
+            unfinished = [slot for slot in (in_use, *self._packed, *self._todo) if slot.num_left]
+            drawn = [slot.random_before for slot in unfinished if slot.random_before is not None]
+            stream = drawn[0] if drawn else self.sampler.state()
+            return {**stream, "requests": [replace(slot.request, taken=slot.taken).to_json() for slot in unfinished]}
+
+    def close(self) -> None:
+        """End the thread and join it. Raises `HangError` if it hangs, unless it waits for rows of a run cut short."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S)
+        if self._thread.is_alive() and not self._is_waiting_for_rows:
+            raise HangError(f"the packing thread did not end within {CLOSE_S:g} s")
+
+    def _run(self) -> None:
+        try:
+            while (slot := self._next()) is not None:
+                self._ledger.end_warmup()
+                self._pack(slot)
+                self._ledger.close()
+                self._show_packed()
+        except Exception as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _next(self) -> Slot | None:
+        with self._ledger.phase(Phase.REQUEST_WAIT), self._changed:
+            self._changed.wait_for(lambda: self._todo or self._is_closing)
+            return None if self._is_closing else self._todo[0]
+
+    def _pack(self, slot: Slot) -> None:
+        phase = self._ledger.phase
+        if slot.request.bounds is None:
+            with phase(Phase.ROWS_WAIT):
+                self._wait_for_rows(slot.request.env_steps)
+        with phase(Phase.PACK):
+            bounds = slot.request.bounds or self.sampler.bounds()
+            with self._changed:
+                slot.request = replace(slot.request, bounds=bounds)
+                slot.random_before = self.sampler.state()
+            slot.pack(self.sampler, bounds)
+        if slot.is_staged:
+            with phase(Phase.SLOT_WAIT):
+                self.lane.block_until(slot.last_use)
+            with phase(Phase.COPY):
+                self.lane.block_until(slot.copy_to_device(self.lane))
+                self._copies.settle()
+
+    def _wait_for_rows(self, env_steps: int) -> None:
+        self._is_waiting_for_rows = True
+        self._gate.wait_for(env_steps)
+        self._is_waiting_for_rows = False
+
+    def _show_packed(self) -> None:
+        with self._changed:
+            self._account = self._ledger.account()
+            self._packed.append(self._todo.popleft())
+            self._changed.notify_all()
+
+
+class PrefetchSource(RateLimitedSource):
+    """Hands out batches that were packed ahead, as views of the slot in use.
+
+    Raises `ConfigError` if the host refuses the page-locked memory of the slots.
+    """
+
+    def __init__(
+        self,
+        spec: PrefetchSpec,
+        rings: Sequence[Ring],
+        packer: Packer,
+        gate: StepGate,
+        steps: StepCount,
+        updates: int,
+    ) -> None:
+        super().__init__(spec, rings, gate, steps, updates)
+        self._plan, self._packer, self._ages = spec, packer, SampleAges(rings)
+        self._staging = host_block(
+            (spec.num_slots, *spec.block_shape), torch.float32, spec.device,
+            "replay.source=prefetch", "lower replay.slots or algo.batch_size, or use replay.source=direct",
+        )  # fmt: skip
+        is_on_host = spec.device.type == "cpu"
+        slots = [
+            Slot(host, host if is_on_host else torch.empty_like(host, device=spec.device)) for host in self._staging
+        ]
+        for slot in slots:
+            slot.last_use = packer.lane.learner_mark()  # its memory may have been something else's until here
+        self._in_use, self._free = slots[0], deque(slots[1:])
+        self._resumed: deque[Request] = deque()
+
+    @property
+    def samples(self) -> int:
+        """Rows handed out."""
+        return self._ages.samples
+
+    @property
+    def sample_age_sum(self) -> float:
+        """Sum over `samples` of the row's age in env steps, as of when it was handed out."""
+        return self._ages.age_sum
+
+    def wait_batch(self) -> None:
+        """Block until there is a batch to hand out. Raises what the packing thread raised."""
+        if self._in_use.num_left:
+            return
+        # The learner's work on the slot is queued on its stream, all of it: from that point on the slot is free.
+        self._in_use.last_use = self._packer.lane.learner_mark()
+        self._free.append(self._in_use)
+        if self._packer.is_idle:
+            self._post()
+        self._in_use = self._packer.take()
+
+    def sample(self) -> Tensor:
+        """The batches [U, B, W] that are due and packed; the next iteration's are asked for right away."""
+        rows, draw = self._in_use.hand_out(min(self.num_due, self._in_use.num_left))
+        self.updates += len(rows)
+        self._ages.add(draw)
+        self.gather_fresh()
+        if self._plan.newest:
+            self._in_use.drop_rest()  # the next iteration wants newer rows
+        # Last: once the packer is awake, the two threads take turns with the interpreter.
+        if self._plan.prefetch:
+            self._post_ahead()
+        return rows
+
+    def _post_ahead(self) -> None:
+        """Ask for as much as there is room for; of the newest rows, only for the next iteration's."""
+        while self._free and (self._packer.is_idle or not self._plan.newest):
+            self._post()
+
+    def _post(self) -> None:
+        slot = self._free.popleft()
+        slot.accept(self._next_request())
+        self._packer.post(slot)
+
+    def _next_request(self) -> Request:
+        if self._resumed:
+            request = self._resumed.popleft()
+            if request.bounds is None or self._packer.sampler.has_written(request.bounds):
+                return request
+            self._resumed.clear()
+        num_batches = self._plan.pace.max_updates if self._plan.prefetch else self.num_due
+        bounds = None if self._plan.newest else self._packer.sampler.bounds()
+        return Request(num_batches, bounds, self.next_needed)
+
+    def random_state(self) -> dict[str, Any]:
+        """The sampler's stream and the open requests: a new source hands out the same batches."""
+        return self._packer.random_state(self._in_use)
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Continue the sampler's stream and the open requests, if the state has any."""
+        self._packer.sampler.set_state(state)
+        self._resumed.extend(Request.from_json(request) for request in state.get("requests", ()))
+
+    def packer_account(self) -> Account | None:
+        """The account of the packing thread."""
+        return self._packer.account()
+
+    def describe(self) -> str:
+        """One line for the run's header."""
+        plan, size = self._plan, nbytes_text(self._staging.nbytes // self._plan.num_slots)
+        where = "on the host" if plan.device.type == "cpu" else f"in page-locked memory and on {plan.device}"
+        return f"replay source: prefetch, {plan.num_slots} slots of {size} {where}{self._packer.sampler.describe()}"
+
+    def close(self) -> None:
+        """End the packing thread."""
+        self._packer.close()

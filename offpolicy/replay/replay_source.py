@@ -1,0 +1,197 @@
+"""Sources of batches: what they have in common, and the plain one. A runner picks one; the loop does not know which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.protocols import Batch_co, BatchSource, StepCount, StepGate
+from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.sampler import SampleAges, Sampler
+from offpolicy.replay.staging import host_block, nbytes_text
+from offpolicy.types import Account, Batches, Float32, RolloutTotals
+
+
+class Feed(BatchSource[Batch_co], Protocol[Batch_co]):
+    """A source of batches as a runner sees it: what the loop needs, its counters and its state."""
+
+    fresh_from: list[int]  # by ring: the first row whose observation the normaliser has not seen
+
+    @property
+    def samples(self) -> int:
+        """Rows of the replay handed out; demonstrations are not among them."""
+        ...
+
+    @property
+    def sample_age_sum(self) -> float:
+        """Sum over `samples` of the row's age in env steps. May wait for the device."""
+        ...
+
+    @property
+    def rollouts(self) -> RolloutTotals | None:
+        """What became of the rollouts so far; None where the rows come from a replay."""
+        ...
+
+    def random_state(self) -> dict[str, Any]:
+        """JSON data from which a new source hands out the batches that this one would hand out next."""
+        ...
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Continue from what `random_state` returned, before the first batch."""
+        ...
+
+    def packer_account(self) -> Account | None:
+        """The account of the thread that packs batches ahead; None if there is none or timing is off."""
+        ...
+
+    def describe(self) -> str:
+        """One line for the run's header: which source it is and the bytes it holds."""
+        ...
+
+    def close(self) -> None:
+        """End what it started."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """What a replay source of one rank is told."""
+
+    layout: RowLayout
+    pace: RateLimiter
+    batch_size: int  # rows per update of this rank
+    device: torch.device
+    normalize_obs: bool
+    fresh_rings: tuple[int, ...] = ()  # the rings whose observations this rank shows the normaliser
+
+    @property
+    def block_shape(self) -> tuple[int, int, int]:
+        """The batches of the longest iteration: [U, B, W]."""
+        return self.pace.max_updates, self.batch_size, self.layout.width
+
+
+class RateLimitedSource:
+    """What every source does the same way: the pace, the handshake, the normaliser's observations, the device.
+
+    Decisions go by `steps`, which all ranks agree on; `gate` only waits for the collectors and lets them go on.
+    """
+
+    def __init__(self, spec: SourceSpec, rings: Sequence[Ring], gate: StepGate, steps: StepCount, updates: int) -> None:
+        self._spec, self._rings, self._gate, self._steps = spec, tuple(rings), gate, steps
+        self.updates = updates
+        self.fresh_from = [0] * len(self._rings)
+        self._fresh: Float32 | None = None
+
+    @property
+    def rollouts(self) -> None:
+        """The rows come from a replay."""
+        return
+
+    @property
+    def num_due(self) -> int:
+        """Updates of the iteration that begins now, at least one."""
+        return max(self._spec.pace.due(self._steps.env_steps, self.updates), 1)
+
+    @property
+    def next_needed(self) -> int:
+        """Transitions that the next iteration waits for."""
+        return min(self._spec.pace.earliest(self.updates), self._spec.pace.total)
+
+    def wait_ready(self) -> None:
+        """Block until the next update is due, or the run is stopping."""
+        self._gate.wait_for(self.next_needed)
+
+    def is_exhausted(self) -> bool:
+        """Whether the env steps are spent and every update they call for is done."""
+        return self._spec.pace.is_spent(self._steps.env_steps, self.updates)
+
+    def to_device(self, rows: Tensor) -> Batches:
+        """The batches on the learner's device, and the observations the normaliser has not seen yet."""
+        device, layout = self._spec.device, self._spec.layout
+        updates = tuple(layout.split(batch) for batch in rows.to(device))
+        fresh = None if self._fresh is None else torch.from_numpy(self._fresh).to(device)
+        return Batches(updates, fresh, self._steps.env_steps)
+
+    def release(self) -> None:
+        """Grant the collectors what the next iteration needs, and the lead of the mode."""
+        self._gate.grant(self._spec.pace.granted(self.updates))
+
+    def gather_fresh(self) -> None:
+        """Collect the observations written since the last time; none for a rank that shows the normaliser no ring."""
+        if not self._spec.normalize_obs:
+            return
+        blocks = [np.empty((0, self._spec.layout.obs_dim), dtype=np.float32)]
+        for number in self._spec.fresh_rings:
+            ring = self._rings[number]
+            stop = ring.committed
+            blocks.append(self._spec.layout.obs_of(ring.read_range(self.fresh_from[number], stop)))
+            self.fresh_from[number] = stop
+        self._fresh = np.concatenate(blocks)
+
+    def packer_account(self) -> Account | None:
+        """Nothing is packed ahead."""
+        return None
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class ReplaySource(RateLimitedSource):
+    """`direct`: samples on the learner's thread, where the rings live; copies to the device if that is elsewhere."""
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        rings: Sequence[Ring],
+        sampler: Sampler,
+        gate: StepGate,
+        steps: StepCount,
+        updates: int,
+    ) -> None:
+        super().__init__(spec, rings, gate, steps, updates)
+        self._sampler, self._ages = sampler, SampleAges(rings)
+        self._staging = host_block(
+            spec.block_shape, torch.float32, spec.device, "replay.source=direct", "lower algo.batch_size"
+        )
+
+    @property
+    def samples(self) -> int:
+        """Rows handed out."""
+        return self._ages.samples
+
+    @property
+    def sample_age_sum(self) -> float:
+        """Sum over `samples` of the row's age in env steps."""
+        return self._ages.age_sum
+
+    def wait_batch(self) -> None:
+        """Nothing is prefetched; only a new cycle of demonstrations takes its time."""
+        self._sampler.prepare(self.num_due)
+
+    def sample(self) -> Tensor:
+        """Rows [U, B, W] for the updates that are due now."""
+        rows = self._staging[: self.num_due]
+        self._ages.add(self._sampler.fill(rows.numpy().reshape(-1, self._spec.layout.width)))
+        self.updates += len(rows)
+        self.gather_fresh()
+        return rows
+
+    def random_state(self) -> dict[str, Any]:
+        """The state of the sampler."""
+        return self._sampler.state()
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Let the sampler go on."""
+        self._sampler.set_state(state)
+
+    def describe(self) -> str:
+        """One line for the run's header."""
+        size = nbytes_text(self._staging.nbytes)
+        return f"replay source: direct, {size} of staging on the host{self._sampler.describe()}"

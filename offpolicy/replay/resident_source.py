@@ -1,0 +1,217 @@
+"""`replay.source=resident`: a copy of the rings on the learner's device, sampled there.
+
+Only the rows that are new since the last batch travel, on a stream of copies, through two host blocks, so that the
+rings themselves need not be page-locked. The order of the device's work sees to it that a batch is gathered after the
+rows it may contain were copied, and before they are overwritten. The host waits for a copy only when it needs its block
+again, and for the age of the samples only when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.protocols import CopyTimer, Fence, StepCount, StepGate
+from offpolicy.replay.mixture import ResidentDemos
+from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
+
+KEY = "replay.source=resident"
+INSTEAD = "use replay.source=direct"
+STAGING_ROWS = 4096
+
+
+def resident_nbytes(num_rings: int, capacity: int, width: int) -> int:
+    """Bytes on the device of the copies of `num_rings` rings of `capacity` float32 rows [W = width]."""
+    return 4 * num_rings * capacity * width
+
+
+class Mirror:
+    """The rows [first, last) of one ring on the device; row i is at `i % capacity` of the store, as in the ring."""
+
+    def __init__(self, ring: Ring, store: Tensor) -> None:
+        self._ring, self._store = ring, store  # [capacity, W]
+        self.first = self.last = 0
+
+    def load(self, block: StagingBlock, stop: int, lane: CopyStream, after: torch.Event | None) -> None:
+        """Copy the next rows below `stop`, as many as the block holds, into the store once `after` is reached."""
+        room = min(len(block.values), self._ring.capacity)
+        start = min(max(self.last, self._ring.oldest), stop)
+        end = min(start + room, stop)
+        intact = min(self._ring.copy_range(start, block.values[: end - start].numpy()), end)
+        filled = intact - start
+        for target in self._places(intact, end):
+            block.copied = lane.copy(target, block.values[filled : filled + len(target)], after)
+            filled += len(target)
+        if intact > self.last:
+            self.first = intact  # the rows in between were recycled before they could be copied
+        self.first, self.last = max(self.first, end - self._ring.capacity), end
+
+    def _places(self, start: int, stop: int) -> list[Tensor]:
+        """Where the rows [start, stop) are in the store: in one piece, or two where they wrap."""
+        head, length = start % self._ring.capacity, stop - start
+        first = self._store[head : head + length]
+        return [first] if len(first) == length else [first, self._store[: length - len(first)]]
+
+
+class ResidentSampler:
+    """Draws rows uniformly, with replacement, from the copies of `rings` (of one capacity) on `device`.
+
+    `fence` waits for the device's current stream, `timer` times the copies. Raises `ConfigError` if the device or the
+    host has no room.
+    """
+
+    def __init__(
+        self,
+        rings: Sequence[Ring],
+        device: torch.device,
+        seed: int,
+        fence: Fence,
+        timer: CopyTimer | None = None,
+        demos: ResidentDemos | None = None,
+    ) -> None:
+        self._rings, self._device = tuple(rings), device
+        self.demos = demos  # what is mixed into the batches
+        self._capacity, width = rings[0].capacity, rings[0].width
+        self._store = _device_block(len(rings), self._capacity, width, device)
+        self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
+        self._lane = CopyStream(device, fence, timer)
+        self._blocks = cycle(_staging((STAGING_ROWS, width), torch.float32, device))
+        # What a draw must know of the rings: `_describe_rings` says what the rows are.
+        self._host_tables = cycle(_staging((3, len(rings)), torch.int64, device))
+        self._table = torch.zeros((3, len(rings)), dtype=torch.int64, device=device)
+        # When the store and the table are free to be written: first when they are made, then after the last gather.
+        self._gathered = self._lane.learner_mark()
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.age_sum = torch.zeros((), dtype=torch.int64, device=device)  # in transitions, over all rows drawn
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copies on the device."""
+        return self._store.nbytes
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that can be drawn."""
+        return sum(mirror.last - mirror.first for mirror in self._mirrors)
+
+    def refresh(self) -> None:
+        """Bring the copies up to the rows committed now. Raises RuntimeError if nothing was ever written."""
+        self._load_new()
+        while not self.num_rows:  # the writers recycled everything while it was copied
+            if not any(ring.committed for ring in self._rings):
+                raise RuntimeError("no ring holds a row to sample: the learner started before the collectors")
+            self._load_new()
+        self._describe_rings()
+
+    def draw(self, count: int) -> Tensor:
+        """Rows [count, W] on the device."""
+        ends, shifts, newest = self._table
+        position = torch.randint(self.num_rows, (count,), generator=self.generator, device=self._device)
+        ring = torch.bucketize(position, ends, right=True)
+        index = position + shifts[ring]
+        rows = self._store.flatten(0, 1).index_select(0, index % self._capacity + ring * self._capacity)
+        self.age_sum += len(self._rings) * (newest[ring] - index).sum()
+        self._gathered = self._lane.learner_mark()
+        return rows
+
+    def _load_new(self) -> None:
+        for mirror, ring in zip(self._mirrors, self._rings, strict=True):
+            stop = ring.committed
+            while mirror.last < stop:
+                block = next(self._blocks)
+                self._lane.block_until(block.copied)
+                mirror.load(block, stop, self._lane, after=self._gathered)
+
+    def _describe_rings(self) -> None:
+        """Per ring, laid end to end: where it ends, its logical index minus the position, the rows ever written."""
+        block = next(self._host_tables)
+        self._lane.block_until(block.copied)
+        table, end = block.values.numpy(), 0
+        for number, (mirror, ring) in enumerate(zip(self._mirrors, self._rings, strict=True)):
+            end += mirror.last - mirror.first
+            table[:, number] = end, mirror.last - end, ring.committed
+        block.copied = self._lane.copy(self._table, block.values, after=self._gathered)
+        self._lane.hold_learner(block.copied)  # copies are done in turn: those of the rows before this one
+
+
+def _device_block(num_rings: int, capacity: int, width: int, device: torch.device) -> Tensor:
+    try:
+        return torch.empty((num_rings, capacity, width), dtype=torch.float32, device=device)
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        size = nbytes_text(resident_nbytes(num_rings, capacity, width))
+        raise ConfigError(
+            f"{KEY}: the copy of the replay needs {size} on {device}; lower replay.capacity, or {INSTEAD} ({error})"
+        ) from error
+
+
+def _staging(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[StagingBlock]:
+    return staging_blocks(shape, dtype, device, KEY, INSTEAD)
+
+
+class ResidentSource(RateLimitedSource):
+    """Samples on the learner's device, from its copy of the rings."""
+
+    def __init__(
+        self,
+        spec: SourceSpec,
+        rings: Sequence[Ring],
+        sampler: ResidentSampler,
+        gate: StepGate,
+        steps: StepCount,
+        updates: int,
+    ) -> None:
+        super().__init__(spec, rings, gate, steps, updates)
+        self._sampler, self._demos = sampler, sampler.demos
+        mixed_in = 0 if sampler.demos is None else sampler.demos.share.per_batch
+        self._num_fresh = spec.batch_size - mixed_in  # rows of every batch that are the replay's
+        self.samples = 0  # rows of the replay handed out
+
+    @property
+    def sample_age_sum(self) -> float:
+        """Sum over `samples` of the row's age in env steps. Waits for the device."""
+        return float(self._sampler.age_sum)
+
+    def wait_batch(self) -> None:
+        """Nothing is prefetched; only a new cycle of demonstrations takes its time."""
+        if self._demos:
+            self._demos.prepare(self.num_due)
+
+    def sample(self) -> Tensor:
+        """Rows [U, B, W], already on the device, for the updates that are due now."""
+        shape = (self.num_due, self._num_fresh, self._spec.layout.width)
+        self._sampler.refresh()
+        rows = self._sampler.draw(shape[0] * shape[1]).view(shape)
+        if self._demos:
+            rows = torch.cat([rows, self._demos.draw(shape[0])], dim=1)
+        self.updates += shape[0]
+        self.samples += shape[0] * shape[1]
+        self.gather_fresh()
+        return rows
+
+    def random_state(self) -> dict[str, Any]:
+        """The state of the device's stream."""
+        state = self._sampler.generator.get_state().numpy().tobytes().hex()
+        demos = {"demos": self._demos.share.rows.state()} if self._demos else {}
+        return {"device": self._spec.device.type, "generator": state, **demos}
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Continue the device's stream. Raises `CheckpointError` for the stream of another kind of device or source."""
+        kind = self._spec.device.type
+        if state.get("device") != kind:
+            raise CheckpointError(f"the checkpoint has no random numbers of {KEY} on {kind}")
+        values = torch.frombuffer(bytearray.fromhex(state["generator"]), dtype=torch.uint8)
+        self._sampler.generator.set_state(values)
+        if self._demos:
+            self._demos.share.rows.set_state(state["demos"])
+
+    def describe(self) -> str:
+        """One line for the run's header."""
+        demos = self._demos.share.describe() if self._demos else ""
+        return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{demos}"

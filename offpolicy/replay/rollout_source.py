@@ -1,0 +1,151 @@
+"""The batches of the on-policy algorithms: whole rollouts, each used once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.protocols import RolloutGate
+from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutStamp
+from offpolicy.replay.staging import host_block, nbytes_text
+from offpolicy.types import NUM_LAGS, Account, Rollouts, RolloutTotals
+
+AHEAD: Mapping[str, int | None] = {"alternate": 0, "overlap": 1, "free": None}  # rollouts; None: as the ring has room
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSpec:
+    """What a rollout source of one rank is told."""
+
+    layout: RolloutLayout
+    mode: str  # collection mode
+    max_lag: int  # versions; older rollouts are not handed out
+    total: int  # env steps of the run
+    device: torch.device
+
+
+class RolloutSource:
+    """Takes as many rollouts per iteration as the rank has collectors, whichever are there first.
+
+    The run ends once the ranks have learnt from its env steps. The collectors go on until then, so nobody ever waits
+    for a rollout that nobody makes. `version` tells how often the weights were published; `total` adds up a number over
+    the ranks, a collective; `learnt` is what this rank had learnt from before, in transitions.
+    """
+
+    def __init__(
+        self,
+        spec: RolloutSpec,
+        rings: Sequence[RolloutRing],
+        gate: RolloutGate,
+        version: Callable[[], int],
+        total: Callable[[float], float],
+        learnt: int = 0,
+    ) -> None:
+        self._spec, self._rings, self._gate = spec, tuple(rings), gate
+        self._version, self._total = version, total
+        self._learnt_before = learnt
+        self._learnt = 0  # transitions that all ranks had learnt from at the last release
+        num_steps, num_envs, width = spec.layout.shape
+        self._staging = host_block(
+            (num_steps, num_envs * len(self._rings), width),
+            torch.float32,
+            spec.device,
+            "rollout.length",
+            "lower rollout.length or env.num_envs",
+        )
+        self._places = [rows.numpy() for rows in torch.split(self._staging, num_envs, dim=1)]
+        self._in_turn = cycle(range(len(self._rings)))
+        self._usable = [0] * len(self._rings)  # rollouts that wait and are not too old
+        self._iterations = 0
+        self._lags = np.zeros(NUM_LAGS, dtype=np.float64)
+        self._too_old = 0
+        self.samples = 0  # transitions handed out
+        self.sample_age_sum = 0.0  # transitions are as old as their rollout: see the policy lag
+        self.fresh_from: list[int] = []  # nothing is kept that a normaliser could be shown again
+
+    @property
+    def rollouts(self) -> RolloutTotals:
+        """What became of the rollouts so far."""
+        return RolloutTotals(self._too_old, self._lags.copy())
+
+    def wait_ready(self) -> None:
+        """Block until there is a batch of rollouts, or none is needed, or the run is stopping."""
+        self._gate.wait_until(lambda: self.is_exhausted() or self._has_batch())
+
+    def is_exhausted(self) -> bool:
+        """Whether the ranks have learnt from as many transitions as the run has."""
+        return self._learnt >= self._spec.total
+
+    def wait_batch(self) -> None:
+        """Nothing is prefetched: there is nothing to wait for."""
+
+    def sample(self) -> Tensor:
+        """Copy the rollouts out of the ring, side by side, and free their slots: [T + 1, B, W]."""
+        for place in self._places:
+            self._count(self._next_ring().take(place))
+        self._iterations += 1
+        self._gate.wake_collectors()
+        return self._staging
+
+    def to_device(self, rows: Tensor) -> Rollouts:
+        """The rollouts on the learner's device."""
+        return self._spec.layout.split(rows.to(self._spec.device), self._learnt / self._spec.total, self._learnt)
+
+    def release(self) -> None:
+        """Let every collector begin what the mode allows it beyond the rollouts learnt from; nothing at the end."""
+        self._learnt = int(self._total(self._learnt_before + self.samples))
+        ahead = AHEAD[self._spec.mode]
+        granted = NO_LIMIT if ahead is None else self._iterations + 1 + ahead
+        self._gate.grant_each(0 if self.is_exhausted() else granted)
+
+    def random_state(self) -> dict[str, Any]:
+        """There are no random numbers in it: only how far this rank has come."""
+        return {"learnt": self._learnt_before + self.samples}
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._learnt_before = state["learnt"]
+
+    def packer_account(self) -> Account | None:
+        """Nothing is packed ahead."""
+        return None
+
+    def describe(self) -> str:
+        """One line for the run's header."""
+        size = nbytes_text(self._staging.nbytes)
+        return f"rollouts: {len(self._rings)} x {self._spec.layout.length} steps per batch, {size} of staging"
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def _has_batch(self) -> bool:
+        """Leaves out what is too old, and says whether enough remains."""
+        oldest = self._version() - self._spec.max_lag
+        for ring in self._rings:
+            while ring.unread and ring.head.version < oldest:
+                ring.skip()
+                self._too_old += 1
+                self._gate.wake_collectors()
+        self._usable = [ring.unread for ring in self._rings]  # the oldest waits in front
+        return sum(self._usable) >= len(self._rings)
+
+    def _next_ring(self) -> RolloutRing:
+        """The next ring, in turn, that has a rollout for this batch."""
+        for index in islice(self._in_turn, len(self._rings)):
+            if self._usable[index]:
+                self._usable[index] -= 1
+                return self._rings[index]
+        raise RuntimeError("no rollout is ready: `wait_ready` comes first")
+
+    def _count(self, stamp: RolloutStamp) -> None:
+        self.samples += stamp.num_steps
+        # Another rank may read the version a moment after a collector has acted with those weights.
+        lag = max(self._version() - stamp.version, 0)
+        self._lags[min(lag, NUM_LAGS - 1)] += 1

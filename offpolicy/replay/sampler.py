@@ -1,0 +1,178 @@
+"""Uniform sampling from the union of several rings, on the CPU, while their writers go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpolicy.replay.ring import Ring
+from offpolicy.seeding import generator_state, set_generator_state
+from offpolicy.types import Bool, Float32
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The rows [first, last) of every ring that may be drawn, fixed at one instant."""
+
+    first: tuple[int, ...]  # one per ring
+    last: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all rings."""
+        return sum(self.last) - sum(self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Which rows a batch is made of: for each, its ring and its logical index there."""
+
+    ring: Int64  # [n]
+    index: Int64  # [n]
+
+
+class Sampler(Protocol):
+    """What fills batches on the host."""
+
+    def bounds(self) -> Bounds:
+        """The readable rows of the replay as of now. Raises RuntimeError if there are none."""
+        ...
+
+    def has_written(self, bounds: Bounds) -> bool:
+        """Whether every row of `bounds` was written once."""
+        ...
+
+    def prepare(self, num_batches: int) -> None:
+        """Make ready what the next batches need besides the replay; its time is waiting, not gathering."""
+        ...
+
+    def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
+        """Fill `out` [n, W], whole batches; returns which of the rows came from the replay, batch by batch."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """JSON data from which another one fills the same batches."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+    def describe(self) -> str:
+        """The end of a source's line in the run's header."""
+        ...
+
+
+class UniformSampler:
+    """Draws rows of the union of `rings` uniformly, with replacement, from its own random stream.
+
+    `guard` is how many rows per ring a writer may recycle before a batch is copied: those are not drawn.
+    """
+
+    def __init__(self, rings: Sequence[Ring], rng: np.random.Generator, guard: int) -> None:
+        self._rings, self.rng, self._guard = tuple(rings), rng, guard
+
+    def bounds(self) -> Bounds:
+        """The readable rows as of now. Raises RuntimeError if there are none."""
+        first, last = [], []
+        for ring in self._rings:
+            # `oldest` before `committed`: then first <= last, however far the writer gets in between.
+            oldest, newest = ring.oldest, ring.committed
+            # Rows about to be recycled are not drawn while there are plenty of others: a redraw would be likely.
+            guard = self._guard if oldest and newest - oldest > 4 * self._guard else 0
+            first.append(oldest + guard)
+            last.append(newest)
+        bounds = Bounds(tuple(first), tuple(last))
+        if not bounds.num_rows:
+            raise RuntimeError("no ring holds a row to sample: the learner started before the collectors")
+        return bounds
+
+    def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
+        """Fill `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
+
+        What the writers recycled before or during the copy is drawn again, from what is left of the bounds.
+        """
+        given = bounds or self.bounds()
+        draw = self._draw(given, len(out))
+        stale = np.flatnonzero(~self._read(draw, out))
+        while len(stale):
+            again = self._draw(self._left_of(given), len(stale))
+            rows = np.empty((len(stale), out.shape[1]), dtype=out.dtype)
+            intact = self._read(again, rows)
+            filled = stale[intact]
+            out[filled], draw.ring[filled], draw.index[filled] = rows[intact], again.ring[intact], again.index[intact]
+            stale = stale[~intact]
+        return draw
+
+    def has_written(self, bounds: Bounds) -> bool:
+        """Whether every row of `bounds` was written once: not those of a run that went on without its replay."""
+        return all(ring.committed >= last for ring, last in zip(self._rings, bounds.last, strict=True))
+
+    def prepare(self, num_batches: int) -> None:
+        """The replay is all there is."""
+
+    def state(self) -> dict[str, Any]:
+        """The state of the random stream."""
+        return generator_state(self.rng)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue the random stream."""
+        set_generator_state(self.rng, state)
+
+    def describe(self) -> str:
+        """Nothing is mixed in."""
+        return ""
+
+    def _draw(self, bounds: Bounds, count: int) -> Draw:
+        """Each row of each ring with the same probability: a position in the rings laid end to end."""
+        position = self.rng.integers(0, bounds.num_rows, count)
+        if len(self._rings) == 1:
+            return Draw(np.zeros(count, dtype=np.int64), position + bounds.first[0])
+        first, last = np.array(bounds.first), np.array(bounds.last)
+        ends = np.cumsum(last - first)
+        ring = np.searchsorted(ends, position, side="right")
+        return Draw(ring, position + (last - ends)[ring])
+
+    def _read(self, draw: Draw, out: Float32) -> Bool:
+        """Copy the rows into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
+        if len(self._rings) == 1:
+            return self._rings[0].read(draw.index, out)
+        intact = np.empty(len(out), dtype=np.bool_)
+        for number, ring in enumerate(self._rings):
+            here = np.flatnonzero(draw.ring == number)
+            rows = np.empty((len(here), out.shape[1]), dtype=out.dtype)
+            intact[here] = ring.read(draw.index[here], rows)
+            out[here] = rows
+        return intact
+
+    def _left_of(self, bounds: Bounds) -> Bounds:
+        """What the writers have not recycled of `bounds`; all that is readable now if they recycled everything."""
+        now = self.bounds()
+        later = map(max, bounds.first, now.first)
+        left = Bounds(tuple(map(min, later, bounds.last)), bounds.last)
+        return left if left.num_rows else now
+
+
+class SampleAges:
+    """How old the handed-out rows were.
+
+    An age is the number of transitions written since, to all rings. Rings are written at the same pace, so it is the
+    age in the row's own ring times the number of rings.
+    """
+
+    def __init__(self, rings: Sequence[Ring]) -> None:
+        self._rings = tuple(rings)
+        self.samples = 0
+        self.age_sum = 0.0  # in transitions, over `samples`
+
+    def add(self, draw: Draw) -> None:
+        """Count rows that are handed out now."""
+        newest = np.array([ring.committed for ring in self._rings])
+        self.samples += len(draw.index)
+        self.age_sum += len(self._rings) * float((newest[draw.ring] - draw.index).sum())

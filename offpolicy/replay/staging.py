@@ -1,0 +1,178 @@
+"""Where batches wait on their way to the device: page-locked host blocks, a stream of copies, slots packed ahead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offpolicy.errors import ConfigError
+from offpolicy.protocols import CopyTimer, Fence
+from offpolicy.replay.sampler import Bounds, Draw, Sampler
+
+
+def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str) -> Tensor:
+    """An uninitialised block on the host, page-locked if `device` copies from it.
+
+    Raises `ConfigError` naming the configuration `key`, the bytes, and what to write `instead`.
+    """
+    try:
+        return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+    except RuntimeError as error:
+        size = nbytes_text(dtype.itemsize * math.prod(shape))
+        kind = "page-locked " if device.type == "cuda" else ""
+        raise ConfigError(f"{key}: the host refuses {size} of {kind}memory; {instead} ({error})") from error
+
+
+class StagingBlock:
+    """A host block that must not change before its last copy is done."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self.copied: torch.Event | None = None
+
+
+def staging_blocks(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str
+) -> list[StagingBlock]:
+    """Two of a shape, to be used in turn. Raises as `host_block`."""
+    return [StagingBlock(values) for values in host_block((2, *shape), dtype, device, key, instead)]
+
+
+def nbytes_text(nbytes: int) -> str:
+    """A number of bytes for people: 880 KB."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if nbytes >= size:
+            number = nbytes / size
+            return f"{number:.0f} {unit}" if number >= 99.95 else f"{number:.3g} {unit}"
+    return f"{nbytes} B"
+
+
+class CopyStream:
+    """Copies to the device beside the learner's stream, in an order that only `block_until` makes the host wait for.
+
+    A mark is a point in the device's work. On the CPU it is None: everything is done when a call returns.
+    `timer` times the copies.
+    """
+
+    def __init__(self, device: torch.device, fence: Fence, timer: CopyTimer | None = None) -> None:
+        self._device, self._fence, self._timer = device, fence, timer
+        self._stream = (
+            torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types there
+            if device.type == "cuda"
+            else None
+        )
+
+    def learner_mark(self) -> torch.Event | None:
+        """The end of what the learner's stream was given so far; called on the learner's thread."""
+        if self._stream is None:
+            return None
+        mark: torch.Event = torch.cuda.current_stream(self._device).record_event()
+        return mark
+
+    def copy(self, target: Tensor, source: Tensor, after: torch.Event | None) -> torch.Event | None:
+        """Copy once `after` is reached; returns the mark of the copy's end, until when `source` must not change."""
+        if self._stream is None:
+            target.copy_(source)
+            return None
+        if after is not None:
+            self._stream.wait_event(after)
+        with torch.cuda.stream(self._stream):
+            if self._timer is not None:
+                self._timer.start()
+            target.copy_(source, non_blocking=True)
+            if self._timer is not None:
+                self._timer.stop()
+        mark: torch.Event = self._stream.record_event()
+        return mark
+
+    def hold_learner(self, until: torch.Event | None) -> None:
+        """What the learner's stream is given from now on starts once `until` is reached; the host does not wait."""
+        if until is not None:
+            torch.cuda.current_stream(self._device).wait_event(until)
+
+    def block_until(self, mark: torch.Event | None) -> None:
+        """Wait, on the host, until a mark is reached."""
+        if mark is None or mark.query():
+            return
+        with torch.cuda.stream(self._stream):
+            torch.cuda.current_stream(self._device).wait_event(mark)
+            self._fence.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a slot is asked to hold. With its bounds, and the sampler's stream, it says which rows that will be."""
+
+    num_batches: int
+    bounds: Bounds | None  # None: those of the instant at which `env_steps` transitions are there
+    env_steps: int
+    taken: int = 0  # batches handed out before the run was resumed
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        bounds = self.bounds and {"first": list(self.bounds.first), "last": list(self.bounds.last)}
+        return {"num_batches": self.num_batches, "bounds": bounds, "env_steps": self.env_steps, "taken": self.taken}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Request:
+        """The inverse of `to_json`."""
+        given = data["bounds"]
+        bounds = given and Bounds(tuple(given["first"]), tuple(given["last"]))
+        return cls(data["num_batches"], bounds, data["env_steps"], data["taken"])
+
+
+class Slot:
+    """Room for the batches of one request: `staging` on the host, `rows` on the device; one block on the CPU.
+
+    It goes round: free, posted, packed, in use, free. Only one thread has it at any time.
+    """
+
+    def __init__(self, staging: Tensor, rows: Tensor) -> None:
+        self._staging, self._rows = staging, rows  # [U, B, W]
+        self.request = Request(0, None, 0)
+        self.random_before: dict[str, Any] | None = None  # the sampler's stream when these batches were drawn
+        self.last_use: torch.Event | None = None  # when the learner is done with the batches before these
+        self.taken = 0  # batches handed out
+        self._draw = Draw(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    @property
+    def num_left(self) -> int:
+        """Batches not handed out yet."""
+        return self.request.num_batches - self.taken
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether what was packed must still be copied to the device."""
+        return self._rows is not self._staging
+
+    def accept(self, request: Request) -> None:
+        """Be about these batches from now on."""
+        self.request, self.taken, self.random_before = request, request.taken, None
+
+    def pack(self, sampler: Sampler, bounds: Bounds) -> None:
+        """Draw and gather the batches asked for."""
+        packed = self._staging[: self.request.num_batches]
+        self._draw = sampler.fill(packed.numpy().reshape(-1, packed.shape[-1]), bounds)
+
+    def copy_to_device(self, lane: CopyStream) -> torch.Event | None:
+        """Start the copy of what was packed; returns the mark of its end."""
+        count = self.request.num_batches
+        return lane.copy(self._rows[:count], self._staging[:count], after=self.last_use)
+
+    def hand_out(self, count: int) -> tuple[Tensor, Draw]:
+        """The next batches [count, B, W], to be used until the slot is free again, and which rows they are."""
+        begin, end = self.taken, self.taken + count
+        self.taken = end
+        per_batch = len(self._draw.index) // self.request.num_batches
+        rows = slice(begin * per_batch, end * per_batch)
+        return self._rows[begin:end], Draw(self._draw.ring[rows], self._draw.index[rows])
+
+    def drop_rest(self) -> None:
+        """Hand out no more of these."""
+        self.taken = self.request.num_batches

@@ -1,0 +1,1 @@
+"""What the loop calls besides learning: weight publisher, checkpointer, reporter, evaluators."""

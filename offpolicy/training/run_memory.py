@@ -1,0 +1,157 @@
+"""The shared memory of one host of a run: its blocks, and the views each process takes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from offpolicy.collect.episodes import EPISODE_COLUMNS
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
+from offpolicy.processes.child import ChildContext
+from offpolicy.processes.control_page import ControlPage
+from offpolicy.processes.evaluation_requests import EvaluationRequests, EvaluatorReports
+from offpolicy.processes.handshake import LearnerGate
+from offpolicy.processes.mailbox import Mailbox
+from offpolicy.processes.reports import CollectorReports, LearnerReports, ReportLayout
+from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.rollout_ring import RolloutRing
+from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase, PackerPhase
+from offpolicy.training.memory_sizes import (
+    check_memory,
+    max_policy_nbytes,
+    rollout_layout,
+    row_layout,
+    size_key,
+    transport_name,
+    transport_nbytes,
+)
+from offpolicy.training.resources import has_evaluator
+from offpolicy.training.worker_spec import WorkerSpec
+from offpolicy.types import SpaceSpec
+
+EPISODE_CAPACITY = 65_536  # episodes the supervisor may fall behind
+MAX_METRICS = 64
+COLLECTOR_COUNTERS = ("env_steps", "vector_steps", "policy_lag_sum", "policy_steps")
+COLLECTOR_PHASES = tuple(str(phase) for phase in CollectorPhase)
+LEARNER_PHASES = tuple(str(phase) for phase in LearnerPhase)
+PACKER_PHASES = tuple(str(phase) for phase in PackerPhase)
+EVALUATOR_PHASES = tuple(str(phase) for phase in EvaluatorPhase)
+EVALUATOR_BELL = "evaluator_bell"
+
+
+class RunMemory:
+    """Everything shared of one host of a run, owned by its supervisor."""
+
+    def __init__(self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int) -> None:
+        runner, num_collectors = cfg.runner, cfg.collect.num_collectors
+        self.num_ranks = num_hosts * runner.world_size
+        sizes = {
+            "control": ControlPage.nbytes(runner.world_size, num_collectors),
+            "weights": Mailbox.nbytes(max_policy_nbytes(cfg, spec)),
+            "learner_report": Mailbox.nbytes(self.num_ranks * _report_layout(["_"] * MAX_METRICS).nbytes),
+        }
+        for index in range(num_collectors):
+            sizes |= {
+                f"{transport_name(cfg)}-{index}": transport_nbytes(cfg, spec) // num_collectors,
+                f"collector_report-{index}": Mailbox.nbytes(CollectorReports.layout(COLLECTOR_PHASES).nbytes),
+                f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
+            }
+        if has_evaluator(cfg):
+            sizes["evaluation"] = EvaluationRequests.nbytes(max_policy_nbytes(cfg, spec))
+            sizes["evaluator_report"] = Mailbox.nbytes(EvaluatorReports.layout(EVALUATOR_PHASES).nbytes)
+        check_memory(cfg, spec)
+        try:
+            self.blocks = {name: SharedBlock.create(name, size) for name, size in sizes.items()}
+        except OSError as error:
+            gib = transport_nbytes(cfg, spec) / 2**30
+            raise ConfigError(f"{size_key(cfg)}: {gib:.2f} GiB cannot be had: {error}") from error
+        self.bells = {name: WakeEvent.create() for name in bell_names(cfg)}
+        self.control = control_page(self.blocks["control"].buffer, cfg)
+        collectors = range(num_collectors)
+        self.rings = [] if cfg.algo.learns_from_rollouts else [self._replay_ring(i, spec) for i in collectors]
+        self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
+        self.collector_reports = [collector_reports(self._buffer(f"collector_report-{i}")) for i in collectors]
+        self.evaluator_reports = evaluator_reports(self._buffer("evaluator_report")) if has_evaluator(cfg) else None
+
+    def _replay_ring(self, index: int, spec: SpaceSpec) -> Ring:
+        return Ring(self._buffer(f"replay-{index}"), row_layout(spec).width, np.float32)
+
+    def _buffer(self, name: str) -> memoryview:
+        return self.blocks[name].buffer
+
+    @property
+    def fds(self) -> dict[str, int]:
+        """The descriptors to pass to children, by name."""
+        blocks = {name: block.fd for name, block in self.blocks.items()}
+        return blocks | {name: bell.fd for name, bell in self.bells.items()}
+
+    def learner_reports(self, metrics: list[str]) -> LearnerReports:
+        """The ranks' reports, once they have said which metrics they keep."""
+        return learner_reports(self._buffer("learner_report"), metrics, self.num_ranks)
+
+
+def bell_names(cfg: RunConfig) -> list[str]:
+    """A bell for every collector, every rank, every rank's packing thread, and the evaluator."""
+    collectors = [f"collector_bell-{index}" for index in range(cfg.collect.num_collectors)]
+    return collectors + waiting_for_rows(cfg) + ([EVALUATOR_BELL] if has_evaluator(cfg) else [])
+
+
+def waiting_for_rows(cfg: RunConfig) -> list[str]:
+    """The bells of those who may wait for rows."""
+    return [f"{role}_bell-{rank}" for role in ("learner", "packer") for rank in range(cfg.runner.world_size)]
+
+
+def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:
+    """The control page of this host."""
+    return ControlPage(buffer, cfg.runner.world_size, cfg.collect.num_collectors)
+
+
+def learner_gate(
+    context: ChildContext, job: WorkerSpec, control: ControlPage, bell: str, *, is_main: bool
+) -> LearnerGate:
+    """A rank's gate, for the thread that owns the bell."""
+    num_collectors = job.cfg.collect.num_collectors
+    return LearnerGate(
+        control,
+        context.index,
+        context.bell(bell),
+        [context.bell(f"collector_bell-{index}") for index in range(num_collectors)],
+        num_collectors=num_collectors * job.place.num_hosts,
+        is_main=is_main,
+    )
+
+
+def replay_rings(context: ChildContext, job: WorkerSpec) -> list[Ring]:
+    """The replay of this host, by collector; nothing where the algorithm keeps none."""
+    width = row_layout(job.spec).width
+    count = 0 if job.cfg.algo.learns_from_rollouts else job.cfg.collect.num_collectors
+    return [Ring(context.block(f"replay-{index}"), width, np.float32) for index in range(count)]
+
+
+def rollout_ring(context: ChildContext, job: WorkerSpec, index: int) -> RolloutRing:
+    """The rollout ring of a collector."""
+    layout = rollout_layout(job.cfg, job.spec)
+    return RolloutRing(context.block(f"rollouts-{index}"), layout, job.cfg.rollout.slots)
+
+
+def _report_layout(metrics: list[str]) -> ReportLayout:
+    return LearnerReports.layout(LEARNER_PHASES, metrics, packer_phases=PACKER_PHASES)
+
+
+def learner_reports(buffer: memoryview, metrics: list[str], num_ranks: int) -> LearnerReports:
+    """The report mailbox of all ranks."""
+    layout = _report_layout(metrics)
+    return LearnerReports(Mailbox(buffer, num_ranks * layout.nbytes), layout, num_ranks)
+
+
+def collector_reports(buffer: memoryview) -> CollectorReports:
+    """A collector's report mailbox."""
+    layout = CollectorReports.layout(COLLECTOR_PHASES)
+    return CollectorReports(Mailbox(buffer, layout.nbytes), layout)
+
+
+def evaluator_reports(buffer: memoryview) -> EvaluatorReports:
+    """The evaluator's report mailbox."""
+    layout = EvaluatorReports.layout(EVALUATOR_PHASES)
+    return EvaluatorReports(Mailbox(buffer, layout.nbytes), layout)

@@ -1,0 +1,218 @@
+"""What a delay in one phase must do to all phases of all processes, and where a run's records differ from that.
+
+A *tour* is one run in which one phase after the other is late (`delays.py`), each stretch between two in which none is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offpolicy.logger.keys import collector_key, learner_key, prefetch_key, rank_key
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
+from tests.processes.stretches import Stretch, run_plan
+
+DELAY_MS = 25.0
+FROM, TO, AND_MS = 0.95, 1.10, 1.0  # where the delay was put: so much of it is seen, and a millisecond at most
+ELSEWHERE = 0.05  # of the delay: what any other phase may change
+ALIKE = 2  # so many other delays tell what all of them do alike
+LATE = 90  # iterations of a stretch in which a phase is late
+
+# Who waits for whom, in which phase. A delay that is not absorbed makes all others wait for the one who is late.
+WAITS: Mapping[tuple[str, str], str] = {
+    # who waits    for whom
+    ("learner", "collector"): "collector_wait",
+    ("learner", "packer"): "replay_batch_wait",
+    ("learner", "rank1"): "rank_barrier",
+    ("collector", "learner"): "learner_wait",
+    ("collector", "packer"): "learner_wait",
+    ("collector", "rank1"): "learner_wait",
+    ("packer", "learner"): "request_wait",
+    ("packer", "collector"): "request_wait",
+    ("rank1", "learner"): "rank_barrier",
+    ("rank1", "collector"): "collector_wait",
+}
+# Ranks are in `param_sync` together: whoever is late there is waited for there.
+TOGETHER = "param_sync"
+# All ranks sleep until a late collector's rows are there. They wake one after the other, three processes on two cores,
+# and the first one meets the second at the barrier: so much of it, at most.
+WAKING_MS = 2.5
+# Where sides overlap, a delay first eats up the time for which the one who is late would have waited itself.
+SLACK = {"learner": "collector_wait", "collector": "learner_wait", "packer": "request_wait"}
+
+Phases = Mapping[str, float]  # ms by "lane.phase": per iteration, per vector step, per packed batch
+Bands = Mapping[str, tuple[float, float]]  # ms, from and to
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A configuration, and what of it decides who waits for whom."""
+
+    overrides: tuple[str, ...]
+    in_turns: bool  # the collector stands still while the learner works
+    late: tuple[str, ...]  # the phases that are late in its tour
+    lanes: tuple[str, ...] = ("learner", "collector")
+    steps: float = 1.0  # vector steps of a collector per iteration of the learner
+    transitions: int = 1  # of them those that the learner is given: the step after an episode's end is none
+    usual: int = 500  # iterations of a stretch in which nobody is late: long enough for whole records
+
+
+def phases_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """All phases of a record; those of rank 1 from the mean over two ranks."""
+    learner = {f"learner.{phase}": record[learner_key(phase)] for phase in LearnerPhase}
+    collector = {f"collector.{phase}": record[collector_key(phase)] for phase in CollectorPhase}
+    packer = {f"packer.{phase}": record[prefetch_key(phase)] for phase in PackerPhase}
+    means = {phase: record[rank_key(phase, "mean")] for phase in LearnerPhase}
+    rank1 = {f"rank1.{phase}": 2 * mean - learner[f"learner.{phase}"] for phase, mean in means.items()}
+    return learner | collector | packer | rank1
+
+
+@dataclass(frozen=True, slots=True)
+class Tour:
+    """What a run has shown of a scene."""
+
+    scene: Scene
+    stretches: Mapping[str, Stretch]  # of each late phase
+    neighbours: Mapping[str, Stretch]  # what was usual right before and after
+
+    def phases(self, stretch: Stretch) -> Phases:
+        """The median over the records of every phase of the scene's lanes."""
+        by_record = [phases_of(record) for record in stretch.records]
+        columns = [column for column in by_record[0] if column.split(".")[0] in self.scene.lanes]
+        return {column: statistics.median(phases[column] for phases in by_record) for column in columns}
+
+    def violations(self, late: str) -> list[str]:
+        """Where a delay in that phase did something else than it must."""
+        changed, bands = self.changed(late), self.bands(late)
+        alike = {column: self._alike(late, column) for column in _untouched(bands)}
+        bands |= {
+            column: (low + alike[column], high + alike[column])
+            for column, (low, high) in bands.items()
+            if column in alike
+        }
+        bands = _with_what_waits_for_it(self.scene, late, changed, self.bands(late), bands)
+        return [
+            f"{column} changed by {changed[column]:+.2f} ms, expected {low:.2f} to {high:.2f}"
+            for column, (low, high) in bands.items()
+            if not low <= changed[column] <= high
+        ]
+
+    def changed(self, late: str) -> Phases:
+        """What the delay in that phase did to every phase, beside what was usual right before and after."""
+        usual, now = self.phases(self.neighbours[late]), self.phases(self.stretches[late])
+        return {column: now[column] - usual[column] for column in usual}
+
+    def bands(self, late: str) -> dict[str, tuple[float, float]]:
+        """What it must do to every phase."""
+        usual = self.phases(self.neighbours[late])
+        return dict(expected(self.scene, late, usual, self.stretches[late].share_of_reports))
+
+    def _alike(self, late: str, column: str) -> float:
+        """What the other delays of the tour did to a phase that none of them should change.
+
+        Whoever is late sleeps, and all others sleep while they wait: they find their caches cold, whichever phase it
+        was. A leak is what one delay does alone; one of all phases alike would be missing where the delays were put.
+        """
+        others = [other for other in self.stretches if other != late and column in _untouched(self.bands(other))]
+        return statistics.median(self.changed(other)[column] for other in others) if len(others) >= ALIKE else 0.0
+
+
+def expected(scene: Scene, late: str, usual: Phases, share_of_reports: float) -> Bands:
+    """What a delay in `late` must do to every phase."""
+    lane, phase = late.split(".")
+    times = _times_per_iteration(scene, late, share_of_reports)
+    changes = dict.fromkeys(usual, 0.0)
+    absorbed = 0.0
+    # The report comes after the release: even in turns the collector is at work meanwhile.
+    if lane in SLACK and (phase == "log" or not scene.in_turns):
+        slack = f"{lane}.{SLACK[lane]}"
+        absorbed = min(times * DELAY_MS, _per_iteration(scene, lane) * usual[slack])
+        changes[slack] -= absorbed / _per_iteration(scene, lane)
+    for other in scene.lanes:
+        if (other, lane) in WAITS:
+            column = f"{other}.{TOGETHER if phase == TOGETHER else WAITS[other, lane]}"
+            column = column if column in usual else f"{other}.{WAITS[other, lane]}"
+            changes[column] += (times * DELAY_MS - absorbed) / _per_iteration(scene, other)
+    bands = {column: _link(change) for column, change in changes.items()}
+    if lane == "collector" and "rank1" in scene.lanes:
+        for column in ("learner.rank_barrier", "rank1.rank_barrier"):
+            low, high = bands[column]
+            bands[column] = low, high + WAKING_MS
+    own = times * DELAY_MS / _per_iteration(scene, lane)
+    bands[late] = FROM * own, TO * own + AND_MS
+    return bands
+
+
+def _steady(bands: Bands) -> set[str]:
+    """The phases that a delay must leave as they are, without those in which somebody waits."""
+    waits = {f"{who}.{phase}" for (who, _), phase in WAITS.items()}
+    return {column for column, band in bands.items() if band == _link(0.0) and column not in waits}
+
+
+def _untouched(bands: Bands) -> set[str]:
+    """Those, and the wait of ranks for each other where none of them is late: they do not wake at one instant."""
+    barriers = {column for column, band in bands.items() if column.endswith(".rank_barrier") and band == _link(0.0)}
+    return _steady(bands) | barriers
+
+
+def _with_what_waits_for_it(scene: Scene, late: str, changed: Phases, own: Bands, bands: Bands) -> Bands:
+    """A wait moves by what the other phases of the one who is waited for have moved: each has a band of its own.
+
+    In turns it is the whole turn of the other side; overlapped, the late one is waited for, with all that it does.
+    """
+    steady = _steady(own)
+    work = {
+        lane: _per_iteration(scene, lane) * sum(changed[each] for each in steady if each.startswith(f"{lane}."))
+        for lane in scene.lanes
+    }
+    if scene.in_turns:
+        moved = {
+            "collector.learner_wait": work["learner"] / _per_iteration(scene, "collector"),
+            "learner.collector_wait": work["collector"],
+            "rank1.collector_wait": work["collector"],
+            "packer.request_wait": work["learner"] + work["collector"],
+        }
+    else:
+        lane = late.split(".")[0]
+        moved = {
+            f"{other}.{WAITS[other, lane]}": work[lane] / _per_iteration(scene, other)
+            for other in scene.lanes
+            if (other, lane) in WAITS
+        }
+    return {
+        column: (low, high) if column == late else (low + moved.get(column, 0.0), high + moved.get(column, 0.0))
+        for column, (low, high) in bands.items()
+    }
+
+
+def _times_per_iteration(scene: Scene, late: str, share_of_reports: float) -> float:
+    """How often the phase is late per iteration of the learner."""
+    if late.endswith(".log"):
+        return share_of_reports
+    is_once = late.startswith(("learner.", "rank1.", "packer.")) or late == "collector.weight_apply"
+    return 1.0 if is_once else scene.steps
+
+
+def _per_iteration(scene: Scene, lane: str) -> float:
+    return scene.steps if lane == "collector" else 1.0
+
+
+def _link(change: float) -> tuple[float, float]:
+    near, far = sorted((FROM * change, TO * change))
+    return near - ELSEWHERE * DELAY_MS, far + ELSEWHERE * DELAY_MS
+
+
+def make_tour(directory: Path, scene: Scene, late: Sequence[str], told: Mapping[str, str] = {}) -> Tour:
+    """Run the scene with each of `late` being late in turn; `told` is what the processes are told besides."""
+    plan: list[tuple[Mapping[str, float], int]] = [({}, scene.usual)]
+    for phase in late:
+        plan += [({phase: DELAY_MS}, LATE), ({}, scene.usual)]
+    stretches = run_plan(directory, scene.overrides, plan, told, scene.transitions)
+    return Tour(
+        scene,
+        {phase: stretches[2 * index + 1] for index, phase in enumerate(late)},
+        {phase: stretches[2 * index].joined(stretches[2 * index + 2]) for index, phase in enumerate(late)},
+    )

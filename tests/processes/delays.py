@@ -1,0 +1,193 @@
+"""Parts that are late on purpose, in the processes that own them: one phase after the other, in the course of one run.
+
+What is wrapped is the real part that a phase times, so the delay arises where a slow part of a user would. Told in the
+environment:
+
+    WATCH_ACCOUNTS  each time a ledger is read, write down in `accounts.jsonl` of the run: the sum of its phases, its
+                 wall, and the machine's clock
+    DELAY_PLAN   JSON: [[{}, 500], [{"learner.train": 25}, 90], ...]: who is late by how many milliseconds, and for how
+                 many iterations of the learner; once per iteration of a learner, once per step of a collector, once per
+                 batch of the packer, without using the CPU
+    MERGE        `h2d into replay_sample`: this process charges the one phase to the other, as a defect would
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from offpolicy.processes.child import ChildContext
+from offpolicy.processes.control_page import RankWord
+from offpolicy.training.run_memory import control_page
+from offpolicy.training.worker_spec import WorkerSpec
+
+Part = tuple[type, str]  # a class and the name of the method that is late
+
+
+def learner_parts() -> dict[str, tuple[Part, ...]]:
+    """Which part each phase of a learner times: one for every source of batches and every algorithm."""
+    from offpolicy.algos.adaptation import Adaptation
+    from offpolicy.algos.appo import Appo
+    from offpolicy.algos.parts import CriticTrainer
+    from offpolicy.distributed.process_group import RankGroup
+    from offpolicy.distributed.world import RankWorld, SoloWorld
+    from offpolicy.processes.handshake import LearnerGate
+    from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource
+    from offpolicy.replay.rollout_ring import RolloutRing
+    from offpolicy.replay.rollout_source import RolloutSource
+    from offpolicy.replay.staging import Slot
+    from offpolicy.training.duties import Checkpointer, Reporter, WeightPublisher
+    from offpolicy.training.judges import JudgeInline
+
+    return {
+        "collector_wait": ((LearnerGate, "wait_until"),),
+        "rank_barrier": ((SoloWorld, "meet"), (RankWorld, "meet")),
+        "replay_sample": ((ReplaySource, "sample"), (Slot, "hand_out"), (RolloutRing, "take")),
+        "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
+        "train": ((CriticTrainer, "step"), (Appo, "_prepare"), (Adaptation, "_prepare")),
+        "param_sync": ((RankGroup, "sum_bucket"),),
+        "weight_publish": ((WeightPublisher, "publish"),),
+        "evaluation": ((JudgeInline, "judge"),),
+        "checkpoint": ((Checkpointer, "_save"),),
+        "sync_coordination": ((LearnerGate, "grant_each"),),
+        "log": ((Reporter, "_publish"),),
+        "other": ((RateLimitedSource, "is_exhausted"),),
+    }
+
+
+def packer_parts() -> dict[str, tuple[Part, ...]]:
+    """Which part each phase of the packing thread times."""
+    from offpolicy.replay.prefetch_source import Packer
+    from offpolicy.replay.staging import Slot
+
+    return {"rows_wait": ((Packer, "_wait_for_rows"),), "pack": ((Slot, "pack"),)}
+
+
+def collector_parts() -> dict[str, tuple[Part, ...]]:
+    """Which part each phase of a collector times."""
+    from offpolicy.collect.collector import ReportDesk
+    from offpolicy.collect.policy import CollectorPolicy
+    from offpolicy.collect.replay_writer import ReplayWriter
+    from offpolicy.collect.rollout_writer import RolloutWriter
+    from offpolicy.envs.vector import VectorAdapter
+    from offpolicy.processes.handshake import CollectorGate
+
+    return {
+        "learner_wait": ((CollectorGate, "wait_turn"),),
+        "weight_apply": ((CollectorPolicy, "refresh"),),
+        "action_select": ((CollectorPolicy, "act"),),
+        "env_step": ((VectorAdapter, "step"),),
+        "replay_write": ((ReplayWriter, "write"), (RolloutWriter, "write")),
+        "other": ((ReportDesk, "is_wanted"),),
+    }
+
+
+class Plan:
+    """Who is late when. The iterations of the leading learner are everybody's calendar."""
+
+    def __init__(self, context: ChildContext) -> None:
+        stretches: list[tuple[dict[str, float], int]] = json.loads(os.environ["DELAY_PLAN"])
+        self._delays_ms = [delays_ms for delays_ms, _ in stretches]
+        self._ends = list(accumulate(length for _, length in stretches))
+        self._control = control_page(context.block("control"), WorkerSpec.of(context).cfg)
+
+    @property
+    def iteration(self) -> int:
+        """Iterations that the leading learner has done."""
+        return self._control.leader.get(RankWord.ITERATIONS)
+
+    def delay_ms(self, name: str, iteration: int) -> float:
+        """How late that part is in that iteration."""
+        stretches = zip(self._delays_ms, self._ends, strict=True)
+        return next((delays_ms.get(name, 0.0) for delays_ms, end in stretches if iteration < end), 0.0)
+
+
+def install(context: ChildContext) -> None:
+    """Wrap the parts of this process, and confuse its phases if told to."""
+    if "MERGE" in os.environ:
+        merge(*os.environ["MERGE"].split(" into "))
+    if "WATCH_ACCOUNTS" in os.environ:
+        watch_accounts(Path(context.payload["run_dir"]) / "accounts.jsonl", f"{context.role} {context.index}")
+    if "DELAY_PLAN" not in os.environ:
+        return
+    plan = Plan(context)
+    _take_a_core(context)
+    if context.role == "collector":
+        _make_late("collector", collector_parts(), plan, is_once=False)
+        return
+    _make_late(f"rank{context.index}" if context.index else "learner", learner_parts(), plan, is_once=True)
+    _make_late("packer", packer_parts(), plan, is_once=False)
+
+
+def _take_a_core(context: ChildContext) -> None:
+    """A learner and a collector do not meet on a core: woken there by the other's ring, one would hold the other up.
+
+    Where there are more threads than these two, nobody is bound to a core.
+    """
+    cores, runner = sorted(os.sched_getaffinity(0)), WorkerSpec.of(context).cfg.runner
+    if runner.world_size == 1 and runner.name != "double_buffer":
+        os.sched_setaffinity(0, cores[:1] if context.role == "learner" else cores[1:] or cores)
+
+
+def _make_late(lane: str, phases: dict[str, tuple[Part, ...]], plan: Plan, *, is_once: bool) -> None:
+    for phase, parts in phases.items():
+        for owner, method in parts:
+            setattr(owner, method, _late(f"{lane}.{phase}", getattr(owner, method), plan, is_once=is_once))
+
+
+def _late(name: str, real: Callable[..., Any], plan: Plan, *, is_once: bool) -> Callable[..., Any]:
+    """`real`, late while the plan says so; `is_once` per iteration, however often it is called."""
+    last = -1
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        nonlocal last
+        iteration = plan.iteration
+        delay_ms = plan.delay_ms(name, iteration)
+        if delay_ms and not (is_once and iteration == last):
+            last = iteration
+            time.sleep(delay_ms / 1000.0)
+        return real(*args, **kwargs)
+
+    return late
+
+
+def watch_accounts(path: Path, who: str) -> None:
+    """Write down each account: nanoseconds of its phases together, of its wall and warm-up, and when it was read."""
+    from offpolicy.timing.ledger import Ledger
+
+    read = Ledger.account
+
+    def watched(ledger: Ledger) -> Any:
+        since_ns = time.perf_counter_ns()
+        account = read(ledger)
+        until_ns = time.perf_counter_ns()
+        name = f"{who}, packer" if "pack" in ledger.names else who
+        line = {"who": name, "phases_ns": sum(account.phases_ns.values()), "wall_ns": account.wall_ns}
+        with path.open("a") as file:
+            clock = {"warmup_ns": account.warmup_ns, "since_ns": since_ns, "until_ns": until_ns}
+            file.write(json.dumps({**line, **clock}) + "\n")
+        return account
+
+    Ledger.account = watched  # type: ignore[method-assign]
+
+
+def merge(phase: str, into: str) -> None:
+    """Charge the time of a learner's phase to another one."""
+    from offpolicy.timing.ledger import Ledger
+
+    span_of = Ledger.phase
+
+    def merged(ledger: Ledger, opened: Any) -> Any:
+        if opened != phase:
+            return span_of(ledger, opened)
+        if into == "train":  # it is open: what opens no other phase stays in it
+            return contextlib.nullcontext()
+        return span_of(ledger, type(opened)(into))
+
+    Ledger.phase = merged  # type: ignore[method-assign]

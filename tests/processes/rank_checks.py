@@ -1,0 +1,354 @@
+"""One of two learner ranks: `python -m tests.processes.rank_checks <what> <rank> <store fd> <port> <answers>`.
+
+What it finds it writes as JSON to the file `answers`; test_ranks.py compares what the two ranks found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offpolicy.algos.build import make_learner
+from offpolicy.algos.learner import Learner
+from offpolicy.config.schema import AlgoConfig
+from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
+from offpolicy.distributed.world import RankWorld
+from offpolicy.errors import PeerLostError
+from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.ledger import make_ledger
+from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import Batch, Batches, SpaceSpec
+
+CPU = torch.device("cpu")
+SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+NUM_RANKS = 2
+Answer = dict[str, Any]
+
+
+class Rank:
+    """This process's place in the group, and learners of it."""
+
+    def __init__(self, index: int, store_fd: int, port: int, timeout_s: float) -> None:
+        bind_interface(None)
+        self.index = index
+        store = open_store(HostInfo(), index, listen_fd=store_fd, port=port, timeout_s=60.0)
+        self.group = RankGroup(store, index, NUM_RANKS, backend="gloo", timeout_s=timeout_s, fence=DeviceFence(CPU))
+        ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
+        self.exchange = GroupExchange(self.group, CPU, DeviceFence(CPU), ledger)
+
+    def learner(self, seed: int = 1, *, average_every: int = 0, **algo: Any) -> Learner:
+        return make_learner(config(**algo), SPEC, CPU, seed, self.exchange, average_every)
+
+
+def config(**algo: Any) -> AlgoConfig:
+    return AlgoConfig(**{"hidden_dims": (16, 16), **algo})
+
+
+def solo(**algo: Any) -> Learner:
+    """The learner that is alone in the world, with the same initial weights."""
+    return make_learner(config(**algo), SPEC, CPU, 1)
+
+
+def rows(seed: int, num_rows: int = 8) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    return Batch(
+        obs=normal(num_rows, SPEC.obs_dim),
+        action=normal(num_rows, SPEC.action_dim).clamp(-1.0, 1.0),
+        reward=normal(num_rows),
+        next_obs=normal(num_rows, SPEC.obs_dim),
+        terminated=torch.zeros(num_rows),
+        discount=torch.full((num_rows,), 0.99),
+    )
+
+
+def one(batch: Batch, fresh_obs: Tensor | None = None) -> Batches:
+    return Batches((batch,), fresh_obs)
+
+
+def bits(tensors: Any) -> dict[str, str]:
+    """The tensors bit for bit."""
+    return {name: tensor.detach().numpy().tobytes().hex() for name, tensor in tensors.items()}
+
+
+def shared(learner: Learner) -> Answer:
+    tensors = learner.shared_tensors()
+    return {"bits": bits(tensors), "checksum": checksum(list(tensors.values()))}
+
+
+# -- what gradient averaging computes ---------------------------------------------------------------------------------
+
+BATCH = 256
+
+
+@contextmanager
+def common_noise(own: slice) -> Iterator[None]:
+    """Deal these rows of one common noise [BATCH, A] at each call of `torch.randn` that draws for an update."""
+    randn, source = torch.randn, torch.Generator().manual_seed(5)
+
+    def dealt(shape: torch.Size, *, generator: torch.Generator, device: torch.device) -> Tensor:
+        return randn((BATCH, shape[1]), generator=source)[own]
+
+    torch.randn = dealt  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.randn = randn
+
+
+def moments_after_one_update(learner: Learner, own: slice) -> dict[str, list[float]]:
+    batch = Batch(*(field[own] for field in rows(0, BATCH)))
+    with common_noise(own):
+        learner.update(one(batch))
+    tensors = learner.start_tensors()
+    return {name: tensor.reshape(-1).tolist() for name, tensor in tensors.items() if ".exp_avg." in name}
+
+
+def averaged_gradients(rank: Rank) -> Answer:
+    """One update on this rank's half of the batch; by the ranks together, and alone on the whole batch."""
+    size = BATCH // NUM_RANKS
+    half, whole = slice(rank.index * size, (rank.index + 1) * size), slice(0, BATCH)
+    return {
+        name: {
+            "together": moments_after_one_update(rank.learner(name=name), half),
+            "alone": moments_after_one_update(solo(name=name), whole),
+            "alone on its half": moments_after_one_update(solo(name=name), half),
+        }
+        for name in ("td3", "sac")
+    }
+
+
+# -- what stays equal -------------------------------------------------------------------------------------------------
+
+
+def many_updates(rank: Rank) -> Answer:
+    """20 updates of each algorithm, on rows of this rank's own."""
+    answer: Answer = {}
+    for name in ("td3", "sac"):
+        learner = rank.learner(name=name, max_grad_norm=1.0)
+        answer[name] = {"start": bits(learner.shared_tensors())}
+        for update in range(20):
+            learner.update(one(rows(100 * rank.index + update)))
+        answer[name] |= shared(learner)
+    return answer
+
+
+def observations(rank: int, update: int) -> Tensor:
+    """What a rank shows the normaliser: another number of rows each time, from none to three."""
+    generator = torch.Generator().manual_seed(1000 * rank + update)
+    return 5.0 * torch.randn((update * (rank + 1)) % 4, SPEC.obs_dim, generator=generator) + 1.0
+
+
+def normalised(rank: Rank, *, shown_by: tuple[int, ...], average_every: int = 0) -> Answer:
+    """20 updates with a normaliser that sees the observations of some ranks, beside one that saw all of them alone."""
+    learner = rank.learner(normalize_obs=True, average_every=average_every)
+    reference = solo(normalize_obs=True)
+    for update in range(20):
+        blocks = [observations(index, update) for index in shown_by]
+        own = blocks[shown_by.index(rank.index)] if rank.index in shown_by else torch.empty((0, SPEC.obs_dim))
+        learner.update(one(rows(100 * rank.index + update), own))
+        reference.update(one(rows(update), torch.cat(blocks)))
+    learner.settle()
+    seen, expected = learner.policy.normalizer, reference.policy.normalizer
+    assert seen is not None
+    assert expected is not None
+    return {
+        **shared(learner),
+        "seen": {name: tensor.tolist() for name, tensor in seen.named_buffers()},
+        "expected": {name: tensor.tolist() for name, tensor in expected.named_buffers()},
+    }
+
+
+def averaged_parameters(rank: Rank) -> Answer:
+    """What ranks share after each of 18 updates where they average their networks every 4, and after settling."""
+    learner = rank.learner(average_every=4)
+    after: list[Answer] = []
+    for update in range(18):
+        learner.update(one(rows(100 * rank.index + update)))
+        after.append(shared(learner))
+    learner.settle()
+    return {"after": after, "settled": shared(learner)}
+
+
+def common_start(rank: Rank) -> Answer:
+    """Learners of different seeds before and after they start from rank 0."""
+    learner = rank.learner(seed=10 + rank.index)
+    before = bits(learner.start_tensors())
+    rank.exchange.start_from_rank_0(list(learner.start_tensors().values()))
+    return {"before": before, "after": bits(learner.start_tensors())}
+
+
+def poisoned(rank: Rank) -> Answer:
+    """Three updates, of which the second is fed a NaN on rank 1; the targets, which need no guard, are left out."""
+    answer: Answer = {}
+    for name in ("td3", "sac"):
+        learner = rank.learner(name=name)
+        learner.update(one(rows(rank.index)))
+        guarded = {
+            key: tensor
+            for key, tensor in learner.start_tensors().items()
+            if not key.startswith("target") and key != "diverged"
+        }
+        before = bits(guarded)
+        bad = rows(2 + rank.index)
+        if rank.index == 1:
+            bad.reward[3] = float("nan")
+        learner.update(one(bad))
+        learner.update(one(rows(4 + rank.index)))
+        answer[name] = {
+            "is untouched": bits(guarded) == before,
+            "has_diverged": learner.has_diverged(),
+            "is_origin": learner.is_origin(),
+        }
+    return answer
+
+
+# -- what is gathered and agreed --------------------------------------------------------------------------------------
+
+VECTORS = ([1e300, -2.5, 2.0**53 - 1.0], [5e-324, 0.1, -(2.0**53) + 1.0])
+
+
+def gathered(rank: Rank) -> Answer:
+    own = torch.tensor(VECTORS[rank.index], dtype=torch.float64)
+    single = torch.tensor(VECTORS[rank.index]).float()
+    return {
+        "group": rank.group.gather(own).tolist(),
+        "exchange": rank.exchange.gather(single).tolist(),
+        "input": own.tolist(),
+        "single": single.tolist(),
+    }
+
+
+class Gate:
+    """The steps of a host."""
+
+    def __init__(self, env_steps: int) -> None:
+        self.env_steps = env_steps
+
+    def wait_for(self, env_steps: int) -> None: ...
+
+    def grant(self, env_steps: int) -> None: ...
+
+
+def meetings(rank: Rank) -> Answer:
+    """Meetings in which leadership, wish for a report and wish to stop are given by rank."""
+    cases: dict[str, tuple[tuple[bool, bool], tuple[bool, bool], tuple[bool, bool]]] = {
+        "one host": ((True, False), (False, False), (False, False)),
+        "two hosts": ((True, True), (False, False), (False, False)),
+        "rank 0 wants a report": ((True, False), (True, False), (False, False)),
+        "rank 1 wants a report": ((True, False), (False, True), (False, False)),
+        "rank 1 stops": ((True, False), (False, False), (False, True)),
+        "both stop": ((True, False), (False, False), (True, True)),
+    }
+    answer: Answer = {}
+    for case, (leads, reports, stops) in cases.items():
+        world = RankWorld(
+            rank.group, Gate((10, 25)[rank.index]), lambda r=reports: r[rank.index], is_leader=leads[rank.index]
+        )
+        has_stopped = world.meet(is_stopping=stops[rank.index])
+        answer[case] = [world.env_steps, world.is_reporting, has_stopped, world.stopped_by]
+    return answer
+
+
+def waiting_phases(rank: Rank) -> Answer:
+    """Where the time of an averaging goes, in ms, when rank 1 comes 100 ms late."""
+    ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
+    exchange = GroupExchange(rank.group, CPU, DeviceFence(CPU), ledger)
+    tensors = [torch.full((3, 2), 1.0 + rank.index), torch.tensor(5.0 - rank.index)]
+    rank.group.arrive()
+    ledger.end_warmup()
+    with ledger.phase(LearnerPhase.TRAIN):
+        time.sleep(0.1 * rank.index)
+        exchange.average(tensors)
+    ledger.close()
+    account = ledger.account()
+    assert account is not None
+    return {
+        "tensors": [tensor.tolist() for tensor in tensors],
+        "ms": {str(phase): ns / 1e6 for phase, ns in account.phases_ns.items()},
+    }
+
+
+def threads() -> list[str]:
+    """The names of this process's threads."""
+    return sorted(Path(f"/proc/self/task/{name}/comm").read_text().strip() for name in os.listdir("/proc/self/task"))
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+CHECKS: dict[str, Callable[[Rank], Answer]] = {
+    "averaged gradients": averaged_gradients,
+    "many updates": many_updates,
+    "normalised": lambda rank: normalised(rank, shown_by=(0, 1)),
+    "normalised by one": lambda rank: normalised(rank, shown_by=(0,)),
+    "normalised, averaged": lambda rank: normalised(rank, shown_by=(0, 1), average_every=4),
+    "averaged parameters": averaged_parameters,
+    "common start": common_start,
+    "poisoned": poisoned,
+    "gathered": gathered,
+    "meetings": meetings,
+    "waiting phases": waiting_phases,
+}
+LOSS_TIMEOUT_S = 3.0
+
+
+def check_all(rank: Rank) -> Answer:
+    answer = {name: check(rank) for name, check in CHECKS.items()}
+    before = threads()
+    rank.group.close()
+    return answer | {"threads": {"before": before, "after": threads()}}
+
+
+def lose(rank: Rank, loser: int, end: Callable[[], None]) -> Answer:
+    """One rank ends; what the other one's next collective says, and how long it took."""
+    rank.group.arrive()
+    if rank.index == loser:
+        end()
+    started_s = time.monotonic()
+    try:
+        rank.group.gather(torch.zeros(3))
+    except PeerLostError as error:
+        answer = {"error": str(error), "took_s": time.monotonic() - started_s}
+        rank.group.close()
+        return answer
+    return {"error": None}
+
+
+def freeze() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def die() -> None:
+    os._exit(9)
+
+
+def main() -> None:
+    what, index, store_fd, port, answers = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    if what == "check":
+        answer = check_all(Rank(index, store_fd, port, timeout_s=60.0))
+    else:
+        end, loser = what.split("-")
+        rank = Rank(index, store_fd, port, LOSS_TIMEOUT_S)
+        answer = lose(rank, int(loser), {"die": die, "freeze": freeze}[end])
+    Path(answers).write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

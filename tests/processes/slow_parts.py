@@ -1,0 +1,110 @@
+"""Runs whose learners are slowed down or watched: `python -m tests.processes.slow_parts train ...` is the command line.
+
+The learner processes are told in their environment what to do besides learning:
+
+    SLOW_UPDATE_MS   every gradient update takes so many milliseconds longer, without using the CPU
+    SLOW_RANK        only that of this rank of the host; unset: of all of them
+    WATCH_ITERATIONS write `iterations-<rank>.json` into the run directory: for each iteration whether it ended with a
+                     report, and how many collectives it took
+
+Which part is late, in whatever process, and which phases are confused is told as `tests/processes/delays.py` says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from offpolicy.processes.child import ChildContext
+from tests.processes import delays
+
+
+def collector_main(context: ChildContext) -> None:
+    """Entry point of a collector: the real one, with late parts."""
+    delays.install(context)
+    importlib.import_module("runners.collector").main(context)
+
+
+def learner_main(context: ChildContext) -> None:
+    """Entry point of a learner rank: the real one, with the parts above replaced in this process."""
+    runner = importlib.import_module(f"runners.{context.payload['cfg']['runner']['name']}")
+    slow_rank, slow_ms = os.environ.get("SLOW_RANK"), float(os.environ.get("SLOW_UPDATE_MS", "0"))
+    if slow_ms and slow_rank in (None, str(context.index)):
+        slow_down_updates(slow_ms / 1000.0)
+    delays.install(context)
+    if "WATCH_ITERATIONS" not in os.environ:
+        runner.learner_main(context)
+        return
+    iterations: list[dict[str, Any]] = []
+    watch_iterations(iterations)
+    try:
+        runner.learner_main(context)
+    finally:
+        path = Path(context.payload["run_dir"]) / f"iterations-{context.index}.json"
+        path.write_text(json.dumps(iterations))
+
+
+def slow_down_updates(delay_s: float) -> None:
+    """Sleep in the middle of an update, outside of every collective: where the critics' forward pass is, or, before
+    anything is learnt from rollouts, where they are prepared.
+    """
+    from offpolicy.algos.appo import Appo
+    from offpolicy.algos.parts import CriticTrainer
+
+    prepare = Appo._prepare
+
+    def slow_prepare(*args: Any) -> Any:
+        time.sleep(delay_s)
+        return prepare(*args)
+
+    Appo._prepare = slow_prepare  # type: ignore[method-assign]
+
+    step = CriticTrainer.step
+
+    def slow_step(*args: Any) -> Any:
+        time.sleep(delay_s)
+        return step(*args)
+
+    CriticTrainer.step = slow_step  # type: ignore[method-assign]
+
+
+def watch_iterations(iterations: list[dict[str, Any]]) -> None:
+    """Append an entry at the end of every iteration, which is where the reporter is called."""
+    from offpolicy.distributed import process_group as group
+    from offpolicy.training.duties import Reporter
+
+    all_reduce, run_if_due = group.dist.all_reduce, Reporter.run_if_due
+    count = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        return all_reduce(*args, **kwargs)
+
+    def watched(reporter: Reporter) -> None:
+        nonlocal count
+        run_if_due(reporter)
+        iterations.append({"is_reporting": reporter._session.world.is_reporting, "collectives": count})
+        count = 0
+
+    group.dist.all_reduce = counted
+    Reporter.run_if_due = watched  # type: ignore[method-assign]
+
+
+def main() -> int:
+    """The command line, with learners and collectors that start here."""
+    from offpolicy import cli
+    from runners import launch
+
+    launch.learner_target = lambda cfg: "tests.processes.slow_parts:learner_main"
+    launch.collector_target = lambda: "tests.processes.slow_parts:collector_main"
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Runs whose parts are late by a plan, cut into what they were like in each stretch of it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.processes.test_scenes import train
+
+SETTLING = 10  # iterations left out at the start of every stretch
+FEWEST = 50  # that must be left in the records of a stretch
+LEARNING_STARTS = 20
+SMALL = ("algo.hidden_dims=[8]",)  # an update that slept finds its caches cold: let it be short
+
+Delays = Mapping[str, float]  # ms by who is late
+Plan = Sequence[tuple[Delays, int]]  # and for how many iterations of the learner
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The records that lie within a stretch of a run."""
+
+    records: Sequence[dict[str, Any]]
+    iterations: Sequence[int]  # of each record
+
+    @property
+    def share_of_reports(self) -> float:
+        """Reports per iteration: each record ends with one."""
+        return statistics.median(1.0 / count for count in self.iterations)
+
+    def median(self, key: str) -> float:
+        """Of the values of a key in the records."""
+        return statistics.median(record[key] for record in self.records)
+
+    def joined(self, other: Stretch) -> Stretch:
+        """Both of them."""
+        return Stretch([*self.records, *other.records], [*self.iterations, *other.iterations])
+
+
+def run_plan(
+    directory: Path, overrides: Sequence[str], plan: Plan, told: Mapping[str, str] = {}, transitions: int = 1
+) -> list[Stretch]:
+    """A whole run by the plan; `transitions` are what the learner takes in an iteration, `told` is as for `train`."""
+    iterations = sum(length for _, length in plan) + SETTLING
+    total = f"total_timesteps={LEARNING_STARTS + iterations * transitions}"
+    run = train(directory, (*SMALL, *overrides, total), {"DELAY_PLAN": json.dumps(list(plan)), **told})
+    return list(_cut(run.directory, plan))
+
+
+def _cut(directory: Path, plan: Plan) -> Iterator[Stretch]:
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    ends = [int(record.get("train/n_updates", 0)) for record in records]  # as the learner's own report says
+    first = 0
+    for delays, length in plan:
+        low, high = first + SETTLING, first + length - 2
+        inside = [at for at in range(1, len(records)) if low <= ends[at - 1] < ends[at] <= high]
+        stretch = Stretch([records[at] for at in inside], [ends[at] - ends[at - 1] for at in inside])
+        assert sum(stretch.iterations) >= FEWEST, f"{delays or 'usual'}: {stretch.iterations} iterations in records"
+        yield stretch
+        first += length

@@ -1,0 +1,91 @@
+"""The accounts of the processes of one run, held against each other: they close, and they agree."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+import pytest
+
+from offpolicy.logger.keys import collector_key, learner_key
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from tests.processes.test_scenes import POINT, SLOW_STEP, TWO_RANKS, Run, train
+
+# One update per iteration; the last two are their defaults: scenes set them, but only SAC and TD3 know them.
+ONCE = ("algo.epochs=1", "algo.num_minibatches=1", "algo.learning_starts=1000", "algo.batch_size=256")
+ROLLOUTS = ("algo=appo", *ONCE, "env.num_envs=1", "rollout.length=10")
+# A step of a millisecond: what goes on between two phases of a collector takes some microseconds, whatever its steps.
+STEP = (SLOW_STEP, "env.kwargs.step_ms=1")
+RUNNERS = {
+    "single_gpu": (POINT, "collect.mode=alternate", "total_timesteps=800"),
+    "overlap": (POINT, "collect.mode=overlap", "total_timesteps=800"),
+    "double_buffer": (POINT, "runner=double_buffer", "total_timesteps=1000"),
+    "multi_gpu": (POINT, *TWO_RANKS, "total_timesteps=600"),
+    "appo": (*STEP, *ROLLOUTS, "total_timesteps=2500"),
+}
+SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in RUNNERS if name != "single_gpu"]
+pytestmark = [pytest.mark.mp, pytest.mark.parametrize("run", ["single_gpu", *SLOWER], indirect=True)]
+
+
+@pytest.fixture(scope="module")
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A whole run of a runner."""
+    return train(tmp_path_factory.mktemp("accounts"), RUNNERS[request.param], {"WATCH_ACCOUNTS": ""})
+
+
+def accounts_of(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """Whatever was read of every process's ledger, in its order."""
+    accounts: dict[str, list[dict[str, Any]]] = {}
+    for line in (run.directory / "accounts.jsonl").read_text().splitlines():
+        account = json.loads(line)
+        accounts.setdefault(account["who"], []).append(account)
+    return accounts
+
+
+def steady_s(account: dict[str, Any]) -> float:
+    """The wall without the warm-up."""
+    return float(account["wall_s"] - account["phases_s"]["warmup"])
+
+
+def test_every_ledger_closes_to_the_nanosecond_whenever_it_is_read(run: Run) -> None:
+    accounts = accounts_of(run)
+    assert {"learner 0", "collector 0"} <= accounts.keys()
+    for of_process in accounts.values():
+        assert len(of_process) >= 4
+        assert [account for account in of_process if account["phases_ns"] != account["wall_ns"]] == []
+
+
+def test_every_ledger_tells_the_time_of_the_machine(run: Run) -> None:
+    """So all of them tell the same."""
+    for first, *_, last in accounts_of(run).values():
+        told_ns = [account["wall_ns"] + account["warmup_ns"] for account in (first, last)]
+        assert last["since_ns"] - first["until_ns"] <= told_ns[1] - told_ns[0] <= last["until_ns"] - first["since_ns"]
+
+
+def test_the_phases_of_every_record_sum_to_its_wall(run: Run) -> None:
+    for record in run.records:
+        learner = sum(record[learner_key(phase)] for phase in LearnerPhase)
+        collector = sum(record[collector_key(phase)] for phase in CollectorPhase)
+        assert learner == pytest.approx(record["perf/iter_ms"], rel=1e-9)
+        assert collector == pytest.approx(record["perf/collector_cycle_ms"], rel=1e-9)
+
+
+def test_next_to_nothing_is_outside_of_every_phase(run: Run) -> None:
+    for account in (run.summary["timing"]["learner"], run.summary["timing"]["collector"]):
+        assert 0.0 <= account["other_s"] <= 0.02 * steady_s(account)
+
+
+@pytest.mark.slow
+def test_a_side_waits_for_the_other_one_only_while_that_one_works(run: Run) -> None:
+    learner_waits = [share(record, "learner_collector_wait", "iter") for record in run.records]
+    collector_waits = [share(record, "collector_learner_wait", "collector_cycle") for record in run.records]
+    beyond = [first + second - 1.0 for first, second in zip(learner_waits, collector_waits, strict=True)]
+    assert statistics.median(beyond) <= 0.05
+    if "mode: alternate" in (run.directory / "config.yaml").read_text():  # then one of them always waits
+        assert statistics.median(beyond) >= -0.05
+
+
+def share(record: dict[str, Any], phase: str, wall: str) -> float:
+    """Of a phase in the wall of its process."""
+    return float(record[f"timing/{phase}_ms"] / record[f"perf/{wall}_ms"])

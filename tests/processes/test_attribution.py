@@ -1,0 +1,133 @@
+"""The account is true: a delay of 25 ms, put into one phase at a time, is seen there, and elsewhere only as waiting.
+
+The tables say what is late in which configuration; `attribution.WAITS` says who then waits for whom, and where. In
+turns all others wait for the whole delay; where sides overlap, for what the late one's own waiting does not absorb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes.attribution import Scene, Tour, make_tour
+from tests.processes.stretches import SMALL
+from tests.processes.test_scenes import POINT, SLOW_STEP, TWO_RANKS, train
+
+pytestmark = pytest.mark.mp
+
+# Overrides.
+IN_TURNS, AT_ONCE = "collect.mode=alternate", "collect.mode=overlap"
+TWO = (POINT, *TWO_RANKS)
+PREFETCH = (POINT, "runner=double_buffer")
+WHEN_ASKED = (*PREFETCH, "replay.prefetch=false")
+# One update per iteration; the last two are their defaults: scenes set them, but only SAC and TD3 know them.
+ONCE = ("algo.epochs=1", "algo.num_minibatches=1", "algo.learning_starts=1000", "algo.batch_size=256")
+ROLLOUTS = (POINT, "algo=appo", *ONCE, "env.num_envs=1", "rollout.length=2")
+HAND = ("algo=hora", "env=hand_rotation", "algo.encoder_dims=[8]", "algo.latent_dim=3", "env.kwargs.num_threads=1")
+TEACH = (*HAND, *ONCE, "env.num_envs=4", "rollout.length=2")
+ADAPT = (*TEACH, "stage=adapt", "teacher=../teacher/run")
+SHORT_EPISODES = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.truncate_at=2")
+EVALUATIONS = (*SHORT_EPISODES, "eval.every=1", "eval.episodes=1")
+CHECKPOINTS = (*SHORT_EPISODES, "checkpoint.every=1", "checkpoint.replay=false")
+SLOW = (SLOW_STEP, "env.kwargs.step_ms=20")
+
+# Phases that are late.
+WORK = ("learner.rank_barrier", "learner.replay_sample", "learner.h2d", "learner.train", "learner.weight_publish")
+LEARNER = ("learner.collector_wait", *WORK, "learner.sync_coordination", "learner.other")
+ACT = ("collector.weight_apply", "collector.action_select", "collector.env_step", "collector.replay_write")
+COLLECTOR = (*ACT, "collector.learner_wait", "collector.other")
+FEW = ("learner.train", "learner.weight_publish", "collector.env_step", "collector.action_select")
+PACKED = ("packer.pack", "learner.replay_sample", *FEW)
+RANK_0 = ("learner.train", "learner.param_sync", "learner.weight_publish", "learner.sync_coordination")
+RANK_1 = ("rank1.train", "rank1.param_sync", "rank1.replay_sample", "rank1.h2d")
+RANKS = (*RANK_0, *RANK_1, "collector.env_step")
+
+# What else decides: who is there, and how much of a collector's time is an iteration of the learner.
+WITH_PACKER: Any = {"lanes": ("learner", "collector", "packer")}
+WITH_RANK_1: Any = {"lanes": ("learner", "rank1", "collector")}
+TWO_STEPS: Any = {"steps": 2.0, "transitions": 2, "usual": 250}
+TWO_STEPS_OF_FOUR: Any = {"steps": 2.0, "transitions": 8, "usual": 200}
+WITH_RESETS: Any = {"steps": 1.5}  # every other transition is followed by a reset
+
+SCENES: dict[str, Scene] = {
+    # configuration                                             in turns  late phases
+    "single":              Scene((POINT, IN_TURNS),                 True, LEARNER),
+    "single, collector":   Scene((POINT, IN_TURNS),                 True, COLLECTOR),
+    "single, td3":         Scene((POINT, IN_TURNS, "algo=td3"),     True, FEW),
+    "single, overlap":     Scene((POINT, AT_ONCE),                 False, (*FEW, "learner.replay_sample")),
+    "evaluations":         Scene((*EVALUATIONS, IN_TURNS),          True, ("learner.evaluation",), **WITH_RESETS),
+    "checkpoints":         Scene((*CHECKPOINTS, IN_TURNS),          True, ("learner.checkpoint",), **WITH_RESETS),
+    "reports":             Scene((*SLOW, AT_ONCE),                 False, ("learner.log",), usual=90),
+    "packed when asked":   Scene((*WHEN_ASKED, IN_TURNS),           True, PACKED, **WITH_PACKER),
+    "packed ahead":        Scene((*PREFETCH, AT_ONCE),             False, PACKED, **WITH_PACKER),
+    "packed ahead, td3":   Scene((*PREFETCH, AT_ONCE, "algo=td3"), False, PACKED[:3], **WITH_PACKER),
+    "two ranks":           Scene((*TWO, AT_ONCE),                  False, RANKS, **WITH_RANK_1),
+    "two ranks, in turns": Scene((*TWO, IN_TURNS),                  True, RANKS[4:], **WITH_RANK_1),
+    "rollouts":            Scene((*ROLLOUTS, IN_TURNS),             True, (*WORK, *ACT), **TWO_STEPS),
+    "rollouts, free":      Scene((*ROLLOUTS, "collect.mode=free"), False, FEW, **TWO_STEPS),
+    "hora, teach":         Scene((*TEACH, IN_TURNS),                True, FEW, **TWO_STEPS_OF_FOUR),
+    "hora, adapt":         Scene((*ADAPT, IN_TURNS),                True, FEW, **TWO_STEPS_OF_FOUR),
+}  # fmt: skip
+FAST = ("learner.train", "collector.env_step", "learner.weight_publish", "learner.replay_sample")
+
+# What was merged: the scene and the late phase that must tell.
+MERGED = {
+    "rank_barrier into collector_wait": ("two ranks", "rank1.train"),  # as UniLab did (#642), and nothing noticed
+    "param_sync into train": ("two ranks", "learner.param_sync"),
+    "h2d into replay_sample": ("single", "learner.h2d"),
+}
+
+TourOf = Callable[[str], Tour]
+
+
+@pytest.fixture(scope="module")
+def tour_of(tmp_path_factory: pytest.TempPathFactory) -> TourOf:
+    """`tour_of(scene)`: its tour, made when it is first asked for."""
+    done: dict[str, Tour] = {}
+
+    def tour(name: str) -> Tour:
+        if name not in done:
+            directory = tmp_path_factory.mktemp("tour")
+            if "stage=adapt" in SCENES[name].overrides:
+                (directory / "teacher").mkdir()
+                train(directory / "teacher", (*SMALL, *TEACH, "total_timesteps=64"), {})
+            (directory / "tour").mkdir()
+            done[name] = make_tour(directory / "tour", SCENES[name], SCENES[name].late)
+        return done[name]
+
+    return tour
+
+
+@pytest.fixture(scope="module")
+def short_tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
+    """Four phases of the plainest configuration."""
+    return make_tour(tmp_path_factory.mktemp("tour"), SCENES["single"], FAST)
+
+
+def require_none(violations: list[str]) -> None:
+    assert not violations, "\n".join(violations)
+
+
+@pytest.mark.parametrize("late", FAST)
+def test_a_delay_is_seen_where_it_is_and_waited_for_where_it_must_be(short_tour: Tour, late: str) -> None:
+    require_none(short_tour.violations(late))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("scene", "late"), [(name, late) for name, scene in SCENES.items() for late in scene.late])
+def test_every_phase_of_every_runner_holds_its_own_delay(tour_of: TourOf, scene: str, late: str) -> None:
+    require_none(tour_of(scene).violations(late))
+
+
+@pytest.mark.parametrize(
+    "merged", [pytest.param(each, marks=() if each.startswith("h2d") else pytest.mark.slow) for each in MERGED]
+)
+def test_two_phases_that_are_merged_are_found_out(tmp_path: Path, merged: str) -> None:
+    scene, late = MERGED[merged]
+    tour = make_tour(tmp_path, SCENES[scene], [late], {"MERGE": merged})
+    found = {violation.split(" ")[0] for violation in tour.violations(late)}
+    assert {f"learner.{phase}" for phase in merged.split(" into ")} <= found

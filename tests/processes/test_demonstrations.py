@@ -1,0 +1,102 @@
+"""Runs that mix demonstrations into their batches, some with schedules: killed and resumed, over ranks, and refused."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.collect.demonstrations import Recorder
+from offpolicy.collect.evaluation import Watch, random_actions, run_episodes
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.probe import probe
+from offpolicy.replay.demonstrations import read_demos
+from tests.processes.test_resume import final_state, tampered
+
+pytestmark = pytest.mark.mp
+ONE = "threads.learner=1"  # more of them, on cores that others want, wait for each other
+POINT = EnvConfig(id="offpolicy.envs.toy:PointMass-v0")
+SHARE = "4 of 16 rows of every batch from demos.npz"
+VARIANTS = {
+    "direct": ("algo.n_step=3", "env.num_envs=2", "algo.actor_lr={start:3e-4,end:0,over:500,shape:cosine}"),
+    "resident": ("algo=td3", "replay.source=resident", "algo.exploration_noise={start:0.4,end:0,over:550}"),
+    "prefetch": ("replay.source=prefetch", "algo.normalize_obs=true", "algo.target_entropy={start:0,end:-2,over:400}"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _demos(tmp_path: Path) -> None:
+    """Two episodes of random actions in `demos.npz`."""
+    recorder, spec = Recorder(probe(POINT)), probe(POINT)
+    run_episodes(random_actions(spec, 0), POINT, episodes=2, seed=0, watch=Watch(on_end=recorder))
+    recorder.save(tmp_path / "demos.npz")
+
+
+@pytest.mark.parametrize("variant", ["direct", "resident", pytest.param("prefetch", marks=pytest.mark.slow)])
+def test_killed_in_the_middle_of_a_cycle_and_of_a_ramp_it_goes_on_bit_for_bit(
+    start_run: Any, tmp_path: Path, variant: str
+) -> None:
+    options = (*VARIANTS[variant], "replay.demos=demos.npz", "total_timesteps=700", "checkpoint.every=100")
+    code, out, _ = start_run(*options, ONE, "run_dir=whole").finish()
+    assert code == 0
+    assert SHARE in out
+    broken = start_run(*options, ONE, "run_dir=broken")
+    broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
+    broken.signal(signal.SIGKILL)
+    broken.finish()
+    assert broken.checkpoints()[-1] < "step-000000000700", "killed too late to prove anything"
+    code, out, _ = start_run(command=("resume", "broken")).finish()
+    assert code == 0
+    assert "not bitwise" not in out
+    assert final_state(tmp_path / "broken", 700) == final_state(tmp_path / "whole", 700)
+
+
+def forget_demos(streams: dict[str, Any]) -> None:
+    streams["sampler"]["demos"]["taken"] += 1
+
+
+@pytest.mark.slow
+def test_a_place_in_the_cycle_that_is_not_restored_is_caught_by_the_comparison(start_run: Any, tmp_path: Path) -> None:
+    """The negative control of the test above."""
+    assert start_run(ONE, "run_dir=first", "total_timesteps=300", "replay.demos=demos.npz").finish()[0] == 0
+    tampered(tmp_path, forget_demos)
+    for name in ("first", "tampered"):
+        assert start_run("total_timesteps=400", command=("resume", name)).finish()[0] == 0
+    assert final_state(tmp_path / "first", 400) != final_state(tmp_path / "tampered", 400)
+
+
+def test_two_ranks_learn_the_same_from_demonstrations_and_schedules(start_run: Any) -> None:
+    run = start_run(
+        "runner=multi_gpu", "runner.world_size=2", "device=cpu", ONE, "replay.demos=demos.npz", "replay.demo_share=0.5",
+        "algo.actor_lr={start:3e-4,end:1e-4,over:300}", "total_timesteps=300",
+    )  # fmt: skip
+    code, out, err = run.finish()
+    assert code == 0, err
+    assert "4 of 8 rows of every batch" in out
+    assert run.records()[-1]["train/actor_lr"] == pytest.approx(3e-4 - 2e-4 * 200 / 300)
+
+
+def test_a_run_that_goes_on_with_another_share_or_without_demonstrations_says_so(
+    start_run: Any, tmp_path: Path
+) -> None:
+    started = start_run(ONE, "total_timesteps=200", "replay.demos=demos.npz", "replay.demo_share=0.5")
+    assert started.finish()[0] == 0
+    code, out, _ = start_run("total_timesteps=225", "replay.demo_share=0.75", command=("resume", "run")).finish()
+    assert (code, "12 of 16 rows" in out) == (0, True)
+    assert "the continuation is not bitwise: the batches came from" in out
+    (tmp_path / "demos.npz").unlink()
+    code, _, err = start_run("total_timesteps=250", command=("resume", "run")).finish()
+    assert (code, "demos.npz" in err) == (2, True)
+    code, out, _ = start_run("total_timesteps=250", "replay.demos=null", command=("resume", "run")).finish()
+    assert code == 0
+    assert "the continuation is not bitwise: the batches came from" in out
+
+
+def test_the_episodes_of_a_policy_are_recorded_for_others(start_run: Any, tmp_path: Path) -> None:
+    assert start_run(ONE, "total_timesteps=150").finish()[0] == 0
+    code, out, err = start_run(command=("record", "run", "--out", "policy.npz", "--episodes", "3")).finish()
+    assert code == 0, err
+    assert "transitions of 3 episodes, mean return" in out
+    assert len(read_demos(str(tmp_path / "policy.npz"), probe(POINT)).first) == 3

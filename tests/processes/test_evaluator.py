@@ -1,0 +1,302 @@
+"""Evaluation beside training: the same numbers, no time of the learner's, and nothing lost however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.envs.vector import env_seeds
+from offpolicy.seeding import env_seed
+from tests.processes.test_scenes import SLOW_STEP, Run, train
+
+pytestmark = pytest.mark.mp
+BESIDE = ("eval.beside=true", "threads.learner=1")
+OFTEN = ("eval.every=100", "eval.episodes=2")
+SLOW_EVALUATION = (SLOW_STEP, "env.kwargs.step_ms=2", "eval.episodes=1")  # 0.2 s, as long as 100 steps of training
+LONG_EVALUATION = (SLOW_STEP, "env.kwargs.step_ms=20", "total_timesteps=120", "algo.learning_starts=20")  # 2 s
+
+
+def final_state(directory: Path, step: int) -> dict[str, bytes]:
+    checkpoint = directory / "checkpoints" / f"step-{step:012d}"
+    return {name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay-0.f32")}
+
+
+def evaluations(records: list[dict[str, Any]]) -> dict[int, tuple[float, float]]:
+    """Mean and version of every evaluation on record, by env steps."""
+    told = [record for record in records if "eval/mean_reward" in record]
+    return {each["eval/env_steps"]: (each["eval/mean_reward"], each["eval/policy_version"]) for each in told}
+
+
+def has_ended(run: Any, total: int) -> bool:
+    """Whether training is done, so that only the final evaluation goes on."""
+    return any(record["env_steps"] == total for record in run.records())
+
+
+# -- the same numbers -------------------------------------------------------------------------------------------------
+
+
+def test_beside_it_learns_and_finds_bit_for_bit_what_it_does_in_line(start_run: Any, tmp_path: Path) -> None:
+    found = {}
+    for beside in ("true", "false"):
+        run = start_run("threads.learner=1", *OFTEN, f"eval.beside={beside}", f"run_dir=run-{beside}")
+        assert run.finish()[0] == 0
+        found[beside] = evaluations(run.records())
+        assert run.summary()["eval"]["episodes"] == 2
+        assert ("evaluator" in run.summary()["timing"]) == (beside == "true")
+    assert final_state(tmp_path / "run-true", 600) == final_state(tmp_path / "run-false", 600)
+    both = found["true"].keys() & found["false"].keys()
+    assert 600 in both
+    assert {step: found["true"][step] for step in both} == {step: found["false"][step] for step in both}
+
+
+def test_an_evaluation_that_is_behind_is_given_the_newest_weights_and_the_last_is_never_left_out(
+    start_run: Any,
+) -> None:
+    run = start_run(*BESIDE, *SLOW_EVALUATION, "env.kwargs.step_ms=5", "eval.every=10", "total_timesteps=300")
+    code, out, err = run.finish()
+    assert (code, err) == (0, "")
+    last = run.records()[-1]
+    assert (last["eval/env_steps"], last["env_steps"]) == (300, 300)
+    assert last["evaluator/skipped"] > 0
+    assert last["evaluator/skipped"] + last["evaluator/episodes"] <= 30
+    assert out.count("was left out") == 1
+    phases = {key: ms for key, ms in last.items() if key.startswith("evaluator/") and key.endswith("_ms")}
+    assert sum(phases.values()) == pytest.approx(1000.0)
+
+
+# -- no time of the learner's -----------------------------------------------------------------------------------------
+
+# Whoever works sleeps, so that a core is free: the learner 40 ms per update, the environments 5 ms per step.
+SLEEPING = (SLOW_STEP, "env.kwargs.step_ms=5", "collect.mode=overlap", "total_timesteps=220", "eval.every=25")
+SLOW_UPDATE = {"SLOW_UPDATE_MS": "40"}
+
+
+def cost_ms(run: Run) -> tuple[float, float]:
+    """Wall per iteration and the evaluation's part of it, from the first record of the middle to the last.
+
+    Totals, not medians of records: an evaluation in line is in few of them.
+    """
+    first, *records = run.records
+    steps = np.diff([first["iteration"], *(record["iteration"] for record in records)])
+    means = [(record["perf/iter_ms"], record["timing/learner_evaluation_ms"]) for record in records]
+    wall_ms, evaluation_ms = np.average(means, axis=0, weights=steps)
+    return float(wall_ms), float(evaluation_ms)
+
+
+NONE, BY_THE_SIDE, IN_LINE = ("eval.episodes=0",), ("eval.episodes=1", "eval.beside=true"), ("eval.episodes=1",)
+
+
+@pytest.mark.slow
+def test_evaluating_beside_costs_the_learner_nothing_and_in_line_what_it_takes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    def cost_of(*words: str) -> tuple[float, float]:
+        return cost_ms(train(tmp_path_factory.mktemp("cost"), (*SLEEPING, *words), SLOW_UPDATE))
+
+    ratios = list[float]()
+    while not ratios or (min(ratios) >= 1.05 and len(ratios) < 3):  # a busy machine makes either of them slower
+        usual_ms, _ = cost_of(*NONE)
+        beside_ms, evaluation_ms = cost_of(*BY_THE_SIDE)
+        ratios.append(beside_ms / usual_ms)
+    assert min(ratios) < 1.05
+    assert evaluation_ms < 0.5
+    # The control: 100 steps of 5 ms every 25 iterations, and the learner pays for every one of them.
+    inline_ms, evaluation_ms = cost_of(*IN_LINE, "eval.beside=false")
+    assert evaluation_ms > 0.8 * 500 / 25
+    assert inline_ms - usual_ms > 0.8 * evaluation_ms
+
+
+# -- whatever happens -------------------------------------------------------------------------------------------------
+
+
+def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last_result_is_waited_for(
+    start_run: Any, traces: Any
+) -> None:
+    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=0")
+    run.wait_until(lambda: has_ended(run, 120), 40)
+    os.kill(run.pid_of("evaluator"), signal.SIGKILL)
+    code, _, err = run.finish(20)
+    assert code == 1
+    assert err.strip().splitlines()[-1].startswith("offpolicy: evaluator 0 (pid ")
+    assert "killed by SIGKILL" in err
+    assert (run.summary()["status"], run.checkpoints()) == ("failed", ["step-000000000120"])
+    traces.assert_none()
+    code, _, _ = start_run(command=("resume", "run")).finish()
+    assert (code, run.summary()["eval"]["episodes"]) == (0, 1)
+
+
+@pytest.mark.slow
+def test_the_evaluators_death_in_the_middle_ends_the_run(start_run: Any, traces: Any) -> None:
+    run = start_run(*BESIDE, *OFTEN, "total_timesteps=1000000")
+    run.wait_for_updates()
+    os.kill(run.pid_of("evaluator"), signal.SIGKILL)
+    code, _, err = run.finish(20)
+    assert code == 1
+    assert "evaluator 0" in err
+    assert len(run.checkpoints()) == 1
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_an_environment_that_fails_in_the_evaluator_ends_the_run_with_its_story(start_run: Any, traces: Any) -> None:
+    only = env_seeds(env_seed(1, "evaluation"), 1)[0]
+    faulty = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=reset_raise", f"env.kwargs.only_seed={only}")
+    run = start_run(*BESIDE, *OFTEN, *faulty)
+    code, _, err = run.finish()
+    assert code == 1
+    assert [word for word in ("Traceback", "fails in reset", f"seed {only}", "evaluator 0") if word not in err] == []
+    assert len(run.checkpoints()) == 1
+    traces.assert_none()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_does_not_wait_for_the_evaluation(start_run: Any, traces: Any, number: int) -> None:
+    evaluation_s = 20.0
+    slow = f"env.kwargs.step_ms={10 * evaluation_s}"  # an episode has 100 steps
+    run = start_run(*BESIDE, *LONG_EVALUATION, slow, "eval.every=20", "total_timesteps=100000")
+    run.wait_for_updates()
+    run.wait_until(lambda: any(record.get("evaluator/env_step_ms", 0) > 0 for record in run.records()), 20)
+    run.signal(number)
+    started = time.monotonic()
+    assert run.finish(20)[0] == 128 + number
+    assert time.monotonic() - started < evaluation_s / 2
+    traces.assert_none()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", ["true", "false"])
+def test_a_stop_in_the_last_evaluation_is_an_interrupted_run_whose_resume_has_the_result(
+    start_run: Any, traces: Any, beside: str
+) -> None:
+    last = ("eval.every=0", "checkpoint.every=120")  # saved right before the evaluation, which takes 2 s
+    run = start_run(*BESIDE, *LONG_EVALUATION, f"eval.beside={beside}", *last)
+    run.wait_until(lambda: len(run.checkpoints()) > 0, 40)
+    time.sleep(0.5)
+    run.signal(signal.SIGINT)
+    assert run.finish(20)[0] == 130
+    assert (run.summary()["status"], run.summary()["eval"]["episodes"]) == ("interrupted", 0)
+    assert run.checkpoints() == ["step-000000000120"]
+    resumed = start_run(command=("resume", "run"))
+    assert resumed.finish()[0] == 0
+    assert (resumed.summary()["status"], resumed.summary()["eval"]["episodes"]) == ("completed", 1)
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_an_evaluation_in_line_that_a_stop_has_ended_is_made_up_for(start_run: Any, traces: Any) -> None:
+    steps = ("eval.every=40", "checkpoint.every=39", "env.kwargs.step_ms=60")
+    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.beside=false", *steps)
+    run.wait_until(lambda: len(run.checkpoints()) > 0, 40)
+    time.sleep(1.0)  # the evaluation at 40 takes 6 s
+    run.signal(signal.SIGINT)
+    assert run.finish(20)[0] == 130
+    checkpoint = run.checkpoints()[-1]
+    state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
+    assert (checkpoint, state["last_eval_step"]) == ("step-000000000040", 0)
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_ranks_wait_for_a_last_result_that_takes_longer_than_they_wait_for_each_other(
+    start_run: Any, traces: Any
+) -> None:
+    timeout_s = 6.0
+    ranks = ("runner=multi_gpu", "runner.world_size=2", "runner.backend=gloo", f"runner.timeout_s={timeout_s}")
+    steps = ("total_timesteps=60", "eval.every=30", f"env.kwargs.step_ms={20 * timeout_s}")  # an episode has 100
+    run = start_run(*BESIDE, *ranks, *LONG_EVALUATION, *steps, "device=cpu")
+    code, _, err = run.finish(120)
+    assert (code, err) == (0, "")
+    assert max(evaluations(run.records())) == 60
+    assert run.checkpoints() == ["step-000000000060"]
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_its_last_evaluation_has_it_when_resumed(start_run: Any, traces: Any) -> None:
+    run = start_run(*BESIDE, *LONG_EVALUATION, "eval.every=60", "checkpoint.every=40")
+    run.wait_until(lambda: has_ended(run, 120), 40)
+    run.signal(signal.SIGKILL)
+    run.finish()
+    traces.assert_none()
+    resumed = start_run(command=("resume", "run"))
+    assert resumed.finish()[0] == 0
+    assert max(evaluations(resumed.records())) == 120
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_a_checkpoint_did_not_know_the_result_of_is_made_up_for(start_run: Any, traces: Any) -> None:
+    run = start_run(*BESIDE, *LONG_EVALUATION, "env.kwargs.step_ms=30", "eval.every=60", "checkpoint.every=70")
+    run.wait_until(lambda: len(run.checkpoints()) > 0, 40)
+    run.signal(signal.SIGKILL)
+    run.finish()
+    [checkpoint] = run.checkpoints()
+    assert checkpoint < "step-000000000120", "killed too late to prove anything"
+    state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
+    assert state["last_eval_step"] == 0  # the evaluation at 60 takes 3 s, the 10 steps to the checkpoint 0.3 s
+    assert start_run(command=("resume", "run")).finish()[0] == 0
+    assert run.records()[-1]["evaluator/episodes"] == 2  # that one, and the last
+    traces.assert_none()
+
+
+# -- the hook ---------------------------------------------------------------------------------------------------------
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_hook_that_fails_is_counted_and_told_once_and_no_episode_is_lost(start_run: Any, traces: Any) -> None:
+    run = start_run(*BESIDE, "eval.every=200", "eval.episodes=4", "eval.hook=tests.processes.hooks:fail_if_odd")
+    code, out, _ = run.finish()
+    assert code == 0
+    episodes = lines_of(run.directory / "eval_episodes.jsonl")
+    played = run.records()[-1]["evaluator/episodes"]
+    assert [each["index"] for each in sorted(episodes, key=lambda each: (each["env_steps"], each["index"]))] == [
+        *range(4)
+    ] * (len(episodes) // 4)
+    assert len(episodes) == played
+    failed = [each for each in episodes if each["post_error"]]
+    assert {each["index"] for each in failed} == {1, 3}
+    assert run.records()[-1]["evaluator/post_failures"] == len(failed) == played / 2
+    assert out.count("eval.hook failed for episode") == 1
+    assert (run.directory / "train.log").read_text().count("Traceback") == 1
+    assert all(each["post_started_s"] >= each["ended_s"] for each in episodes)
+    traces.assert_none()
+
+
+def log_of(run: Any) -> str:
+    path = run.directory / "train.log"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.slow
+def test_a_stop_does_not_wait_for_a_hook_in_line_either(start_run: Any, traces: Any) -> None:
+    run = start_run(
+        "eval.beside=false", "eval.every=100", "eval.hook=tests.processes.hooks:hang", "total_timesteps=100000"
+    )
+    run.wait_until(lambda: "hanging" in log_of(run), 40)
+    run.pid_of("post")
+    run.signal(signal.SIGINT)
+    started = time.monotonic()
+    assert run.finish(20)[0] == 130
+    assert time.monotonic() - started < 10.0  # the hook hangs for ever
+    episodes = lines_of(run.directory / "eval_episodes.jsonl")
+    assert sorted(each["index"] for each in episodes) == list(range(len(episodes)))  # all that were played, once
+    assert {each["post_error"] for each in episodes} == {"stopped"}
+    traces.assert_none()
+
+
+def test_a_hook_that_does_not_exist_is_refused_before_there_is_a_run(start_run: Any, traces: Any) -> None:
+    run = start_run(*BESIDE, "eval.hook=tests.processes.hooks:nothing")
+    code, _, err = run.finish()
+    assert (code, run.directory.exists()) == (2, False)
+    assert "eval.hook: got 'tests.processes.hooks:nothing', allowed module:function: AttributeError" in err
+    traces.assert_none()

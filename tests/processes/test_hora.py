@@ -1,0 +1,198 @@
+"""HORA as real processes: a teacher, a student that begins with it, and both side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.conftest import REPOSITORY, RunCli
+from tests.processes.conftest import StartRun
+
+pytestmark = pytest.mark.mp
+SIZES = (
+    "algo.hidden_dims=[16,16]",
+    "algo.encoder_dims=[8]",
+    "algo.latent_dim=3",
+    "env.num_envs=4",
+    "env.kwargs.num_threads=1",
+    "rollout.length=8",
+    "algo.num_minibatches=2",
+    "algo.epochs=1",
+    "threads.learner=1",
+    "log.tensorboard=false",
+    "log.every_s=0.2",
+)
+TEACH = ("train", "algo=hora", "env=hand_rotation", *SIZES, "total_timesteps=96", "eval.episodes=0")
+ADAPT = ("train", "algo=hora", "env=hand_rotation", "stage=adapt", *SIZES, "total_timesteps=192", "eval.episodes=1")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run of stage 1."""
+    path = tmp_path_factory.mktemp("hora") / "teacher"
+    command = [sys.executable, "-m", "offpolicy.cli", *TEACH, f"run_dir={path}"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=True, capture_output=True)
+    return path
+
+
+def tensors(run: Path) -> dict[str, Any]:
+    """The newest saved learner."""
+    return dict(load_file(sorted((run / "checkpoints").glob("step-*"))[-1] / "learner.safetensors"))
+
+
+def test_a_student_begins_with_its_teacher_and_keeps_what_it_took_over(
+    start_run: StartRun, teacher: Path, tmp_path: Path, traces: Any
+) -> None:
+    run = start_run(f"teacher={teacher}", "run_dir=student", command=ADAPT)
+    code, out, err = run.finish()
+    assert (code, err) == (0, "")
+    assert f"teacher: {teacher}" in out
+    assert run.summary()["status"] == "completed"
+    assert any(record.get("train/latent_loss", 0.0) > 0.0 for record in run.records())
+    before, after = tensors(teacher), tensors(tmp_path / "student")
+    for name, values in before.items():
+        kept = {"policy.actor.encoder": "encoder", "policy.actor.trunk": "policy.actor.trunk"}
+        new = next((name.replace(old, new) for old, new in kept.items() if name.startswith(old)), None)
+        assert new is None or values.tobytes() == after[new].tobytes(), name
+    known = len(before["policy.normalizer.mean"])
+    assert before["policy.normalizer.mean"].tobytes() == after["policy.normalizer.mean"][:known].tobytes()
+    assert after["history.normalizer.count"] == 192  # every transition that was learnt from
+    traces.assert_none()
+
+
+def test_a_student_killed_goes_on_bit_for_bit_without_its_teacher(
+    start_run: StartRun, teacher: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(teacher, tmp_path / "gone")
+    options = (
+        "teacher=gone",
+        "collect.mode=alternate",
+        "total_timesteps=1600",
+        "checkpoint.every=64",
+        "eval.episodes=0",
+    )
+    assert start_run(*options, "run_dir=whole", command=ADAPT).finish()[0] == 0
+    broken = start_run(*options, "run_dir=broken", command=ADAPT)
+    broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
+    broken.signal(signal.SIGKILL)
+    broken.finish()
+    shutil.rmtree(tmp_path / "gone")
+    code, out, err = start_run(command=("resume", "broken")).finish()
+    assert (code, err) == (0, "")
+    assert "not bitwise" not in out
+    saved = [sorted((tmp_path / name / "checkpoints").glob("step-*"))[-1] for name in ("whole", "broken")]
+    assert saved[0].name == saved[1].name
+    for name in ("learner.safetensors", "collector-0.safetensors"):
+        assert (saved[0] / name).read_bytes() == (saved[1] / name).read_bytes()
+
+
+def test_two_ranks_teach_one_student(start_run: StartRun, teacher: Path, tmp_path: Path) -> None:
+    ranks = ("runner.world_size=2", "collect.num_collectors=2", "device=cpu", "run_dir=student")
+    run = start_run(f"teacher={teacher}", *ranks, "total_timesteps=384", command=ADAPT)
+    assert run.finish(60)[::2] == (0, "")
+    assert max(record.get("rank/num", 0) for record in run.records()) == 2
+    trunk = "policy.actor.trunk.body.0.weight"
+    assert tensors(teacher)[trunk].tobytes() == tensors(tmp_path / "student")[trunk].tobytes()
+
+
+GROUPS = "env.kwargs.groups"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("algo=hora",), "env.id: Pendulum-v1 observes no groups, allowed a Dict with obs, privileged for algo=hora"),
+        (
+            (*ADAPT[1:], "teacher=TEACHER", f"{GROUPS}=[obs,privileged]"),
+            "the groups obs, privileged, allowed a Dict with",
+        ),
+        ((*ADAPT[1:], "teacher=nowhere"), "teacher: got 'nowhere', allowed the directory of a run"),
+        ((*ADAPT[1:], "teacher=TEACHER", "algo.latent_dim=4", "algo.hidden_dims=[8]"), "write algo.latent_dim=3"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_any_process_starts(
+    run_cli: RunCli, teacher: Path, tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    named = [word.replace("TEACHER", str(teacher)) for word in words]
+    done = run_cli(["train", *named, "run_dir=refused"])
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_student_cannot_teach_and_keeps_the_teacher_it_began_with(
+    run_cli: RunCli, teacher: Path, tmp_path: Path
+) -> None:
+    words = [word for word in ADAPT if not word.startswith(("total", "eval"))] + ["eval.episodes=0", "run_dir=student"]
+    assert run_cli([*words, f"teacher={teacher}", "total_timesteps=96"]).returncode == 0
+    assert run_cli([*words, "teacher=nowhere", "total_timesteps=192"]).returncode == 0  # goes on: it needs none
+    assert f"teacher: {teacher}\n" in (tmp_path / "student" / "config.yaml").read_text()
+    newest = sorted((tmp_path / "student" / "checkpoints").glob("step-*"))[-1]
+    assert json.loads((newest / "state.json").read_text())["teacher"].startswith(f"{teacher}, env step ")
+    done = run_cli([*ADAPT, "teacher=student", "run_dir=refused"])
+    assert done.returncode == 2
+    assert "teacher: student is a run of algo=hora stage=adapt, allowed a run of algo=hora stage=teach" in done.stderr
+
+
+def test_policies_are_compared_under_other_physics(run_cli: RunCli, teacher: Path) -> None:
+    words = ("--episodes", "4", "--random", "--set", "env.kwargs.physics=held_out")
+    done = run_cli(["eval", f"teacher={teacher}", f"again={teacher}", *words])
+    assert (done.returncode, done.stderr) == (0, "")
+    table = done.stdout
+    assert "net_rotation" in table
+    assert "1.00 [1.00, 1.00]" in table  # the same policy meets the same episodes
+    assert "random" in table
+    record = json.loads((teacher / "eval.jsonl").read_text().splitlines()[-1])
+    assert record["set"] == {"env": {"kwargs": {"physics": "held_out"}}}
+    assert record["episodes"] == 4
+
+
+def test_a_measure_that_nobody_tells_is_refused_and_not_recorded(run_cli: RunCli, teacher: Path) -> None:
+    done = run_cli(["eval", str(teacher), "--episodes", "2", "--set", "env.measure=typo"])
+    assert done.returncode == 2
+    assert "env.measure: got 'typo', which the info of no episode's end holds" in done.stderr
+    records = teacher / "eval.jsonl"
+    assert not records.exists() or "typo" not in records.read_text()
+
+
+def test_policies_of_different_tasks_are_compared_with_a_word_about_it(
+    run_cli: RunCli, teacher: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(teacher, tmp_path / "other")
+    config = tmp_path / "other" / "config.yaml"
+    config.write_text(config.read_text().replace("kwargs:\n", "kwargs:\n    physics: held_out\n"))
+    done = run_cli(["eval", f"a={teacher}", "b=other", "--episodes", "2"])
+    assert done.returncode == 0
+    assert "the environments differ: env.kwargs.physics None, 'held_out'" in " ".join(done.stdout.split())
+
+
+def test_an_evaluation_refuses_what_the_policy_was_not_made_for(run_cli: RunCli, teacher: Path) -> None:
+    done = run_cli(["eval", str(teacher), "--set", f"{GROUPS}=[obs]"])
+    assert done.returncode == 2
+    assert "cannot act there: obs_dim 106 before, 96 now" in done.stderr
+    done = run_cli(["eval", str(teacher), "--set", "algo.gamma=1"])
+    assert (done.returncode, "algo.gamma: cannot change" in done.stderr) == (2, True)
+
+
+def test_a_policy_is_filmed(run_cli: RunCli, teacher: Path, tmp_path: Path) -> None:
+    done = run_cli(["play", str(teacher), "--video", "turn.gif", "--set", "env.kwargs.max_episode_steps=5"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "turn.gif: 6 pictures" in done.stdout
+    assert (tmp_path / "turn.gif").read_bytes()[:4] == b"GIF8"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("turn.avi", "ends in .gif, .mp4"), ("no/turn.gif", "that can be written: No such file")]
+)
+def test_a_video_that_cannot_be_written_is_refused(run_cli: RunCli, teacher: Path, name: str, told: str) -> None:
+    done = run_cli(["play", str(teacher), "--video", name])
+    assert (done.returncode, told in done.stderr) == (2, True)

@@ -1,0 +1,99 @@
+"""Predictions before the change, checked by the run after it. Both sides sleep: nobody takes a core from the other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from offpolicy.timing.rates import predict_steps_per_sec
+from tests.conftest import RunCli
+from tests.processes.stretches import Plan, Stretch, run_plan
+from tests.processes.test_scenes import POINT, SLOW_STEP, train
+
+pytestmark = pytest.mark.mp
+SLEEPS = (SLOW_STEP, "env.kwargs.step_ms=10", "total_timesteps=160")
+UPDATE = {"SLOW_UPDATE_MS": "40"}
+
+USUAL, LATE = 500, 75  # iterations of a stretch: undelayed, delayed
+# I by T: what a step of the collector and an update take longer, in ms.
+RATIOS = {0.25: (40, 10), 0.5: (40, 20), 0.8: (40, 32), 1.25: (32, 40), 2.0: (20, 40), 4.0: (10, 40)}
+
+
+def off_by(told: str) -> float:
+    """What `explain` says of the prediction, as a share."""
+    found = re.search(r"off by ([+-][0-9.]+)%$", " ".join(told.split()))
+    assert found is not None, told
+    return float(found.group(1)) / 100.0
+
+
+@pytest.mark.parametrize("mode", ["overlap", pytest.param("alternate", marks=pytest.mark.slow)])
+def test_half_the_updates_give_what_was_predicted(run_cli: RunCli, tmp_path: Path, mode: str) -> None:
+    words = (*SLEEPS, f"collect.mode={mode}")
+    train(tmp_path, (*words, "run_dir=before"), UPDATE)
+    train(tmp_path, (*words, "run_dir=after", "algo.utd=0.5"), UPDATE)
+    done = run_cli(["explain", "after", "--before", "before"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert abs(off_by(done.stdout)) <= 0.1
+
+
+@pytest.mark.slow
+def test_another_mode_gives_what_was_predicted(run_cli: RunCli, tmp_path: Path) -> None:
+    train(tmp_path, (*SLEEPS, "collect.mode=alternate", "run_dir=before"), UPDATE)
+    train(tmp_path, (*SLEEPS, "collect.mode=overlap", "run_dir=after"), UPDATE)
+    done = run_cli(["explain", "after", "--before", "before"])
+    assert done.returncode == 0
+    assert abs(off_by(done.stdout)) <= 0.1
+
+
+# -- from an undelayed account to what both sides give together -------------------------------------------------------
+
+
+def both_late(directory: Path, mode: str, delays_ms: list[tuple[float, float]]) -> list[Stretch]:
+    """An undelayed stretch, then one for each pair of delays, of env step and update."""
+    late: Plan = [({"collector.env_step": step, "learner.train": update}, LATE) for step, update in delays_ms]
+    return run_plan(directory, (POINT, f"collect.mode={mode}", "collect.band=2"), [({}, USUAL), *late])
+
+
+def capacities(usual: Stretch, step_ms: float, update_ms: float) -> tuple[float, float]:
+    """I and T once both sides are late: what an env step costs each of them undelayed, and the delay."""
+    collector_s, learner_s = (1.0 / usual.median(f"perf/{side}_capacity") for side in ("collector", "learner"))
+    return 1.0 / (collector_s + step_ms / 1000.0), 1.0 / (learner_s + update_ms / 1000.0)
+
+
+def require_predicted(usual: Stretch, late: Stretch, delays_ms: tuple[float, float], mode: str) -> None:
+    """Before the change by the account of the run without it, after the change by the run's own."""
+    thru, (collector, learner) = late.median("perf/steps_per_sec"), capacities(usual, *delays_ms)
+    assert predict_steps_per_sec(collector, learner, mode) == pytest.approx(thru, rel=0.1)
+    assert late.median("perf/predicted_steps_per_sec") == pytest.approx(thru, rel=0.1)
+    if mode == "alternate":  # negative control: sides that take turns do not run at the slower one's pace
+        assert min(collector, learner) != pytest.approx(thru, rel=0.1)
+
+
+@pytest.mark.slow
+def test_turns_of_two_late_sides_add_up_as_predicted(tmp_path: Path) -> None:
+    usual, late = both_late(tmp_path, "alternate", [(16, 20)])
+    require_predicted(usual, late, (16, 20), "alternate")
+
+
+@pytest.fixture(scope="module", params=["alternate", "overlap", "free"])
+def sweep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Stretch]]:
+    """A mode, and its stretches: undelayed, then by RATIOS."""
+    mode: str = request.param
+    return mode, both_late(tmp_path_factory.mktemp(mode), mode, list(RATIOS.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_every_ratio_of_the_two_sides_gives_what_was_predicted(sweep: tuple[str, list[Stretch]], ratio: float) -> None:
+    mode, (usual, *late) = sweep
+    require_predicted(usual, late[list(RATIOS).index(ratio)], RATIOS[ratio], mode)
+
+
+def test_a_run_without_a_summary_cannot_be_explained(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("{}")
+    done = run_cli(["explain", "run"])
+    assert done.returncode == 2
+    assert "it is written when a run ends" in done.stderr

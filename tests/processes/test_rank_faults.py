@@ -1,0 +1,225 @@
+"""Runs of two learner ranks and two collectors in which something dies, freezes, fills up or stops."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from offpolicy.envs.vector import env_seeds
+from offpolicy.seeding import env_seed
+from tests.processes.conftest import ENDLESS, LiveRun
+
+pytestmark = pytest.mark.mp
+PATIENCE_S = 100.0  # for processes that all start at once on a busy machine
+TWO = ("runner=multi_gpu", "runner.world_size=2", "device=cpu", "collect.num_collectors=2")
+
+
+def last_line(err: str) -> str:
+    return err.strip().splitlines()[-1]
+
+
+def learner_tensors(run: LiveRun, checkpoint: str) -> dict[str, Any]:
+    tensors: dict[str, Any] = load_file(run.directory / "checkpoints" / checkpoint / "learner.safetensors")
+    return tensors
+
+
+# -- death and silence ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_killed_rank_ends_the_run_and_is_the_one_named(start_run: Any, traces: Any, rank: int) -> None:
+    run = start_run(*ENDLESS, *TWO)
+    run.wait_for_updates()
+    os.kill(run.pid_of("learner", rank), signal.SIGKILL)
+    killed_s = time.monotonic()
+    code, _, err = run.finish(PATIENCE_S)
+    assert time.monotonic() - killed_s < 8.0
+    assert code == 1
+    assert last_line(err).startswith(f"offpolicy: learner {rank} (pid ")
+    assert "killed by SIGKILL" in last_line(err)
+    assert run.summary()["status"] == "failed"
+    traces.assert_none()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_frozen_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, rank: int) -> None:
+    run = start_run(*ENDLESS, *TWO, "runner.timeout_s=3")
+    run.wait_for_updates()
+    os.kill(run.pid_of("learner", rank), signal.SIGSTOP)
+    frozen_s = time.monotonic()
+    code, _, err = run.finish(PATIENCE_S)
+    assert time.monotonic() - frozen_s < 3.0 + 10.0  # the timeout; then the roll call and the grace of the others
+    assert code == 70
+    assert f"rank {rank}" in last_line(err)
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_a_killed_collector_costs_the_run_but_not_what_was_learnt(start_run: Any, traces: Any) -> None:
+    run = start_run(*ENDLESS, *TWO, "algo.normalize_obs=true")
+    run.wait_for_updates()
+    os.kill(run.pid_of("collector", 1), signal.SIGKILL)
+    code, _, err = run.finish(PATIENCE_S)
+    assert code == 1
+    assert last_line(err).startswith("offpolicy: collector 1 (pid ")
+    [checkpoint] = run.checkpoints()
+    state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
+    assert state["num_ranks"] == 2
+    traces.assert_none()
+    resumed = start_run(f"total_timesteps={state['env_steps'] + 100}", command=("resume", "run"))
+    code, out, err = resumed.finish(PATIENCE_S)
+    assert (code, err) == (0, "")
+    assert "not bitwise" in out
+    final = resumed.checkpoints()[-1]
+    assert float(learner_tensors(resumed, final)["policy.normalizer.count"]) == resumed.summary()["env_steps"]
+
+
+# -- stopping and going on --------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_saves_one_checkpoint_of_all_ranks(start_run: Any, traces: Any) -> None:
+    run = start_run(*ENDLESS, *TWO)
+    run.wait_for_updates()
+    run.signal(signal.SIGINT)
+    code, _, err = run.finish(PATIENCE_S)
+    assert (code, err) == (130, "")
+    [checkpoint] = run.checkpoints()
+    assert checkpoint == f"step-{run.summary()['env_steps']:012d}"
+    saved = {path.name for path in (run.directory / "checkpoints" / checkpoint).iterdir()}
+    assert {"rank-0.json", "rank-1.json", "replay-0.f32", "replay-1.f32", "collector-1.json"} <= saved
+    assert list(run.directory.glob(".snapshot*")) == []
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_two_ranks_go_on_where_ctrl_c_stopped_them(start_run: Any) -> None:
+    run = start_run(*ENDLESS, *TWO)
+    run.wait_for_updates()
+    run.signal(signal.SIGINT)
+    assert run.finish(PATIENCE_S)[0] == 130
+    stopped_at = run.summary()["env_steps"]
+    goal = 2 * (stopped_at // 2) + 100
+    resumed = start_run(f"total_timesteps={goal}", command=("resume", "run"))
+    code, out, err = resumed.finish(PATIENCE_S)
+    assert (code, err) == (0, "")
+    assert f"resuming at env step {stopped_at:,}" in out
+    assert "not bitwise" not in out
+    assert (resumed.summary()["env_steps"], resumed.summary()["updates"]) == (goal, goal - 100)
+
+
+@pytest.mark.slow
+def test_two_ranks_stopped_and_resumed_equal_the_uninterrupted_ones_bit_for_bit(start_run: Any, tmp_path: Path) -> None:
+    options = (*TWO, "collect.mode=alternate", "algo.normalize_obs=true", "total_timesteps=800")
+    assert start_run(*options, "run_dir=whole").finish(PATIENCE_S)[0] == 0
+    broken = start_run(*options, "run_dir=broken")
+    broken.wait_for_updates()
+    broken.signal(signal.SIGTERM)
+    assert broken.finish(PATIENCE_S)[0] == 143
+    assert broken.checkpoints()[-1] < "step-000000000800", "stopped too late to prove anything"
+    code, out, _ = start_run(command=("resume", "broken")).finish(PATIENCE_S)
+    assert code == 0
+    assert "not bitwise" not in out
+    whole, again = (tmp_path / name / "checkpoints" / "step-000000000800" for name in ("whole", "broken"))
+    shares = {f"{what}-{index}" for index in (0, 1) for what in ("replay", "rank", "collector")}
+    names = [path.name for path in whole.iterdir() if path.stem in shares | {"learner"}]
+    assert len(names) == 9
+    assert [name for name in names if (whole / name).read_bytes() != (again / name).read_bytes()] == []
+
+
+@pytest.mark.slow
+def test_the_number_of_ranks_may_change_and_nothing_is_shown_to_the_normaliser_twice(start_run: Any) -> None:
+    assert start_run(*TWO, "algo.normalize_obs=true", "total_timesteps=200").finish(PATIENCE_S)[0] == 0
+    for ranks, steps in ((1, 300), (2, 400)):
+        run = start_run(f"runner.world_size={ranks}", f"total_timesteps={steps}", command=("resume", "run"))
+        code, out, err = run.finish(PATIENCE_S)
+        assert (code, err) == (0, "")
+        assert f"not bitwise: {3 - ranks} learner ranks before, {ranks} now" in out
+        assert run.summary()["updates"] == steps - 100
+        checkpoint = f"step-{steps:012d}"
+        assert float(learner_tensors(run, checkpoint)["policy.normalizer.count"]) == steps
+
+
+# -- failures that all ranks must hear of -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_an_environment_that_fails_in_the_evaluation_of_rank_0_ends_both(start_run: Any, traces: Any) -> None:
+    run = start_run(
+        *ENDLESS,
+        *TWO,
+        "env.id=offpolicy.envs.toy:Faulty-v0",
+        "env.kwargs.fail=step_raise",
+        f"env.kwargs.only_seed={env_seeds(env_seed(1, 'evaluation'), 1)[0]}",
+        "eval.every=200",
+    )
+    code, _, err = run.finish(PATIENCE_S)
+    assert code == 1
+    assert last_line(err).startswith("offpolicy: learner 0 (pid ")
+    assert "fails in step" in err
+    assert len(run.checkpoints()) == 1, "what was learnt is saved"
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_a_periodic_checkpoint_is_reported_and_survived(start_run: Any, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    assert os.system(f"mount -t tmpfs -o size=2m tmpfs {disk}") == 0
+    try:
+        run = start_run(*TWO, "run_dir=disk/run", "total_timesteps=900", "checkpoint.every=300")
+        run.wait_for_updates()
+        with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
+            while filler.write(b"x" * 4096):
+                pass
+        code, out, err = run.finish(PATIENCE_S)
+        assert code == 74, err
+        assert out.count("warning: checkpoint at") >= 1
+        assert "100% step=900/900" in out, "training went on to its end"
+    finally:
+        os.system(f"umount {disk}")
+
+
+# -- what is refused before anything starts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (("runner=multi_gpu", "runner.world_size=0"), "runner.world_size"),
+        (("runner=multi_gpu", "runner.world_size=3", "algo.batch_size=256"), "algo.batch_size"),
+        (("runner=single_gpu", "runner.world_size=2"), "runner.world_size"),
+        (("runner=multi_gpu", "runner.backend=nccl", "device=cpu"), "runner.backend"),
+        (("replay.source=resident", "replay.device_share=0.0001", "total_timesteps=1000000"), "replay.source"),
+        (("runner=multi_gpu", "runner.interface=nosuch"), "runner.interface"),
+    ],
+)
+def test_a_topology_that_cannot_be_is_refused_with_exit_2(start_run: Any, overrides: tuple[str, ...], key: str) -> None:
+    run = start_run("device=cpu", *overrides)
+    code, _, err = run.finish(PATIENCE_S)
+    assert code == 2, err
+    assert f"{key}: got" in err or f"{key}: resident needs" in err
+    assert not run.directory.exists()
+
+
+def test_a_launcher_that_starts_several_supervisors_per_host_is_refused(
+    start_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "night")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    run = start_run(*TWO)
+    code, _, err = run.finish(PATIENCE_S)
+    assert code == 2, err
+    assert "--nproc-per-node: got 2" in err
+    assert "runner.world_size=2" in err
+    assert not run.directory.exists()

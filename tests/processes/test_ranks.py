@@ -1,0 +1,188 @@
+"""Two learner ranks as real processes, joined by gloo: what they compute together, agree on, and say of each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.processes.conftest import REPOSITORY
+from tests.processes.rank_checks import LOSS_TIMEOUT_S, VECTORS
+
+pytestmark = pytest.mark.mp
+Answer = dict[str, Any]
+
+
+def start_pair(what: str, directory: Path) -> list[subprocess.Popen[bytes]]:
+    """Two ranks whose store rank 0 serves on a socket that is bound here, as the supervisor does it."""
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        fd, port = listener.fileno(), listener.getsockname()[1]
+        return [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.processes.rank_checks", what),
+                    *(str(rank), str(fd), str(port), str(directory / f"{rank}.json")),
+                ],
+                pass_fds=(fd,) if rank == 0 else (),
+                env=environ,
+            )
+            for rank in (0, 1)
+        ]
+
+
+def finish(processes: list[subprocess.Popen[bytes]], timeout_s: float = 90.0) -> list[int]:
+    """The exit codes; whoever is still there is killed."""
+    try:
+        return [process.wait(timeout_s) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Answer, Answer]]:
+    """What the two ranks found in each check."""
+    directory = tmp_path_factory.mktemp("pair")
+    assert finish(start_pair("check", directory)) == [0, 0]
+    first, second = (json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1))
+    return {name: (first[name], second[name]) for name in first}
+
+
+# -- what they compute ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_two_halves_of_a_batch_give_the_gradients_of_the_whole(answers: Any, name: str) -> None:
+    for answer in (rank[name] for rank in answers["averaged gradients"]):
+        together, alone, half = answer["together"], answer["alone"], answer["alone on its half"]
+        assert together.keys() == alone.keys()
+        for tensor in together:
+            np.testing.assert_allclose(together[tensor], alone[tensor], rtol=0.0, atol=1e-6, err_msg=tensor)
+        # Negative control: half of the rows alone gives other gradients.
+        assert max(np.abs(np.subtract(half[tensor], alone[tensor])).max() for tensor in alone) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_after_many_updates_on_different_rows_the_ranks_are_equal_bit_for_bit(answers: Any, name: str) -> None:
+    first, second = (rank[name] for rank in answers["many updates"])
+    assert first["bits"] == second["bits"]
+    assert first["checksum"] == second["checksum"]
+    unmoved = {tensor for tensor, was in first["start"].items() if first["bits"][tensor] == was}
+    assert unmoved == {"diverged"}
+
+
+@pytest.mark.parametrize("check", ["normalised", "normalised by one", "normalised, averaged"])
+def test_the_normaliser_of_all_ranks_has_seen_the_rows_of_each_once(answers: Any, check: str) -> None:
+    first, second = answers[check]
+    assert first["bits"] == second["bits"]
+    assert first["checksum"] == second["checksum"]
+    assert first["seen"]["count"] == first["expected"]["count"] > 0
+    for name in ("mean", "var"):
+        np.testing.assert_allclose(first["seen"][name], first["expected"][name], rtol=0.0, atol=1e-9)
+
+
+def test_ranks_that_average_parameters_are_equal_right_after_and_differ_between(answers: Any) -> None:
+    first, second = answers["averaged parameters"]
+    are_equal = [a == b for a, b in zip(first["after"], second["after"], strict=True)]
+    assert are_equal == [update % 4 == 0 for update in range(1, 19)]
+    assert first["settled"] == second["settled"]
+
+
+def test_all_ranks_start_from_rank_0(answers: Any) -> None:
+    first, second = answers["common start"]
+    assert first["before"] != second["before"]
+    assert first["after"] == second["after"] == first["before"]
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_a_nan_of_one_rank_makes_all_refuse_the_same_step_and_is_traced_to_it(answers: Any, name: str) -> None:
+    first, second = (rank[name] for rank in answers["poisoned"])
+    assert first == {"is untouched": True, "has_diverged": True, "is_origin": False}
+    assert second == {"is untouched": True, "has_diverged": True, "is_origin": True}
+
+
+# -- what they agree on -----------------------------------------------------------------------------------------------
+
+
+def test_unequal_vectors_are_gathered_exactly_and_stay_as_they_are(answers: Any) -> None:
+    first, second = answers["gathered"]
+    assert first["group"] == second["group"] == [list(vector) for vector in VECTORS]
+    assert (first["input"], second["input"]) == VECTORS
+    assert first["exchange"] == second["exchange"] == [first["single"], second["single"]]
+
+
+@pytest.mark.parametrize(
+    ("case", "agreed"),
+    [
+        # env steps (10 on the host of rank 0, 25 on that of rank 1), is reporting, has stopped, stopped by
+        ("one host", [10, False, False, None]),
+        ("two hosts", [35, False, False, None]),
+        ("rank 0 wants a report", [10, True, False, None]),
+        ("rank 1 wants a report", [10, False, False, None]),
+        ("rank 1 stops", [10, False, True, 1]),
+        ("both stop", [10, False, True, 0]),
+    ],
+)
+def test_a_meeting_agrees_on_steps_report_and_stop(answers: Any, case: str, agreed: list[Any]) -> None:
+    assert [rank[case] for rank in answers["meetings"]] == [agreed, agreed]
+
+
+def test_waiting_for_a_late_rank_is_the_barriers_time_and_nothing_else(answers: Any) -> None:
+    first, second = answers["waiting phases"]
+    assert first["tensors"] == second["tensors"] == [[[1.5, 1.5]] * 3, 4.5]
+    assert first["ms"]["rank_barrier"] == pytest.approx(100, abs=15)
+    assert first["ms"]["train"] + first["ms"]["param_sync"] < 15
+    assert second["ms"]["train"] == pytest.approx(100, abs=15)
+    assert second["ms"]["rank_barrier"] < 15
+
+
+def test_a_group_that_was_left_has_no_threads_that_meet_the_end_of_the_interpreter(answers: Any) -> None:
+    """They aborted processes that had done everything right."""
+    for rank in answers["threads"]:
+        assert [name for name in rank["before"] if "gloo" in name]
+        assert [name for name in rank["after"] if "gloo" in name] == []
+
+
+# -- what they say of each other --------------------------------------------------------------------------------------
+
+
+def loss(what: str, survivor: int, tmp_path: Path) -> Answer:
+    """What the survivor says when the other rank ends like that."""
+    processes = start_pair(what, tmp_path)
+    try:
+        assert processes[survivor].wait(30.0) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    answer: Answer = json.loads((tmp_path / f"{survivor}.json").read_text())
+    return answer
+
+
+@pytest.mark.parametrize(("survivor", "words"), [(0, "lost rank 1: it died"), (1, "rank 0")])
+def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path, survivor: int, words: str) -> None:
+    answer = loss(f"die-{1 - survivor}", survivor, tmp_path)
+    assert words in answer["error"]
+    assert answer["took_s"] < LOSS_TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    ("survivor", "words"),
+    [
+        (1, "rank 0"),  # which serves the store
+        pytest.param(0, "lost rank 1: it died, froze for 3 s", marks=pytest.mark.slow),
+    ],
+)
+def test_a_frozen_rank_is_told_by_name_soon_after_the_timeout(tmp_path: Path, survivor: int, words: str) -> None:
+    answer = loss(f"freeze-{1 - survivor}", survivor, tmp_path)
+    assert words in answer["error"]
+    assert LOSS_TIMEOUT_S - 0.5 < answer["took_s"] < LOSS_TIMEOUT_S + 3.0

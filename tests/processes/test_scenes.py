@@ -1,0 +1,251 @@
+"""The account of whole runs in which a known part is late: the delay is where it was put, and nowhere else.
+
+Delays are sleeps: they take no core away from the other processes. Medians are over the records of a run, each the
+mean of the iterations of a fifth of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Traces
+from tests.processes.conftest import REPOSITORY
+
+pytestmark = pytest.mark.mp
+BASE = (
+    "algo.learning_starts=20",
+    "algo.hidden_dims=[16,16]",
+    "algo.batch_size=16",
+    "eval.episodes=0",
+    "eval.beside=false",
+    "log.tensorboard=false",
+    "log.every_s=0.2",
+    "total_timesteps=100",
+    "device=cpu",
+    "threads.learner=1",
+    "run_dir=run",
+)
+POINT = "env.id=offpolicy.envs.toy:PointMass-v0"
+SLOW_STEP = "env.id=offpolicy.envs.toy:SlowStep-v0"
+TWO_RANKS = ("runner=multi_gpu", "runner.world_size=2")
+DELAY_MS = 40
+SLOW = {"SLOW_UPDATE_MS": str(DELAY_MS)}
+SMALL_MS = DELAY_MS / 8  # what a phase may take that has nothing to do with the delay
+EQUAL_MS = 50  # of both sides, where they cost the same
+
+# name: (overrides, what slow_parts is told)
+RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "slow collector": ((SLOW_STEP, f"env.kwargs.step_ms={DELAY_MS}"), {}),
+    "slow collector, two ranks": (
+        (SLOW_STEP, f"env.kwargs.step_ms={DELAY_MS}", *TWO_RANKS, "collect.mode=alternate"),
+        {},
+    ),
+    "prefetched": ((POINT, "runner=double_buffer"), {"SLOW_UPDATE_MS": "20"}),
+    "two ranks": ((POINT, *TWO_RANKS, "total_timesteps=600"), {}),  # an iteration may take a millisecond
+    "two ranks, 1 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "1", "WATCH_ITERATIONS": ""}),
+    "two ranks, 0 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "0"}),
+    "one rank": ((POINT, "runner=multi_gpu", "total_timesteps=1000"), {}),
+    **{
+        mode: ((SLOW_STEP, f"env.kwargs.step_ms={EQUAL_MS}", f"collect.mode={mode}"), {"SLOW_UPDATE_MS": str(EQUAL_MS)})
+        for mode in ("alternate", "overlap")
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run left behind."""
+
+    directory: Path
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The records of the middle: neither the one that holds the start, nor that of the end."""
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        return [record for line in lines if "perf/iter_ms" in (record := json.loads(line))][1:-1]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return summary
+
+    def median(self, key: str) -> float:
+        return statistics.median(record[key] for record in self.records)
+
+    def iterations(self, rank: int) -> list[dict[str, Any]]:
+        """What slow_parts has seen of a rank's iterations."""
+        watched: list[dict[str, Any]] = json.loads((self.directory / f"iterations-{rank}.json").read_text())
+        return watched
+
+
+def train(directory: Path, overrides: tuple[str, ...], told: dict[str, str]) -> Run:
+    """A whole run; its learners are those of slow_parts."""
+    given = {override.split("=")[0] for override in overrides}
+    words = [word for word in BASE if word.split("=")[0] not in given] + list(overrides)
+    traces = Traces()
+    environ = {**os.environ, **traces.environ, **told, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "tests.processes.slow_parts", "train", *words]
+    done = subprocess.run(command, cwd=directory, env=environ, timeout=100, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    traces.assert_none()
+    return Run(directory / "run")
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """`run_of(name)`: one of RUNS, done when it is first asked for."""
+    done: dict[str, Run] = {}
+
+    def run(name: str) -> Run:
+        if name not in done:
+            done[name] = train(tmp_path_factory.mktemp("scene"), *RUNS[name])
+            assert done[name].summary["updates"] >= 50
+        return done[name]
+
+    return run
+
+
+def learner_ms(run: Run, *without: str) -> dict[str, float]:
+    """The median of every learner phase of rank 0."""
+    prefix = "timing/learner_"
+    phases = [key for key in run.records[0] if key.startswith(prefix)]
+    return {key: run.median(key) for key in phases if key.removeprefix(prefix).removesuffix("_ms") not in without}
+
+
+# -- scene 1: the collector is late -----------------------------------------------------------------------------------
+
+
+def test_a_slow_environment_is_the_learners_collector_wait_and_nothing_else(run_of: Any) -> None:
+    run = run_of("slow collector")
+    assert run.median("timing/learner_collector_wait_ms") == pytest.approx(DELAY_MS, abs=DELAY_MS / 5)
+    assert {key: ms for key, ms in learner_ms(run, "collector_wait", "train").items() if ms > SMALL_MS} == {}
+    assert run.median("timing/learner_train_ms") < DELAY_MS / 2
+    assert run.median("timing/collector_env_step_ms") == pytest.approx(DELAY_MS, abs=DELAY_MS / 5)
+    assert run.summary["bottleneck"]["verdict"] == "collector"
+
+
+@pytest.mark.slow
+def test_all_ranks_wait_for_a_slow_environment_and_none_for_another_rank(run_of: Any) -> None:
+    usual, run = run_of("two ranks"), run_of("slow collector, two ranks")
+    assert run.median("rank/collector_wait_min_ms") == pytest.approx(DELAY_MS, abs=DELAY_MS / 5)
+    assert run.median("rank/collector_wait_max_ms") == pytest.approx(DELAY_MS, abs=DELAY_MS / 5)
+    assert run.median("rank/rank_barrier_max_ms") < usual.median("rank/rank_barrier_max_ms") + SMALL_MS
+
+
+# -- scene 2: the batch is ready --------------------------------------------------------------------------------------
+
+
+def test_a_batch_packed_ahead_is_not_waited_for(run_of: Any) -> None:
+    run = run_of("prefetched")
+    assert run.median("timing/learner_replay_batch_wait_ms") < 0.2
+    assert {key: ms for key, ms in learner_ms(run, "train").items() if ms > SMALL_MS} == {}
+    assert run.median("prefetch/pack_ms") > 0.0
+
+
+# -- scene 3: a rank is late ------------------------------------------------------------------------------------------
+
+
+def test_rank_0_waits_at_the_barrier_for_a_slow_rank_1_and_is_not_slower_itself(run_of: Any) -> None:
+    usual, run = run_of("two ranks"), run_of("two ranks, 1 slow")
+    # The walls of the two are the same: what one of them waits longer is what the other one works longer.
+    waited = run.median("timing/learner_rank_barrier_ms") - run.median("rank/rank_barrier_min_ms")
+    assert waited == pytest.approx(DELAY_MS, abs=4)
+    for key in ("timing/learner_train_ms", "timing/learner_param_sync_ms"):
+        assert run.median(key) == pytest.approx(usual.median(key), abs=SMALL_MS)
+    assert {record["rank/straggler"] for record in run.records} == {1}
+
+
+@pytest.mark.slow
+def test_a_slow_rank_0_is_seen_by_the_wait_of_the_others(run_of: Any) -> None:
+    """Its own account looks healthy: it waits for nobody."""
+    usual, run = run_of("two ranks"), run_of("two ranks, 0 slow")
+    waited = run.median("rank/rank_barrier_max_ms") - run.median("timing/learner_rank_barrier_ms")
+    assert waited == pytest.approx(DELAY_MS, abs=4)
+    assert run.median("timing/learner_rank_barrier_ms") < usual.median("timing/learner_rank_barrier_ms") + SMALL_MS
+    assert {record["rank/straggler"] for record in run.records} == {0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_late_rank_adds_its_delay_to_the_usual_wait(run_of: Any, late: int) -> None:
+    usual, run = run_of("two ranks"), run_of(f"two ranks, {late} slow")
+    added = run.median("rank/rank_barrier_max_ms") - usual.median("rank/rank_barrier_max_ms")
+    assert added == pytest.approx(DELAY_MS, abs=4)
+
+
+def test_a_report_of_all_ranks_takes_one_collective(run_of: Any) -> None:
+    for rank in (0, 1):
+        iterations = run_of("two ranks, 1 slow").iterations(rank)[1:]  # the first one holds the start
+        counts = {
+            is_reporting: {each["collectives"] for each in iterations if each["is_reporting"] is is_reporting}
+            for is_reporting in (False, True)
+        }
+        # A meeting, and for each of the two optimiser steps a roll call and an averaging.
+        assert counts == {False: {5}, True: {6}}
+
+
+# -- what overlapping pays --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_overlapping_two_equal_sides_nearly_doubles_the_throughput_as_predicted(run_of: Any) -> None:
+    steps_per_sec = {}
+    for mode in ("alternate", "overlap"):
+        run = run_of(mode)
+        steps_per_sec[mode] = run.median("perf/steps_per_sec")
+        assert run.median("perf/predicted_steps_per_sec") == pytest.approx(steps_per_sec[mode], rel=0.1)
+    assert steps_per_sec["overlap"] >= 1.8 * steps_per_sec["alternate"]
+
+
+# -- one schema -------------------------------------------------------------------------------------------------------
+
+GROUPS = ("timing/", "rank/", "prefetch/", "perf/")
+
+
+@pytest.mark.parametrize("name", ["prefetched", "two ranks", pytest.param("one rank", marks=pytest.mark.slow)])
+def test_all_runners_write_the_same_keys(run_of: Any, name: str) -> None:
+    expected, keys = (
+        {key for key in run_of(which).records[-1] if key.startswith(GROUPS)} for which in ("slow collector", name)
+    )
+    assert keys == expected
+    assert {key.split("/")[0] + "/" for key in keys} == set(GROUPS)
+
+
+# -- the same numbers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
+def test_a_double_buffer_that_does_not_run_ahead_is_the_single_gpu_runner_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory, algo: str
+) -> None:
+    saved = []
+    for runner in ("single_gpu", "double_buffer"):
+        overrides = (POINT, f"algo={algo}", f"runner={runner}", "collect.mode=alternate", "total_timesteps=300")
+        if runner == "double_buffer":
+            overrides += ("replay.prefetch=false", "replay.slots=1")
+        run = train(tmp_path_factory.mktemp(runner), overrides, {})
+        checkpoint = run.directory / "checkpoints" / "step-000000000300"
+        saved.append({name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay-0.f32")})
+    assert saved[0] == saved[1]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_named_after_the_steps_that_its_collectors_had_done(tmp_path: Path) -> None:
+    """The collector goes on during an update: what was agreed before it lost the episodes that ended meanwhile."""
+    overrides = (POINT, "collect.mode=free", "collect.band=100", "checkpoint.every=50", "checkpoint.keep=9")
+    run = train(tmp_path, (*overrides, "total_timesteps=150"), {"SLOW_UPDATE_MS": "20"})
+    checkpoints = sorted((run.directory / "checkpoints").glob("step-*"))
+    assert len(checkpoints) == 3
+    for checkpoint in checkpoints:
+        collected = json.loads((checkpoint / "collector-0.json").read_text())["env_steps"]
+        assert checkpoint.name == f"step-{collected:012d}"

@@ -1,0 +1,256 @@
+"""Ten million rows through each source while a process per ring writes flat out: none torn, stale or foreign.
+
+Every float of a row is a function of its ring and of its index there (modulo `PERIOD`), so a row that is not what was
+asked for shows. A round of a ring takes milliseconds, and there may be more processes than cores: readers are overtaken
+all the time, now and then by several rounds. What each test would see if the code were wrong is tested too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.sampler import Draw, SampleAges, UniformSampler
+from offpolicy.replay.staging import CopyStream
+from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import PackerPhase
+
+pytestmark = pytest.mark.mp
+REPOSITORY = Path(__file__).resolve().parents[2]
+LAYOUT = RowLayout(obs_dim=4, action_dim=1)
+WIDTH, CAPACITY, CHUNK, PERIOD, NUM_RINGS = LAYOUT.width, 200_000, 512, 2**18, 2
+GUARD = 8 * CHUNK
+CPU = torch.device("cpu")
+PACE = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=2, total=2**60)
+SPEC = PrefetchSpec(LAYOUT, PACE, batch_size=2048, device=CPU, normalize_obs=False)
+
+WRITER = """
+import sys
+import numpy as np
+from offpolicy.replay.ring import Ring
+from offpolicy.processes.shared_memory import SharedBlock
+
+fd, table_fd, number, num_rings, width, chunk = map(int, sys.argv[1:])
+table = np.frombuffer(SharedBlock.attach(table_fd).buffer, dtype=np.float32).reshape(num_rings, -1, width)[number]
+ring = Ring(SharedBlock.attach(fd).buffer, width, np.float32)
+while True:
+    start = ring.committed % len(table)
+    ring.append(table[start : start + chunk])
+"""
+
+
+class Field:
+    """Two rings, and what must be in them: row i of ring r is `table[r, i % PERIOD]`."""
+
+    def __init__(self, kind: type[Ring] = Ring) -> None:
+        self.table_block = SharedBlock.create("rows-table", 4 * NUM_RINGS * PERIOD * WIDTH)
+        self.blocks = [SharedBlock.create("rows-ring", Ring.nbytes(CAPACITY, WIDTH, 4)) for _ in range(NUM_RINGS)]
+        self.rings = [kind(block.buffer, WIDTH, np.float32) for block in self.blocks]
+        table = np.frombuffer(self.table_block.buffer, dtype=np.float32).reshape(NUM_RINGS, PERIOD, WIDTH)
+        index, column = np.arange(PERIOD)[:, None], np.arange(WIDTH)
+        for number in range(NUM_RINGS):
+            table[number] = (index * (7 * column + 3) + 5 * column + number) % 65_521
+            table[number, :, :2] = np.stack([np.full(PERIOD, number), np.arange(PERIOD)], axis=1)
+        self.table = table
+
+    @property
+    def env_steps(self) -> int:
+        return sum(ring.committed for ring in self.rings)
+
+    def wait_for(self, env_steps: int) -> None:
+        while self.env_steps < env_steps:
+            time.sleep(0.0001)
+
+    def grant(self, env_steps: int) -> None: ...
+
+    @contextmanager
+    def written(self) -> Iterator[Field]:
+        """While a process per ring writes as fast as it can."""
+        writers = [self._start_writer(number) for number in range(NUM_RINGS)]
+        try:
+            while any(ring.committed < 2 * CAPACITY for ring in self.rings):
+                assert all(writer.poll() is None for writer in writers)
+                time.sleep(0.001)
+            yield self
+        finally:
+            for writer in writers:
+                writer.kill()
+                writer.wait()
+
+    def _start_writer(self, number: int) -> subprocess.Popen[bytes]:
+        fds = (self.blocks[number].fd, self.table_block.fd)
+        words = [*fds, number, NUM_RINGS, WIDTH, CHUNK]
+        command = [sys.executable, "-c", WRITER, *map(str, words)]
+        return subprocess.Popen(command, pass_fds=fds, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+
+    def sampler(self) -> UniformSampler:
+        return UniformSampler(self.rings, np.random.default_rng(0), GUARD)
+
+    def bad_rows(self, rows: np.ndarray, draw: Draw) -> int:
+        """How many of `rows` [n, W] are not those that were drawn."""
+        return int((rows != self.table[draw.ring, draw.index % PERIOD]).any(axis=1).sum())
+
+
+class NoSecondLook(Ring):
+    """Seeded bug: whether rows were recycled during the copy is not looked at."""
+
+    def read(self, index: Any, out: Any) -> Any:
+        super().read(index, out)
+        return np.ones(len(index), dtype=np.bool_)
+
+    def copy_range(self, start: int, out: Any) -> int:
+        super().copy_range(start, out)
+        return start
+
+
+def check_sampler(count: int, kind: type[Ring] = Ring) -> int:
+    """Bad rows among `count` of the sampler."""
+    bad = 0
+    with Field(kind).written() as field:
+        sampler, out = field.sampler(), np.empty((4096, WIDTH), dtype=np.float32)
+        for _ in range(0, count, len(out)):
+            first = [ring.oldest for ring in field.rings]
+            draw = sampler.fill(out)
+            bad += field.bad_rows(out, draw) + int((draw.index < np.array(first)[draw.ring]).sum())
+    return bad
+
+
+class HandedOut(SampleAges):
+    """Keeps the draw of the batches handed out last."""
+
+    def add(self, draw: Draw) -> None:
+        super().add(draw)
+        self.draw = draw
+
+
+class RefilledTooSoon(PrefetchSource):
+    """Seeded bug: the slot is posted again while the learner uses its batches."""
+
+    def sample(self) -> torch.Tensor:
+        rows = super().sample()
+        self._in_use.accept(self._next_request())
+        self._packer.post(self._in_use)
+        return rows
+
+
+def check_prefetch(
+    count: int, kind: type[Ring] = Ring, make: type[PrefetchSource] = PrefetchSource, **spec: Any
+) -> int:
+    """Bad rows among `count` of a prefetching source, when they are handed out or while they are in use."""
+    bad = 0
+    with Field(kind).written() as field:
+        packer = Packer(field.sampler(), field, CPU, Ledger(PackerPhase))
+        source = make(replace(SPEC, **spec), field.rings, packer, field, field, updates=0)
+        source._ages = handed_out = HandedOut(field.rings)
+        try:
+            while source.samples < count:
+                source.wait_ready()
+                source.wait_batch()
+                rows = source.sample().flatten(0, 1).numpy()
+                bad += sum(field.bad_rows(rows, handed_out.draw) for _ in range(2))  # the packer is busy meanwhile
+        finally:
+            source.close()
+    return bad
+
+
+class ShownTooSoon(CopyStream):
+    """Seeded bug: rows are copied when the next copy is started, and nobody waits for it."""
+
+    late: Callable[[], object] = staticmethod(lambda: None)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, after: torch.Event | None) -> None:
+        if target.dtype != torch.float32:  # what the draw knows of the rings
+            target.copy_(source)
+            return
+        self.late()
+        kept = source.clone()
+        self.late = lambda: target.copy_(kept)
+
+
+def check_resident(count: int, kind: type[Ring] = Ring, lane: type[CopyStream] = CopyStream) -> int:
+    """Bad rows among `count` of a resident source: torn, foreign, or not in what its copy is said to hold."""
+    bad = 0
+    with Field(kind).written() as field:
+        sampler = ResidentSampler(field.rings, CPU, 0, DeviceFence(CPU))
+        sampler._lane = lane(CPU, DeviceFence(CPU))
+        spec = replace(SPEC, batch_size=8192)
+        source = ResidentSource(spec, field.rings, sampler, field, field, updates=0)
+        while source.samples < count:
+            rows = source.sample().flatten(0, 1).numpy()
+            known = np.isin(rows[:, 0], range(NUM_RINGS))  # a place that was never copied to holds anything
+            bad += int((~known).sum())
+            rows = rows[known]
+            ring, code = (rows[:, column].astype(np.int64) for column in (0, 1))
+            first, last = (
+                np.array([getattr(mirror, end) for mirror in sampler._mirrors])[ring] for end in ("first", "last")
+            )
+            newest = last - 1
+            index = newest - (newest - code) % PERIOD  # the newest row below `last` with this code
+            bad += field.bad_rows(rows, Draw(ring, index)) + int((index < first).sum())
+    return bad
+
+
+counts = pytest.mark.parametrize(
+    "count", [300_000, pytest.param(10_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+
+
+@counts
+def test_the_sampler_hands_out_what_it_drew(count: int) -> None:
+    assert check_sampler(count) == 0
+
+
+@counts
+@pytest.mark.parametrize(("prefetch", "newest"), [(True, False), (True, True), (False, False)])
+def test_the_prefetching_source_hands_out_what_it_drew(count: int, *, prefetch: bool, newest: bool) -> None:
+    assert check_prefetch(count, prefetch=prefetch, newest=newest) == 0
+
+
+@counts
+def test_the_resident_source_hands_out_what_its_copy_holds(count: int) -> None:
+    assert check_resident(count) == 0
+
+
+def until_seen(check: Callable[[], int], tries: int = 5) -> bool:
+    """Whether a check finds a bad row; whether a race is lost is up to the scheduler, hence several tries."""
+    return any(check() for _ in itertools.repeat(None, tries))
+
+
+def test_a_sampler_that_takes_no_second_look_is_caught() -> None:
+    assert until_seen(lambda: check_sampler(300_000, NoSecondLook))
+
+
+def test_a_packer_that_takes_no_second_look_is_caught() -> None:
+    assert until_seen(lambda: check_prefetch(300_000, NoSecondLook))
+
+
+def test_a_slot_that_is_refilled_before_it_was_consumed_is_caught() -> None:
+    assert until_seen(lambda: check_prefetch(300_000, make=RefilledTooSoon))
+
+
+def test_a_copy_that_takes_no_second_look_is_caught() -> None:
+    assert until_seen(lambda: check_resident(300_000, NoSecondLook))
+
+
+def test_rows_that_are_shown_before_they_were_copied_are_caught() -> None:
+    assert until_seen(lambda: check_resident(300_000, lane=ShownTooSoon))

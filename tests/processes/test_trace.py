@@ -1,0 +1,131 @@
+"""Traces of real runs of every runner, of a run that was killed, and what measuring them changes: nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunCli
+from tests.processes.conftest import TINY, StartRun
+from tests.processes.test_hora import TEACH
+from tests.trace_format import problems_of
+
+pytestmark = pytest.mark.mp
+TRACED = "timing.trace=true"
+SLOW = pytest.mark.slow
+SAC, PACKED = ("train", *TINY), {"learner 0", "collector 0", "packer 0", "supervisor"}
+RUNS = {
+    "single_gpu": (SAC, (), {"learner 0", "collector 0", "supervisor"}),
+    "double_buffer": (SAC, ("runner=double_buffer",), PACKED),
+    "multi_gpu": (
+        SAC,
+        ("runner=multi_gpu", "runner.world_size=2", "collect.num_collectors=2"),
+        {"learner 0", "learner 1", "collector 0", "collector 1", "supervisor"},
+    ),
+    "appo": (
+        ("train", *(word for word in TINY if not word.startswith(("algo.learning", "algo.batch")))),
+        ("algo=appo", "rollout.length=20", "env.num_envs=2", "algo.num_minibatches=2"),
+        {"learner 0", "collector 0", "supervisor"},
+    ),
+    "hora": ((*TEACH, "run_dir=run"), (), {"learner 0", "collector 0", "supervisor"}),
+}
+
+
+def threads_of(content: dict[str, Any]) -> set[str]:
+    """The threads with a name, without those that only torch.profiler knows."""
+    names = [event for event in content["traceEvents"] if event["ph"] == "M" and event["name"] == "thread_name"]
+    return {event["args"]["name"] for event in names if event["tid"] < 10}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["single_gpu", *(pytest.param(name, marks=SLOW) for name in RUNS if name not in ("single_gpu", "appo")), "appo"],
+)
+def test_a_traced_run_leaves_a_trace_of_every_thread_that_can_be_read(
+    start_run: StartRun, run_cli: RunCli, tmp_path: Path, name: str
+) -> None:
+    command, overrides, threads = RUNS[name]
+    code, _, err = start_run(TRACED, *overrides, command=command).finish(100.0)
+    assert (code, err) == (0, "")
+    content = json.loads((tmp_path / "run/trace.json").read_text())
+    assert problems_of(content) == []
+    assert threads_of(content) == threads
+    assert {event["ph"] for event in content["traceEvents"]} == {"M", "X", "C", "s", "f"}
+    done = run_cli(["trace", "run", "--svg", "run.svg", "--iterations", "1"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "overlap of learner 0 and the collectors" in done.stdout
+    assert "written: run.svg" in done.stdout
+
+
+def test_a_killed_run_has_a_trace_and_its_continuation_another_one(
+    start_run: StartRun, run_cli: RunCli, tmp_path: Path
+) -> None:
+    run = start_run(TRACED, "total_timesteps=20000", "checkpoint.every=200")
+    run.wait_until(lambda: bool(run.directory.exists() and run.checkpoints()), 40.0)
+    alive = run_cli(["trace", "run"])  # it only reads: the run goes on
+    assert (alive.returncode, run.process.poll()) == (0, None)
+    (tmp_path / "run/trace.json").unlink()
+    run.signal(signal.SIGKILL)
+    run.process.communicate(timeout=20.0)
+    done = run_cli(["trace", "run"])
+    assert (done.returncode, done.stderr) == (0, "")
+    first = json.loads((tmp_path / "run/trace.json").read_text())
+    assert problems_of(first) == []
+    reached = max(record["env_steps"] for record in run.records())
+    resumed = start_run(f"total_timesteps={reached + 300}", command=("resume", "run"))
+    assert resumed.finish()[0] == 0
+    assert sorted(path.name for path in (tmp_path / "run/trace").iterdir()) == ["0", "1"]
+    assert json.loads((tmp_path / "run/trace.json").read_text())["otherData"] != first["otherData"]
+    again = run_cli(["trace", "run", "--start", "0"])
+    assert (again.returncode, json.loads((tmp_path / "run/trace.json").read_text())) == (0, first)
+
+
+def test_evaluations_beside_and_their_hooks_are_in_the_trace(start_run: StartRun, tmp_path: Path) -> None:
+    words = ("eval.beside=true", "eval.episodes=3", "eval.hook=tests.processes.hooks:take_100_ms")
+    code, _, err = start_run(TRACED, *words).finish(100.0)
+    assert (code, err) == (0, "")
+    content = json.loads((tmp_path / "run/trace.json").read_text())
+    assert problems_of(content) == []  # an arrow never leads into the past: every hook follows its episode
+    assert {"evaluator 0", "hook"} < threads_of(content)
+    hooks = [event for event in content["traceEvents"] if event["ph"] == "X" and event["name"] == "hook"]
+    assert len(hooks) == 3
+    assert all(event["dur"] >= 100_000 for event in hooks)
+    arrows = {event["name"] for event in content["traceEvents"] if event["ph"] == "f"}
+    assert {"episode 0", "episode 1", "episode 2"} <= arrows
+
+
+@SLOW
+def test_torch_profiler_is_in_the_same_timeline(start_run: StartRun, tmp_path: Path) -> None:
+    code, _, err = start_run(TRACED, "timing.profile_at=50", "timing.profile_iterations=5").finish()
+    assert (code, err) == (0, "")
+    events = json.loads((tmp_path / "run/trace.json").read_text())["traceEvents"]
+    learner = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "learner 0")
+    train = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["name"] == "train"]
+    adam = [e for e in events if "_fused_adam" in e["name"] and e["ph"] == "X" and e["pid"] == learner]
+    assert len(adam) >= 5
+    slack_us = 100.0
+    assert all(any(begin - slack_us <= e["ts"] <= end + slack_us for begin, end in train) for e in adam)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((TRACED, "timing.enabled=false"), "timing.trace: got true, allowed false with timing.enabled=false"),
+        (("timing.profile_at=3",), "timing.profile_at: got 3, allowed 0 without timing.trace=true"),
+    ],
+)
+def test_a_trace_that_cannot_be_is_refused(run_cli: RunCli, words: tuple[str, ...], told: str) -> None:
+    done = run_cli(["train", *words])
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_a_run_that_was_not_traced_is_named(start_run: StartRun, run_cli: RunCli) -> None:
+    assert start_run().finish()[0] == 0
+    done = run_cli(["trace", "run"])
+    assert done.returncode == 2
+    assert "run: run was not traced; train with timing.trace=true" in done.stderr

@@ -1,0 +1,68 @@
+"""What bounds real runs whose trouble is known: other programs on the core, slow resets, slow updates."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes.test_scenes import SLOW_STEP, Run, train
+
+pytestmark = pytest.mark.mp
+BUSY = "import os; os.sched_setaffinity(0, {%d})\nwhile True: pass"
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """This process, and what it starts, may use one core only."""
+    allowed = os.sched_getaffinity(0)
+    core = min(allowed)
+    os.sched_setaffinity(0, {core})
+    yield core
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.fixture
+def neighbours(one_core: int) -> Iterator[None]:
+    """Two programs that never rest, on that core."""
+    programs = [subprocess.Popen([sys.executable, "-c", BUSY % one_core]) for _ in range(2)]
+    yield
+    for program in programs:
+        program.kill()
+        program.wait()
+
+
+def bottleneck(run: Run) -> dict[str, Any]:
+    told: dict[str, Any] = run.summary["bottleneck"]
+    return told
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_a_learner_whose_core_others_take_is_told_so(tmp_path: Path) -> None:
+    words = ("env.id=offpolicy.envs.toy:PointMass-v0", "algo.hidden_dims=[256,256]", "algo.batch_size=256")
+    run = train(tmp_path, (*words, "total_timesteps=150", "log.every_s=1"), {})
+    told = bottleneck(run)
+    assert told["verdict"] == "contention", told
+    assert told["reason"].startswith("the learner could have run and was not given a core for ")
+    assert run.median("cpu/learner_descheduled_pct") > 30.0
+
+
+def test_resets_are_to_blame_where_they_take_the_time(tmp_path: Path) -> None:
+    words = (SLOW_STEP, "env.kwargs.step_ms=1", "env.kwargs.reset_ms=600", "total_timesteps=500")
+    run = train(tmp_path, words, {})
+    told = bottleneck(run)
+    assert (told["verdict"], told["phase"]) == ("collector", "env_step"), told
+    assert "because environments are reset" in told["reason"]
+    assert "reset" in told["advice"][0]
+
+
+@pytest.mark.slow
+def test_the_verdicts_of_records_and_summary_agree_where_nothing_changes(tmp_path: Path) -> None:
+    run = train(tmp_path, (SLOW_STEP, "env.kwargs.step_ms=20"), {})
+    assert {record["perf/bottleneck"].partition(" ")[0] for record in run.records} == {"collector(env_step"}
+    assert (bottleneck(run)["verdict"], bottleneck(run)["phase"]) == ("collector", "env_step")

@@ -1,0 +1,112 @@
+"""Labels, seeds and what their configurations have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.analysis.groups import labelled, read_groups, warnings
+from offpolicy.errors import ConfigError
+
+MakeRun = Callable[..., Path]
+SECOND_SEED = {"seed": 2, "run_dir": "y"}
+
+
+def refusal(*words: str | Path) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read_groups([str(word) for word in words])
+    return str(refused.value)
+
+
+def test_runs_of_one_label_are_seeds_of_one_group(make_run: MakeRun) -> None:
+    one, two, other = make_run("one"), make_run("two", changes=SECOND_SEED), make_run("other")
+    first, second = read_groups([f"a={one}", f"a={two}", f"b={other}"])
+    assert (first.label, len(first.runs), first.has_seeds) == ("a", 2, True)
+    assert (second.label, len(second.runs), second.has_seeds) == ("b", 1, False)
+
+
+def test_a_run_without_a_label_is_called_by_what_tells_it_from_the_others(make_run: MakeRun) -> None:
+    paths = [make_run("x/run"), make_run("y/run"), make_run("z")]
+    assert list(labelled([str(path) for path in paths])) == ["x/run", "y/run", "z"]
+
+
+def test_a_run_without_a_label_never_joins_one_that_is_given(make_run: MakeRun) -> None:
+    one, other = make_run("p/x"), make_run("q/x2")
+    assert labelled([f"x2={one}", str(other)]) == {"x2": [one], "q/x2": [other]}
+    assert labelled([str(other), f"x2={one}"]) == {"q/x2": [other], "x2": [one]}
+
+
+def test_a_run_whose_every_name_is_a_label_needs_a_label(make_run: MakeRun) -> None:
+    path = make_run("x")
+    names = ["/".join(path.parts[-count:]) for count in range(1, len(path.parts))]
+    told = refusal(*(f"{name}={path}" for name in names), path)
+    assert f"{path} needs a label: each part of its path is one already" in told
+
+
+def test_a_directory_with_an_equals_sign_in_its_name_is_a_directory(make_run: MakeRun) -> None:
+    path = make_run("lr=0.1")
+    assert labelled([str(path)]) == {"lr=0.1": [path]}
+    assert labelled([f"low={path}"]) == {"low": [path]}
+
+
+def test_one_run_twice_is_refused_but_under_two_labels(make_run: MakeRun) -> None:
+    path = make_run("run")
+    assert "is given twice" in refusal(path, path)
+    assert "given twice under one label" in refusal(f"a={path}", f"a={path}", f"b={path}")
+    assert len(read_groups([f"a={path}", f"b={path}"])) == 2
+
+
+def test_one_label_alone_has_nothing_to_be_held_against(make_run: MakeRun) -> None:
+    assert "got 1 label, needed two or more" in refusal(make_run("run"))
+
+
+def test_all_problems_come_at_once(make_run: MakeRun, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    told = refusal(make_run("run"), tmp_path / "empty", tmp_path / "missing")
+    assert "neither metrics.jsonl" in told
+    assert "no such directory" in told
+
+
+def test_a_run_alone_needs_records_and_one_of_several_seeds_need_not_have_many(make_run: MakeRun) -> None:
+    long, short = make_run("long"), make_run("short", count=6)
+    assert "has 4 records after its warm-up, needed 8" in refusal(long, short)
+    assert len(read_groups([str(long), f"b={short}", f"b={make_run('more', count=6)}"])) == 2
+
+
+def test_a_label_that_mixes_configurations_is_refused_by_the_key(make_run: MakeRun) -> None:
+    mixed = make_run("mixed", changes={"env": {"id": "Other-v0", "kwargs": {}}})
+    told = refusal(f"a={make_run('one')}", f"a={mixed}", f"b={make_run('two')}")
+    assert "the label 'a' mixes" in told
+    assert "env.id Toy-v0, Other-v0" in told
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"total_timesteps": 9}, {"teacher": "t"}, {"eval": {"episodes": 3}}, {"eval": {"every": 7}},
+        {"env": {"id": "Toy-v0", "kwargs": {}, "measure": "spin"}},
+    ],
+)  # fmt: skip
+def test_what_changes_the_returns_is_no_seed(make_run: MakeRun, changes: dict[str, Any]) -> None:
+    told = refusal(f"a={make_run('one')}", f"a={make_run('other', changes=changes)}", f"b={make_run('two')}")
+    assert "the label 'a' mixes" in told
+
+
+def test_where_a_run_lies_and_what_it_writes_may_differ_between_seeds(make_run: MakeRun) -> None:
+    place = SECOND_SEED | {"log": {"every_s": 9.0}, "resume": "must", "checkpoint": {"every": 7, "keep": 3}}
+    first, _ = read_groups([f"a={make_run('one')}", f"a={make_run('other', changes=place)}", f"b={make_run('two')}"])
+    assert len(first.runs) == 2
+
+
+def test_other_tasks_are_compared_with_a_warning_and_other_settings_are_listed(make_run: MakeRun) -> None:
+    changes = {"algo": {"name": "td3", "gamma": 0.9}, "seed": 5}
+    lines = warnings(read_groups([str(make_run("one")), str(make_run("two", changes=changes))]))
+    assert "warning: not the same task or algorithm (one, two): algo.name sac, td3" in lines
+    assert "configuration (one, two): algo.gamma 0.99, 0.9" in lines
+
+
+def test_equal_configurations_need_no_word(make_run: MakeRun) -> None:
+    assert warnings(read_groups([str(make_run("one")), str(make_run("two", changes=SECOND_SEED))])) == []

@@ -1,0 +1,113 @@
+"""Intervals of means over records that follow one another: how often noise is called real, and that change is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from offpolicy.analysis.resampling import Values, block_length, difference_interval, draw
+from offpolicy.types import Float64
+
+TRIALS = 200
+Rng = np.random.Generator
+
+
+@pytest.fixture(autouse=True)
+def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough to tell one share from another, and quick."""
+    monkeypatch.setattr("offpolicy.analysis.resampling.RESAMPLES", 500)
+
+
+def autocorrelated(rng: Rng, count: int, memory: float) -> Float64:
+    """AR(1) of mean 0 and variance 1: each value is `memory` of the one before, plus noise. [count]."""
+    noise = rng.normal(size=count + 50) * np.sqrt(1.0 - memory**2)
+    values = np.zeros(count + 50)
+    for index in range(1, count + 50):
+        values[index] = memory * values[index - 1] + noise[index]
+    return values[50:]
+
+
+def run(rng: Rng, count: int, memory: float, shift: float = 0.0) -> Values:
+    return Values(10.0 + shift + autocorrelated(rng, count, memory), np.ones(count))
+
+
+def share_called_real(make: Callable[[Rng], tuple[list[Values], list[Values]]]) -> float:
+    """Of pairs of groups, the share whose interval of the difference leaves 0 out."""
+    found = 0
+    for trial in range(TRIALS):
+        one, other = make(np.random.default_rng(trial))
+        interval = difference_interval(draw(other, 1), draw(one, 0))
+        found += not interval.low <= 0.0 <= interval.high
+    return found / TRIALS
+
+
+@pytest.mark.parametrize(("count", "memory"), [(20, 0.0), (20, 0.5), (60, 0.5), (200, 0.8)])
+def test_two_runs_of_one_configuration_are_noise(count: int, memory: float) -> None:
+    assert share_called_real(lambda rng: ([run(rng, count, memory)], [run(rng, count, memory)])) <= 0.07
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_seeds_of_one_configuration_are_noise_though_every_run_differs(seeds: int) -> None:
+    def groups(rng: Rng) -> tuple[list[Values], list[Values]]:
+        one, other = ([run(rng, 30, 0.5, rng.normal()) for _ in range(seeds)] for _ in range(2))
+        return one, other
+
+    assert share_called_real(groups) <= 0.05
+
+
+def test_single_records_instead_of_blocks_would_call_noise_real() -> None:
+    def shuffled(rng: Rng) -> tuple[list[Values], list[Values]]:
+        """Blocks of records in random order hold as little of the memory as single records."""
+        one, other = (rng.permutation(autocorrelated(rng, 60, 0.8)) for _ in range(2))
+        return [Values(10.0 + one, np.ones(60))], [Values(10.0 + other, np.ones(60))]
+
+    assert share_called_real(shuffled) > 0.3
+
+
+def test_a_change_of_a_fifth_is_seen_in_one_run_and_in_three_seeds() -> None:
+    assert share_called_real(lambda rng: ([run(rng, 60, 0.5)], [run(rng, 60, 0.5, 2.0)])) > 0.95
+
+    def seeds(rng: Rng) -> tuple[list[Values], list[Values]]:
+        one, other = ([run(rng, 60, 0.5, shift + 0.2 * rng.normal()) for _ in range(3)] for shift in (0.0, 2.0))
+        return one, other
+
+    assert share_called_real(seeds) > 0.95
+
+
+def test_a_mean_weighs_its_records() -> None:
+    drawn = draw([Values(np.array([1.0, 4.0]), np.array([2.0, 1.0]))], 0)
+    assert drawn.mean == 2.0
+
+
+def test_runs_count_alike_however_many_records_they_have() -> None:
+    runs = [Values(np.full(count, level), np.ones(count)) for count, level in ((5, 1.0), (50, 3.0))]
+    drawn = draw(runs, 0)
+    assert (drawn.mean, drawn.units, drawn.block) == (2.0, 2, 0)
+
+
+def test_seeds_of_equal_means_are_as_uncertain_as_their_records() -> None:
+    noise = np.random.default_rng(0).normal(size=(2, 36))
+    centred = noise - noise.mean(axis=1, keepdims=True)
+    drawn = draw([Values(values, np.ones(36)) for values in centred], 0)
+    assert 0.05 < np.quantile(drawn.draws, 0.84) < 0.25, "of 72 records of spread 1: 0.12"
+
+
+def test_a_single_value_has_no_interval() -> None:
+    one, many = draw([Values(np.array([5.0]), np.ones(1))], 0), draw([Values(np.arange(9.0), np.ones(9))], 1)
+    assert np.isnan(difference_interval(one, many).low)
+
+
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    same = Values(np.full(12, 3.0), np.ones(12))
+    assert difference_interval(draw([same], 0), draw([same], 1)) == (0.0, 0.0, 0.0)
+
+
+def test_the_same_runs_give_the_same_interval() -> None:
+    values = [run(np.random.default_rng(3), 40, 0.5)]
+    assert np.array_equal(draw(values, 5).draws, draw(values, 5).draws)
+
+
+def test_a_run_is_cut_into_six_blocks() -> None:
+    assert [block_length(count) for count in (1, 6, 7, 60, 61)] == [1, 1, 2, 10, 11]

@@ -1,0 +1,120 @@
+"""What becomes a row, and what never does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.types import Choice, StepOutcome
+
+LAYOUT = RowLayout(obs_dim=1, action_dim=1)
+GAMMA = 0.5
+
+
+def make(n_step: int = 1, num_envs: int = 1) -> tuple[ReplayWriter, Ring]:
+    ring = Ring(memoryview(bytearray(Ring.nbytes(64, LAYOUT.width, 4))), LAYOUT.width, np.float32)
+    return ReplayWriter(ring, LAYOUT, gamma=GAMMA, n_step=n_step, num_envs=num_envs), ring
+
+
+def outcome(next_obs: list[float], **fields: Any) -> StepOutcome:
+    count = len(next_obs)
+    values: dict[str, Any] = {
+        "reward": [1.0] * count, "terminated": [False] * count, "truncated": [False] * count,
+        "is_valid": [True] * count,
+    } | fields  # fmt: skip
+    return StepOutcome(
+        next_obs=np.array(next_obs, dtype=np.float32)[:, None],
+        reward=np.array(values["reward"], dtype=np.float64),
+        terminated=np.array(values["terminated"]),
+        truncated=np.array(values["truncated"]),
+        is_valid=np.array(values["is_valid"]),
+        success=np.full(count, np.nan, dtype=np.float32),
+        measure=np.full(count, np.nan, dtype=np.float32),
+    )
+
+
+def feed(writer: ReplayWriter, obs: list[float], step: StepOutcome) -> int:
+    action = np.full((len(obs), 1), 0.1, dtype=np.float32)
+    return writer.write(np.array(obs, dtype=np.float32)[:, None], Choice(action, None, 0), step)
+
+
+def stored(ring: Ring) -> list[tuple[float, ...]]:
+    """(obs, next_obs, reward, terminated, truncated, discount) of every row."""
+    rows = ring.read_range(0, ring.committed)
+    return [tuple(np.round(row[[0, 1, 3, 4, 5, 6]].astype(float), 6)) for row in rows]
+
+
+def test_a_row_holds_the_true_successor_the_raw_reward_and_both_flags() -> None:
+    writer, ring = make()
+    assert feed(writer, [1.0], outcome([2.0], reward=[-3.5], terminated=[True], truncated=[True])) == 1
+    assert stored(ring) == [(1.0, 2.0, -3.5, 1.0, 1.0, 0.5)]
+
+
+def test_reset_rows_are_neither_stored_nor_counted() -> None:
+    writer, ring = make(num_envs=2)
+    assert feed(writer, [1.0, 10.0], outcome([2.0, 11.0], is_valid=[False, True])) == 1
+    assert stored(ring) == [(10.0, 11.0, 1.0, 0.0, 0.0, 0.5)]
+
+
+def test_a_bad_row_is_refused_and_the_sound_rows_of_the_step_are_kept() -> None:
+    writer, ring = make(num_envs=2)
+    with pytest.raises(BadRowError, match="NaN or Inf in reward of environment 1") as caught:
+        feed(writer, [1.0, 10.0], outcome([2.0, 11.0], reward=[1.0, float("nan")]))
+    assert stored(ring) == [(1.0, 2.0, 1.0, 0.0, 0.0, 0.5)]
+    assert caught.value.row["obs"] == [10.0]
+
+
+def test_finite_values_whose_sum_overflows_are_not_refused() -> None:
+    writer, ring = make(num_envs=2)
+    huge = float(np.finfo(np.float32).max)
+    assert feed(writer, [huge, huge], outcome([huge, huge])) == 2
+    assert ring.committed == 2
+
+
+def test_three_steps_are_summed_with_the_discount_of_the_steps_used() -> None:
+    writer, ring = make(n_step=3)
+    for t in range(4):
+        assert feed(writer, [float(t)], outcome([t + 1.0], reward=[float(10**t)])) == 1
+    # gamma 0.5: 1 + 5 + 25, then 10 + 50 + 250
+    assert stored(ring) == [(0.0, 3.0, 31.0, 0.0, 0.0, 0.125), (1.0, 4.0, 310.0, 0.0, 0.0, 0.125)]
+
+
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+def test_windows_end_with_their_episode_and_never_reach_into_the_next(flag: str) -> None:
+    writer, ring = make(n_step=3)
+    feed(writer, [0.0], outcome([1.0], reward=[1.0]))
+    feed(writer, [1.0], outcome([2.0], reward=[2.0], **{flag: [True]}))
+    feed(writer, [2.0], outcome([50.0], is_valid=[False]))
+    feed(writer, [50.0], outcome([51.0], reward=[100.0]))
+    flags = (1.0, 0.0) if flag == "terminated" else (0.0, 1.0)
+    assert stored(ring) == [(0.0, 2.0, 2.0, *flags, 0.25), (1.0, 2.0, 2.0, *flags, 0.5)]
+
+
+def test_each_environment_has_its_own_windows() -> None:
+    writer, ring = make(n_step=2, num_envs=2)
+    feed(writer, [0.0, 10.0], outcome([1.0, 11.0], reward=[1.0, 3.0]))
+    feed(writer, [1.0, 11.0], outcome([2.0, 12.0], reward=[2.0, 4.0]))
+    assert stored(ring) == [(0.0, 2.0, 2.0, 0.0, 0.0, 0.25), (10.0, 12.0, 5.0, 0.0, 0.0, 0.25)]
+
+
+def test_open_windows_survive_a_snapshot() -> None:
+    writer, ring = make(n_step=3)
+    copy, copied_ring = make(n_step=3)
+    for t in range(2):
+        feed(writer, [float(t)], outcome([t + 1.0], reward=[float(t)]))
+    copy.reopen_windows(*writer.open_windows())
+    for target in (writer, copy):
+        feed(target, [2.0], outcome([3.0], reward=[2.0]))
+    assert stored(ring) == stored(copied_ring) != []
+
+
+def test_a_replay_counts_env_steps_not_rollouts() -> None:
+    writer, _ = make()
+    assert (writer.handed_over(7), writer.may_go(7, 8), writer.may_go(7, 7)) == (7, True, False)
+    assert writer.takes_new_weights
+    assert (writer.rollouts, writer.dropped) == (0, 0)

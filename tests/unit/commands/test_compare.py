@@ -1,0 +1,164 @@
+"""The comparison as it is printed and written: tables that fit, files that stand alone, refusals that help."""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from offpolicy.analysis.drawing import aligned, curves_file
+from offpolicy.analysis.intervals import Interval
+from offpolicy.analysis.text import Report, markdown, quantity
+from offpolicy.analysis.verdicts import Cell, Row, Section
+from offpolicy.commands.compare import Request, compare
+from offpolicy.errors import ConfigError
+
+MakeRun = Callable[..., Path]
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
+    assert compare(Request([str(word) for word in words])) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_each_row_has_both_values_the_change_with_its_interval_and_a_verdict(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(capsys, make_run("one"), make_run("two", train=20.0))
+    (train,) = [line for line in lines if line.startswith("Train ")]
+    assert re.fullmatch(r"Train +(9|10)\.\d+ +(19|20)\.\d+ +\+\d+% \[\+\d+, \+\d+\] +slower ?", train)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_the_tables_fit_80_columns_however_many_runs(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    runs = [make_run(f"a-rather-long-name-{index}", train=10.0 + index) for index in range(count)]
+    lines = printed(capsys, *runs)
+    assert max(map(len, lines)) <= 80
+    verdicts = [word for line in lines if line.startswith("Train ") for word in line.split() if word == "slower"]
+    assert len(verdicts) == count - 1
+
+
+def test_it_says_what_is_drawn_and_what_is_left_out(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = [f"b={make_run(f'b{seed}', changes={'seed': seed})}" for seed in range(2)]
+    text = " ".join(" ".join(printed(capsys, make_run("one"), *seeds)).split())
+    assert "one: one run; blocks of 7 of its 38 records are drawn, 2 of the warm-up left out" in text
+    assert "b: 2 runs are drawn, then blocks of their records; 38+38 records, 4 of the warm-up left out" in text
+
+
+def test_the_legend_says_of_which_changes_a_least_size_is_asked(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join(" ".join(printed(capsys, make_run("one"), make_run("two"))).split())
+    assert "below 2% of the value (but returns, of which any change counts) or, of a phase, 0.5% of the wall" in text
+
+
+def test_the_files_hold_the_tables_and_the_picture(make_run: MakeRun, tmp_path: Path) -> None:
+    files = {"png": tmp_path / "c.png", "markdown": tmp_path / "c.md", "html": tmp_path / "c.html"}
+    compare(Request([str(make_run("one")), str(make_run("a|b<i>", train=20.0))], None, **files))
+    with Image.open(files["png"]) as image:
+        assert (image.format, image.size > (500, 500)) == ("PNG", True)
+    assert "![time per iteration and learning curves](c.png)" in files["markdown"].read_text()
+    page = files["html"].read_text()
+    (encoded,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert base64.b64decode(encoded) == files["png"].read_bytes()
+    assert "a|b&lt;i&gt;" in page
+    assert "<i>" not in page
+    assert not re.search(r'(src|href)="(?!data:)', page), "a page that needs something else"
+
+
+def test_a_label_is_drawn_as_it_is_written() -> None:
+    curve = (np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    svg = curves_file({"_cost $5 $x^2$": [curve], "b": [curve]}, "title", is_svg=True).decode()
+    assert "<!--  _cost $5 $x^2$ -->" in svg.replace("\\$", "$")
+
+
+def test_a_row_of_markdown_has_one_cell_per_label() -> None:
+    row = Row("Train", (Cell(10.0), Cell(5.0, Interval(-0.5, -0.6, -0.4), "faster")))
+    text = markdown(Report(("a", "b|c"), (Section("ms", [row]),), ("a | note",)), None)
+    assert "| ms | a | b\\|c |\n| --- | ---: | ---: |\n| Train | 10.0 | 5.000 -50% [-60, -40] **faster** |" in text
+    assert "- a \\| note" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0012, "0.001"), (9.87654, "9.877"), (123.456, "123.5"), (12345.6, "12,346"), (1.25e9, "1.25G"), (np.nan, "-")],
+)
+def test_a_quantity_has_few_characters(value: float, text: str) -> None:
+    assert quantity(value) == text
+
+
+def test_curves_are_interpolated_over_the_range_that_all_have() -> None:
+    one = (np.array([0.0, 10.0, 20.0]), np.array([0.0, 10.0, 20.0]))
+    other = (np.array([5.0, 30.0]), np.array([105.0, 130.0]))
+    steps, values = aligned([one, other], end=15.0)
+    assert (steps[0], steps[-1]) == (5.0, 15.0)
+    assert np.allclose(values[1] - values[0], 100.0)
+
+
+def test_one_curve_keeps_its_points() -> None:
+    steps, values = aligned([(np.array([1.0, 2.0, 9.0]), np.array([3.0, 4.0, 5.0]))], end=5.0)
+    assert (steps.tolist(), values.tolist()) == ([1.0, 2.0], [[3.0, 4.0]])
+
+
+def test_a_file_that_cannot_be_written_is_refused_first(make_run: MakeRun, tmp_path: Path) -> None:
+    request = Request([str(make_run("one")), str(make_run("two"))], png=tmp_path / "nowhere" / "x.png")
+    with pytest.raises(ConfigError, match="--png: got"):
+        compare(request)
+
+
+@pytest.mark.parametrize("option", ["png", "markdown", "html"])
+def test_a_directory_is_no_file_to_write(make_run: MakeRun, tmp_path: Path, option: str) -> None:
+    (tmp_path / "taken").mkdir()
+    request = Request([str(make_run("one")), str(make_run("two"))], **{option: tmp_path / "taken"})
+    with pytest.raises(ConfigError, match=f"--{option}: got '.*taken', allowed a file"):
+        compare(request)
+
+
+def test_markdown_links_its_picture_from_where_it_lies_itself(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [str(make_run("one")), str(make_run("two"))]
+    for name in ("docs", "img"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    for page, picture, link in (("docs/c.md", tmp_path / "img" / "p.png", "../img/p.png"), ("c.md", "p.png", "p.png")):
+        compare(Request(runs, png=Path(picture), markdown=Path(page)))
+        assert f"]({link})" in Path(page).read_text()
+
+
+def test_without_matplotlib_the_tables_are_there_and_a_picture_names_the_extra(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    words = [str(make_run("one")), str(make_run("two")), "--png", str(tmp_path / "x.png")]
+    code = "import sys; sys.modules['matplotlib'] = None; from offpolicy.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "compare", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'offpolicy[plot]'" in done.stderr
+    assert "Train" in done.stdout
+
+
+def test_the_table_needs_no_torch_and_no_matplotlib(make_run: MakeRun) -> None:
+    words = [str(make_run("one")), str(make_run("two"))]
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['matplotlib'] = None; from offpolicy.cli import main;"
+        " sys.exit(main(['compare', *sys.argv[1:]]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=REPOSITORY, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_without_a_terminal_there_are_no_colours(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, make_run("one"), make_run("two", train=20.0))
+    assert not any("\x1b" in line for line in lines)

@@ -1,0 +1,156 @@
+"""Ramps over env steps: exact ends, no jump anywhere, nothing to save; and how a configuration writes one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any
+
+import pytest
+
+from offpolicy.config.overrides import load_config
+from offpolicy.config.schedules import SHAPES, Ramp, ramp, value_at
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
+
+RAMPS = [
+    Ramp(start=start, end=end, over=over, begin=begin, shape=shape)
+    for (start, end), over, begin, shape in itertools.product(
+        ((1.0, 0.1), (3e-4, 0.0), (0.0, 0.3), (-2.0, 5.0), (0.1, 0.3)), (1, 7, 950), (0, 50, None), SHAPES
+    )
+]
+WARMUP = 50
+
+
+def values(given: Ramp, stop: int = 1100) -> list[float]:
+    return [given.at(env_steps, WARMUP) for env_steps in range(stop)]
+
+
+def largest_jump(found: list[float]) -> float:
+    return max(abs(after - before) for before, after in itertools.pairwise(found))
+
+
+def test_both_ends_are_exact_and_the_value_stays_before_and_after() -> None:
+    for given in RAMPS:
+        begin = WARMUP if given.begin is None else given.begin
+        found = values(given)
+        assert set(found[: begin + 1]) == {given.start}
+        assert set(found[begin + given.over :]) == {given.end}
+
+
+def test_it_moves_one_way_only() -> None:
+    for given in RAMPS:
+        found = values(given)
+        assert found == sorted(found, reverse=given.start > given.end)
+
+
+@pytest.mark.parametrize(("shape", "steepest"), [("linear", 1.0), ("cosine", math.pi / 2)])
+def test_no_step_is_larger_than_the_slope(shape: str, steepest: float) -> None:
+    for given in (each for each in RAMPS if each.shape == shape):
+        slope = abs(given.start - given.end) / given.over
+        assert largest_jump(values(given)) <= steepest * slope * (1 + 1e-9) or given.over == 1
+
+
+def annealed(step: int, *, start: float, end: float, warmup: int, total: int) -> float:
+    """ColossalAI's AnnealingScheduler: its ramp is not moved by the warm-up."""
+    if step <= warmup:
+        return start
+    return end if step >= total else start - (step / total) * (start - end)
+
+
+def test_an_annealer_that_forgets_its_warmup_jumps_51_slopes_where_this_one_moves_one() -> None:
+    """The negative control: 1.0 to 0.1 over 1000 steps of which 50 are warm-up."""
+    slope = 0.9 / 1000
+    theirs = [annealed(step, start=1.0, end=0.1, warmup=50, total=1000) for step in range(1100)]
+    ours = values(Ramp(start=1.0, end=0.1, over=950, begin=50))
+    assert largest_jump(theirs) == pytest.approx(51 * slope)
+    assert largest_jump(ours) == pytest.approx(0.9 / 950)
+
+
+def test_half_a_cosine_is_slow_at_both_ends_and_halfway_in_the_middle() -> None:
+    found = [ramp(1.0, 0.0, fraction, "cosine") for fraction in (0.1, 0.5, 0.9)]
+    assert found == pytest.approx([1 - 0.02447, 0.5, 0.02447], abs=1e-5)
+
+
+def test_a_ramp_read_from_the_files_of_a_run_goes_on_with_the_very_same_values() -> None:
+    """There is no state: a resumed run, and every rank, computes what the first one did."""
+    cfg = load_config(["algo.actor_lr={start:3e-4,end:1e-5,over:12345,shape:cosine}"])
+    again = RunConfig.from_mapping(json.loads(json.dumps(cfg.to_mapping())))
+    assert again == cfg
+    steps = range(5000, 14000, 37)
+    assert [again.algo.value(again.algo.actor_lr, n) for n in steps] == [
+        cfg.algo.value(cfg.algo.actor_lr, n) for n in steps
+    ]
+
+
+def test_a_number_is_itself_at_every_step() -> None:
+    assert [value_at(0.3, env_steps, 10) for env_steps in (0, 10, 10**9)] == [0.3] * 3
+
+
+def test_a_ramp_begins_at_the_end_of_warmup_unless_told() -> None:
+    words = [f"algo.{key}" for key in ("actor_lr.start=1e-3", "actor_lr.end=0", "actor_lr.over=100")]
+    algo = load_config([*words, "algo.learning_starts=70"]).algo
+    assert [algo.value(algo.actor_lr, n) for n in (69, 70, 120, 170)] == [1e-3, 1e-3, 5e-4, 0.0]
+    assert algo.ramps["actor_lr"].begin == 70
+    told = load_config([*words, "algo.learning_starts=70", "algo.actor_lr.begin=100"]).algo
+    assert told.value(told.actor_lr, 150) == 5e-4
+
+
+def problems(**algo: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_mapping({"algo": algo, "total_timesteps": 20_000})
+    return list(caught.value.problems)
+
+
+RAMP = {"start": 1e-3, "end": 0, "over": 100}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"over": 0}, "algo.actor_lr.over: got 0, allowed a whole number in [1, inf)"),
+        ({"over": -5}, "algo.actor_lr.over: got -5, allowed a whole number in [1, inf)"),
+        (
+            {"shape": "cosin"},
+            "algo.actor_lr.shape: got 'cosin', allowed one of linear, cosine; did you mean cosine?",
+        ),
+        (
+            {"begin": 20_000},
+            "algo.actor_lr.begin: got 20000, allowed less than total_timesteps=20000: it would never begin",
+        ),
+        ({"begin": -1}, "algo.actor_lr.begin: got -1, allowed a whole number in [0, inf) or null"),
+        ({"end": -1e-4}, "algo.actor_lr.end: got -0.0001, allowed a number in [0.0, inf)"),
+        ({"start": 0}, "algo.actor_lr: got 0 at both ends, allowed a number in (0.0, inf) at one of them at least"),
+        ({"start": "fast"}, "algo.actor_lr.start: got 'fast' (str), allowed a number"),
+        (
+            {"strt": 3},
+            "algo.actor_lr.strt: unknown key; did you mean algo.actor_lr.start? known keys here: start, end, over,"
+            " begin, shape",
+        ),
+    ],
+)
+def test_a_ramp_that_cannot_be_is_refused_by_name(change: dict[str, Any], problem: str) -> None:
+    assert problems(actor_lr=RAMP | change) == [problem]
+
+
+def test_every_number_of_a_ramp_that_is_missing_is_named() -> None:
+    assert problems(actor_lr={"end": 0}) == [
+        "algo.actor_lr.start: not given; write algo.actor_lr.start=<value>",
+        "algo.actor_lr.over: not given; write algo.actor_lr.over=<value>",
+    ]
+
+
+@pytest.mark.parametrize("value", ["cosine", None, True, [1, 2]])
+def test_neither_a_number_nor_a_ramp_is_refused_with_what_is_allowed(value: object) -> None:
+    allowed = "allowed a number in (0.0, inf) or a mapping of start, end, over, begin, shape"
+    assert problems(critic_lr=value) == [f"algo.critic_lr: got {value!r} ({type(value).__name__}), {allowed}"]
+
+
+def test_an_option_that_cannot_change_takes_no_ramp() -> None:
+    assert problems(gamma=RAMP)[0].endswith("(dict), allowed a number in [0.0, 1.0]")
+
+
+def test_two_schedules_of_one_step_size_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"algo\.lr: got a schedule, allowed a number with algo\.lr_schedule=linear"):
+        load_config(["algo=appo", "algo.lr={start:1e-3,end:0,over:100}", "algo.lr_schedule=linear"])

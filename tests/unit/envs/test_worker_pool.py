@@ -1,0 +1,159 @@
+"""Environments in worker processes: the same results, named deaths, deadlines, no orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
+from offpolicy.envs.worker_pool import Workers
+from offpolicy.errors import EnvFailure, HangError
+
+pytestmark = pytest.mark.mp
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@contextmanager
+def workers(
+    name: str, num_envs: int, vectorization: str = "async", step_timeout_s: float = 20.0, **kwargs: Any
+) -> Iterator[VectorAdapter]:
+    cfg = EnvConfig(
+        id=f"offpolicy.envs.toy:{name}",
+        kwargs=kwargs,
+        num_envs=num_envs,
+        vectorization=vectorization,
+        step_timeout_s=step_timeout_s,
+    )
+    envs = make_vector(cfg)
+    try:
+        yield envs
+    finally:
+        envs.close()
+
+
+def pids_of(envs: VectorAdapter) -> tuple[int, ...]:
+    assert isinstance(envs.stepper, Workers)
+    return envs.stepper.pids
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def zeros(envs: VectorAdapter) -> Any:
+    return np.zeros((envs.num_envs, envs.spec.action_dim), np.float32)
+
+
+def test_workers_give_bitwise_what_one_process_gives() -> None:
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1.0, 1.0, (30, 2, 2)).astype(np.float32)
+    with (
+        workers("PointMass-v0", 2, max_episode_steps=12) as apart,
+        workers("PointMass-v0", 2, "sync", max_episode_steps=12) as together,
+    ):
+        assert apart.reset(3).tobytes() == together.reset(3).tobytes()
+        for action in actions:
+            ours, theirs = apart.step(action), together.step(action)
+            assert [array.tobytes() for array in ours] == [array.tobytes() for array in theirs]
+
+
+def test_no_array_of_the_shared_memory_is_handed_out() -> None:
+    with workers("Counter-v0", 1, terminate_at=2, success_key="success") as envs:
+        kept = [envs.reset(1)] + [array for _ in range(2) for array in envs.step(zeros(envs))]
+        seen = [array.copy() for array in kept]
+        for _ in range(4):
+            envs.step(zeros(envs))
+        assert all(np.array_equal(now, then, equal_nan=True) for now, then in zip(kept, seen, strict=True))
+
+
+def test_a_worker_tells_the_failure_of_its_environment_even_if_it_cannot_be_pickled() -> None:
+    seed = env_seeds(1, 2)[1]
+    with workers("Faulty-v0", 2, fail="unpicklable", at=2, only_seed=seed) as envs:
+        envs.reset(1)
+        envs.step(zeros(envs))
+        with pytest.raises(EnvFailure, match=rf"(?s)env 1 of 2 .*seed {seed}, episode step 2.*UnpicklableError: holds"):
+            envs.step(zeros(envs))
+
+
+def test_a_killed_worker_is_named_with_its_signal() -> None:
+    with workers("Counter-v0", 2) as envs:
+        envs.reset(1)
+        victim = pids_of(envs)[1]
+        os.kill(victim, signal.SIGKILL)
+        with pytest.raises(EnvFailure, match=rf"^env 1 of 2 \(pid {victim}\) was killed by SIGKILL$"):
+            envs.step(zeros(envs))
+
+
+def test_a_worker_that_crashes_in_step_is_named_with_its_signal() -> None:
+    with workers("Faulty-v0", 2, fail="segv", at=1, only_seed=env_seeds(1, 2)[0]) as envs:
+        envs.reset(1)
+        with pytest.raises(EnvFailure, match=r"^env 0 of 2 \(pid \d+\) was killed by SIGSEGV$"):
+            envs.step(zeros(envs))
+
+
+def test_a_silent_worker_ends_the_wait_and_is_gone_after_close() -> None:
+    with workers("Faulty-v0", 2, step_timeout_s=0.3, fail="hang", at=1, only_seed=env_seeds(1, 2)[1]) as envs:
+        envs.reset(1)
+        pids = pids_of(envs)
+        with pytest.raises(HangError, match=rf"^env 1 of 2 \(pid {pids[1]}\) gave no answer for 0.3 s"):
+            envs.step(zeros(envs))
+        os.kill(pids[1], signal.SIGTERM)  # spares this test the grace that close gives a hanging worker
+        envs.close()
+        assert [is_running(pid) for pid in pids] == [False, False]
+
+
+def test_a_stopped_worker_is_killed_by_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.envs.worker_pool.CLOSE_GRACE_S", 0.1)
+    with workers("Counter-v0", 1) as envs:
+        envs.reset(1)
+        (pid,) = pids_of(envs)
+        os.kill(pid, signal.SIGSTOP)
+        envs.close()
+        assert not is_running(pid)
+
+
+def test_an_interrupt_of_the_process_group_leaves_the_workers_to_their_parent() -> None:
+    with workers("Counter-v0", 1) as envs:
+        envs.reset(1)
+        os.kill(pids_of(envs)[0], signal.SIGINT)
+        assert envs.step(zeros(envs)).next_obs[0, 1] == 1.0
+
+
+ORPHANS = """
+import os, sys
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.vector import make_vector
+import numpy as np
+
+if __name__ == "__main__":
+    cfg = EnvConfig(id="offpolicy.envs.toy:SlowStep-v0", kwargs={"step_ms": 60000.0}, num_envs=2, vectorization="async")
+    envs = make_vector(cfg)
+    envs.reset(1)
+    print(*envs.stepper.pids, flush=True)
+    envs.step(np.zeros((2, 2), np.float32))
+"""
+
+
+def test_workers_die_with_a_killed_parent_even_in_the_middle_of_a_step(traces: Any, tmp_path: Path) -> None:
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    environ = {**os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environ) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert [is_running(pid) for pid in pids] == [True, True]
+        parent.kill()
+    traces.assert_none()  # processes and /dev/shm

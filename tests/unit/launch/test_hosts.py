@@ -1,0 +1,47 @@
+"""What is refused with the ranks of all hosts in view, before a host meets the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
+from offpolicy.launch import hosts
+
+
+@pytest.fixture(autouse=True)
+def _launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of four hosts, as `torchrun` starts it."""
+    told = {"RUN_ID": "a", "USE_AGENT_STORE": "True"}
+    for name, value in told.items():
+        monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
+    place = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(hosts, "die_with_parent", lambda _: None)
+
+
+def config(share: float) -> RunConfig:
+    return RunConfig.from_mapping(
+        {
+            "algo": {"batch_size": 16},
+            "replay": {"demos": "a.npz", "demo_share": share},
+            "runner": {"name": "multi_gpu", "world_size": 1, "interface": "lo"},
+            "run_dir": "run",
+            "device": "cpu",
+        }
+    )
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9])  # 2 and 14 of the 16 rows of a host on its own; 0 and 4 of 4
+def test_a_share_that_leaves_a_rank_of_all_hosts_one_kind_of_rows_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        hosts.follow_launcher(config(share))
+    assert caught.value.problems == (
+        f"replay.demo_share: got {share}, allowed a share that is at least one of the 4 rows of a batch of one rank,"
+        " and not all of them",
+    )
+
+
+def test_a_share_that_every_rank_can_have_is_not_refused() -> None:
+    assert hosts.follow_launcher(config(0.25)).num_hosts == 4

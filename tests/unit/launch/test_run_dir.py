@@ -1,0 +1,281 @@
+"""Who may use a run directory, what is resumed, what is refused, and that a refusal leaves no trace."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import offpolicy
+from offpolicy.checkpoint import CheckpointStore
+from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
+from offpolicy.launch.run_dir import RunDir, default_run_dir
+
+REPOSITORY = Path(offpolicy.__file__).parents[1]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The path of a run with checkpoints at 100 and 200."""
+    run = tmp_path / "run"
+    RunDir.claim(run, "auto").release()
+    for env_steps in (100, 200):
+        with CheckpointStore(run / "checkpoints").begin(env_steps) as draft:
+            draft.add_json("state", env_steps)
+    return run
+
+
+def tree(path: Path) -> list[str]:
+    return sorted(str(found.relative_to(path)) for found in path.rglob("*"))
+
+
+# --- fresh
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path, resume: str) -> None:
+    with RunDir.claim(tmp_path / "a" / "b" / "run", resume) as claimed:
+        assert claimed.path.is_dir()
+        assert claimed.checkpoint is None
+        assert claimed.checkpoints == tmp_path / "a" / "b" / "run" / "checkpoints"
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+def test_an_empty_directory_is_fresh(tmp_path: Path, resume: str) -> None:
+    with RunDir.claim(tmp_path, resume) as claimed:
+        assert claimed.checkpoint is None
+
+
+def test_a_directory_with_only_the_lock_of_a_dead_run_is_fresh(tmp_path: Path) -> None:
+    RunDir.claim(tmp_path / "run", "auto").release()
+    with RunDir.claim(tmp_path / "run", "never") as claimed:
+        assert claimed.checkpoint is None
+
+
+@pytest.mark.parametrize("name", ["missing", "empty"])
+def test_must_refuses_a_fresh_directory(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=f"{name} holds no run to resume, and resume=must"):
+        RunDir.claim(tmp_path / name, "must")
+    assert tree(tmp_path) == ["empty"]
+
+
+def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="resume: got 'yes', allowed one of auto, must, never"):
+        RunDir.claim(tmp_path / "run", "yes")
+    assert tree(tmp_path) == []
+
+
+# --- resumed
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_the_newest_checkpoint_is_resumed(run: Path, resume: str) -> None:
+    with RunDir.claim(run, resume) as claimed:
+        assert claimed.checkpoint is not None
+        assert claimed.checkpoint.json("state") == 200
+        assert claimed.rejected == ()
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_named(run: Path) -> None:
+    (run / "checkpoints" / "step-000000000200" / "state.json").write_text("201")
+    with RunDir.claim(run, "auto") as claimed:
+        assert claimed.checkpoint is not None
+        assert claimed.checkpoint.json("state") == 100
+    assert len(claimed.rejected) == 1
+    assert "step-000000000200/state.json: expected sha256" in claimed.rejected[0]
+    assert claimed.rejected[0].endswith("using step-000000000100 instead")
+
+
+# --- refused
+
+
+def test_never_refuses_a_directory_with_content(run: Path) -> None:
+    before = tree(run)
+    with pytest.raises(ConfigError, match=r"run exists and resume=never; refused, never overwritten") as caught:
+        RunDir.claim(run, "never")
+    assert caught.value.exit_code == 2
+    assert tree(run) == before
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_content_without_a_checkpoint_is_refused_with_advice(tmp_path: Path, resume: str) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(CheckpointError, match="choose another run_dir, or remove this one") as caught:
+        RunDir.claim(tmp_path, resume)
+    assert caught.value.exit_code == 66
+    assert tree(tmp_path) == ["thesis.tex"]
+
+
+def test_when_every_checkpoint_is_damaged_all_are_named(run: Path) -> None:
+    for name in ("step-000000000100", "step-000000000200"):
+        (run / "checkpoints" / name / "MANIFEST.json").unlink()
+    with pytest.raises(CheckpointError) as caught:
+        RunDir.claim(run, "auto")
+    lines = str(caught.value).split("\n")
+    assert ["step-000000000200" in lines[0], "step-000000000100" in lines[1], len(lines)] == [True, True, 3]
+
+
+def test_a_refused_claim_releases_the_lock(run: Path) -> None:
+    checkpoints = run / "checkpoints"
+    checkpoints.rename(run / "elsewhere")
+    with pytest.raises(CheckpointError):
+        RunDir.claim(run, "auto")
+    (run / "elsewhere").rename(checkpoints)
+    RunDir.claim(run, "auto").release()
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("x")
+    for path in (tmp_path / "run", tmp_path / "run" / "below"):
+        with pytest.raises(ConfigError, match=r"run_dir: .*/run.*: Not a directory"):
+            RunDir.claim(path, "auto")
+
+
+def test_a_directory_that_cannot_be_made_leaves_no_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir = Path.mkdir
+
+    def full_disk(path: Path) -> None:
+        if path.name == "run":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        mkdir(path)
+
+    monkeypatch.setattr(Path, "mkdir", full_disk)
+    with pytest.raises(ConfigError, match=r"a/b/run cannot be created: No space left on device"):
+        RunDir.claim(tmp_path / "a" / "b" / "run", "auto")
+    assert tree(tmp_path) == []
+
+
+def test_a_lock_that_cannot_be_written_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full_disk)
+    with pytest.raises(ConfigError, match=r"run is not writable: No space left on device"):
+        RunDir.claim(tmp_path / "a" / "run", "auto")
+    assert tree(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a directory that even root cannot write")
+def test_a_directory_that_nobody_can_write_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"/proc/self/fdinfo is not writable: "):
+        RunDir.claim(Path("/proc/self/fdinfo"), "auto")
+
+
+# --- in use
+
+
+@pytest.fixture
+def holder(run: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the run."""
+    script = (
+        "import sys; from pathlib import Path; from offpolicy.launch.run_dir import RunDir\n"
+        "claimed = RunDir.claim(Path(sys.argv[1]), 'auto'); print('claimed', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", script, str(run)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_run_is_refused_with_pid_and_host(run: Path, holder: subprocess.Popen[str]) -> None:
+    before = tree(run)
+    with pytest.raises(
+        RunDirBusyError, match=f"is in use by pid {holder.pid} on host {socket.gethostname()}"
+    ) as caught:
+        RunDir.claim(run, "auto")
+    assert caught.value.exit_code == 73
+    assert tree(run) == before
+
+
+def test_a_killed_holder_frees_the_run(run: Path, holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait(10)
+    with RunDir.claim(run, "must") as claimed:
+        assert claimed.checkpoint is not None
+
+
+def test_a_run_just_started_is_busy_not_without_a_checkpoint(tmp_path: Path) -> None:
+    with RunDir.claim(tmp_path / "run", "auto"):
+        (tmp_path / "run" / "config.yaml").write_text("seed: 1\n")
+        with pytest.raises(RunDirBusyError, match=f"in use by pid {os.getpid()}"):
+            RunDir.claim(tmp_path / "run", "auto")
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"[" * 5000, b'{"pid": 1}'])
+def test_an_unreadable_lock_is_still_a_lock(tmp_path: Path, content: bytes) -> None:
+    with RunDir.claim(tmp_path, "auto"):
+        (tmp_path / ".lock").write_bytes(content)
+        with pytest.raises(RunDirBusyError, match="in use by another process"):
+            RunDir.claim(tmp_path, "auto")
+
+
+def test_the_lock_is_free_after_the_with_and_a_second_release(tmp_path: Path) -> None:
+    with RunDir.claim(tmp_path, "auto") as claimed:
+        pass
+    claimed.release()
+    RunDir.claim(tmp_path, "auto").release()
+
+
+def test_a_lock_on_a_withdrawn_file_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    flock, names = fcntl.flock, []
+
+    def withdrawn_meanwhile(descriptor: int, operation: int) -> None:
+        flock(descriptor, operation)
+        names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if len(names) == 1:
+            (tmp_path / ".lock").unlink()
+            (tmp_path / ".lock").touch()  # the file of a third claim
+
+    monkeypatch.setattr(fcntl, "flock", withdrawn_meanwhile)
+    with RunDir.claim(tmp_path, "auto"):
+        assert len(names) == 2
+        with pytest.raises(RunDirBusyError):
+            RunDir.claim(tmp_path, "auto")
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("text")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(ConfigError, match="is not writable"):
+        RunDir.claim(tmp_path / "run", "auto")
+    assert (tmp_path / "precious").read_text() == "text"
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("env_id", "safe"),
+    [
+        ("Pendulum-v1", "Pendulum-v1"),
+        ("ALE/Pong-v5", "ALE_Pong-v5"),
+        ("my.module:EnvId-v0", "my.module_EnvId-v0"),
+        ("..", "_"),
+        ("../../etc", "__.._etc"),
+        ("a b\n", "a_b_"),
+    ],
+)
+def test_the_default_name_holds_algo_env_stamp_and_seed(tmp_path: Path, env_id: str, safe: str) -> None:
+    path = default_run_dir(tmp_path, "sac", env_id, "20250131-235959", 7)
+    assert path == tmp_path / "sac" / safe / "20250131-235959-s7"
+    assert tree(tmp_path) == []
+
+
+def test_a_taken_default_name_gets_a_number(tmp_path: Path) -> None:
+    for expected in ("T-s1", "T-s1-2", "T-s1-3"):
+        path = default_run_dir(tmp_path, "sac", "Env-v0", "T", 1)
+        assert path.name == expected
+        path.mkdir(parents=True)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from offpolicy.logger.record import Record
+from offpolicy.logger.sinks.sink import NewEvaluations, SafeSink, Sink, Summary, open_sink
+from offpolicy.types import EpisodeRecord
+
+EPISODE = EpisodeRecord(10, 0, -1.0, 5, True, False, float("nan"))
+
+
+class ListSink:
+    """Keeps what it is given; raises from the call number `fails_at` on."""
+
+    def __init__(self, fails_at: int = 10**9) -> None:
+        self.calls: list[str] = []
+        self._fails_at = fails_at
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if len(self.calls) >= self._fails_at:
+            raise OSError(28, "No space left on device")
+
+    def write(self, record: Record) -> None:
+        self._call(f"write {record['env_steps']}")
+
+    def episode(self, episode: EpisodeRecord) -> None:
+        self._call("episode")
+
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        self._call("text")
+
+    def finish(self, summary: Summary) -> None:
+        self._call("finish")
+
+    def close(self) -> None:
+        self._call("close")
+
+
+def test_a_working_sink_gets_every_call() -> None:
+    inner, warnings = ListSink(), []
+    sink = SafeSink("list", inner, warnings.append)
+    sink.write({"env_steps": 1})
+    sink.episode(EPISODE)
+    sink.text("verdict", "x", 7)
+    sink.finish({})
+    sink.close()
+    assert inner.calls == ["write 1", "episode", "text", "finish", "close"]
+    assert (warnings, sink.num_dropped) == ([], 0)
+
+
+def test_a_failing_sink_warns_once_naming_itself_and_the_cause() -> None:
+    inner, warnings = ListSink(fails_at=2), []
+    sink = SafeSink("tensorboard", inner, warnings.append)
+    for steps in range(5):
+        sink.write({"env_steps": steps})
+    sink.close()
+    assert warnings == [
+        "warning: tensorboard is disabled for the rest of the run: OSError: [Errno 28] No space left on device"
+    ]
+
+
+def test_a_failed_sink_is_closed_at_once_and_its_missed_calls_are_counted() -> None:
+    inner, warnings = ListSink(fails_at=2), []
+    sink = SafeSink("list", inner, warnings.append)
+    for steps in range(5):
+        sink.write({"env_steps": steps})
+    assert inner.calls == ["write 0", "write 1", "close"]
+    assert (sink.is_enabled, sink.num_dropped) == (False, 4)
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    class Interrupted(ListSink):
+        def write(self, record: Record) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SafeSink("list", Interrupted(), print).write({"env_steps": 1})
+
+
+def test_a_sink_that_cannot_be_opened_is_left_out_with_a_warning() -> None:
+    def factory() -> Sink:
+        raise TimeoutError("no answer\nfor 30 s")
+
+    warnings: list[str] = []
+    assert open_sink("wandb", factory, warnings.append) is None
+    assert warnings == ["warning: wandb is disabled for the rest of the run: TimeoutError: no answer for 30 s"]
+
+
+def test_a_repeated_evaluation_is_told_from_a_new_one() -> None:
+    evaluations = NewEvaluations()
+    first: Record = {"env_steps": 10, "eval/env_steps": 8, "eval/mean_reward": -1.0}
+    assert evaluations.take(first) == ({"env_steps": 10}, {"eval/env_steps": 8, "eval/mean_reward": -1.0})
+    assert evaluations.take({**first, "env_steps": 12}) == ({"env_steps": 12}, {})
+    assert evaluations.take({**first, "eval/env_steps": 16})[1] == {"eval/env_steps": 16, "eval/mean_reward": -1.0}

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offpolicy.errors import ConfigError
+from offpolicy.logger.record import Record
+from offpolicy.logger.sinks.wandb import WandbSink, require_login
+
+EVALUATION: Record = {"eval/env_steps": 8, "eval/mean_reward": -5.0}
+
+
+class Run:
+    """Keeps what a W&B run is told."""
+
+    def __init__(self) -> None:
+        self.logged: list[Record] = []
+        self.metrics: list[tuple[str, str | None]] = []
+        self.summary: dict[str, Any] = {}
+        self.exit_code: int | None = None
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        self.metrics.append((name, step_metric))
+
+    def log(self, record: Record) -> None:
+        self.logged.append(record)
+
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A stand-in for the package: no process, no network."""
+    fake = SimpleNamespace(run=Run(), inits=[], is_logged_in=True)
+
+    def init(**arguments: Any) -> Run:
+        fake.inits.append(arguments)
+        return fake.run  # type: ignore[no-any-return]  # a namespace has no types
+
+    fake.init, fake.Settings = init, lambda **settings: settings
+    fake.login = lambda prompt, verify: fake.is_logged_in
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def test_the_run_id_survives_a_resume(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    for _ in range(2):
+        WandbSink(tmp_path, {}, "offpolicy", "offline").close()
+    first, second = wandb.inits
+    assert first["id"] == second["id"] == (tmp_path / "wandb_id").read_text().strip()
+    assert (first["resume"], first["mode"], first["project"]) == ("allow", "offline", "offpolicy")
+
+
+def test_opening_is_bounded_in_time(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    WandbSink(tmp_path, {}, "offpolicy", "offline")
+    assert wandb.inits[0]["settings"]["init_timeout"] == 30
+
+
+def test_everything_is_drawn_over_env_steps(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    sink = WandbSink(tmp_path, {}, "offpolicy", "offline")
+    sink.write({"env_steps": 10, "perf/utd": 1.0})
+    assert ("*", "env_steps") in wandb.run.metrics
+    assert wandb.run.logged == [{"env_steps": 10, "perf/utd": 1.0}]
+
+
+def test_an_evaluation_is_logged_once(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    sink = WandbSink(tmp_path, {}, "offpolicy", "offline")
+    sink.write({"env_steps": 10, **EVALUATION})
+    sink.write({"env_steps": 12, **EVALUATION})
+    assert wandb.run.logged == [{"env_steps": 10, **EVALUATION}, {"env_steps": 12}]
+
+
+def test_a_failed_run_is_failed_there_too(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    sink = WandbSink(tmp_path, {}, "offpolicy", "offline")
+    sink.finish({"status": "failed", "exit_code": 65, "reason": "NaN", "eval": {}, "rates": {}, "bottleneck": {}})
+    sink.close()
+    assert wandb.run.exit_code == 65
+    assert wandb.run.summary["final"]["reason"] == "NaN"
+
+
+def test_online_without_a_login_is_refused_without_asking(tmp_path: Path, wandb: SimpleNamespace) -> None:
+    wandb.is_logged_in = False
+    with pytest.raises(ConfigError, match="wandb login"):
+        require_login()
+    with pytest.raises(ConfigError, match="log.wandb"):
+        WandbSink(tmp_path, {}, "offpolicy", "online")
+    assert wandb.inits == []

@@ -1,0 +1,235 @@
+"""Several ranks in one record: nobody's time is averaged away, and the one who is late is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.logger.stragglers import StragglerWatch, straggler
+from offpolicy.timing.phases import LearnerPhase, PackerPhase
+from offpolicy.timing.rates import Elapsed
+from offpolicy.types import Account, LearnerTotals, MetricTotals, Snapshot
+
+MS = 1_000_000
+NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
+NO_EPISODES = EpisodeWindow()
+
+
+def account(iterations: int, **mean_ms: float) -> Account:
+    phases_ns = {str(phase): round(iterations * mean_ms.get(phase, 0.0) * MS) for phase in LearnerPhase}
+    return Account(sum(phases_ns.values()), 0, iterations, phases_ns, 0)
+
+
+def rank(iterations: int, metrics: MetricTotals = NO_METRICS, **mean_ms: float) -> LearnerTotals:
+    return LearnerTotals(account(iterations, **mean_ms), iterations, 0, 0.0, metrics)
+
+
+def record_of(header: RunHeader, *ranks: LearnerTotals, before: tuple[LearnerTotals, ...] = ()) -> Record:
+    def snapshot(learners: tuple[LearnerTotals, ...]) -> Snapshot:
+        return Snapshot(0.0, 0, 0, learners, (), 0, 1, 0.0)
+
+    return build_record(snapshot(before), snapshot(ranks), NO_EPISODES, None, header)
+
+
+FAST, SLOW = {"train": 6.0, "rank_barrier": 40.0}, {"train": 46.0, "rank_barrier": 0.1}
+
+
+@pytest.mark.parametrize(("means", "late"), [((FAST, SLOW), 1), ((SLOW, FAST), 0)])
+def test_a_slow_rank_is_named_whichever_it_is(header: RunHeader, means: Any, late: int) -> None:
+    record = record_of(header, *(rank(50, **mean_ms) for mean_ms in means))
+    assert [record[f"rank/rank_barrier_{name}_ms"] for name in ("min", "mean", "max")] == pytest.approx(
+        [0.1, 20.05, 40.0]
+    )
+    assert [record[f"rank/train_{name}_ms"] for name in ("min", "mean", "max")] == pytest.approx([6.0, 26.0, 46.0])
+    assert (record["rank/straggler"], record["rank/num"]) == (late, 2)
+
+
+def test_ranks_are_compared_over_the_window_not_since_the_start(header: RunHeader) -> None:
+    before = (rank(100, **SLOW), rank(100, **FAST))
+    after = (rank(200, train=26.0, rank_barrier=20.05), rank(200, train=26.0, rank_barrier=20.05))
+    record = record_of(header, *after, before=before)
+    assert record["rank/straggler"] == 1
+    assert record["rank/rank_barrier_max_ms"] == pytest.approx(40.0)
+
+
+def test_of_ranks_that_wait_equally_the_lowest_is_named(header: RunHeader) -> None:
+    ranks = (rank(9, rank_barrier=3.0), rank(9, rank_barrier=1.0), rank(9, rank_barrier=1.0))
+    assert record_of(header, *ranks)["rank/straggler"] == 1
+
+
+def test_a_rank_without_an_iteration_is_left_out(header: RunHeader) -> None:
+    record = record_of(header, rank(50, **FAST), rank(0), rank(50, **SLOW))
+    assert (record["rank/num"], record["rank/straggler"]) == (2, 2)
+    assert record["rank/rank_barrier_min_ms"] == pytest.approx(0.1)
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_window_without_any_iteration_has_no_phases_of_ranks(header: RunHeader) -> None:
+    record = record_of(header, rank(0), rank(0))
+    assert {key: value for key, value in record.items() if key.startswith("rank/")} == {"rank/num": 0}
+
+
+def test_ranks_weigh_equally_in_the_mean_of_a_phase(header: RunHeader) -> None:
+    assert record_of(header, rank(1, train=10.0), rank(99, train=20.0))["rank/train_mean_ms"] == pytest.approx(15.0)
+
+
+def with_packer(learner: LearnerTotals, slots: int) -> LearnerTotals:
+    phases_ns = {str(phase): slots * MS * index for index, phase in enumerate(PackerPhase)}
+    return dataclasses.replace(learner, packer=Account(sum(phases_ns.values()), 0, slots, phases_ns, 0))
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("slots", [None, 100])
+def test_every_runner_has_the_same_keys(
+    header: RunHeader, make_snapshot: Any, num_ranks: int, slots: int | None
+) -> None:
+    snapshot = make_snapshot(50)
+    learner = snapshot.learners[0] if slots is None else with_packer(snapshot.learners[0], slots)
+    several = dataclasses.replace(snapshot, learners=(learner,) * num_ranks)
+    keys = set(build_record(None, several, NO_EPISODES, None, header))
+    assert keys == set(build_record(None, snapshot, NO_EPISODES, None, header))
+    assert len([key for key in keys if key.startswith("rank/")]) == 3 * len(LearnerPhase) + 2
+
+
+def test_a_rank_alone_has_its_own_values(record: Record) -> None:
+    for name in ("min", "mean", "max"):
+        assert record[f"rank/train_{name}_ms"] == record["timing/learner_train_ms"]
+    assert (record["rank/straggler"], record["rank/num"]) == (0, 1)
+
+
+def test_the_packer_is_timed_per_packed_batch(header: RunHeader) -> None:
+    before, after = with_packer(rank(10, train=1.0), 30), with_packer(rank(20, train=1.0), 50)
+    record = record_of(header, after, before=(before,))
+    assert [record[f"prefetch/{phase}_ms"] for phase in PackerPhase] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_packer_that_packed_nothing_in_the_window_has_no_means(header: RunHeader) -> None:
+    record = record_of(header, with_packer(rank(20, train=1.0), 30), before=(with_packer(rank(10, train=1.0), 30),))
+    assert not [key for key in record if key.startswith("prefetch/")]
+
+
+def losses(total: float, count: float, name: str = "critic_loss") -> MetricTotals:
+    return MetricTotals((name,), np.array([total]), np.array([count]))
+
+
+def test_losses_of_ranks_are_weighted_by_their_counts(header: RunHeader) -> None:
+    before = (rank(1, losses(100.0, 10.0)), rank(1, losses(1.0, 1.0)))
+    after = (rank(2, losses(103.0, 13.0)), rank(2, losses(8.0, 2.0)))
+    assert record_of(header, *after, before=before)["train/critic_loss"] == 2.5  # (3 + 7) / (3 + 1), not (1 + 7) / 2
+
+
+def test_losses_of_ranks_are_joined_by_name(header: RunHeader) -> None:
+    record = record_of(header, rank(1, losses(6.0, 2.0)), rank(1, losses(8.0, 1.0, "actor_loss")))
+    assert (record["train/critic_loss"], record["train/actor_loss"]) == (3.0, 8.0)
+
+
+@pytest.mark.parametrize("unknown", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_takes_no_other_rank_with_it(header: RunHeader, unknown: float) -> None:
+    record = record_of(header, rank(1, losses(6.0, 2.0)), rank(1, losses(unknown, 5.0)))
+    assert record["train/critic_loss"] == 3.0
+    assert "train/critic_loss" not in record_of(header, rank(1, losses(unknown, 2.0)))
+
+
+def test_a_rank_that_has_not_reported_since_a_resume_is_left_out(header: RunHeader) -> None:
+    restored = losses(1000.0, 100.0)
+    after = (rank(1, losses(1006.0, 102.0)), rank(0, losses(0.0, 0.0)))
+    assert record_of(header, *after, before=(rank(0, restored), rank(0, restored)))["train/critic_loss"] == 3.0
+
+
+def test_updates_and_iterations_are_those_of_rank_0(header: RunHeader) -> None:
+    record = record_of(header, rank(50, **FAST), rank(70, **SLOW))
+    assert record["train/n_updates"] == 50
+    assert record["timing/learner_train_ms"] == pytest.approx(6.0)
+    assert record["perf/iter_ms"] == pytest.approx(46.0)
+
+
+def test_the_age_of_samples_is_weighted_by_their_number(header: RunHeader) -> None:
+    ranks = (LearnerTotals(None, 1, 10, 100.0, NO_METRICS), LearnerTotals(None, 1, 30, 900.0, NO_METRICS))
+    assert record_of(header, *ranks)["perf/sample_age"] == 25.0
+
+
+@pytest.mark.parametrize(("means", "late"), [((FAST, SLOW), True), ((SLOW, FAST), False)])
+def test_the_verdict_names_the_rank_that_rank_0_waits_for(
+    header: RunHeader, make_snapshot: Any, means: Any, late: bool
+) -> None:
+    snapshot = dataclasses.replace(make_snapshot(50), learners=tuple(rank(50, **mean_ms) for mean_ms in means))
+    record = build_record(None, snapshot, NO_EPISODES, None, header)
+    assert record["perf/bottleneck"] == ("learner(rank_barrier 87%)" if late else "learner(train 100%)")
+    assert ("rank 1 arrives last" in str(record["perf/bottleneck_reason"])) is late
+
+
+def test_nobody_is_late_where_rank_0_waits_the_least(header: RunHeader, make_snapshot: Any) -> None:
+    ranks = (rank(50, train=1.0, rank_barrier=5.0), rank(50, train=1.0, rank_barrier=6.0))
+    record = build_record(None, dataclasses.replace(make_snapshot(50), learners=ranks), NO_EPISODES, None, header)
+    assert record["perf/bottleneck"] == "learner(rank_barrier 83%)"
+    assert "arrives last" not in str(record["perf/bottleneck_reason"])
+
+
+def window(own_ms: float, barrier_ms: float = 0.0, iterations: int = 10) -> Elapsed:
+    phases_ns = {"train": round(own_ms * iterations * MS), "rank_barrier": round(barrier_ms * iterations * MS)}
+    wall_ns = sum(phases_ns.values())
+    return Elapsed(wall_ns, wall_ns, iterations, phases_ns, 0)
+
+
+def test_without_timing_nobody_is_a_straggler() -> None:
+    assert straggler([None, None]) is None
+
+
+# A scripted watch: the own time of every rank in ms, one window every two seconds.
+EVEN, LATE = (10.0, 10.0, 10.0), (10.0, 15.1, 10.0)
+
+
+def warnings_of(*spells: tuple[tuple[float, ...], int]) -> list[str]:
+    watch, told, wall_s = StragglerWatch(), [], 100.0
+    for own_ms, num_windows in spells:
+        for _ in range(num_windows):
+            told += watch.observe([window(ms, barrier_ms=20.0 - ms) for ms in own_ms], wall_s)
+            wall_s += 2.0
+    return told
+
+
+def test_a_rank_that_is_slow_for_a_minute_is_named_once() -> None:
+    assert warnings_of((LATE, 30)) == []  # 58 s
+    assert warnings_of((EVEN, 5), (LATE, 200)) == [
+        "warning: learner rank 1 has been slow for 60 s:"
+        " 15.1 ms of its own per iteration, the median rank takes 10.0 ms"
+    ]
+
+
+def test_a_rank_within_half_more_than_the_median_is_not_slow() -> None:
+    assert warnings_of(((10.0, 15.0, 10.0), 200)) == []
+
+
+def test_a_rank_that_recovers_in_between_begins_anew() -> None:
+    assert warnings_of((LATE, 30), (EVEN, 1), (LATE, 30)) == []
+
+
+def test_a_second_spell_is_told_again() -> None:
+    assert len(warnings_of((LATE, 40), (EVEN, 1), (LATE, 40))) == 2
+
+
+def test_of_two_ranks_one_twice_as_slow_is_told() -> None:
+    (told,) = warnings_of(((20.0, 10.0), 40))
+    assert "rank 0" in told
+
+
+def test_a_window_in_which_a_rank_did_nothing_does_not_end_its_spell() -> None:
+    watch = StragglerWatch()
+    fast, slow, idle = window(10.0), window(20.0), window(0.0, iterations=0)
+    without_it, without_others, of_all = [fast, fast, idle], [idle, idle, slow], [fast, fast, slow]
+    told = []
+    for second in range(0, 60, 6):
+        told += (
+            watch.observe(of_all, second) + watch.observe(without_it, second) + watch.observe(without_others, second)
+        )
+    assert told == []
+    assert len(watch.observe(of_all, 60.0)) == 1
+
+
+def test_a_rank_alone_is_never_slow() -> None:
+    assert warnings_of(((20.0,), 100)) == []

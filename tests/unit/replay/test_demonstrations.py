@@ -1,0 +1,137 @@
+"""Demonstrations from a file: units, episodes, and everything that can be wrong with them, said by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.errors import ConfigError
+from offpolicy.replay.demonstrations import Transitions, read_demos, to_env
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(obs_dim=2, action_dim=2, action_low=(-2.0, 0.0), action_high=(2.0, 1.0))
+
+
+def arrays(count: int = 4, **changes: Any) -> dict[str, Any]:
+    """Transitions whose observations encode their row; the second and the last end an episode."""
+    obs = np.arange(count, dtype=np.float64)[:, None].repeat(2, axis=1)
+    given = {
+        "obs": obs,
+        "action": np.tile([0.0, 0.5], (count, 1)),
+        "reward": np.arange(count, dtype=np.float64),
+        "next_obs": obs + 1,
+        "terminated": np.arange(count) == 1,
+        "truncated": np.arange(count) == count - 1,
+    }
+    return {name: value for name, value in (given | changes).items() if value is not None}
+
+
+def saved(path: Path, given: dict[str, Any]) -> str:
+    np.savez(path / "demos.npz", **given)
+    return str(path / "demos.npz")
+
+
+def read(path: Path, **changes: Any) -> Transitions:
+    return read_demos(saved(path, arrays(**changes)), SPEC)
+
+
+def test_actions_come_in_the_environments_units_and_leave_in_minus_one_to_one(tmp_path: Path) -> None:
+    action = np.array([[-2.0, 0.0], [2.0, 1.0], [0.0, 0.5], [1.0, 0.25]])
+    found = read(tmp_path, action=action)
+    assert found.action.tolist() == [[-1.0, -1.0], [1.0, 1.0], [0.0, 0.0], [0.5, -0.5]]
+    assert found.action.dtype == np.float32
+    assert to_env(found.action, SPEC).tolist() == action.tolist()
+
+
+def test_an_episode_ends_where_its_flags_say_so(tmp_path: Path) -> None:
+    found = read(tmp_path)
+    assert (found.first.tolist(), found.length.tolist()) == ([0, 2], [2, 2])
+    assert found.ep_return.tolist() == [1.0, 5.0]
+
+
+def test_episodes_that_are_interleaved_are_put_one_after_another(tmp_path: Path) -> None:
+    never = np.zeros(4, np.bool_)
+    found = read(tmp_path, terminated=never, truncated=never, episode=np.array([7, 2, 7, 2]))
+    assert found.reward.tolist() == [1.0, 3.0, 0.0, 2.0]
+    assert found.first.tolist() == [0, 2]
+
+
+def test_where_the_data_of_an_episode_end_it_is_truncated_and_not_terminated(tmp_path: Path) -> None:
+    never = np.zeros(4, np.bool_)
+    found = read(tmp_path, terminated=never, truncated=never, episode=np.array([0, 0, 1, 1]))
+    assert (found.truncated.tolist(), found.terminated.any()) == ([False, True, False, True], False)
+
+
+def test_observations_of_a_higher_rank_are_flattened(tmp_path: Path) -> None:
+    assert read(tmp_path, obs=np.zeros((4, 1, 2))).obs.shape == (4, 2)
+
+
+NAN = np.array([0.0, np.nan, 1.0, np.inf])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"reward": NAN}, "reward is NaN or Inf in 2 rows, first in row 1"),
+        ({"obs": np.full((4, 2), 1e300)}, "obs is NaN or Inf in 4 rows, first in row 0"),
+        ({"obs": np.zeros((4, 3))}, "obs has shape (4, 3) and type float64, needed (4, 2) of numbers"),
+        ({"next_obs": np.zeros((3, 2))}, "next_obs has shape (3, 2) and type float64, needed (4, 2) of numbers"),
+        ({"action": np.full((4, 2), "a")}, "action has shape (4, 2) and type <U1, needed (4, 2) of numbers"),
+        ({"terminated": np.full(4, 2)}, "terminated holds other values than true and false"),
+        ({"episode": np.zeros(3)}, "episode has shape (3,) and type float64, needed (4,) of numbers"),
+        (
+            {"action": np.array([[0, 0.5], [2.5, 0.5], [0, 0.5], [0, -1]])},
+            "2 actions are beyond the environment's bounds, first in row 1: [2.5, 0.5], allowed [-2.0, 0.0] to"
+            " [2.0, 1.0], its own units",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, **changes)
+    assert [text.split(": ", 2)[2] for text in caught.value.problems] == [problem]
+    assert caught.value.problems[0].startswith(f"replay.demos: {tmp_path}")
+
+
+def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, reward=NAN, truncated=np.full(4, 3))
+    assert len(caught.value.problems) == 2
+
+
+def test_fields_that_are_missing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no reward, truncated; it has obs, action, next_obs, terminated"):
+        read(tmp_path, reward=None, truncated=None)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no transition"):
+        read_demos(saved(tmp_path, {name: values[:0] for name, values in arrays().items()}), SPEC)
+
+
+@pytest.mark.parametrize("content", [b"", b"no numbers", b"PK\x03\x04 cut short"])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "demos.npz"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"replay\.demos"):
+        read_demos(str(path), SPEC)
+
+
+def test_code_in_a_file_is_never_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no .npz of plain numbers"):
+        read_demos(saved(tmp_path, arrays(episode=np.array([{}, {}, {}, {}], dtype=object))), SPEC)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"got 'nowhere\.npz', which cannot be read: No such file"):
+        read_demos("nowhere.npz", SPEC)
+
+
+def test_rows_that_do_not_follow_each_other_cannot_be_summed(tmp_path: Path) -> None:
+    read(tmp_path).require_sequences("algo.n_step")
+    shuffled = read(tmp_path, next_obs=np.zeros((4, 2)))
+    with pytest.raises(ConfigError, match=r"row 1 does not begin where the row before it.*algo\.n_step"):
+        shuffled.require_sequences("algo.n_step")

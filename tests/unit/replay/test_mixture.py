@@ -1,0 +1,252 @@
+"""Demonstrations in the batches of every source: their share, their order, their time, and no age."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from offpolicy.loop import Parts, train
+from offpolicy.replay.endless import EndlessRows
+from offpolicy.replay.mixture import MixedSampler, ResidentDemos, Share
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_source import Feed, ReplaySource, SourceSpec
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.sampler import UniformSampler
+from offpolicy.timing.clock import FakeClock
+from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import Batches
+
+LAYOUT = RowLayout(obs_dim=2, action_dim=1)
+CPU = torch.device("cpu")
+PACE = RateLimiter(Fraction(3, 2), start=10, start_updates=0, lead=0, credit=0, max_updates=5, total=1000)
+SPEC = SourceSpec(LAYOUT, PACE, batch_size=8, device=CPU, normalize_obs=True, fresh_rings=(0,))
+NUM_DEMOS, PER_BATCH = 10, 3
+KINDS = ("direct", "prefetch", "resident")
+
+devices = pytest.mark.parametrize(
+    "device",
+    [
+        CPU,
+        pytest.param(
+            torch.device("cuda", 0),
+            marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
+            id="cuda",
+        ),
+    ],
+)
+
+
+class World:
+    """A ring whose rows encode their index; the gate and the agreed env steps."""
+
+    def __init__(self) -> None:
+        self.ring = Ring(memoryview(bytearray(Ring.nbytes(256, LAYOUT.width, 4))), LAYOUT.width, np.float32)
+        self.collect(12)
+
+    @property
+    def env_steps(self) -> int:
+        return self.ring.committed
+
+    def collect(self, count: int) -> None:
+        rows = np.arange(self.ring.committed, self.ring.committed + count, dtype=np.float32)
+        self.ring.append(rows[:, None].repeat(LAYOUT.width, axis=1))
+
+    def wait_for(self, env_steps: int) -> None: ...
+
+    def grant(self, env_steps: int) -> None: ...
+
+
+def demos() -> Share:
+    """Rows that are told from the replay's by their sign: row i holds -1 - i."""
+    rows = -1.0 - np.arange(NUM_DEMOS, dtype=np.float32)[:, None].repeat(LAYOUT.width, axis=1)
+    return Share(EndlessRows(rows, seed=3), PER_BATCH, SPEC.batch_size, "ten rows")
+
+
+MakeSource = Callable[..., Feed[Batches]]
+
+
+@pytest.fixture
+def make_source() -> Iterator[MakeSource]:
+    """`make_source(kind, world, share)`: a source of that kind, with demonstrations in its batches if there are any."""
+    made: list[Feed[Batches]] = []
+
+    def make(kind: str, world: World, share: Share | None, device: torch.device = CPU) -> Feed[Batches]:
+        rings, spec = (world.ring,), replace(SPEC, device=device)
+        uniform = UniformSampler(rings, np.random.default_rng(0), guard=0)
+        sampler = uniform if share is None else MixedSampler(uniform, share)
+        source: Feed[Batches]
+        if kind == "direct":
+            source = ReplaySource(spec, rings, sampler, world, world, updates=0)
+        elif kind == "prefetch":
+            names = ("layout", "pace", "batch_size", "device", "normalize_obs", "fresh_rings")
+            plan = PrefetchSpec(**{name: getattr(spec, name) for name in names})
+            packer = Packer(sampler, world, device, NullLedger())
+            source = PrefetchSource(plan, rings, packer, world, world, updates=0)
+        else:
+            fence = DeviceFence(device)
+            mixed = None if share is None else ResidentDemos(share, PACE.max_updates, device, fence)
+            resident = ResidentSampler(rings, device, 0, fence, demos=mixed)
+            source = ResidentSource(spec, rings, resident, world, world, updates=0)
+        made.append(source)
+        return source
+
+    yield make
+    for source in made:
+        source.close()
+
+
+def take(source: Feed[Batches]) -> torch.Tensor:
+    """A copy of one iteration's rows [U, B, W]; each must be whole."""
+    source.wait_batch()
+    rows = source.sample().cpu().clone()
+    assert (rows == rows[..., :1]).all()
+    return rows
+
+
+def taken(source: Feed[Batches], world: World, iterations: int) -> torch.Tensor:
+    """The first numbers of all rows [n, B] of some iterations."""
+    blocks = []
+    for _ in range(iterations):
+        blocks.append(take(source)[..., 0])
+        world.collect(2)
+    return torch.cat(blocks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@devices
+def test_every_batch_has_its_share_and_the_demonstrations_go_round(
+    kind: str, device: torch.device, make_source: MakeSource
+) -> None:
+    world = World()
+    rows = taken(make_source(kind, world, demos(), device), world, iterations=12)
+    assert len(rows) > 20
+    assert rows.shape[1] == SPEC.batch_size
+    assert ((rows < 0).sum(dim=1) == PER_BATCH).all()
+    order = (-1 - rows[rows < 0]).int().tolist()
+    expected = demos().rows.take(len(order)).tolist()
+    assert order == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_rows_of_the_replay_have_an_age_and_are_counted(kind: str, make_source: MakeSource) -> None:
+    world = World()
+    source, age, count = make_source(kind, world, demos()), 0.0, 0
+    for _ in range(6):
+        rows = take(source)[..., 0]
+        replayed = rows[rows >= 0]
+        age, count = age + float((world.ring.committed - replayed).sum()), count + len(replayed)
+        world.collect(2)
+    assert (source.samples, source.sample_age_sum) == (count, age)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_are_due_as_without_demonstrations(kind: str, make_source: MakeSource) -> None:
+    def sizes(share: Share | None) -> list[int]:
+        world = World()
+        source, found = make_source(kind, world, share), []
+        for _ in range(10):
+            found.append(len(take(source)))
+            world.collect(3)
+        return found
+
+    assert sizes(demos()) == sizes(None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_normaliser_is_shown_collected_observations_only(kind: str, make_source: MakeSource) -> None:
+    world = World()
+    source = make_source(kind, world, demos())
+    source.wait_batch()
+    fresh = source.to_device(source.sample()).fresh_obs
+    assert fresh is not None
+    assert fresh[:, 0].tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("before", [1, 2, 5])
+def test_a_new_source_goes_on_in_the_middle_of_a_cycle(kind: str, before: int, make_source: MakeSource) -> None:
+    world, share = World(), demos()
+    whole = make_source(kind, world, share)
+    taken(whole, world, before)
+    state = json.loads(json.dumps(whole.random_state()))
+    again = make_source(kind, world, demos())
+    again.updates = whole.updates  # type: ignore[attr-defined]  # every source of a replay has them
+    again.set_random_state(state)
+    for _ in range(6):
+        assert torch.equal(take(again), take(whole))
+        world.collect(2)
+
+
+def test_without_demonstrations_no_bit_changes(make_source: MakeSource) -> None:
+    """The stream of the replay is its own: what is mixed in takes no random number from it."""
+    mixed, plain = World(), World()
+    rng = np.random.default_rng(0)
+    out = np.empty((3 * 5, LAYOUT.width), np.float32)
+    UniformSampler((plain.ring,), rng, guard=0).fill(out)
+    rows = take(make_source("direct", mixed, demos()))[..., 0]
+    assert rows[rows >= 0].tolist() == out[:, 0].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_source_says_what_it_mixes_in(kind: str, make_source: MakeSource) -> None:
+    assert make_source(kind, World(), demos()).describe().endswith("; 3 of 8 rows of every batch from ten rows")
+
+
+def test_other_demonstrations_or_another_share_are_told_apart() -> None:
+    share, more = demos(), replace(demos(), per_batch=4)
+    other = replace(share, rows=EndlessRows(share.rows.rows + 1.0, seed=3))
+    assert demos().identity == share.identity
+    assert share.identity not in (other.identity, more.identity)
+
+
+class Idle:
+    """Every other part of the loop."""
+
+    env_steps, is_stopping, is_complete = 0, False, True
+
+    def update(self, batch: Batches) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def run_if_due(self) -> None: ...
+
+    def run_last(self, *, is_complete: bool) -> bool:
+        return is_complete
+
+    def meet(self, *, is_stopping: bool) -> bool:
+        return is_stopping
+
+
+@pytest.mark.parametrize("kind", ["direct", "resident"])
+def test_a_slow_restart_of_the_demonstrations_is_replay_batch_wait_and_nothing_else(
+    kind: str, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, clock, idle = World(), FakeClock(), Idle()
+    world.collect(68)  # 80 env steps in all: 105 updates, 315 demonstrations, 32 cycles begun
+    order = EndlessRows._order
+
+    def slow_order(rows: EndlessRows, cycle: int) -> NDArray[np.int64]:
+        clock.advance(30)
+        return order(rows, cycle)
+
+    monkeypatch.setattr(EndlessRows, "_order", slow_order)
+    monkeypatch.setattr(RateLimiter, "is_spent", lambda pace, env_steps, updates: updates >= 105)
+    ledger = Ledger(LearnerPhase, clock)
+    train(Parts(make_source(kind, world, demos()), idle, idle, idle, idle, idle, idle, idle, idle, ledger))
+    account = ledger.account()
+    assert {phase: ns for phase, ns in account.phases_ns.items() if ns} == {"replay_batch_wait": 32 * 30}
+    assert account.wall_ns == 32 * 30

@@ -1,0 +1,148 @@
+"""The plain source, and what all sources share: pace, handshake, the normaliser's observations."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.errors import ConfigError
+from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_source import ReplaySource, SourceSpec
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.sampler import UniformSampler
+
+LAYOUT = RowLayout(obs_dim=2, action_dim=1)
+PACE = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
+SPEC = SourceSpec(LAYOUT, PACE, batch_size=8, device=torch.device("cpu"), normalize_obs=False)
+
+
+def make_ring(capacity: int, count: int, base: int = 0) -> Ring:
+    ring = Ring(memoryview(bytearray(Ring.nbytes(capacity, LAYOUT.width, 4))), LAYOUT.width, np.float32)
+    append(ring, count, base)
+    return ring
+
+
+def append(ring: Ring, count: int, base: int = 0) -> None:
+    for _ in range(count):
+        ring.append(np.full((1, LAYOUT.width), base + ring.committed, dtype=np.float32))
+
+
+class Clock:
+    """The gate and the agreed number of env steps."""
+
+    def __init__(self, env_steps: int) -> None:
+        self.env_steps = env_steps
+        self.waited: list[int] = []
+        self.granted: list[int] = []
+
+    def wait_for(self, env_steps: int) -> None:
+        self.waited.append(env_steps)
+
+    def grant(self, env_steps: int) -> None:
+        self.granted.append(env_steps)
+
+
+def make_source(*rings: Ring, gate: Clock, steps: Clock | None = None, **spec: Any) -> ReplaySource:
+    sampler = UniformSampler(rings, np.random.default_rng(0), guard=0)
+    return ReplaySource(replace(SPEC, **spec), rings, sampler, gate, steps or gate, updates=0)
+
+
+def fresh(source: ReplaySource) -> list[list[float]] | None:
+    fresh_obs = source.to_device(source.sample()).fresh_obs
+    return None if fresh_obs is None else fresh_obs.tolist()
+
+
+def test_an_iteration_takes_the_updates_that_are_due_and_counts_them() -> None:
+    source = make_source(make_ring(64, 20), gate=(gate := Clock(13)))
+    assert source.sample().shape == (3, 8, LAYOUT.width)
+    assert (source.updates, source.samples) == (3, 24)
+    source.release()
+    assert gate.granted == [14]
+    source.wait_ready()
+    assert gate.waited == [14]
+
+
+def test_decisions_go_by_the_agreed_steps_and_not_by_the_gate() -> None:
+    agreed = Clock(12)
+    source = make_source(make_ring(64, 20), gate=Clock(1000), steps=agreed)
+    assert len(source.sample()) == 2
+    source.updates = 990  # all that 1000 env steps call for
+    assert not source.is_exhausted()
+    agreed.env_steps = 1000
+    assert source.is_exhausted()
+
+
+def test_batches_are_the_columns_of_the_rows() -> None:
+    rows = torch.arange(LAYOUT.width * 2, dtype=torch.float32).reshape(2, -1)
+    batch = LAYOUT.split(rows)
+    assert batch.obs[0].tolist() == [0, 1]
+    assert batch.next_obs[0].tolist() == [2, 3]
+    assert batch.action[0].tolist() == [4]
+    assert (batch.reward[0], batch.terminated[0], batch.discount[0]) == (5, 6, 8)
+
+
+def test_the_normaliser_sees_each_observation_of_its_rings_exactly_once() -> None:
+    rings = [make_ring(64, 3), make_ring(64, 20, base=100), make_ring(64, 2, base=200)]
+    source = make_source(*rings, gate=Clock(11), normalize_obs=True, fresh_rings=(0, 2))
+    assert fresh(source) == [[0, 0], [1, 1], [2, 2], [200, 200], [201, 201]]
+    append(rings[0], 1)
+    append(rings[1], 5)
+    assert fresh(source) == [[3, 3]]
+    assert source.fresh_from == [4, 0, 2]
+
+
+def test_a_rank_without_rings_still_takes_part_in_the_normaliser() -> None:
+    source = make_source(make_ring(64, 20), gate=Clock(11), normalize_obs=True, fresh_rings=())
+    fresh_obs = source.to_device(source.sample()).fresh_obs
+    assert fresh_obs is not None
+    assert (fresh_obs.shape, fresh_obs.dtype) == ((0, 2), torch.float32)
+
+
+def test_no_observation_is_gathered_without_a_normaliser() -> None:
+    assert fresh(make_source(make_ring(64, 20), gate=Clock(11), fresh_rings=(0,))) is None
+
+
+def test_a_resumed_source_goes_on_with_the_same_draws() -> None:
+    ring = make_ring(64, 60)
+    first = make_source(ring, gate=Clock(11))
+    first.sample()
+    second = make_source(ring, gate=Clock(11))
+    second.set_random_state(json.loads(json.dumps(first.random_state())))
+    assert torch.equal(first.sample(), second.sample())
+
+
+def test_a_source_describes_itself_in_a_line() -> None:
+    source = make_source(make_ring(64, 20), gate=Clock(11), batch_size=256)
+    assert source.describe() == "replay source: direct, 36.9 KB of staging on the host"
+    assert source.packer_account() is None
+
+
+def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*shape: Any, **options: Any) -> torch.Tensor:
+        assert options["pin_memory"]
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(
+        ConfigError, match=r"replay\.source=direct: the host refuses 1\.15 KB of page-locked memory; lower"
+    ):
+        make_source(make_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
+
+
+def test_what_is_where_the_learner_is_already_is_not_copied() -> None:
+    source = make_source(make_ring(64, 20), gate=Clock(12))
+    rows = source.sample()
+    batches = source.to_device(rows)
+    assert [batch.obs.data_ptr() for batch in batches.updates] == [batch.data_ptr() for batch in rows]
+
+
+def test_batches_are_dated_by_the_agreed_env_steps() -> None:
+    source = make_source(make_ring(64, 20), gate=Clock(1000), steps=Clock(12))
+    assert source.to_device(source.sample()).env_steps == 12

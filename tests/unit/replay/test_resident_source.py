@@ -1,0 +1,259 @@
+"""The copy of the rings on the device: what it shows is what the rings hold, and never anything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.replay import resident_source as resident
+from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_source import SourceSpec
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.timing.device import DeviceFence
+
+LAYOUT = RowLayout(obs_dim=2, action_dim=1)
+WIDTH = LAYOUT.width
+CPU = torch.device("cpu")
+PACE = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
+gpu = pytest.param(
+    torch.device("cuda", 0),
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
+    id="cuda",
+)
+
+
+def rows(start: int, count: int) -> np.ndarray:
+    """Rows that encode their index in every column."""
+    return np.arange(start, start + count, dtype=np.float32)[:, None].repeat(WIDTH, axis=1)
+
+
+def make_ring(capacity: int, count: int = 0, kind: type[Ring] = Ring) -> Ring:
+    ring = kind(memoryview(bytearray(Ring.nbytes(capacity, WIDTH, 4))), WIDTH, np.float32)
+    append(ring, count)
+    return ring
+
+
+def append(ring: Ring, count: int) -> None:
+    for _ in range(count):
+        ring.append(rows(ring.committed, 1))
+
+
+def make_sampler(*rings: Ring, device: torch.device = CPU, seed: int = 0) -> ResidentSampler:
+    return ResidentSampler(rings, device, seed, DeviceFence(device))
+
+
+def refreshed(sampler: ResidentSampler, count: int = 2000) -> list[int]:
+    """The rows that are drawn after a refresh; each must be whole."""
+    sampler.refresh()
+    drawn = sampler.draw(count).cpu()
+    assert (drawn == drawn[:, :1]).all()
+    return drawn[:, 0].int().tolist()
+
+
+@pytest.fixture
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "STAGING_ROWS", 5)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("device", [CPU, gpu])
+def test_it_shows_exactly_what_the_ring_holds_before_and_after_the_wrap(device: torch.device) -> None:
+    ring = make_ring(16, 3)
+    sampler = make_sampler(ring, device=device)
+    assert set(refreshed(sampler)) == set(range(3))
+    for count in (7, 1, 0, 12, 40):
+        append(ring, count)
+        assert set(refreshed(sampler)) == set(range(ring.oldest, ring.committed))
+        assert sampler.num_rows == ring.committed - ring.oldest
+
+
+def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
+    sampler = make_sampler(make_ring(64, 10), make_ring(64), make_ring(64, 90), make_ring(64, 30))
+    drawn = np.array(refreshed(sampler, 104_000))
+    hits = np.bincount(drawn, minlength=90)
+    expected = np.zeros(90)
+    expected[:10] += 1000
+    expected[:30] += 1000
+    expected[26:90] += 1000
+    assert np.abs(hits - expected).max() < 5 * np.sqrt(2000)
+    assert hits[expected == 0].sum() == 0
+
+
+def test_a_row_recycled_while_it_was_staged_is_left_out() -> None:
+    class LateWriter(Ring):
+        pending = 0
+
+        def spans(self, start: int, stop: int) -> list[np.ndarray]:
+            views, pending = super().spans(start, stop), self.pending
+            self.pending = 0
+            append(self, pending)
+            return views
+
+    ring = make_ring(16, 16, LateWriter)
+    sampler = make_sampler(ring)
+    ring.pending = 6  # rows 0 to 5 are overwritten between the look at the ring and the copy
+    assert set(refreshed(sampler)) == set(range(6, 16))
+    assert set(refreshed(sampler)) == set(range(6, 22))
+
+
+def test_when_the_learner_slept_through_a_whole_round_only_the_present_rows_are_shown() -> None:
+    ring = make_ring(16, 10)
+    sampler = make_sampler(ring)
+    sampler.refresh()
+    append(ring, 50)
+    assert set(refreshed(sampler)) == set(range(44, 60))
+
+
+def test_sampling_before_anything_was_written_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no ring holds a row"):
+        make_sampler(make_ring(16)).refresh()
+
+
+class LateDevice:
+    """A device that copies only when its learner waits for the copy; the host knows only what it waited for itself.
+
+    Whoever draws before the copy, uses a block again before its copy, or copies over rows still read, gets caught.
+    """
+
+    def __init__(self) -> None:
+        self.queue: list[Callable[[], object]] = []
+        self.num_done = self.num_marks = self.known = 0
+        self.last_copy_from: dict[int, int] = {}
+
+    def learner_mark(self) -> int:
+        self.num_marks += 1
+        return -self.num_marks
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, after: int | None) -> int:
+        assert after == -self.num_marks, "rows that are still read are overwritten"
+        self.queue.append(lambda: target.copy_(source))
+        before = self.last_copy_from.get(source.data_ptr(), 0)
+        assert before <= self.known, "a block is used again before its copy is known to be done"
+        self.last_copy_from[source.data_ptr()] = len(self.queue)
+        return len(self.queue)
+
+    def hold_learner(self, until: int) -> None:
+        while self.num_done < until:
+            self.queue[self.num_done]()
+            self.num_done += 1
+
+    def block_until(self, mark: int | None) -> None:
+        self.known = max(self.known, mark or 0)
+        self.hold_learner(self.known)
+
+
+@pytest.fixture
+def late_device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
+    device = LateDevice()
+    monkeypatch.setattr(resident, "CopyStream", lambda *args: device)
+    return device
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_resumed_run_loads_everything_from_the_oldest_row_on(late_device: LateDevice) -> None:
+    ring = make_ring(16)
+    ring.restore(100, rows(100, 13))
+    assert set(refreshed(make_sampler(ring))) == set(range(100, 113))
+    assert len(late_device.queue) == 5  # blocks of 5, 5, 2 and, beyond the wrap, 1 row; and what the draw must know
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_no_row_is_shown_before_its_copy_and_no_block_changed_before_its_copy(late_device: LateDevice) -> None:
+    rings = [make_ring(16, 12), make_ring(16, 3)]
+    sampler = make_sampler(*rings)
+    sampler._store.fill_(-1.0)
+    for draws, count in enumerate((0, 0, 0, 9, 30, 1)):
+        assert late_device.num_marks == 1 + draws  # the next copies come after the last draw
+        append(rings[0], count)
+        append(rings[1], 2 * count)
+        expected = {row for ring in rings for row in range(ring.oldest, ring.committed)}
+        assert set(refreshed(sampler)) == expected
+
+
+def test_the_age_is_what_was_written_to_all_rings_since() -> None:
+    sampler = make_sampler(make_ring(16, 5), make_ring(16, 5))
+    drawn = np.array(refreshed(sampler, 100))
+    assert int(sampler.age_sum) == 2 * (5 - drawn).sum()
+
+
+class Clock:
+    env_steps = 12
+
+    def wait_for(self, env_steps: int) -> None: ...
+    def grant(self, env_steps: int) -> None: ...
+
+
+def make_source(*rings: Ring, device: torch.device = CPU, **options: Any) -> ResidentSource:
+    spec = SourceSpec(LAYOUT, PACE, 8, device, normalize_obs=True, fresh_rings=(0,))
+    return ResidentSource(spec, rings, make_sampler(*rings, device=device, **options), Clock(), Clock(), updates=0)
+
+
+@pytest.mark.parametrize("device", [CPU, gpu])
+def test_an_iteration_takes_the_updates_that_are_due_and_counts_them(device: torch.device) -> None:
+    ring = make_ring(16, 12)
+    source = make_source(ring, device=device)
+    sampled = source.sample()
+    batches = source.to_device(sampled)
+    assert sampled.shape == (2, 8, WIDTH)
+    assert sampled.device == device
+    assert (source.updates, source.samples) == (2, 16)
+    assert source.sample_age_sum == float((12 - sampled[..., 0]).sum())
+    assert torch.equal(batches.updates[1].obs, sampled[1, :, :2])
+    assert batches.fresh_obs is not None
+    assert batches.fresh_obs[:, 0].tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("device", [CPU, gpu])
+def test_a_resumed_source_goes_on_with_the_same_draws(device: torch.device) -> None:
+    ring = make_ring(16, 40)
+    first = make_source(ring, device=device)
+    first.sample()
+    second = make_source(ring, device=device, seed=99)
+    second.set_random_state(json.loads(json.dumps(first.random_state())))
+    second.updates = 2
+    assert torch.equal(first.sample(), second.sample())
+
+
+def test_random_numbers_of_another_source_are_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"no random numbers of replay\.source=resident on cpu"):
+        make_source(make_ring(16, 12)).set_random_state({"state": "1", "inc": "2"})
+
+
+def test_a_source_tells_how_many_bytes_it_holds_on_the_device() -> None:
+    source = make_source(make_ring(1000, 1), make_ring(1000))
+    assert resident_nbytes(2, 1000, WIDTH) == 72_000
+    assert source.describe() == "replay source: resident, 72 KB on cpu"
+
+
+def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
+    class Huge:
+        capacity, width = 10**14, WIDTH
+
+    with pytest.raises(ConfigError, match=r"replay\.source=resident: the copy .* needs 3600000 GB on cpu; lower"):
+        make_sampler(Huge())  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_sampling_on_the_device_never_makes_the_host_wait() -> None:
+    device = torch.device("cuda", 0)
+    ring = make_ring(1000, 500)
+    sampler = make_sampler(ring, device=device)
+    refreshed(sampler)
+    append(ring, 3)
+    torch.cuda.synchronize(device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sampler.refresh()
+        sampler.draw(256)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

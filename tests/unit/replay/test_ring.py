@@ -1,0 +1,137 @@
+"""The shared ring: committed rows only, wrap-around, recycling, a dead writer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from offpolicy.replay.ring import Ring
+
+WIDTH = 3
+
+
+def make_ring(capacity: int) -> Ring:
+    return Ring(memoryview(bytearray(Ring.nbytes(capacity, WIDTH, 4))), WIDTH, np.float32)
+
+
+def rows(start: int, count: int) -> np.ndarray:
+    """Rows that encode their logical index in every column."""
+    index = np.arange(start, start + count, dtype=np.float32)
+    return np.stack([index, index + 0.25, index + 0.5], axis=1)
+
+
+def read(ring: Ring, index: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    out = np.empty((len(index), WIDTH), dtype=np.float32)
+    return out, ring.read(np.array(index), out)
+
+
+def test_rows_are_found_under_their_logical_index_across_the_wrap() -> None:
+    ring = make_ring(5)
+    ring.append(rows(0, 4))
+    ring.append(rows(4, 3))  # wraps
+    out, intact = read(ring, [2, 4, 5, 6])
+    assert intact.all()
+    assert np.array_equal(out, np.concatenate([rows(2, 1), rows(4, 3)]))
+    assert (ring.oldest, ring.committed) == (2, 7)
+
+
+def test_a_row_recycled_before_the_read_is_reported() -> None:
+    ring = make_ring(4)
+    ring.append(rows(0, 4))
+    ring.append(rows(4, 1))
+    _, intact = read(ring, [0, 1])
+    assert intact.tolist() == [False, True]
+
+
+class _HalfWrittenError(Exception):
+    pass
+
+
+def die_mid_write(ring: Ring, count: int) -> None:
+    """Reserve, start to overwrite, and never commit: a writer killed in the middle."""
+
+    class Torn(np.ndarray):
+        pass
+
+    class Dying:
+        def __len__(self) -> int:
+            return count
+
+        def __getitem__(self, item: slice) -> np.ndarray:
+            raise _HalfWrittenError
+
+    with pytest.raises(_HalfWrittenError):
+        ring.append(Dying())  # type: ignore[arg-type]
+
+
+def test_rows_that_a_dead_writer_had_reserved_are_never_shown() -> None:
+    ring = make_ring(4)
+    ring.append(rows(0, 4))
+    die_mid_write(ring, 2)
+    assert (ring.oldest, ring.committed) == (2, 4)
+    ring.take_over()
+    assert (ring.oldest, ring.committed) == (2, 4)
+    ring.append(rows(4, 1))
+    out, intact = read(ring, [2, 3, 4])
+    assert intact.all()
+    assert np.array_equal(out, rows(2, 3))
+    _, intact = read(ring, [0, 1])
+    assert not intact.any()
+
+
+def test_uncommitted_rows_are_not_counted() -> None:
+    ring = make_ring(4)
+    die_mid_write(ring, 3)
+    assert ring.committed == 0
+
+
+@pytest.mark.parametrize("capacity", [8, 5])
+def test_restored_rows_keep_their_indices_and_the_newest_that_fit_survive(capacity: int) -> None:
+    ring = make_ring(capacity)
+    ring.restore(10, rows(10, 8))
+    kept = min(capacity, 8)
+    assert (ring.oldest, ring.committed) == (18 - kept, 18)
+    out, intact = read(ring, list(range(18 - kept, 18)))
+    assert intact.all()
+    assert np.array_equal(out, rows(18 - kept, kept))
+
+
+def test_spans_are_the_rows_in_order_without_a_copy() -> None:
+    ring = make_ring(5)
+    ring.append(rows(0, 5))
+    ring.append(rows(5, 2))
+    spans = ring.spans(ring.oldest, ring.committed)
+    assert np.array_equal(np.concatenate(spans), rows(2, 5))
+    assert all(span.base is not None for span in spans)
+
+
+def test_read_range_leaves_out_recycled_rows() -> None:
+    ring = make_ring(4)
+    ring.append(rows(0, 4))
+    ring.append(rows(4, 3))
+    assert np.array_equal(ring.read_range(0, 7), rows(3, 4))
+    assert len(ring.read_range(7, 7)) == 0
+
+
+def test_copy_range_says_from_which_row_on_the_copy_is_intact() -> None:
+    ring = make_ring(5)
+    ring.append(rows(0, 5))
+    ring.append(rows(5, 2))  # wraps, and recycles rows 0 and 1
+    out = np.empty((4, WIDTH), dtype=np.float32)
+    assert ring.copy_range(3, out) == 3
+    assert np.array_equal(out, rows(3, 4))
+    assert ring.copy_range(1, out) == 2
+    assert np.array_equal(out[1:], rows(2, 3))
+
+
+def test_what_the_writer_recycles_during_a_range_is_left_out() -> None:
+    class RecycledMeanwhile(Ring):
+        def spans(self, start: int, stop: int) -> list[np.ndarray]:
+            views = super().spans(start, stop)
+            if self.committed == 4:
+                self.append(rows(4, 3))
+            return views
+
+    ring = RecycledMeanwhile(memoryview(bytearray(Ring.nbytes(4, WIDTH, 4))), WIDTH, np.float32)
+    ring.append(rows(0, 4))
+    assert np.array_equal(ring.read_range(0, 4), rows(3, 1))

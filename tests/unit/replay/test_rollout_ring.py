@@ -1,0 +1,278 @@
+"""The ring of rollouts: a slot has one owner at a time, so that none is lost, taken twice or torn."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutStamp
+
+SMALL = RolloutLayout(obs_dim=1, action_dim=1, length=2, num_envs=2)
+LARGE = RolloutLayout(
+    obs_dim=4, action_dim=1, length=20, num_envs=8
+)  # copying it takes longer than a switch of threads
+
+
+def make_ring(num_slots: int, layout: RolloutLayout = SMALL, kind: type[RolloutRing] = RolloutRing) -> RolloutRing:
+    return kind(memoryview(bytearray(RolloutRing.nbytes(layout, num_slots))), layout, num_slots)
+
+
+def stamp(number: int) -> RolloutStamp:
+    return RolloutStamp(number, version=10 * number, num_steps=100 + number)
+
+
+def put(ring: RolloutRing, number: int) -> bool:
+    ring.reserve()[:] = number
+    return ring.commit(stamp(number))
+
+
+def take(ring: RolloutRing) -> tuple[RolloutStamp, list[float]]:
+    """The stamp of the oldest rollout and the distinct numbers of its rows."""
+    rows = np.full(ring.layout.shape, np.nan, dtype=np.float32)
+    return ring.take(rows), np.unique(rows).tolist()
+
+
+def test_a_slot_is_time_by_environment_by_column_and_one_step_longer_than_its_rollout() -> None:
+    layout = RolloutLayout(obs_dim=3, action_dim=2, length=4, num_envs=5)
+    assert (layout.width, layout.shape, layout.slot_nbytes) == (10, (5, 5, 10), 1000)
+
+
+def test_a_ring_has_room_for_its_slots_a_spare_one_their_stamps_and_a_header() -> None:
+    assert RolloutRing.nbytes(SMALL, 3) == 64 + 4 * (4 * 3 * 2 * 7 + 3 * 8)
+
+
+def test_the_last_number_of_the_spare_slot_ends_the_buffer() -> None:
+    buffer = memoryview(bytearray(RolloutRing.nbytes(SMALL, 1)))
+    ring = RolloutRing(buffer, SMALL, 1)
+    put(ring, 1)
+    ring.reserve()[:] = 7.0
+    numbers = np.frombuffer(buffer, dtype=np.float32, offset=64 + 2 * 24)
+    assert numbers.tolist() == [1.0] * 42 + [7.0] * 42
+
+
+def test_the_fields_of_a_batch_are_the_columns_of_its_rows() -> None:
+    layout = RolloutLayout(obs_dim=2, action_dim=1, length=1, num_envs=1)
+    rows = torch.tensor([[[1.0, 2, 3, 4, 5, 6, 7, 8]], [[11.0, 12, 0, 0, 0, 0, 0, 0]]])
+    batch = layout.split(rows, progress=0.25)
+    assert batch.obs.tolist() == [[[1, 2]], [[11, 12]]]
+    assert batch.action.tolist() == [[[3]]]
+    scalars = (batch.log_prob, batch.reward, batch.terminated, batch.truncated, batch.is_valid)
+    assert [column.tolist() for column in scalars] == [[[4]], [[5]], [[6]], [[7]], [[8]]]
+    assert batch.progress == 0.25
+
+
+def test_rollouts_are_taken_in_their_order_with_their_stamps() -> None:
+    ring = make_ring(2)
+    for number in range(7):
+        assert put(ring, number)
+        assert ring.head == stamp(number)
+        assert take(ring) == (stamp(number), [number])
+    assert (ring.committed, ring.taken, ring.unread, ring.dropped) == (7, 7, 0, 0)
+
+
+def test_nothing_waits_before_the_commit() -> None:
+    ring = make_ring(2)
+    ring.reserve()[:] = 1.0
+    assert (ring.unread, ring.committed) == (0, 0)
+
+
+def test_a_ring_is_full_when_as_many_rollouts_wait_as_it_has_slots() -> None:
+    ring = make_ring(2)
+    seen = []
+    for number in range(2):
+        seen.append((ring.unread, ring.is_full))
+        put(ring, number)
+    seen.append((ring.unread, ring.is_full))
+    take(ring)
+    assert [*seen, (ring.unread, ring.is_full)] == [(0, False), (1, False), (2, True), (1, False)]
+
+
+def test_a_rollout_that_is_skipped_frees_its_slot_and_the_next_is_the_oldest() -> None:
+    ring = make_ring(2)
+    put(ring, 0)
+    put(ring, 1)
+    ring.skip()
+    assert (ring.unread, ring.is_full, ring.head) == (1, False, stamp(1))
+
+
+def test_two_views_of_a_buffer_are_one_ring() -> None:
+    buffer = memoryview(bytearray(RolloutRing.nbytes(SMALL, 2)))
+    writer, reader = (RolloutRing(buffer, SMALL, 2) for _ in range(2))
+    put(writer, 3)
+    assert take(reader) == (stamp(3), [3])
+    assert writer.taken == 1
+
+
+def test_without_a_free_slot_at_its_end_a_rollout_is_thrown_away_and_counted() -> None:
+    ring = make_ring(1)
+    put(ring, 0)
+    assert not put(ring, 1)
+    assert (ring.dropped, ring.committed, ring.unread) == (1, 1, 1)
+    assert take(ring) == (stamp(0), [0])
+    assert put(ring, 2)
+    assert take(ring) == (stamp(2), [2])
+
+
+def test_a_rollout_begun_without_a_free_slot_is_handed_over_if_there_is_one_at_its_end() -> None:
+    ring = make_ring(1)
+    put(ring, 0)
+    ring.reserve()[:] = 1.0
+    assert take(ring) == (stamp(0), [0])
+    assert ring.commit(stamp(1))
+    assert take(ring) == (stamp(1), [1])
+    assert ring.dropped == 0
+
+
+def test_what_waits_is_told_oldest_first_across_the_wrap() -> None:
+    ring = make_ring(3)
+    for number in range(5):
+        put(ring, number)
+        if number < 2:
+            take(ring)
+    waiting = [(given, np.unique(rows).tolist()) for given, rows in ring.waiting()]
+    assert waiting == [(stamp(2), [2]), (stamp(3), [3]), (stamp(4), [4])]
+    assert ring.unread == 3
+
+
+# -- every order of the steps of the two sides
+
+
+def writer_steps(ring: RolloutRing, count: int, begun: set[int]) -> Iterator[bool]:
+    """Writes rollouts 0, 1, ...: each step says whether it could be done. A rollout is reserved, half full, whole."""
+    for number in range(count):
+        while ring.is_full:
+            yield False
+        rows = ring.reserve()
+        begun.add(_slot(ring, rows))
+        rows[:1] = number
+        yield True
+        rows[1:] = number
+        yield True
+        begun.clear()
+        ring.commit(stamp(number))
+        yield True
+
+
+def reader_steps(ring: RolloutRing, count: int, taken: list[tuple[RolloutStamp, list[float]]]) -> Iterator[bool]:
+    for _ in range(count):
+        while not ring.unread:
+            yield False
+        taken.append(take(ring))
+        yield True
+
+
+def _slot(ring: RolloutRing, rows: np.ndarray) -> int:
+    start = ring._rows.__array_interface__["data"][0]
+    return int(rows.__array_interface__["data"][0] - start) // ring.layout.slot_nbytes
+
+
+def clashes(order: tuple[int, ...], num_slots: int, count: int) -> int:
+    """Runs the steps of both sides in this order; how often a slot was written that waits, or came out wrong."""
+    ring, begun, taken = make_ring(num_slots), set[int](), list[tuple[RolloutStamp, list[float]]]()
+    sides = (writer_steps(ring, count, begun), reader_steps(ring, count, taken))
+    found = 0
+    for side in order + (0, 1) * 4 * count:  # then both go on to their ends
+        next(sides[side], None)
+        waiting = {_slot(ring, rows) for _, rows in ring.waiting()}
+        found += len(waiting & begun)
+    return found + (taken != [(stamp(number), [number]) for number in range(count)])
+
+
+@pytest.mark.parametrize("num_slots", [1, 2])
+def test_no_order_of_steps_reserves_a_slot_that_waits_or_loses_a_rollout(num_slots: int) -> None:
+    orders = itertools.product((0, 1), repeat=10)
+    assert sum(clashes(order, num_slots, count=4) for order in orders) == 0
+
+
+# -- a writer and a reader at once
+
+
+class CommittedTooSoon(RolloutRing):
+    """Seeded bug: a rollout is handed over before its rows are written."""
+
+    def reserve(self) -> np.ndarray:
+        rows = super().reserve()
+        self._stamps[self._open] = stamp(self.committed)
+        self._words[0] += 1
+        time.sleep(1e-4)  # the reader is let in: whether it comes by itself is up to the scheduler
+        return rows
+
+    def commit(self, stamp: RolloutStamp) -> bool:
+        return True
+
+
+class FreedTooSoon(RolloutRing):
+    """Seeded bug: a slot is free again before its rows are copied."""
+
+    def take(self, out: np.ndarray) -> RolloutStamp:
+        head, slot = self.head, self.taken % self.num_slots
+        self.skip()
+        time.sleep(1e-4)  # the writer is let in: whether it comes by itself is up to the scheduler
+        for source, target in zip(self._rows[slot], out, strict=True):
+            target[...] = source
+        return head
+
+
+def write_all(ring: RolloutRing, count: int, stop: threading.Event) -> None:
+    for number in range(count):
+        while ring.is_full and not stop.is_set():
+            time.sleep(0)
+        for step in ring.reserve():
+            step[...] = number
+        ring.commit(stamp(number))
+
+
+@pytest.fixture
+def many_switches() -> Iterator[None]:
+    """Threads take turns within a rollout, not only between two of them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def stress(count: int, kind: type[RolloutRing] = RolloutRing, num_slots: int = 2) -> int:
+    """Rollouts among `count` that a jittered reader gets out of their order, torn, or not at all."""
+    block = SharedBlock.create("rollouts-test", RolloutRing.nbytes(LARGE, num_slots))
+    writer_ring, ring = (kind(block.buffer, LARGE, num_slots) for _ in range(2))
+    stop, rng, bad = threading.Event(), np.random.default_rng(0), 0
+    rows = np.empty(LARGE.shape, dtype=np.float32)
+    writer = threading.Thread(target=write_all, args=(writer_ring, count, stop))
+    writer.start()
+    try:
+        for number in range(count):
+            while not ring.unread and writer.is_alive():
+                time.sleep(0)
+            if not ring.unread:
+                return bad + count - number
+            bad += ring.take(rows) != stamp(number) or not (rows == number).all()
+            if rng.random() < 0.05:
+                time.sleep(rng.random() / 5000)
+    finally:
+        stop.set()
+        writer.join()
+    return bad + ring.unread
+
+
+@pytest.mark.usefixtures("many_switches")
+def test_none_is_lost_taken_twice_or_torn_while_both_sides_run() -> None:
+    assert stress(2_000) == 0
+
+
+def until_seen(check: Callable[[], int], tries: int = 20) -> bool:
+    """Whether a check finds a bad rollout; whether a race is lost is up to the scheduler, hence several tries."""
+    return any(check() for _ in itertools.repeat(None, tries))
+
+
+@pytest.mark.usefixtures("many_switches")
+@pytest.mark.parametrize("kind", [CommittedTooSoon, FreedTooSoon])
+def test_a_hand_over_before_its_time_is_caught(kind: type[RolloutRing]) -> None:
+    assert until_seen(lambda: stress(500, kind))

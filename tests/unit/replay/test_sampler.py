@@ -1,0 +1,146 @@
+"""Sampling from the union of rings: only intact rows, uniformly, reproducibly, with their age."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.sampler import Draw, SampleAges, UniformSampler
+
+WIDTH = 3
+
+
+def rows(start: int, count: int) -> np.ndarray:
+    """Rows that encode their index in every column."""
+    return np.arange(start, start + count, dtype=np.float32)[:, None].repeat(WIDTH, axis=1)
+
+
+def make_ring(capacity: int, count: int, kind: type[Ring] = Ring) -> Ring:
+    ring = kind(memoryview(bytearray(Ring.nbytes(capacity, WIDTH, 4))), WIDTH, np.float32)
+    for index in range(count):
+        ring.append(rows(index, 1))
+    return ring
+
+
+class LateWriter(Ring):
+    """A ring whose writer adds `pending` rows between a draw and the copy."""
+
+    pending = 0
+
+    def read(self, index: Any, out: Any) -> Any:
+        pending, self.pending = self.pending, 0
+        for _ in range(pending):
+            self.append(rows(self.committed, 1))
+        return super().read(index, out)
+
+
+def sampler(*rings: Ring, seed: int = 0, guard: int = 0) -> UniformSampler:
+    return UniformSampler(rings, np.random.default_rng(seed), guard)
+
+
+def drawn(source: UniformSampler, count: int, **options: Any) -> list[int]:
+    out = np.empty((count, WIDTH), dtype=np.float32)
+    source.fill(out, **options)
+    assert (out == out[:, :1]).all()
+    return out[:, 0].astype(int).tolist()
+
+
+def test_every_committed_row_is_drawn_and_no_other() -> None:
+    assert set(drawn(sampler(make_ring(16, 40)), 4000)) == set(range(24, 40))
+
+
+def test_rows_about_to_be_recycled_are_left_out() -> None:
+    assert min(drawn(sampler(make_ring(64, 100), guard=8), 4000)) == 36 + 8
+
+
+def test_one_ring_draws_the_rows_it_always_drew() -> None:
+    """Literals from before several rings could be sampled: runs of old go on bit for bit."""
+    full = sampler(make_ring(64, 100), guard=8)
+    assert [drawn(full, 7), drawn(full, 5)] == [[91, 79, 72, 59, 61, 46, 48], [44, 53, 89, 80, 95]]
+    filling = sampler(make_ring(1000, 700), seed=3, guard=8)
+    assert [drawn(filling, 7), drawn(filling, 5)] == [[568, 59, 125, 165, 126, 560, 608], [407, 27, 65, 232, 303]]
+
+
+def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
+    rings = [make_ring(64, 10), make_ring(64, 0), make_ring(64, 90), make_ring(64, 30)]  # one empty, one wrapped
+    source, count = sampler(*rings), 104_000
+    out = np.empty((count, WIDTH), dtype=np.float32)
+    draw = source.fill(out)
+    assert np.array_equal(out[:, 0], draw.index)
+    seen = {(ring, index) for ring, index in zip(draw.ring.tolist(), draw.index.tolist(), strict=True)}
+    expected = {(0, i) for i in range(10)} | {(2, i) for i in range(26, 90)} | {(3, i) for i in range(30)}
+    assert seen == expected
+    hits = np.unique(draw.ring * 1000 + draw.index, return_counts=True)[1]
+    chi_square = ((hits - 1000) ** 2 / 1000).sum()
+    assert 50 < chi_square < 175  # 103 degrees of freedom: mean 103, standard deviation 14
+
+
+def test_recycled_rows_are_drawn_again() -> None:
+    ring = make_ring(16, 16, LateWriter)
+    ring.pending = 8  # half of the ring
+    assert set(drawn(sampler(ring), 512)) == set(range(8, 16))
+
+
+def test_recycled_rows_of_one_ring_of_several_are_drawn_again() -> None:
+    late, calm = make_ring(16, 16, LateWriter), make_ring(16, 16)
+    late.pending = 8
+    out = np.empty((512, WIDTH), dtype=np.float32)
+    draw = sampler(calm, late).fill(out)
+    assert np.array_equal(out[:, 0], draw.index)
+    assert draw.index[draw.ring == 1].min() == 8
+    assert draw.index[draw.ring == 0].min() == 0
+
+
+def test_a_draw_from_a_snapshot_is_the_same_whatever_is_written_meanwhile() -> None:
+    calm, busy = (sampler(make_ring(64, 100), guard=8) for _ in range(2))
+    at_request = busy.bounds()
+    busy._rings[0].append(rows(100, 8))  # as many as the guard allows for
+    assert drawn(busy, 100, bounds=at_request) == drawn(calm, 100)
+
+
+def test_rows_recycled_since_the_snapshot_are_replaced_by_others_of_it() -> None:
+    source = sampler(make_ring(16, 16))
+    at_request = source.bounds()
+    source._rings[0].append(rows(16, 10))
+    assert set(drawn(source, 512, bounds=at_request)) == set(range(10, 16))
+
+
+def test_when_all_of_the_snapshot_is_recycled_present_rows_are_drawn() -> None:
+    source = sampler(make_ring(16, 16))
+    at_request = source.bounds()
+    source._rings[0].append(rows(16, 16))
+    source._rings[0].append(rows(32, 3))
+    assert set(drawn(source, 512, bounds=at_request)) == set(range(19, 35))
+
+
+def test_sampling_before_anything_was_written_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no ring holds a row"):
+        drawn(sampler(make_ring(16, 0), make_ring(16, 0)), 1)
+
+
+def test_bounds_of_rows_that_were_never_written_are_recognised() -> None:
+    source = sampler(make_ring(16, 9), make_ring(16, 5))
+    assert source.has_written(source.bounds())
+    assert not sampler(make_ring(16, 9), make_ring(16, 4)).has_written(source.bounds())
+
+
+def test_an_age_is_what_was_written_to_all_rings_up_to_the_hand_out() -> None:
+    rings = [make_ring(16, 5), make_ring(16, 5)]
+    ages = SampleAges(rings)
+    draw = Draw(np.array([0, 1, 1]), np.array([4, 4, 0]))
+    ages.add(draw)
+    assert (ages.samples, ages.age_sum) == (3, 2.0 * (1 + 1 + 5))
+    for ring in rings:
+        ring.append(rows(5, 1))
+    ages.add(draw)
+    assert (ages.samples, ages.age_sum) == (6, 2.0 * (1 + 1 + 5) + 2.0 * (2 + 2 + 6))
+
+
+def test_the_age_in_one_ring_is_counted_in_rows_written_since() -> None:
+    ring = make_ring(16, 1)
+    ages = SampleAges([ring])
+    ages.add(sampler(ring).fill(np.empty((5, WIDTH), dtype=np.float32)))
+    assert (ages.samples, ages.age_sum) == (5, 5.0)

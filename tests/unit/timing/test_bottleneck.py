@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from offpolicy.config.schema import all_keys
+from offpolicy.timing.bottleneck import (
+    COLLECTOR_ADVICE,
+    DETAIL_ADVICE,
+    LEARNER_ADVICE,
+    WARMING_UP,
+    SteadyVerdict,
+    Verdict,
+    WindowEvidence,
+    judge,
+    without_what_is_done,
+)
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.rates import Rates, predict_steps_per_sec
+
+
+def rates(collector: float | None = None, learner: float | None = None, mode: str = "overlap") -> Rates:
+    return Rates(100.0, 100.0, collector, 0.01, learner, 1.0, predict_steps_per_sec(collector, learner, mode))
+
+
+def test_a_learner_that_never_waits_is_the_bottleneck() -> None:
+    verdict = judge(
+        {"collector_wait": 1, "train": 94, "other": 5}, {"learner_wait": 90, "env_step": 10}, rates(), "overlap"
+    )
+    assert (verdict.verdict, verdict.phase, verdict.label) == ("learner", "train", "learner(train 94%)")
+
+
+def test_a_collector_that_never_waits_is_the_bottleneck() -> None:
+    verdict = judge(
+        {"collector_wait": 70, "train": 30}, {"learner_wait": 2, "env_step": 80, "action_select": 18}, rates(), "free"
+    )
+    assert (verdict.verdict, verdict.phase, verdict.label) == ("collector", "env_step", "collector(env_step 80%)")
+
+
+def test_in_turns_the_longer_turn_is_the_bottleneck() -> None:
+    verdict = judge(
+        {"collector_wait": 60, "train": 40}, {"learner_wait": 40, "action_select": 60}, rates(), "alternate"
+    )
+    assert (verdict.verdict, verdict.phase) == ("collector", "action_select")
+
+
+def test_equal_sides_are_balanced() -> None:
+    verdict = judge({"collector_wait": 49, "train": 51}, {"learner_wait": 51, "env_step": 49}, rates(), "alternate")
+    assert verdict.verdict == "balanced"
+
+
+@pytest.mark.parametrize(("own", "side"), [(110, "collector"), (103, "balanced"), (97, "balanced"), (90, "learner")])
+def test_a_tenth_more_is_no_balance(own: int, side: str) -> None:
+    """Of the delay that equals the sides, nine tenths leave the learner to blame and eleven the collector."""
+    learner = {"collector_wait": max(own - 100, 0), "train": 100}
+    collector = {"learner_wait": max(100 - own, 0), "env_step": own}
+    assert judge(learner, collector, rates(), "overlap").verdict == side
+
+
+def test_the_learners_own_wait_for_batches_is_the_learners_fault() -> None:
+    learner = {"collector_wait": 0, "replay_batch_wait": 60, "train": 40}
+    verdict = judge(learner, {"learner_wait": 80, "env_step": 20}, rates(), "overlap")
+    assert (verdict.verdict, verdict.phase) == ("learner", "replay_batch_wait")
+
+
+def test_without_time_on_either_side_it_is_warming_up() -> None:
+    verdict = judge({}, {"env_step": 10}, rates(), "alternate")
+    assert (verdict.verdict, verdict.phase, verdict.label, verdict.advice) == ("warming up", "", "warming up", ())
+
+
+def test_overlapping_is_advised_where_turns_cost_more_than_five_percent() -> None:
+    in_turns = rates(300.0, 100.0, "alternate")
+    verdict = judge({"collector_wait": 25, "train": 75}, {"learner_wait": 75, "env_step": 25}, in_turns, "alternate")
+    assert verdict.advice[0] == "collect.mode=overlap: up to 100 instead of 75 env steps/s"
+
+
+@pytest.mark.parametrize(("collector", "mode"), [(4000.0, "alternate"), (300.0, "overlap")])
+def test_overlapping_is_not_advised_without_a_gain(collector: float, mode: str) -> None:
+    verdict = judge({"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, rates(collector, 100.0, mode), mode)
+    assert not [line for line in verdict.advice if line.startswith("collect.mode")]
+
+
+def test_the_reason_states_both_sides_and_both_capacities() -> None:
+    verdict = judge(
+        {"collector_wait": 5, "train": 95}, {"learner_wait": 90, "env_step": 10}, rates(4100.0, 155.0), "overlap"
+    )
+    assert verdict.reason == (
+        "at the same time, the learner is busy 95% and the collector 10% of the time;"
+        " learner train takes 95% (I=4100, T=155 env steps/s)"
+    )
+
+
+def test_a_wait_for_ranks_names_the_rank_that_arrives_last() -> None:
+    verdict = judge(
+        {"rank_barrier": 60, "train": 40}, {"learner_wait": 9}, rates(), "overlap", WindowEvidence(straggler=3)
+    )
+    assert verdict.reason == (
+        "at the same time, the learner is busy 100% and the collector 0% of the time;"
+        " learner rank_barrier takes 60%: rank 3 arrives last"
+    )
+    assert verdict.advice[0].startswith("rank 3 arrives last: ")
+    assert verdict.advice[1:] == LEARNER_ADVICE[LearnerPhase.RANK_BARRIER]
+
+
+def test_a_late_rank_is_not_named_where_something_else_takes_longer() -> None:
+    verdict = judge(
+        {"rank_barrier": 40, "train": 60}, {"learner_wait": 9}, rates(), "overlap", WindowEvidence(straggler=3)
+    )
+    assert "rank 3" not in f"{verdict.reason} {verdict.advice}"
+
+
+@pytest.mark.parametrize("phase", [LearnerPhase.RANK_BARRIER, LearnerPhase.PARAM_SYNC])
+def test_ranks_that_cost_too_much_are_advised_to_exchange_seldom_or_to_be_fewer(phase: LearnerPhase) -> None:
+    advice = judge({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice
+    assert [line.partition(":")[0] for line in advice] == ["runner.sync=parameters", "lower runner.world_size"]
+    assert "runner.sync_every" in advice[0]
+
+
+def test_a_wait_for_packed_batches_is_advised_to_keep_the_rows_on_the_device() -> None:
+    advice = judge({"replay_batch_wait": 9}, {"learner_wait": 9}, rates(), "overlap").advice
+    assert "replay.source=resident" in advice[0]
+    assert "replay.slots" in advice[1]
+
+
+@pytest.mark.parametrize("phase", [phase for phase in LearnerPhase if phase != LearnerPhase.COLLECTOR_WAIT])
+def test_every_learner_phase_has_advice(phase: LearnerPhase) -> None:
+    assert judge({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice == LEARNER_ADVICE[phase]
+
+
+@pytest.mark.parametrize("phase", [phase for phase in CollectorPhase if phase != CollectorPhase.LEARNER_WAIT])
+def test_every_collector_phase_has_advice(phase: CollectorPhase) -> None:
+    assert judge({"collector_wait": 9}, {phase: 9}, rates(), "overlap").advice == COLLECTOR_ADVICE[phase]
+
+
+def test_advice_names_only_keys_of_the_configuration() -> None:
+    lines = [line for advice in (LEARNER_ADVICE, COLLECTOR_ADVICE) for lines in advice.values() for line in lines]
+    named = {key for line in lines for key in re.findall(r"\b[a-z]+\.[a-z_]+\b|\bdevice(?==)", line)}
+    assert len(named) > 10
+    assert named <= set(all_keys())
+
+
+STARVED = ({"collector_wait": 10, "train": 90}, {"learner_wait": 80, "env_step": 20})
+
+
+def test_a_side_that_was_not_given_a_core_is_not_to_blame() -> None:
+    verdict = judge(*STARVED, rates(), "overlap", WindowEvidence(learner_descheduled=0.4))
+    assert (verdict.verdict, verdict.phase) == ("contention", "train")
+    assert verdict.label == "contention(train: descheduled 40%)"
+    assert verdict.reason.startswith("the learner could have run and was not given a core for 40% of the time; ")
+    assert verdict.advice[0].startswith("free the cores")
+
+
+def test_the_other_sides_want_of_a_core_bounds_nothing() -> None:
+    assert judge(*STARVED, rates(), "overlap", WindowEvidence(collector_descheduled=0.9)).verdict == "learner"
+    assert judge(*STARVED, rates(), "overlap", WindowEvidence(learner_descheduled=0.2)).verdict == "learner"
+
+
+def test_resets_are_named_where_they_are_most_of_the_steps() -> None:
+    sides = {"collector_wait": 70, "train": 30}, {"learner_wait": 0, "env_step": 90, "other": 10}
+    verdict = judge(*sides, rates(), "overlap", WindowEvidence(resets=0.8))
+    assert (verdict.verdict, verdict.phase, verdict.detail) == ("collector", "env_step", "resets")
+    assert verdict.label == "collector(env_step: resets 72%)"
+    assert "80% of it because environments are reset" in verdict.reason
+    assert judge(*sides, rates(), "overlap", WindowEvidence(resets=0.4)).label == "collector(env_step 90%)"
+
+
+def test_a_device_that_waits_for_launches_is_named() -> None:
+    verdict = judge(*STARVED, rates(), "overlap", WindowEvidence(launch_bound=0.8))
+    assert verdict.label == "learner(train: launch-bound 90%)"
+    assert "in 80% of the iterations the device waited for launches" in verdict.reason
+    assert judge(*STARVED, rates(), "overlap", WindowEvidence(launch_bound=0.1)).label == "learner(train 90%)"
+
+
+def verdict_of(name: str, share: float = 0.5) -> Verdict:
+    return Verdict(name, "phase", "", (), share)
+
+
+def test_a_new_verdict_is_shown_from_its_third_window_on() -> None:
+    steady = SteadyVerdict()
+    told = [steady.settle(verdict_of(name)).verdict for name in ("learner", "collector", "collector", "collector")]
+    assert told == ["learner", "learner", "learner", "collector"]
+
+
+def test_a_verdict_that_comes_and_goes_is_not_shown() -> None:
+    steady = SteadyVerdict()
+    words = ["learner", "collector", "balanced", "collector", "learner", "collector", "collector", "learner"]
+    assert {steady.settle(verdict_of(name)).verdict for name in words} == {"learner"}
+
+
+def test_the_verdict_that_is_shown_has_the_numbers_of_the_newest_window() -> None:
+    steady = SteadyVerdict()
+    steady.settle(verdict_of("learner", 0.9))
+    assert steady.settle(verdict_of("learner", 0.8)).share == 0.8
+
+
+def test_what_follows_the_warm_up_is_shown_at_once() -> None:
+    steady = SteadyVerdict()
+    assert steady.settle(verdict_of(WARMING_UP)).verdict == WARMING_UP
+    assert steady.settle(verdict_of("collector")).verdict == "collector"
+
+
+@pytest.mark.parametrize("detail", list(DETAIL_ADVICE))
+def test_the_advice_for_a_detail_names_only_keys_of_the_configuration(detail: str) -> None:
+    named = {key for line in DETAIL_ADVICE[detail] for key in re.findall(r"\b[a-z]+\.[a-z_]+\b", line)}
+    assert named
+    assert named <= set(all_keys())
+
+
+@pytest.mark.parametrize(
+    ("config", "is_told"),
+    [({"env": {"vectorization": "sync"}}, True), ({"env": {"vectorization": "async"}}, False), ({}, True)],
+)
+def test_nobody_is_advised_to_do_what_is_done(config: dict[str, Any], is_told: bool) -> None:
+    verdict = judge({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
+    advice = without_what_is_done(verdict, config).advice
+    assert (
+        "env.vectorization=async instead of sync: step the environments in processes of their own" in advice
+    ) is is_told
+    assert "raise env.num_envs: more transitions per vector step" in advice
+
+
+def test_a_truth_value_that_is_set_is_no_advice_either() -> None:
+    verdict = judge({"checkpoint": 9}, {"learner_wait": 9}, rates(), "overlap")
+    assert len(without_what_is_done(verdict, {"checkpoint": {"replay": False}}).advice) == len(verdict.advice) - 1

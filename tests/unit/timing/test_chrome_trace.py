@@ -1,0 +1,113 @@
+"""What is written is Chrome's Trace Event Format: every rule that its viewers rely on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.timing.chrome_trace import write_chrome_trace
+from offpolicy.timing.ledger import trace_names
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.trace_reader import RECORD_TYPE, Lane, read_lanes
+from offpolicy.timing.trace_writer import Kind, Mark, create_lanes, open_lane
+from tests.trace_format import problems_of
+
+MS = 1_000_000
+COLLECTOR = tuple(map(str, CollectorPhase))
+START = 7_000 * MS
+
+
+def lane(process: str, pid: int, names: tuple[str, ...], *rows: tuple[Kind, str, int, int], thread: str = "") -> Lane:
+    """Records of (kind, name, ms after the start, value)."""
+    records = [(START + at * MS, value, names.index(name), kind, 0) for kind, name, at, value in rows]
+    return Lane(process, process, thread or process, pid, names, np.array(records, dtype=RECORD_TYPE), 0, 5)
+
+
+LANES = [
+    lane(
+        "learner 0", 11, trace_names(LearnerPhase),
+        (Kind.SPAN, "train", 0, 4 * MS), (Kind.SPAN, "weight_publish", 4, 2 * MS), (Kind.MARK, Mark.PUBLISHED, 5, 3),
+        (Kind.MARK, Mark.ITERATION, 6, 1),
+    ),
+    lane("learner 0", 11, ("pack",), (Kind.SPAN, "pack", 1, MS + 1), thread="packer 0"),
+    lane(
+        "collector 0", 12, trace_names(CollectorPhase),
+        (Kind.SPAN, "weight_apply", 6, MS), (Kind.MARK, Mark.APPLIED, 6, 3), (Kind.MARK, Mark.APPLIED, 8, 99),
+    ),
+    lane("supervisor", 10, ("update debt",), (Kind.COUNTER, "update debt", 2, -1500)),
+]  # fmt: skip
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> list[dict[str, Any]]:
+    write_chrome_trace(tmp_path / "trace.json", LANES)
+    content = json.loads((tmp_path / "trace.json").read_text())
+    assert problems_of(content) == []
+    traced: list[dict[str, Any]] = content["traceEvents"]
+    return traced
+
+
+def test_every_process_and_thread_has_a_name(events: list[dict[str, Any]]) -> None:
+    named = {(e["name"], e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"].endswith("_name")}
+    assert named == {
+        ("process_name", 10, 1): "supervisor", ("thread_name", 10, 1): "supervisor",
+        ("process_name", 11, 1): "learner 0", ("thread_name", 11, 1): "learner 0", ("thread_name", 11, 2): "packer 0",
+        ("process_name", 12, 1): "collector 0", ("thread_name", 12, 1): "collector 0",
+    }  # fmt: skip
+
+
+def test_spans_are_in_microseconds_from_the_first_record_on(events: list[dict[str, Any]]) -> None:
+    spans = {event["name"]: (event["ts"], event["dur"]) for event in events if event["ph"] == "X"}
+    assert spans == {
+        "train": (0.0, 4000.0), "weight_publish": (4000.0, 2000.0), "pack": (1000.0, 1000.001),
+        "weight_apply": (6000.0, 1000.0),
+    }  # fmt: skip
+
+
+def test_an_arrow_leads_from_publication_to_application_of_a_version(events: list[dict[str, Any]]) -> None:
+    [start], [end] = ([event for event in events if event["ph"] == phase] for phase in "sf")
+    assert (start["pid"], start["ts"], end["pid"], end["ts"]) == (11, 5000.0, 12, 6000.0)
+    assert start["id"] == end["id"]
+    assert end["name"] == "weights 3"  # nobody knows who published 99
+
+
+def test_a_counter_keeps_its_level(events: list[dict[str, Any]]) -> None:
+    [counter] = [event for event in events if event["ph"] == "C"]
+    assert (counter["name"], counter["args"]) == ("update debt", {"update debt": -1.5})
+
+
+def test_a_broken_trace_is_seen_to_be_broken() -> None:
+    """The check itself can fail: a span without a duration, an arrow that ends nowhere, a thread without a name."""
+    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0.0, "name": "train"}
+    arrow = {"ph": "s", "pid": 1, "tid": 1, "ts": 0.0, "name": "weights", "cat": "weights", "id": 1}
+    assert len(problems_of({"traceEvents": [event, arrow]})) >= 3
+
+
+def fill(directory: Path, thread: str, phases: tuple[str, ...], mark: Mark, iterations: int) -> None:
+    """A lane of typical iterations, hours after the start: every phase a span, a version published or applied."""
+    names = (*phases, *Mark)
+    own = open_lane(str(directory), thread, names, f"{thread} 0")
+    assert own is not None
+    for version in range(iterations):
+        at = 4 * 3600 * 10**9 + version * 10 * MS
+        for name in range(len(phases)):
+            own.span(name, at, at + 1_234_567)
+            at += 1_234_567
+        own.mark(mark, at + (mark == Mark.APPLIED) * 9 * MS, version + 10**6)
+        own.mark(Mark.ITERATION, at, version)
+
+
+def test_a_trace_stays_below_what_was_allowed_however_long_the_run(tmp_path: Path) -> None:
+    create_lanes(tmp_path / "0", ["learner", "collector"], 2)
+    learner = ("collector_wait", "replay_sample", "h2d", "rank_barrier", "train", "weight_publish", "log")
+    fill(tmp_path / "0", "learner", learner, Mark.PUBLISHED, 3_000)
+    fill(tmp_path / "0", "collector", COLLECTOR[:5], Mark.APPLIED, 3_000)
+    lanes = read_lanes(tmp_path / "0")
+    assert all(lane.num_lost > 0 for lane in lanes)
+    write_chrome_trace(tmp_path / "trace.json", lanes)
+    assert 1.4e6 < (tmp_path / "trace.json").stat().st_size <= 2e6
+    assert problems_of(json.loads((tmp_path / "trace.json").read_text())) == []

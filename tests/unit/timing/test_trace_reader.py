@@ -1,0 +1,83 @@
+"""How much two sides worked at the same time, from their spans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from offpolicy.timing.ledger import trace_names
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.trace_reader import RECORD_TYPE, WAITS, Lane, _in_order, overlap_of, share_inside, total_ns, union
+
+MS = 1_000_000
+
+
+def lane(process: str, *spans: tuple[str, int, int]) -> Lane:
+    """A thread whose phases lasted from one millisecond to another."""
+    names = trace_names(LearnerPhase if process.startswith("learner") else CollectorPhase)
+    rows = [(start * MS, (stop - start) * MS, names.index(name), 0, 0) for name, start, stop in spans]
+    return Lane(process, process, process, 1, names, np.array(rows, dtype=RECORD_TYPE), 0, 0)
+
+
+LEARNER = lane("learner 0", ("collector_wait", 0, 10), ("train", 10, 30), ("collector_wait", 30, 40), ("log", 40, 50))
+
+
+@pytest.mark.parametrize(
+    ("spans", "ratio"),
+    [
+        ([("env_step", 0, 10), ("learner_wait", 10, 30), ("env_step", 30, 40), ("learner_wait", 40, 50)], 0.0),
+        ([("env_step", 0, 30), ("learner_wait", 30, 40), ("env_step", 40, 50)], 1.0),
+        ([("learner_wait", 0, 20), ("env_step", 20, 40), ("learner_wait", 40, 50)], 0.5),
+    ],
+)
+def test_overlap_is_the_share_of_the_lesser_side_that_was_hidden(
+    spans: list[tuple[str, int, int]], ratio: float
+) -> None:
+    overlap = overlap_of([LEARNER], [lane("collector 0", *spans)])
+    assert overlap is not None
+    assert overlap.one_ns == 30 * MS
+    assert overlap.ratio == pytest.approx(ratio)
+
+
+def test_two_collectors_are_busy_when_either_is() -> None:
+    first = lane("collector 0", ("env_step", 0, 5), ("learner_wait", 5, 50))
+    second = lane("collector 1", ("learner_wait", 0, 3), ("env_step", 3, 12), ("learner_wait", 12, 50))
+    overlap = overlap_of([LEARNER], [first, second])
+    assert overlap is not None
+    assert (overlap.other_ns, overlap.both_ns) == (12 * MS, 2 * MS)
+
+
+def test_only_the_time_in_which_both_are_known_counts() -> None:
+    late = lane("collector 0", ("env_step", 20, 90))
+    overlap = overlap_of([LEARNER], [late])
+    assert overlap is not None
+    assert (overlap.one_ns, overlap.other_ns, overlap.both_ns) == (20 * MS, 30 * MS, 20 * MS)
+    assert overlap_of([LEARNER], [lane("collector 0", ("env_step", 60, 90))]) is None
+
+
+def test_the_learners_wait_lies_inside_the_collectors_work() -> None:
+    collector = lane("collector 0", ("env_step", 0, 9), ("learner_wait", 9, 30), ("env_step", 30, 50))
+    share = share_inside(LEARNER.spans("collector_wait"), [collector])
+    assert share == pytest.approx(19 / 20)
+
+
+def test_a_union_joins_spans_that_touch_or_overlap() -> None:
+    spans = np.array([0, 2, 10, 30]), np.array([5, 4, 12, 31])
+    starts, stops = union([spans, (np.array([5]), np.array([10]))], (1, 30))
+    assert (starts.tolist(), stops.tolist()) == ([1, 30], [12, 30])
+    assert total_ns((starts, stops)) == 11
+
+
+def test_a_phase_of_waiting_is_no_work() -> None:
+    waits = {"collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination", "learner_wait"}
+    assert waits == WAITS
+    starts, _ = LEARNER.work()
+    assert starts.tolist() == [10 * MS, 40 * MS]
+
+
+def test_records_that_are_replaced_while_they_are_read_are_left_out() -> None:
+    ring = np.array([(at, 0, 0, 0, 0) for at in (5, 6, 7, 3, 4)], dtype=RECORD_TYPE)  # 8 were written
+    assert _in_order(ring, 8, 8)["at"].tolist() == [4, 5, 6, 7]  # the oldest may be half replaced
+    assert _in_order(ring, 8, 10)["at"].tolist() == [6, 7]
+    assert _in_order(ring, 8, 99)["at"].tolist() == []
+    assert _in_order(ring[:3], 3, 50)["at"].tolist() == [5, 6, 7]

@@ -1,0 +1,111 @@
+"""What-ifs: costs per env step, scaled and put together again, with numbers that can be done by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.what_if import (
+    HALVED_EPOCHS,
+    HALVED_UTD,
+    ONE_MORE_COLLECTOR,
+    TWICE_THE_BATCH,
+    Capacities,
+    Pipeline,
+    Setting,
+    flip_delay_s,
+    pipeline_of,
+    what_ifs,
+)
+
+# Two collectors of 8 ms per env step: I = 250. The learner takes 10 ms: T = 100.
+COLLECTOR_S = {CollectorPhase.ENV_STEP: 0.006, CollectorPhase.ACTION_SELECT: 0.002}
+REPLAY = Setting(has_replay=True, updates_per_iteration=4.0, epochs=2, may_add_collector=True)
+LEARNER_S = {LearnerPhase.TRAIN: 0.008, LearnerPhase.REPLAY_SAMPLE: 0.001, LearnerPhase.WEIGHT_PUBLISH: 0.001}
+
+
+def pipeline(mode: str = "overlap") -> Pipeline:
+    return Pipeline(COLLECTOR_S, LEARNER_S, num_collectors=2, mode=mode)
+
+
+def predicted(change: str, mode: str = "overlap", *, has_replay: bool = True) -> float:
+    return dict(what_ifs(pipeline(mode), dataclasses.replace(REPLAY, has_replay=has_replay)))[change].steps_per_sec
+
+
+def test_costs_make_capacities_and_the_mode_joins_them() -> None:
+    assert pipeline().collector_capacity == pytest.approx(250.0)
+    assert pipeline().learner_capacity == pytest.approx(100.0)
+    assert pipeline("overlap").steps_per_sec == pytest.approx(100.0)
+    assert pipeline("free").steps_per_sec == pytest.approx(100.0)
+    assert pipeline("alternate").steps_per_sec == pytest.approx(1.0 / (1.0 / 250.0 + 1.0 / 100.0))
+
+
+def test_the_costs_of_an_account_are_its_shares_of_the_measured_capacities() -> None:
+    collector = {"env_step": 75.0, "action_select": 25.0, "learner_wait": 900.0}
+    learner = {"train": 8.0, "replay_sample": 1.0, "weight_publish": 1.0, "collector_wait": 50.0, "evaluation": 30.0}
+    found = pipeline_of(collector, learner, Capacities(250.0, 100.0), 2, "overlap")
+    assert found.collector_s == pytest.approx({"env_step": 0.006, "action_select": 0.002})
+    assert found.learner_s == pytest.approx({"train": 0.008, "replay_sample": 0.001, "weight_publish": 0.001})
+
+
+def test_a_side_that_only_waited_cannot_be_scaled() -> None:
+    with pytest.raises(ValueError, match="without active time"):
+        pipeline_of({"learner_wait": 1.0}, {"train": 1.0}, Capacities(1.0, 1.0), 1, "overlap")
+
+
+def test_a_faster_phase_helps_only_the_side_that_bounds_the_run() -> None:
+    assert predicted("env_step 20 % faster") == pytest.approx(100.0)
+    assert predicted("train 20 % faster") == pytest.approx(1.0 / 0.0084)
+    assert predicted("env_step 20 % faster", "alternate") == pytest.approx(1.0 / (0.0068 / 2 + 0.010))
+
+
+def test_the_ratio_of_updates_scales_what_an_update_costs_and_not_the_publication() -> None:
+    assert predicted(HALVED_UTD) == pytest.approx(1.0 / 0.0055)
+    assert predicted(TWICE_THE_BATCH) == pytest.approx(1.0 / 0.019)
+
+
+def test_with_one_update_per_iteration_there_are_fewer_iterations_and_publications() -> None:
+    one = dataclasses.replace(REPLAY, updates_per_iteration=1.0)
+    collector = {**COLLECTOR_S, CollectorPhase.WEIGHT_APPLY: 0.001}
+    found = dict(what_ifs(Pipeline(collector, LEARNER_S, 2, "overlap"), one))[HALVED_UTD]
+    assert found.learner_capacity == pytest.approx(200.0)
+    assert found.collector_capacity == pytest.approx(2 / 0.0085)
+
+
+def test_what_cannot_be_is_not_offered() -> None:
+    odd = Setting(has_replay=False, updates_per_iteration=1.0, epochs=3, may_add_collector=False)
+    changes = {what_if.change for what_if in what_ifs(pipeline(), odd)}
+    assert not {ONE_MORE_COLLECTOR, HALVED_EPOCHS} & changes
+
+
+def test_one_more_collector_adds_its_share() -> None:
+    slow_collectors = Pipeline({CollectorPhase.ENV_STEP: 0.040}, LEARNER_S, 2, "overlap")
+    found = dict(what_ifs(slow_collectors, REPLAY))
+    assert slow_collectors.steps_per_sec == pytest.approx(50.0)
+    assert found[ONE_MORE_COLLECTOR].steps_per_sec == pytest.approx(75.0)
+
+
+def test_other_modes_are_offered_and_not_the_one_that_runs() -> None:
+    def modes(mode: str) -> set[str]:
+        return {w.change for w in what_ifs(pipeline(mode), REPLAY) if w.change.startswith("collect.mode")}
+
+    assert modes("alternate") == {"collect.mode=overlap"}
+    assert modes("overlap") == modes("free") == {"collect.mode=alternate"}
+    assert predicted("collect.mode=overlap", "alternate") == pytest.approx(100.0)
+
+
+def test_without_a_replay_there_is_no_ratio_and_no_batch() -> None:
+    changes = {what_if.change for what_if in what_ifs(pipeline(), dataclasses.replace(REPLAY, has_replay=False))}
+    assert not {HALVED_UTD, TWICE_THE_BATCH} & changes
+    assert predicted(HALVED_EPOCHS, has_replay=False) == pytest.approx(1.0 / 0.006)
+
+
+def test_at_the_flip_both_sides_can_do_the_same() -> None:
+    delay_s = flip_delay_s(pipeline())
+    assert delay_s == pytest.approx(2 * (0.010 - 0.004))
+    env_step_s = COLLECTOR_S[CollectorPhase.ENV_STEP]
+    at_the_flip = pipeline().scaled({CollectorPhase.ENV_STEP: 1.0 + delay_s / env_step_s})
+    assert at_the_flip.collector_capacity == pytest.approx(at_the_flip.learner_capacity)
+    assert flip_delay_s(Pipeline(COLLECTOR_S, {LearnerPhase.TRAIN: 0.001}, 2, "overlap")) == pytest.approx(-0.006)
