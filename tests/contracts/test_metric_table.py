@@ -31,13 +31,13 @@ from offpolicy.logger.metric_rows import SCHEDULED_METRICS
 from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (NUM_LAGS, SPREAD_BINS, Account, TaggedTime, CollectorTotals, DeviceTotals, EpisodeRecord,
-    EvalResult, EvaluatorTotals, LearnerTotals, Load, MetricTotals, RolloutTotals, Snapshot)
+    EvalResult, EvaluatorTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals, Snapshot)
 
 def snapshot(k):
     def account(phases):
         phases_ns = {phase: k * 10**6 for phase in phases}
         spread = np.full((len(phases) + 1, SPREAD_BINS), k)
-        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, Load(k, k), TaggedTime(k // 10, k), spread)
+        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, SchedulerStats(k, k), TaggedTime(k // 10, k), spread)
     learner, steps = account(LearnerPhase), account(CollectorPhase)
     names = tuple(sys.argv[3].split(","))
     metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))

@@ -209,8 +209,8 @@ def free_port() -> int:
 
 def test_a_supervisor_killed_while_it_waits_for_the_others_leaves_nothing_behind(traces: Any) -> None:
     port = free_port()
-    words = f"Place(num_hosts=2, store_port={port}, job='job'), Proposal({{}}, 'run', []), timeout_s=60"
-    code = f"from offpolicy.distributed.rendezvous import Place, Proposal, agree; agree({words})"
+    words = f"HostInfo(num_hosts=2, store_port={port}, job='job'), Proposal({{}}, 'run', []), timeout_s=60"
+    code = f"from offpolicy.distributed.rendezvous import HostInfo, Proposal, agree; agree({words})"
     environ = {**os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY)}
     supervisor = subprocess.Popen([sys.executable, "-c", code], env=environ)
     try:

@@ -37,7 +37,7 @@ import numpy as np
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.control_page import ControlPage
-from offpolicy.processes.shared_memory import Doorbell, SharedBlock
+from offpolicy.processes.shared_memory import WakeEvent, SharedBlock
 from offpolicy.types import Choice, StepOutcome
 from tests.processes.test_rollouts import LAYOUT, NUM_COLLECTORS, NUM_SLOTS, coded
 from offpolicy.replay.rollout_ring import RolloutRing
@@ -46,7 +46,7 @@ control_fd, ring_fd, own_bell, learner_bell, index = map(int, sys.argv[1:])
 ring = RolloutRing(SharedBlock.attach(ring_fd).buffer, LAYOUT, NUM_SLOTS)
 writer = RolloutWriter(ring, may_drop=False, newest_version=lambda: 0)
 control = ControlPage(SharedBlock.attach(control_fd).buffer, 1, NUM_COLLECTORS)
-gate = CollectorGate(control, index, Doorbell(own_bell), [Doorbell(learner_bell)])
+gate = CollectorGate(control, index, WakeEvent(own_bell), [WakeEvent(learner_bell)])
 rng, steps, vector_steps = random.Random(index), 0, 0
 N = LAYOUT.num_envs
 while True:
