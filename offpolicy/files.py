@@ -1,9 +1,13 @@
-"""A file that grows by whole pieces: a full disk, a kill or a signal leaves no half of one."""
+"""Files that grow by whole pieces: a full disk, a kill or a signal leaves no half of one."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 class AppendFile:
@@ -24,3 +28,63 @@ class AppendFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class JsonlFile:
+    """An append-only file of JSON lines.
+
+    On opening, a torn last line is dropped; with `resume_step`, records beyond that env step move to
+    `<name>.superseded.jsonl`, because the resumed run is going to write those steps again.
+    """
+
+    def __init__(self, path: Path, resume_step: int | None) -> None:
+        if path.is_file():
+            _mend(path, math.inf if resume_step is None else resume_step)
+        self._file = AppendFile(path)
+
+    def append(self, mapping: Mapping[str, float | str | None]) -> None:
+        """Writes one line, whole or not at all. Raises OSError."""
+        self._file.append((json.dumps(mapping, allow_nan=False) + "\n").encode())
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        self._file.close()
+
+
+def _mend(path: Path, last_step: float) -> None:
+    """Keeps the whole lines up to `last_step`; moves later ones out and drops torn ones."""
+    kept: list[bytes] = []
+    superseded: list[bytes] = []
+    lines = path.read_bytes().split(b"\n")
+    for line in lines:
+        steps = _env_steps(line)
+        if steps is not None:
+            (kept if steps <= last_step else superseded).append(line + b"\n")
+    if superseded:
+        _append_synced(path.with_name(f"{path.stem}.superseded{path.suffix}"), b"".join(superseded))
+    if b"".join(kept) != b"\n".join(lines):
+        _replace(path, b"".join(kept))
+
+
+def _env_steps(line: bytes) -> float | None:
+    """Returns the line's env steps, or None if it is not a whole record."""
+    try:
+        record: Any = json.loads(line)  # Any: whatever the file holds
+        return float(record["env_steps"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _append_synced(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Leaves the whole old or the whole new content, never a mixture, whenever the process is killed."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    _append_synced(temporary, content)
+    temporary.replace(path)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext, PolicyEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.evaluation_requests import Asked, EvaluationRequests
@@ -16,7 +18,6 @@ from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_writer import Mark, open_lane
-from offpolicy.training.evaluation import HOOK_NAMES, Examiner
 from offpolicy.training.run_memory import EVALUATOR_BELL, control_page, evaluator_reports
 from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import EvaluatorTotals
@@ -45,17 +46,18 @@ class Evaluator:
         self._learner_bell = context.bell("learner_bell-0")
         self._reports = evaluator_reports(context.block("evaluator_report"))
         hooks = open_lane(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
-        self._examiner = Examiner(
-            job, self._should_stop, lambda text: context.send("warning", text=text), self._ledger, hooks
+        provided = EvaluationContext(
+            self._should_stop, lambda text: context.send("warning", text=text), self._ledger, hooks
         )
-        self._requests = EvaluationRequests(context.block("evaluation"), self._examiner.policy_size)
-        self._flat = np.zeros(self._examiner.policy_size, np.float32)
+        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, provided)
+        self._requests = EvaluationRequests(context.block("evaluation"), self._evaluation.policy_size)
+        self._flat = np.zeros(self._evaluation.policy_size, np.float32)
         self._answered, self._reported, self._skipped = 0, 0, 0
 
     def run(self) -> None:
         """Evaluate until told to leave. Raises `EnvFailure`; `ConfigError` for a bad hook."""
-        with contextlib.closing(self._examiner):
-            self._examiner.open()
+        with contextlib.closing(self._evaluation):
+            self._evaluation.open()
             self._ledger.end_warmup()
             try:
                 while self._wait_request():
@@ -80,7 +82,7 @@ class Evaluator:
             asked = self._requests.read(self._flat)
             self._ledger.mark(Mark.APPLIED, asked.policy_version)
         self._note_skipped(asked)
-        result = self._examiner.examine(self._flat, asked.env_steps, asked.policy_version)
+        result = self._evaluation.evaluate(self._flat, asked.env_steps, asked.policy_version)
         if result is not None:
             self._context.send("eval", **result._asdict())
             self._words.set(EvaluatorWord.EVALUATED_STEPS, asked.env_steps)
@@ -120,7 +122,5 @@ class Evaluator:
 
     def _report(self) -> None:
         self._reported = self._control.host.get(HostWord.REPORT_REQUEST)
-        examiner = self._examiner
-        self._reports.publish(
-            EvaluatorTotals(self._ledger.account(), examiner.episodes, self._skipped, examiner.post_failures)
-        )
+        done = self._evaluation
+        self._reports.publish(EvaluatorTotals(self._ledger.account(), done.episodes, self._skipped, done.post_failures))

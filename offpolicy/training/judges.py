@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from offpolicy.collect.policy_evaluation import EvaluationContext, PolicyEvaluation
 from offpolicy.errors import EnvFailure, PeerEnvFailure
 from offpolicy.processes.control_page import EvaluatorWord, Words
 from offpolicy.processes.evaluation_requests import EvaluationRequests
 from offpolicy.timing.clock import Stopwatch
-from offpolicy.training.evaluation import Examiner
 from offpolicy.training.resources import has_evaluator
 from offpolicy.training.run_memory import EVALUATOR_BELL
 
@@ -112,13 +113,15 @@ class JudgeInline:
     def __init__(self, session: Session, last_step: int) -> None:
         self._session, self.told_step = session, last_step
         self._is_known = True  # whether the newest evaluation has a result
-        self._examiner = Examiner(session.job, session.seat.is_stopping, lambda text: _warn(session, text))
-        self._examiner.open()  # a bad hook is refused here, by all ranks, not in an evaluation
+        job = session.job
+        context = EvaluationContext(session.seat.is_stopping, lambda text: _warn(session, text))
+        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, context)
+        self._evaluation.open()  # a bad hook is refused here, by all ranks, not in an evaluation
 
     def judge(self, env_steps: int) -> None:
         """Evaluate and tell the result."""
         session = self._session
-        result = self._examiner.examine(session.publisher.flat, env_steps, session.publisher.version)
+        result = self._evaluation.evaluate(session.publisher.flat, env_steps, session.publisher.version)
         self._is_known = result is not None  # one that was told to stop has none
         if result is not None:
             session.context.send("eval", **result._asdict())
@@ -130,7 +133,7 @@ class JudgeInline:
 
     def close(self) -> None:
         """End the hook's worker."""
-        self._examiner.close()
+        self._evaluation.close()
 
 
 class JudgeBeside:

@@ -16,16 +16,14 @@ import numpy as np
 import pytest
 
 from offpolicy.collect.evaluation import Watch, play
+from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation
 from offpolicy.collect.post import Episode, Interval, overlap
 from offpolicy.collect.post_queue import STOPPED, Done, PostConfig, PostQueue
 from offpolicy.config.schema import RunConfig
-from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.training.evaluation import EPISODES_FILE, Examiner
-from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import SpaceSpec, StepOutcome
 from tests.processes.hooks import episode
 
@@ -318,11 +316,10 @@ def test_episodes_that_end_in_one_step_are_not_overlapped_by_their_own_hooks(tim
 def test_an_evaluation_whose_episodes_end_in_one_step_says_that_nothing_was_hidden(tmp_path: Path) -> None:
     spec = SpaceSpec(4, 2, (-1.0,) * 2, (1.0,) * 2)
     tree = {"env": {"id": "offpolicy.envs.toy:PointMass-v0"}, "eval": {"episodes": 8, "hook": f"{HOOKS}:take_100_ms"}}
-    place = HostInfo(host=0, num_hosts=1, store_host="localhost", store_port=1, is_store_ours=True, job="a")
-    job = WorkerSpec(RunConfig.from_mapping(tree), spec, str(tmp_path), 0, None, place, 1)
-    with closing(Examiner(job, lambda: False, pytest.fail)) as examiner:
-        examiner.open()
-        result = examiner.examine(np.zeros(examiner.policy_size, np.float32), 100, 1)
+    context = EvaluationContext(lambda: False, pytest.fail)
+    with closing(PolicyEvaluation(RunConfig.from_mapping(tree), spec, tmp_path, 0, context)) as evaluation:
+        evaluation.open()
+        result = evaluation.evaluate(np.zeros(evaluation.policy_size, np.float32), 100, 1)
     assert result is not None
     assert result.overlap == pytest.approx(0.0, abs=0.05)
     lines = [json.loads(line) for line in (tmp_path / EPISODES_FILE).read_text().splitlines()]

@@ -1,23 +1,11 @@
 from __future__ import annotations
 
 import json
-import resource
-import signal
 from pathlib import Path
 
-import pytest
-
-from offpolicy.logger.sinks.jsonl import JsonlFile, JsonlSink
+from offpolicy.logger.sinks.jsonl import JsonlSink
 from offpolicy.logger.sinks.sink import SafeSink
 from offpolicy.types import EpisodeRecord
-
-
-def steps_in(path: Path) -> list[int]:
-    return [json.loads(line)["env_steps"] for line in path.read_text().splitlines()]
-
-
-def write_steps(path: Path, *steps: int) -> None:
-    path.write_text("".join(json.dumps({"env_steps": step}) + "\n" for step in steps))
 
 
 def test_a_record_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
@@ -44,53 +32,6 @@ def test_an_episode_leaves_out_an_unknown_success(tmp_path: Path) -> None:
     assert second["success"] == 1.0
 
 
-def test_after_a_resume_no_step_appears_twice(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write_steps(path, 10, 20, 30, 40)
-    file = JsonlFile(path, resume_step=20)
-    file.append({"env_steps": 25})
-    file.close()
-    assert steps_in(path) == [10, 20, 25]
-    assert steps_in(tmp_path / "metrics.superseded.jsonl") == [30, 40]
-
-
-def test_a_second_resume_adds_to_the_superseded(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write_steps(path, 10, 20)
-    JsonlFile(path, resume_step=10).close()
-    write_steps(path, 10, 15)
-    JsonlFile(path, resume_step=10).close()
-    assert steps_in(path) == [10]
-    assert steps_in(tmp_path / "metrics.superseded.jsonl") == [20, 15]
-
-
-@pytest.mark.parametrize("resume_step", [None, 100])
-def test_a_torn_last_line_is_dropped(tmp_path: Path, resume_step: int | None) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"env_steps": 10}\n{"env_steps": 20, "perf/ste')
-    file = JsonlFile(path, resume_step)
-    file.append({"env_steps": 30})
-    file.close()
-    assert steps_in(path) == [10, 30]
-
-
-def test_a_last_line_without_its_newline_is_kept_whole(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"env_steps": 10}\n{"env_steps": 20}')
-    file = JsonlFile(path, None)
-    file.append({"env_steps": 30})
-    file.close()
-    assert steps_in(path) == [10, 20, 30]
-
-
-def test_a_whole_file_is_not_rewritten(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write_steps(path, 10, 20)
-    inode = path.stat().st_ino
-    JsonlFile(path, resume_step=20).close()
-    assert path.stat().st_ino == inode
-
-
 def test_a_full_disk_disables_the_sink_and_training_goes_on(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     warnings: list[str] = []
@@ -100,22 +41,3 @@ def test_a_full_disk_disables_the_sink_and_training_goes_on(tmp_path: Path) -> N
     sink.close()
     assert (len(warnings), sink.num_dropped) == (1, 3)
     assert "No space left on device" in warnings[0]
-
-
-def test_a_line_that_fits_only_in_part_is_taken_back(tmp_path: Path) -> None:
-    """A limit of 40 bytes lets the first line of 26 through and 14 bytes of the second."""
-    path = tmp_path / "metrics.jsonl"
-    file = JsonlFile(path, None)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
-    try:
-        file.append({"env_steps": 10, "x": 1})
-        with pytest.raises(OSError, match="only 14 of 26 bytes could be written"):
-            file.append({"env_steps": 20, "x": 2})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
-    file.append({"env_steps": 30, "x": 3})
-    file.close()
-    assert steps_in(path) == [10, 30]

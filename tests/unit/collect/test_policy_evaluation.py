@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.collect import policy_evaluation
+from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation
 from offpolicy.collect.post import Episode, Interval
 from offpolicy.collect.post_queue import STOPPED, Done, PostConfig
 from offpolicy.config.schema import RunConfig
-from offpolicy.distributed.host_info import HostInfo
 from offpolicy.timing.clock import MonotonicClock
-from offpolicy.training import evaluation as examiner
-from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(4, 2, (-1.0,) * 2, (1.0,) * 2)
@@ -51,23 +50,22 @@ def warnings() -> list[str]:
 
 
 @pytest.fixture
-def make_examiner(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`make_examiner(start_step=0, errors={})`"""
+def make_evaluation(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`make_evaluation(start_step=0, errors={})`"""
 
-    def make(start_step: int = 0, errors: dict[int, str] | None = None, hook: str | None = "a:b") -> examiner.Examiner:
+    def make(start_step: int = 0, errors: dict[int, str] | None = None, hook: str | None = "a:b") -> PolicyEvaluation:
         monkeypatch.setattr(Answering, "errors", errors or {})
         monkeypatch.setattr(Answering, "seen", [])
-        monkeypatch.setattr(examiner, "PostQueue", Answering)
+        monkeypatch.setattr(policy_evaluation, "PostQueue", Answering)
         cfg = RunConfig.from_mapping({"env": POINT_MASS, "eval": {"episodes": 3, "hook": hook}})
-        place = HostInfo(host=0, num_hosts=1, store_host="localhost", store_port=1, is_store_ours=True, job="a")
-        job = WorkerSpec(cfg, SPEC, str(tmp_path), start_step, None, place, 1)
-        return examiner.Examiner(job, lambda: False, warnings.append)
+        context = EvaluationContext(lambda: False, warnings.append)
+        return PolicyEvaluation(cfg, SPEC, tmp_path, start_step, context)
 
     return make
 
 
-def examine(made: examiner.Examiner, env_steps: int) -> Any:
-    return made.examine(np.zeros(made.policy_size, np.float32), env_steps, 1)
+def evaluate(made: PolicyEvaluation, env_steps: int) -> Any:
+    return made.evaluate(np.zeros(made.policy_size, np.float32), env_steps, 1)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -75,11 +73,11 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_full_disk_costs_the_diary_and_not_the_evaluation(
-    make_examiner: Any, tmp_path: Path, warnings: list[str]
+    make_evaluation: Any, tmp_path: Path, warnings: list[str]
 ) -> None:
-    (tmp_path / examiner.EPISODES_FILE).symlink_to("/dev/full")
-    made = make_examiner()
-    assert [examine(made, steps).episodes for steps in (100, 200)] == [3, 3]
+    (tmp_path / EPISODES_FILE).symlink_to("/dev/full")
+    made = make_evaluation()
+    assert [evaluate(made, steps).episodes for steps in (100, 200)] == [3, 3]
     made.close()
     (told,) = warnings
     assert told.startswith("eval_episodes.jsonl cannot be written: ")
@@ -87,68 +85,68 @@ def test_a_full_disk_costs_the_diary_and_not_the_evaluation(
 
 
 def test_a_diary_that_cannot_be_opened_costs_nothing_else(
-    make_examiner: Any, tmp_path: Path, warnings: list[str]
+    make_evaluation: Any, tmp_path: Path, warnings: list[str]
 ) -> None:
-    (tmp_path / examiner.EPISODES_FILE).mkdir()
-    made = make_examiner()
-    assert examine(made, 100).episodes == 3
+    (tmp_path / EPISODES_FILE).mkdir()
+    made = make_evaluation()
+    assert evaluate(made, 100).episodes == 3
     made.close()
     assert len(warnings) == 1
 
 
-def test_a_resumed_run_mends_the_diary_and_supersedes_what_it_repeats(make_examiner: Any, tmp_path: Path) -> None:
-    path = tmp_path / examiner.EPISODES_FILE
+def test_a_resumed_run_mends_the_diary_and_supersedes_what_it_repeats(make_evaluation: Any, tmp_path: Path) -> None:
+    path = tmp_path / EPISODES_FILE
     path.write_text('{"env_steps": 100}\n{"env_steps": 200}\n{"env_st')
-    made = make_examiner(start_step=150)
-    examine(made, 200)
+    made = make_evaluation(start_step=150)
+    evaluate(made, 200)
     made.close()
     assert [each["env_steps"] for each in lines_of(path)] == [100, 200, 200, 200]
     assert lines_of(path)[0] == {"env_steps": 100}
     assert lines_of(tmp_path / "eval_episodes.superseded.jsonl") == [{"env_steps": 200}]
 
 
-def test_no_array_of_an_episode_is_kept(make_examiner: Any) -> None:
-    made = make_examiner()
-    examine(made, 100)
+def test_no_array_of_an_episode_is_kept(make_evaluation: Any) -> None:
+    made = make_evaluation()
+    evaluate(made, 100)
     assert [array() for array in Answering.seen] == [None] * 3
     made.close()
 
 
-def test_an_evaluation_counts_its_own_failures_of_the_hook(make_examiner: Any, warnings: list[str]) -> None:
-    made = make_examiner(errors={0: "Traceback\nValueError: 0", 2: "ValueError: 2"})
-    assert [examine(made, steps).post_failures for steps in (100, 200)] == [2, 2]
+def test_an_evaluation_counts_its_own_failures_of_the_hook(make_evaluation: Any, warnings: list[str]) -> None:
+    made = make_evaluation(errors={0: "Traceback\nValueError: 0", 2: "ValueError: 2"})
+    assert [evaluate(made, steps).post_failures for steps in (100, 200)] == [2, 2]
     assert made.post_failures == 4
     assert len(warnings) == 1
     assert "at env step 100: ValueError: 0; its return counts" in warnings[0]
     made.close()
 
 
-def test_without_a_hook_there_is_nothing_to_tell_of_it(make_examiner: Any, tmp_path: Path) -> None:
-    made = make_examiner(hook=None)
-    result = examine(made, 100)
+def test_without_a_hook_there_is_nothing_to_tell_of_it(make_evaluation: Any, tmp_path: Path) -> None:
+    made = make_evaluation(hook=None)
+    result = evaluate(made, 100)
     assert (result.overlap, result.post_failures) == (None, None)
     made.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_episode_that_nobody_waited_for_is_written_down_and_no_failure(
-    make_examiner: Any, tmp_path: Path, warnings: list[str]
+    make_evaluation: Any, tmp_path: Path, warnings: list[str]
 ) -> None:
-    made = make_examiner(errors={1: STOPPED})
-    assert examine(made, 100).post_failures == 0
+    made = make_evaluation(errors={1: STOPPED})
+    assert evaluate(made, 100).post_failures == 0
     made.close()
-    assert [each["post_error"] for each in lines_of(tmp_path / examiner.EPISODES_FILE)] == [None, STOPPED, None]
+    assert [each["post_error"] for each in lines_of(tmp_path / EPISODES_FILE)] == [None, STOPPED, None]
     assert warnings == []
 
 
 def test_the_time_of_the_hand_over_is_left_out_of_the_overlap(
-    make_examiner: Any, monkeypatch: pytest.MonkeyPatch
+    make_evaluation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[list[Interval], ...]] = []
-    monkeypatch.setattr(examiner, "overlap", lambda *of: given.append(of))
-    made = make_examiner()
+    monkeypatch.setattr(policy_evaluation, "overlap", lambda *of: given.append(of))
+    made = make_evaluation()
     for steps in (100, 200):
-        examine(made, steps)
+        evaluate(made, steps)
         rollouts, posts, pauses = given.pop()
         assert (len(rollouts), len(posts)) == (3, 3)
         assert [pause.start_ns for pause in pauses] == [rollouts[0].end_ns]  # they all end in one step

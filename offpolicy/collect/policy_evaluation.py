@@ -1,0 +1,156 @@
+"""One evaluation of given weights, on rank 0's thread or in the evaluator process, with its hook and episode log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from offpolicy.collect.episode_log import EpisodeLog, Record
+from offpolicy.collect.evaluation import Watch, evaluate
+from offpolicy.collect.post import Episode, Interval, overlap
+from offpolicy.collect.post_queue import STOPPED, Done, PostConfig, PostQueue
+from offpolicy.config.schema import RunConfig
+from offpolicy.nets.policy import flat_size, load_flat, make_policy
+from offpolicy.timing.ledger import NullLedger, TimeAccount
+from offpolicy.timing.phases import EvaluatorPhase
+from offpolicy.timing.trace_writer import Mark, TraceLane
+from offpolicy.types import EvalResult, Float32, SpaceSpec
+
+EPISODES_FILE = "eval_episodes.jsonl"
+NS_PER_S = 1e9
+HOOK_NAMES = ("hook", *Mark)  # names of the records of the hook's trace track
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationContext:
+    """What the process that evaluates provides."""
+
+    should_stop: Callable[[], bool]  # asked at every vector step
+    warn: Callable[[str], None]  # gets the first failure of the hook, and of writing the episode log
+    ledger: TimeAccount = field(default_factory=NullLedger)
+    hook_trace: TraceLane | None = None
+
+
+class PolicyEvaluation:
+    """Runs the episodes of an evaluation and passes each, at its end, to the hook, if there is one."""
+
+    def __init__(
+        self, cfg: RunConfig, spec: SpaceSpec, run_dir: Path, start_step: int, context: EvaluationContext
+    ) -> None:
+        """`start_step`: the env steps that the run resumes from, 0 for a new one."""
+        self._cfg, self._context = cfg, context
+        self._policy = make_policy(cfg.algo, spec).eval()
+        # Of the evaluation that is running. No arrays of its episodes are kept.
+        self._records: dict[int, Record] = {}  # lines of the episode log, by the episode's index
+        self._rollouts: list[Interval] = []
+        self._hook_runs: list[Interval] = []
+        self._pauses: list[Interval] = []
+        self.episodes, self.post_failures = 0, 0  # of all evaluations
+        self._hook: PostQueue | None = None
+        self._log: EpisodeLog | None = None
+        if cfg.eval.hook is not None:
+            self._log = EpisodeLog(run_dir / EPISODES_FILE, start_step, context.warn)
+            hook = PostConfig(cfg.eval.hook, cfg.eval.post_queue, cfg.env.step_timeout_s)
+            self._hook = PostQueue(hook, context.should_stop, self._finish_episode)
+
+    @property
+    def policy_size(self) -> int:
+        """Numbers of the flat policy."""
+        return flat_size(self._policy)
+
+    def open(self) -> None:
+        """Starts the hook's worker. Raises `ConfigError` if the hook cannot be loaded."""
+        if self._hook is not None:
+            self._hook.open()
+
+    def close(self) -> None:
+        """Ends the hook's worker; the episode it is working on is logged as stopped."""
+        if self._hook is not None:
+            self._hook.close()
+        if self._log is not None:
+            self._log.close()
+
+    def evaluate(self, flat: Float32, env_steps: int, policy_version: int) -> EvalResult | None:
+        """Evaluates the flat policy [P]; None if stopped. Raises `EnvFailure`."""
+        cfg, context, failures_before = self._cfg, self._context, self.post_failures
+        self._records, self._rollouts, self._hook_runs, self._pauses = {}, [], [], []
+        with context.ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
+            load_flat(self._policy, flat)
+        watch = Watch(
+            should_stop=context.should_stop,
+            on_end=None if self._hook is None else self._start_hook,
+            on_pause=self._pauses.append,
+            env_steps=env_steps,
+            policy_version=policy_version,
+            ledger=context.ledger,
+        )
+        result = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, watch=watch)
+        if self._hook is not None:
+            with context.ledger.phase(EvaluatorPhase.POST_BACKPRESSURE):
+                self._hook.drain()
+        if result is None:
+            return None
+        self.episodes += result.episodes
+        if self._hook is None:
+            return result
+        overlapped = overlap(self._rollouts, self._hook_runs, self._pauses)
+        return result._replace(overlap=overlapped, post_failures=self.post_failures - failures_before)
+
+    def _start_hook(self, episode: Episode, interval: Interval) -> None:
+        assert self._hook is not None
+        self._records[episode.index] = _episode_record(episode, interval)
+        self._rollouts.append(interval)
+        self._context.ledger.mark(Mark.EPISODE_ENDED, self.episodes + episode.index)
+        self._hook.submit(episode)
+
+    def _finish_episode(self, done: Done) -> None:
+        """Logs an episode and the result of its hook; a failure costs nothing else."""
+        record, trace = self._records[done.episode_index], self._context.hook_trace
+        if done.interval is not None:
+            self._hook_runs.append(done.interval)
+            if trace is not None:
+                trace.span(HOOK_NAMES.index("hook"), *done.interval)
+                trace.mark(Mark.EPISODE_HOOKED, done.interval.start_ns, self.episodes + done.episode_index)
+        if done.error is not None and done.error != STOPPED:
+            self.post_failures += 1
+            if self.post_failures == 1:  # a hook that fails once fails often
+                self._report_failure(record, done.error)
+        assert self._log is not None
+        self._log.append(
+            {
+                **record,
+                "post_started_s": done.interval.start_ns / NS_PER_S if done.interval else None,
+                "post_ended_s": done.interval.end_ns / NS_PER_S if done.interval else None,
+                "post_error": _last_line(done.error) if done.error else None,
+            }
+        )
+
+    def _report_failure(self, record: Record, error: str) -> None:
+        sys.stderr.write(f"{error.rstrip()}\n")  # a child's stderr goes to train.log
+        self._context.warn(
+            f"eval.hook failed for episode {record['index']} of the evaluation at env step {record['env_steps']:,}:"
+            f" {_last_line(error)}; its return counts. Further failures are only counted: {EPISODES_FILE},"
+            " eval/post_failures"
+        )
+
+
+def _episode_record(episode: Episode, interval: Interval) -> Record:
+    """The episode's part of its line in the log, times in seconds of the monotonic clock; leaves out what is NaN."""
+    measured = {"ep_return": episode.ep_return, "success": episode.success, "measure": episode.measure}
+    return {
+        "env_steps": episode.env_steps,
+        "policy_version": episode.policy_version,
+        "index": episode.index,
+        "ep_length": episode.length,
+        **{name: value for name, value in measured.items() if np.isfinite(value)},
+        "started_s": interval.start_ns / NS_PER_S,
+        "ended_s": interval.end_ns / NS_PER_S,
+    }
+
+
+def _last_line(error: str) -> str:
+    return error.strip().splitlines()[-1]
