@@ -37,7 +37,8 @@ def snapshot(k):
     def account(phases):
         phases_ns = {phase: k * 10**6 for phase in phases}
         spread = np.full((len(phases) + 1, SPREAD_BINS), k)
-        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, SchedulerStats(k, k), TaggedTime(k // 10, k), spread)
+        stats, tagged = SchedulerStats(k, k), TaggedTime(k // 10, k)
+        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, stats, tagged, spread)
     learner, steps = account(LearnerPhase), account(CollectorPhase)
     names = tuple(sys.argv[3].split(","))
     metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))
