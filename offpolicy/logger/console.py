@@ -13,6 +13,7 @@ from rich.text import Text
 from offpolicy.logger.panel import render
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.text import duration, fixed, number, rate, text
+from offpolicy.timing.bottleneck import Verdict
 
 REFRESH_S = 0.25  # at most 4 Hz: a redraw costs milliseconds and a reader gains nothing from more
 
@@ -20,8 +21,8 @@ REFRESH_S = 0.25  # at most 4 Hz: a redraw costs milliseconds and a reader gains
 class View(Protocol):
     """What the logger shows a person."""
 
-    def record(self, record: Record) -> None:
-        """Show the newest record."""
+    def record(self, record: Record, verdict: Verdict | None = None) -> None:
+        """Show the newest record; `verdict` is the one that it holds as text."""
 
     def status(self, status: str) -> None:
         """Say what the run is doing before its first record."""
@@ -61,7 +62,7 @@ class PlainLines:
         self._header = header
         self._is_open = True
 
-    def record(self, record: Record) -> None:
+    def record(self, record: Record, verdict: Verdict | None = None) -> None:
         """Write the record's line."""
         self._line(plain_line(record, self._header.total_timesteps))
 
@@ -105,12 +106,13 @@ class Panel:
         self._is_open = True
         self._is_started = False
         self._record: Record | None = None
+        self._verdict: Verdict | None = None
         self._drawn_s = float("-inf")
 
-    def record(self, record: Record) -> None:
+    def record(self, record: Record, verdict: Verdict | None = None) -> None:
         """Draw the record, unless the last drawing is less than 250 ms old on the run's clock."""
         wall_s = number(record, "wall_s") or 0.0
-        self._record = record
+        self._record, self._verdict = record, verdict
         if wall_s - self._drawn_s >= REFRESH_S:
             self._drawn_s = wall_s
             self._draw(self._rendered(record))
@@ -143,7 +145,8 @@ class Panel:
     def _rendered(self, record: Record) -> RenderableType:
         width, height = self._console.size
         # One line less than the terminal: a full screen would scroll by one line at each redraw.
-        return render(record, self._header, width, height - 1, ascii_only=self._console.options.ascii_only)
+        ascii_only = self._console.options.ascii_only
+        return render(record, self._verdict, self._header, width, height - 1, ascii_only=ascii_only)
 
     def _draw(self, renderable: RenderableType) -> None:
         if not self._is_open:

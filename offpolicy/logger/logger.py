@@ -11,13 +11,13 @@ from typing import Any
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.console import View, open_view
 from offpolicy.logger.final_table import final_table
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
 from offpolicy.logger.sinks.jsonl import JsonlSink
 from offpolicy.logger.sinks.sink import SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.stragglers import StragglerWatch
 from offpolicy.logger.table import require_known
-from offpolicy.timing.bottleneck import SteadyVerdict, Verdict, without_what_is_done
-from offpolicy.timing.rates import RateWindow, compute_rates, learner_windows, num_updates, policy_steps
+from offpolicy.timing.bottleneck import SteadyVerdict, Verdict
+from offpolicy.timing.rates import Rates, RateWindow, compute_rates, learner_windows, num_updates, policy_steps
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 
@@ -85,7 +85,9 @@ class OffPolicyLogger:
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Record what happened since the last call, and warn of a rank that holds the others up."""
-        record = self._build(snapshot)
+        rates = self._rates.rates(snapshot, self.header.mode, self.header.num_hosts)
+        verdict = self._shown_verdict(snapshot, rates)
+        record = self._build(snapshot, rates, verdict)
         require_known(record)
         warnings = self._stragglers.observe(learner_windows(self.last_snapshot, snapshot), snapshot.wall_s)
         self.last_snapshot = snapshot
@@ -93,19 +95,18 @@ class OffPolicyLogger:
             self._learning = snapshot
         for sink in self._sinks:
             sink.write(record)
-        news = self._verdict.take_news()
-        if news is not None:
+        change = self._verdict.take_change()
+        if change is not None:
             for sink in self._sinks:
-                sink.text("verdict", _verdict_markdown(news), snapshot.env_steps)
-        self._console.record(record)
+                sink.text("verdict", _verdict_markdown(change), snapshot.env_steps)
+        self._console.record(record, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record
 
-    def _build(self, snapshot: Snapshot) -> Record:
+    def _build(self, snapshot: Snapshot, rates: Rates, verdict: Verdict | None) -> Record:
         header = self.header
-        rates = self._rates.rates(snapshot, header.mode, header.num_hosts)
-        record = build_record(self.last_snapshot, snapshot, self._episodes, self.last_eval, header, rates, self._settle)
+        record = build_record(self.last_snapshot, snapshot, self._episodes, self.last_eval, header, rates, verdict)
         if self._learning is None:
             return record
         # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
@@ -113,8 +114,9 @@ class OffPolicyLogger:
         remaining = eta_s(snapshot, rates, header.total_timesteps)
         return record if remaining is None else record | {"time/eta_s": remaining}
 
-    def _settle(self, verdict: Verdict) -> Verdict:
-        return self._verdict.settle(without_what_is_done(verdict, self.config_mapping))
+    def _shown_verdict(self, snapshot: Snapshot, rates: Rates) -> Verdict | None:
+        verdict = judge_window(self.last_snapshot, snapshot, rates, self.header.mode)
+        return None if verdict is None else self._verdict.update(verdict.without_followed_advice(self.config_mapping))
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Take one finished training episode."""
@@ -149,7 +151,9 @@ class OffPolicyLogger:
 
 def _verdict_markdown(verdict: Verdict) -> str:
     """A verdict for the dashboards of texts."""
-    return "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *(f"- {line}" for line in verdict.advice)])
+    return "\n".join(
+        [f"**{verdict.label}**", "", verdict.reason, "", *(f"- {advice.text}" for advice in verdict.advice)]
+    )
 
 
 def open_logger(

@@ -33,8 +33,8 @@ from offpolicy.logger.text import (
     percent,
     rate,
     significant,
-    text,
 )
+from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 
 WIDE = 120  # columns from which on the panel has a third column, and bars
@@ -59,7 +59,9 @@ UNICODE = Glyphs("█", "░", " │ ", "─", "…", box.ROUNDED)
 ASCII = Glyphs("#", ".", " | ", "-", "...", box.ASCII)
 
 
-def render(record: Record, header: RunHeader, width: int, height: int, *, ascii_only: bool = False) -> RenderableType:
+def render(  # noqa: PLR0913  # what is shown, and the room for it
+    record: Record, verdict: Verdict | None, header: RunHeader, width: int, height: int, *, ascii_only: bool = False
+) -> RenderableType:
     """The panel of `record`, never wider than `width` columns nor higher than `height` lines."""
     glyphs = ASCII if ascii_only else UNICODE
     inner = max(1, width - 4)
@@ -67,13 +69,13 @@ def render(record: Record, header: RunHeader, width: int, height: int, *, ascii_
     body = [_progress(record, header, inner, glyphs)]
     body += _gap(is_roomy)
     columns = _wide_columns if width >= WIDE else _narrow_columns
-    body += columns(record, header, inner, glyphs)
+    body += columns(record, verdict, header, inner, glyphs)
     lanes = _rank_lines(record, header) + _device_lines(record)
     # Where lines are scarce, the first of these is the rule, and there is no second.
     body += lanes[:1] if lanes and not is_roomy else [Text(glyphs.rule * inner, "bright_black")]
     body += _rate_lines(record, header, inner)
     body += lanes if is_roomy else []
-    body += _gap(is_roomy) + _verdict_lines(record, inner, glyphs, is_roomy)
+    body += _gap(is_roomy) + _verdict_lines(verdict, is_roomy)
     lines = [_fit(line, inner, glyphs) for line in body[: max(1, height - 2)]]
     title = Text(_title(header, glyphs), "bold")
     title.truncate(max(1, width - 6))
@@ -121,23 +123,23 @@ def _bar(share: float, width: int, full: str, empty: str) -> str:
     return full * filled + empty * (width - filled)
 
 
-def _narrow_columns(record: Record, header: RunHeader, width: int, glyphs: Glyphs) -> Block:
+def _narrow_columns(record: Record, verdict: Verdict | None, header: RunHeader, width: int, glyphs: Glyphs) -> Block:
     """Two columns: the learner, and the collector above the learning curves."""
     half = (width - len(glyphs.column)) // 2
     rest = width - len(glyphs.column) - half
     learning = [_heading("Learning", "", rest), *_pairs(_learning(record, header)[:12], rest)]
-    right = _side(COLLECTOR, record, Frame(rest, 0, glyphs)) + learning
-    return _beside([(_side(LEARNER, record, Frame(half, 0, glyphs)), half), (right, rest)], glyphs)
+    right = _side(COLLECTOR, record, verdict, Frame(rest, 0, glyphs)) + learning
+    return _beside([(_side(LEARNER, record, verdict, Frame(half, 0, glyphs)), half), (right, rest)], glyphs)
 
 
-def _wide_columns(record: Record, header: RunHeader, width: int, glyphs: Glyphs) -> Block:
+def _wide_columns(record: Record, verdict: Verdict | None, header: RunHeader, width: int, glyphs: Glyphs) -> Block:
     """Three columns, phases with bars: the learner, the collector, the learning curves."""
     space = width - 2 * len(glyphs.column)
     third = space * 36 // 100
     rest = space - 2 * third
     frame = Frame(third, third - 38, glyphs)
     learning = [_heading("Learning", "", rest), *_rows(_learning(record, header), rest)]
-    blocks = [(_side(side, record, frame), third) for side in (LEARNER, COLLECTOR)]
+    blocks = [(_side(side, record, verdict, frame), third) for side in (LEARNER, COLLECTOR)]
     return _beside([*blocks, (learning, rest)], glyphs)
 
 
@@ -159,6 +161,7 @@ class Side:
     """One clock: its phases as (row, key, phase), the key of its wall, and the key of its process's CPU time."""
 
     name: str
+    bottleneck: Bottleneck  # the verdict that names this side
     phases: tuple[tuple[str, str, str], ...]
     wall_key: str
     cpu_key: str
@@ -166,12 +169,14 @@ class Side:
 
 LEARNER = Side(
     "Learner",
+    Bottleneck.LEARNER,
     tuple((row, learner_key(phase), str(phase)) for phase, (row, _) in LEARNER_ROWS.items()),
     "perf/iter_ms",
     "cpu/learner_pct",
 )
 COLLECTOR = Side(
     "Collector",
+    Bottleneck.COLLECTOR,
     tuple((row, collector_key(phase), str(phase)) for phase, (row, _) in COLLECTOR_ROWS.items()),
     "perf/collector_cycle_ms",
     "cpu/collector_pct",
@@ -187,7 +192,7 @@ class Frame:
     glyphs: Glyphs
 
 
-def _side(side: Side, record: Record, frame: Frame) -> Block:
+def _side(side: Side, record: Record, verdict: Verdict | None, frame: Frame) -> Block:
     """A heading, one line per phase and the wall; zero rows are kept, the bottleneck's is lit."""
     wall_ms, cpu_pct = number(record, side.wall_key), number(record, side.cpu_key)
     cpu = "" if cpu_pct is None else f" ({cpu_pct:.0f}% cpu)"
@@ -196,9 +201,7 @@ def _side(side: Side, record: Record, frame: Frame) -> Block:
     for row, key, phase in side.phases:
         value_ms = number(record, key)
         line = _phase_line(row, value_ms, wall_ms, frame)
-        if text(record, "perf/bottleneck").startswith(
-            (f"{side.name.lower()}({phase} ", f"{side.name.lower()}({phase}: ")
-        ):
+        if verdict is not None and (verdict.bottleneck, verdict.phase) == (side.bottleneck, phase):
             line.stylize("bold yellow")
         elif not value_ms:
             line.stylize("bright_black")
@@ -333,15 +336,16 @@ def _named(pairs: Sequence[tuple[str, str]]) -> Text:
     return Text("   ").join([Text.assemble((name + " ", "cyan"), (value, "bold")) for name, value in pairs])
 
 
-def _verdict_lines(record: Record, width: int, glyphs: Glyphs, is_roomy: bool) -> Block:
+def _verdict_lines(verdict: Verdict | None, is_roomy: bool) -> Block:
     """The bottleneck and the first advice; with room, the whole reason and every advice."""
-    label = text(record, "perf/bottleneck") or UNKNOWN
-    reason, advice = text(record, "perf/bottleneck_reason"), text(record, "perf/bottleneck_advice").split("; ")
-    verdict = Text.assemble(("bottleneck ", "cyan"), (label, "bold yellow"))
+    label, reason = (UNKNOWN, UNKNOWN) if verdict is None else (verdict.label, verdict.reason)
+    advice = [advice.text for advice in verdict.advice] if verdict is not None else []
+    lines = [Text.assemble(("bottleneck ", "cyan"), (label, "bold yellow"))]
     if not is_roomy:
-        return [verdict, Text.assemble(("advice     ", "cyan"), advice[0] or UNKNOWN)]
-    lines = [verdict, Text.assemble(("because    ", "cyan"), reason or UNKNOWN)]
+        return [*lines, Text.assemble(("advice     ", "cyan"), advice[0] if advice else UNKNOWN)]
+    lines.append(Text.assemble(("because    ", "cyan"), reason))
     lines += [
-        Text.assemble(("advice     " if index == 0 else " " * 11, "cyan"), line) for index, line in enumerate(advice)
+        Text.assemble(("advice     " if index == 0 else " " * 11, "cyan"), line)
+        for index, line in enumerate(advice or [""])
     ]
     return lines

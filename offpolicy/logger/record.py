@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offpolicy.config.schedules import Ramp
@@ -15,7 +15,14 @@ from offpolicy.logger.rollouts import has_rollouts, policy_lag, rollout_ms, stal
 from offpolicy.logger.spreads import CYCLE, ITERATION, spread_keys, sum_spreads
 from offpolicy.logger.stragglers import rank_keys, straggler
 from offpolicy.logger.work import collector_work, learner_work
-from offpolicy.timing.bottleneck import LEARNER_ADVICE, ROLLOUT_ADVICE, Verdict, WindowEvidence, judge
+from offpolicy.timing.bottleneck import (
+    LEARNER_ADVICE,
+    ROLLOUT_ADVICE,
+    WARMING_UP,
+    Verdict,
+    WindowEvidence,
+    find_bottleneck,
+)
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
@@ -87,23 +94,21 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     last_eval: EvalResult | None,
     header: RunHeader,
     rates: Rates | None = None,
-    settle: Callable[[Verdict], Verdict] = lambda verdict: verdict,
+    verdict: Verdict | None = None,
 ) -> Record:
     """The record of the window from `previous` (None: the start) to `current`; finite numbers and text only.
 
-    `rates` are those of a window that is longer where this one holds little; None: those of this one. `settle` says
-    which verdict to show after that of this window. Phases are means per iteration in ms. Keys without data in the
-    window are absent, as are all timing keys when the account is off.
+    `rates` are those of a window that is longer where this one holds little; None: those of this one. `verdict` is
+    the one to show; None: it is not known. Phases are means per iteration in ms. Keys without data in the window are
+    absent, as are all timing keys when the account is off.
     """
-    mode = header.mode
-    rates = rates or compute_rates(previous, current, mode, header.num_hosts)
+    rates = rates or compute_rates(previous, current, header.mode, header.num_hosts)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
     record |= _phase_keys(previous, current) | rank_keys(learner_windows(previous, current))
     record |= _prefetch_keys(previous, current) | device_keys(previous, current) | evaluator_keys(previous, current)
     record |= _rate_keys(rates, previous, current)
     record |= learner_work(rates, header) | collector_work(_collectors_elapsed(previous, current), header)
-    verdict = judge_window(previous, current, rates, mode)
-    record |= _verdict_keys(settle(verdict)) if verdict is not None else {}
+    record |= _verdict_keys(verdict) if verdict is not None else {}
     record |= _rollout_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
     record |= _level_keys(current) | _scheduled_keys(header.ramps, current.env_steps)
     record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
@@ -120,10 +125,10 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mod
     if learner is None or collector is None:
         return None
     if num_updates(current) == 0:
-        return judge({}, {}, rates, mode)
+        return WARMING_UP
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
-    known = WindowEvidence(
+    evidence = WindowEvidence(
         straggler=_late_rank(previous, current),
         learner_advice=ROLLOUT_ADVICE if has_rollouts(current) else LEARNER_ADVICE,
         learner_descheduled=_descheduled(learner),
@@ -131,7 +136,7 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mod
         resets=_reset_share(collector),
         launch_bound=device_keys(previous, current).get("device/launch_bound", 0.0),
     )
-    return judge(learner.phases_ns, collector.phases_ns, rates, mode, known)
+    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, mode, evidence)
 
 
 def _descheduled(window: Elapsed) -> float:
@@ -237,7 +242,7 @@ def _sample_age(previous: Snapshot | None, current: Snapshot) -> float | None:
 def _verdict_keys(verdict: Verdict) -> Record:
     record: Record = {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
     if verdict.advice:
-        record["perf/bottleneck_advice"] = "; ".join(verdict.advice)
+        record["perf/bottleneck_advice"] = "; ".join(advice.text for advice in verdict.advice)
     return record
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.logger.record import judge_window
-from offpolicy.timing.bottleneck import WARMING_UP, Verdict, without_what_is_done
+from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import spread_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import NS_PER_S, Rates, compute_rates, num_updates
@@ -21,8 +21,8 @@ WARMUP, WHOLE = "warmup", "whole"  # buckets besides the phases
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 NO_CONFIG: Mapping[str, Any] = {}
 CPU_INFO = Path("/proc/cpuinfo")
-UNTIMED = Verdict("unknown", "", "timing.enabled=false: no time was measured", ())
-UNBEGUN = Verdict(WARMING_UP, "", "the run ended before its first update was timed", ())
+UNTIMED = Verdict(Bottleneck.UNKNOWN, None, "timing.enabled=false: no time was measured")
+UNBEGUN = Verdict(Bottleneck.WARMING_UP, None, "the run ended before its first update was timed")
 
 
 def build_summary(  # noqa: PLR0913  # keywords only, one for each fact of the file
@@ -57,7 +57,7 @@ def build_summary(  # noqa: PLR0913  # keywords only, one for each fact of the f
         "timing": _timing_section(snapshot),
         "rates": _rates_section(rates),
         "bottleneck": _bottleneck_section(
-            without_what_is_done(_verdict(baseline, snapshot, rates, mode), config_mapping)
+            _verdict(baseline, snapshot, rates, mode).without_followed_advice(config_mapping)
         ),
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": gpu},
@@ -132,7 +132,7 @@ def _rates_section(rates: Rates) -> dict[str, float | None]:
 
 def _verdict(baseline: Snapshot | None, snapshot: Snapshot, rates: Rates, mode: str) -> Verdict:
     verdict = judge_window(baseline, snapshot, rates, mode)
-    if verdict is not None and verdict.verdict != WARMING_UP:
+    if verdict is not None and verdict.bottleneck != Bottleneck.WARMING_UP:
         return verdict
     # Of the ranks only the first: another one may not have reported yet, which is not the same as timing switched off.
     accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
@@ -141,10 +141,10 @@ def _verdict(baseline: Snapshot | None, snapshot: Snapshot, rates: Rates, mode: 
 
 def _bottleneck_section(verdict: Verdict) -> dict[str, Any]:  # Any: text and a list
     return {
-        "verdict": verdict.verdict,
-        "phase": verdict.phase,
+        "verdict": str(verdict.bottleneck),
+        "phase": str(verdict.phase or ""),
         "reason": verdict.reason,
-        "advice": list(verdict.advice),
+        "advice": [advice.text for advice in verdict.advice],
     }
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, judge_window
 from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.rates import compute_rates
 from offpolicy.types import (
     SPREAD_BINS,
     Account,
@@ -83,4 +84,7 @@ def record(make_snapshot: MakeSnapshot, evaluation: EvalResult, header: RunHeade
     window = EpisodeWindow()
     window.add(EpisodeRecord(200, 0, -1000.0, 200, False, True, float("nan")))
     window.add(EpisodeRecord(400, 0, -500.0, 100, True, False, 1.0))
-    return build_record(make_snapshot(500), make_snapshot(1000), window, evaluation, header)
+    before, after = make_snapshot(500), make_snapshot(1000)
+    rates = compute_rates(before, after, header.mode)
+    verdict = judge_window(before, after, rates, header.mode)
+    return build_record(before, after, window, evaluation, header, rates, verdict)

@@ -11,14 +11,21 @@ from offpolicy.logger.metric_rows import MetricClass
 from offpolicy.logger.panel import render
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.table import METRICS
+from offpolicy.timing.bottleneck import Advice, Bottleneck, Detail, Verdict
+from offpolicy.timing.phases import LearnerPhase
 
 SIZES = [(80, 24), (160, 50), (80, 20), (60, 15), (100, 40), (120, 30), (250, 70), (30, 10), (8, 4)]
+
+
+VERDICT = Verdict(
+    Bottleneck.LEARNER, LearnerPhase.TRAIN, "it is busy", (Advice("give it more threads"), Advice("do less")), 0.92
+)
 
 
 def lines_of(record: Record, header: RunHeader, width: int, height: int, *, ascii_only: bool = False) -> list[str]:
     console = Console(width=width, height=height, color_system=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(render(record, header, width, height, ascii_only=ascii_only))
+        console.print(render(record, VERDICT, header, width, height, ascii_only=ascii_only))
     return capture.get().rstrip("\n").split("\n")
 
 
@@ -58,7 +65,7 @@ def test_rollouts_have_their_age_duration_and_losses_instead_of_a_replay(
         (80, 24, "│ Rank Barrier            0.00    0.0% │ Learner Wait             6.36   96.4% │"),
         (80, 24, "│ Return     -750.0  Ep Length    150.0 │"),
         (80, 24, "│ bottleneck learner(train 92%)  "),
-        (160, 50, "because    in turns, the learner is busy 98% and the collector 4% of the time;"),
+        (160, 50, "because    it is busy "),
         (160, 50, "Train                    6.10   92.4% ███████████████  │"),
     ],
 )
@@ -69,7 +76,17 @@ def test_values_stand_in_their_rows(record: Record, header: RunHeader, width: in
 def test_a_terminal_of_24_lines_shows_the_verdict_and_one_advice(record: Record, header: RunHeader) -> None:
     lines = lines_of(record, header, 80, 24 - 1)
     assert "bottleneck" in lines[-3]
-    assert "threads.learner" in lines[-2]
+    assert "advice     give it more threads" in lines[-2]
+    assert "do less" not in lines[-2]
+
+
+@pytest.mark.parametrize("verdict", [VERDICT, replace(VERDICT, detail=Detail.LAUNCH_BOUND)])
+def test_only_the_row_of_the_bottleneck_is_highlighted(record: Record, header: RunHeader, verdict: Verdict) -> None:
+    console = Console(width=80, height=24, color_system="standard", force_terminal=True)
+    with console.capture() as capture:
+        console.print(render(record, verdict, header, 80, 24))
+    lit = [line for line in capture.get().split("\n") if "\x1b[1;33m" in line]
+    assert [line.find("Train ") > 0 or line.find("learner(train") > 0 for line in lit] == [True, True]
 
 
 LATE: Record = {

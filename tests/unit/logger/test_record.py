@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from offpolicy.config.schedules import Ramp
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, metric_means
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, judge_window, metric_means
+from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
-from offpolicy.types import Account, EpisodeRecord, MetricTotals
+from offpolicy.timing.rates import compute_rates
+from offpolicy.types import Account, EpisodeRecord, MetricTotals, Snapshot
 
 GOLDEN = Path(__file__).with_name("golden_record.json")
 NO_EPISODES = EpisodeWindow()
@@ -75,9 +77,14 @@ def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any, header: RunHead
     json.dumps(record, allow_nan=False)
 
 
+def verdict_of(before: Snapshot | None, after: Snapshot, header: RunHeader) -> Verdict | None:
+    return judge_window(before, after, compute_rates(before, after, header.mode), header.mode)
+
+
 def test_before_the_first_update_the_bottleneck_is_warming_up(make_snapshot: Any, header: RunHeader) -> None:
-    record = build_record(None, make_snapshot(0), NO_EPISODES, None, header)
-    assert record["perf/bottleneck"] == "warming up"
+    verdict = verdict_of(None, make_snapshot(0), header)
+    assert verdict is not None
+    assert verdict.bottleneck == Bottleneck.WARMING_UP
 
 
 def test_rates_are_of_all_hosts(make_snapshot: Any, header: RunHeader) -> None:
@@ -101,14 +108,16 @@ def test_a_window_of_one_long_evaluation_blames_the_evaluation(make_snapshot: An
         learners=(dataclasses.replace(learner, account=longer(learner.account, "evaluation", 3)),),
         collectors=(dataclasses.replace(collector, account=longer(collector.account, "learner_wait", 3)),),
     )
-    record = build_record(before, after, NO_EPISODES, None, header)
-    assert record["perf/bottleneck"] == "learner(evaluation 100%)"
-    assert "perf/steps_per_sec" not in record
+    verdict = verdict_of(before, after, header)
+    assert verdict is not None
+    assert verdict.label == "learner(evaluation 100%)"
+    assert "perf/steps_per_sec" not in build_record(before, after, NO_EPISODES, None, header)
 
 
 def test_without_a_report_of_one_side_nobody_is_blamed(make_snapshot: Any, header: RunHeader) -> None:
     before, after = make_snapshot(500), make_snapshot(600)
     silent = dataclasses.replace(after, collectors=before.collectors)
+    assert verdict_of(before, silent, header) is None
     record = build_record(before, silent, NO_EPISODES, None, header)
     assert "perf/bottleneck" not in record
     assert record["perf/iter_ms"] == pytest.approx(6.6)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, judge_window
 from offpolicy.logger.stragglers import StragglerWatch, straggler
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
-from offpolicy.timing.rates import Elapsed
+from offpolicy.timing.rates import Elapsed, compute_rates
 from offpolicy.types import Account, LearnerTotals, MetricTotals, Snapshot
 
 MS = 1_000_000
@@ -158,16 +158,19 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(
     header: RunHeader, make_snapshot: Any, means: Any, late: bool
 ) -> None:
     snapshot = dataclasses.replace(make_snapshot(50), learners=tuple(rank(50, **mean_ms) for mean_ms in means))
-    record = build_record(None, snapshot, NO_EPISODES, None, header)
-    assert record["perf/bottleneck"] == ("learner(rank_barrier 87%)" if late else "learner(train 100%)")
-    assert ("rank 1 arrives last" in str(record["perf/bottleneck_reason"])) is late
+    verdict = judge_window(None, snapshot, compute_rates(None, snapshot, header.mode), header.mode)
+    assert verdict is not None
+    assert verdict.label == ("learner(rank_barrier 87%)" if late else "learner(train 100%)")
+    assert ("rank 1 arrives last" in verdict.reason) is late
 
 
 def test_nobody_is_late_where_rank_0_waits_the_least(header: RunHeader, make_snapshot: Any) -> None:
     ranks = (rank(50, train=1.0, rank_barrier=5.0), rank(50, train=1.0, rank_barrier=6.0))
-    record = build_record(None, dataclasses.replace(make_snapshot(50), learners=ranks), NO_EPISODES, None, header)
-    assert record["perf/bottleneck"] == "learner(rank_barrier 83%)"
-    assert "arrives last" not in str(record["perf/bottleneck_reason"])
+    snapshot = dataclasses.replace(make_snapshot(50), learners=ranks)
+    verdict = judge_window(None, snapshot, compute_rates(None, snapshot, header.mode), header.mode)
+    assert verdict is not None
+    assert verdict.label == "learner(rank_barrier 83%)"
+    assert "arrives last" not in verdict.reason
 
 
 def window(own_ms: float, barrier_ms: float = 0.0, iterations: int = 10) -> Elapsed:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from offpolicy.timing.bottleneck import (
     COLLECTOR_ADVICE,
     DETAIL_ADVICE,
     LEARNER_ADVICE,
+    ROLLOUT_ADVICE,
     WARMING_UP,
+    Advice,
+    Bottleneck,
     SteadyVerdict,
     Verdict,
     WindowEvidence,
-    judge,
-    without_what_is_done,
+    find_bottleneck,
 )
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates, predict_steps_per_sec
@@ -26,29 +29,31 @@ def rates(collector: float | None = None, learner: float | None = None, mode: st
 
 
 def test_a_learner_that_never_waits_is_the_bottleneck() -> None:
-    verdict = judge(
+    verdict = find_bottleneck(
         {"collector_wait": 1, "train": 94, "other": 5}, {"learner_wait": 90, "env_step": 10}, rates(), "overlap"
     )
-    assert (verdict.verdict, verdict.phase, verdict.label) == ("learner", "train", "learner(train 94%)")
+    assert (verdict.bottleneck, verdict.phase, verdict.label) == ("learner", "train", "learner(train 94%)")
 
 
 def test_a_collector_that_never_waits_is_the_bottleneck() -> None:
-    verdict = judge(
+    verdict = find_bottleneck(
         {"collector_wait": 70, "train": 30}, {"learner_wait": 2, "env_step": 80, "action_select": 18}, rates(), "free"
     )
-    assert (verdict.verdict, verdict.phase, verdict.label) == ("collector", "env_step", "collector(env_step 80%)")
+    assert (verdict.bottleneck, verdict.phase, verdict.label) == ("collector", "env_step", "collector(env_step 80%)")
 
 
 def test_in_turns_the_longer_turn_is_the_bottleneck() -> None:
-    verdict = judge(
+    verdict = find_bottleneck(
         {"collector_wait": 60, "train": 40}, {"learner_wait": 40, "action_select": 60}, rates(), "alternate"
     )
-    assert (verdict.verdict, verdict.phase) == ("collector", "action_select")
+    assert (verdict.bottleneck, verdict.phase) == ("collector", "action_select")
 
 
 def test_equal_sides_are_balanced() -> None:
-    verdict = judge({"collector_wait": 49, "train": 51}, {"learner_wait": 51, "env_step": 49}, rates(), "alternate")
-    assert verdict.verdict == "balanced"
+    verdict = find_bottleneck(
+        {"collector_wait": 49, "train": 51}, {"learner_wait": 51, "env_step": 49}, rates(), "alternate"
+    )
+    assert verdict.bottleneck == "balanced"
 
 
 @pytest.mark.parametrize(("own", "side"), [(110, "collector"), (103, "balanced"), (97, "balanced"), (90, "learner")])
@@ -56,34 +61,40 @@ def test_a_tenth_more_is_no_balance(own: int, side: str) -> None:
     """Of the delay that equals the sides, nine tenths leave the learner to blame and eleven the collector."""
     learner = {"collector_wait": max(own - 100, 0), "train": 100}
     collector = {"learner_wait": max(100 - own, 0), "env_step": own}
-    assert judge(learner, collector, rates(), "overlap").verdict == side
+    assert find_bottleneck(learner, collector, rates(), "overlap").bottleneck == side
 
 
 def test_the_learners_own_wait_for_batches_is_the_learners_fault() -> None:
     learner = {"collector_wait": 0, "replay_batch_wait": 60, "train": 40}
-    verdict = judge(learner, {"learner_wait": 80, "env_step": 20}, rates(), "overlap")
-    assert (verdict.verdict, verdict.phase) == ("learner", "replay_batch_wait")
+    verdict = find_bottleneck(learner, {"learner_wait": 80, "env_step": 20}, rates(), "overlap")
+    assert (verdict.bottleneck, verdict.phase) == ("learner", "replay_batch_wait")
 
 
 def test_without_time_on_either_side_it_is_warming_up() -> None:
-    verdict = judge({}, {"env_step": 10}, rates(), "alternate")
-    assert (verdict.verdict, verdict.phase, verdict.label, verdict.advice) == ("warming up", "", "warming up", ())
+    verdict = find_bottleneck({}, {"env_step": 10}, rates(), "alternate")
+    assert (verdict.bottleneck, verdict.phase, verdict.label, verdict.advice) == ("warming up", None, "warming up", ())
 
 
 def test_overlapping_is_advised_where_turns_cost_more_than_five_percent() -> None:
     in_turns = rates(300.0, 100.0, "alternate")
-    verdict = judge({"collector_wait": 25, "train": 75}, {"learner_wait": 75, "env_step": 25}, in_turns, "alternate")
-    assert verdict.advice[0] == "collect.mode=overlap: up to 100 instead of 75 env steps/s"
+    verdict = find_bottleneck(
+        {"collector_wait": 25, "train": 75}, {"learner_wait": 75, "env_step": 25}, in_turns, "alternate"
+    )
+    assert verdict.advice[0] == Advice(
+        "collect.mode=overlap: up to 100 instead of 75 env steps/s", "collect.mode", "overlap"
+    )
 
 
 @pytest.mark.parametrize(("collector", "mode"), [(4000.0, "alternate"), (300.0, "overlap")])
 def test_overlapping_is_not_advised_without_a_gain(collector: float, mode: str) -> None:
-    verdict = judge({"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, rates(collector, 100.0, mode), mode)
-    assert not [line for line in verdict.advice if line.startswith("collect.mode")]
+    verdict = find_bottleneck(
+        {"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, rates(collector, 100.0, mode), mode
+    )
+    assert "collect.mode" not in {advice.key for advice in verdict.advice}
 
 
 def test_the_reason_states_both_sides_and_both_capacities() -> None:
-    verdict = judge(
+    verdict = find_bottleneck(
         {"collector_wait": 5, "train": 95}, {"learner_wait": 90, "env_step": 10}, rates(4100.0, 155.0), "overlap"
     )
     assert verdict.reason == (
@@ -93,19 +104,19 @@ def test_the_reason_states_both_sides_and_both_capacities() -> None:
 
 
 def test_a_wait_for_ranks_names_the_rank_that_arrives_last() -> None:
-    verdict = judge(
+    verdict = find_bottleneck(
         {"rank_barrier": 60, "train": 40}, {"learner_wait": 9}, rates(), "overlap", WindowEvidence(straggler=3)
     )
     assert verdict.reason == (
         "at the same time, the learner is busy 100% and the collector 0% of the time;"
         " learner rank_barrier takes 60%: rank 3 arrives last"
     )
-    assert verdict.advice[0].startswith("rank 3 arrives last: ")
+    assert verdict.advice[0].text.startswith("rank 3 arrives last: ")
     assert verdict.advice[1:] == LEARNER_ADVICE[LearnerPhase.RANK_BARRIER]
 
 
 def test_a_late_rank_is_not_named_where_something_else_takes_longer() -> None:
-    verdict = judge(
+    verdict = find_bottleneck(
         {"rank_barrier": 40, "train": 60}, {"learner_wait": 9}, rates(), "overlap", WindowEvidence(straggler=3)
     )
     assert "rank 3" not in f"{verdict.reason} {verdict.advice}"
@@ -113,114 +124,130 @@ def test_a_late_rank_is_not_named_where_something_else_takes_longer() -> None:
 
 @pytest.mark.parametrize("phase", [LearnerPhase.RANK_BARRIER, LearnerPhase.PARAM_SYNC])
 def test_ranks_that_cost_too_much_are_advised_to_exchange_seldom_or_to_be_fewer(phase: LearnerPhase) -> None:
-    advice = judge({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice
-    assert [line.partition(":")[0] for line in advice] == ["runner.sync=parameters", "lower runner.world_size"]
-    assert "runner.sync_every" in advice[0]
+    advice = find_bottleneck({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice
+    assert [one.text.partition(":")[0] for one in advice] == ["runner.sync=parameters", "lower runner.world_size"]
+    assert "runner.sync_every" in advice[0].text
 
 
 def test_a_wait_for_packed_batches_is_advised_to_keep_the_rows_on_the_device() -> None:
-    advice = judge({"replay_batch_wait": 9}, {"learner_wait": 9}, rates(), "overlap").advice
-    assert "replay.source=resident" in advice[0]
-    assert "replay.slots" in advice[1]
+    advice = find_bottleneck({"replay_batch_wait": 9}, {"learner_wait": 9}, rates(), "overlap").advice
+    assert (advice[0].key, advice[0].value) == ("replay.source", "resident")
+    assert "replay.slots" in advice[1].text
 
 
 @pytest.mark.parametrize("phase", [phase for phase in LearnerPhase if phase != LearnerPhase.COLLECTOR_WAIT])
 def test_every_learner_phase_has_advice(phase: LearnerPhase) -> None:
-    assert judge({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice == LEARNER_ADVICE[phase]
+    assert find_bottleneck({phase: 9}, {"learner_wait": 9}, rates(), "overlap").advice == LEARNER_ADVICE[phase]
 
 
 @pytest.mark.parametrize("phase", [phase for phase in CollectorPhase if phase != CollectorPhase.LEARNER_WAIT])
 def test_every_collector_phase_has_advice(phase: CollectorPhase) -> None:
-    assert judge({"collector_wait": 9}, {phase: 9}, rates(), "overlap").advice == COLLECTOR_ADVICE[phase]
+    assert find_bottleneck({"collector_wait": 9}, {phase: 9}, rates(), "overlap").advice == COLLECTOR_ADVICE[phase]
 
 
-def test_advice_names_only_keys_of_the_configuration() -> None:
-    lines = [line for advice in (LEARNER_ADVICE, COLLECTOR_ADVICE) for lines in advice.values() for line in lines]
-    named = {key for line in lines for key in re.findall(r"\b[a-z]+\.[a-z_]+\b|\bdevice(?==)", line)}
-    assert len(named) > 10
+@pytest.mark.parametrize("table", [LEARNER_ADVICE, ROLLOUT_ADVICE, COLLECTOR_ADVICE, DETAIL_ADVICE])
+def test_advice_names_only_configuration_keys(table: Mapping[str, tuple[Advice, ...]]) -> None:
+    lines = [advice for several in table.values() for advice in several]
+    named = {key for advice in lines for key in re.findall(r"\b[a-z]+\.[a-z_]+\b", advice.text)}
+    named |= {advice.key for advice in lines if advice.key is not None}
+    assert len(named) >= 3
     assert named <= set(all_keys())
+
+
+def test_the_text_of_a_setting_begins_with_it() -> None:
+    settings = [advice for several in LEARNER_ADVICE.values() for advice in several if advice.key is not None]
+    assert {advice.text.partition(":")[0] for advice in settings} == {
+        *("device=cuda", "device=cpu", "replay.source=resident", "runner.sync=parameters", "collect.mode=free"),
+        "checkpoint.replay=false",
+    }
 
 
 STARVED = ({"collector_wait": 10, "train": 90}, {"learner_wait": 80, "env_step": 20})
 
 
 def test_a_side_that_was_not_given_a_core_is_not_to_blame() -> None:
-    verdict = judge(*STARVED, rates(), "overlap", WindowEvidence(learner_descheduled=0.4))
-    assert (verdict.verdict, verdict.phase) == ("contention", "train")
+    verdict = find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(learner_descheduled=0.4))
+    assert (verdict.bottleneck, verdict.phase) == ("contention", "train")
     assert verdict.label == "contention(train: descheduled 40%)"
     assert verdict.reason.startswith("the learner could have run and was not given a core for 40% of the time; ")
-    assert verdict.advice[0].startswith("free the cores")
+    assert verdict.advice[0].text.startswith("free the cores")
 
 
 def test_the_other_sides_want_of_a_core_bounds_nothing() -> None:
-    assert judge(*STARVED, rates(), "overlap", WindowEvidence(collector_descheduled=0.9)).verdict == "learner"
-    assert judge(*STARVED, rates(), "overlap", WindowEvidence(learner_descheduled=0.2)).verdict == "learner"
+    assert (
+        find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(collector_descheduled=0.9)).bottleneck == "learner"
+    )
+    assert (
+        find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(learner_descheduled=0.2)).bottleneck == "learner"
+    )
 
 
 def test_resets_are_named_where_they_are_most_of_the_steps() -> None:
     sides = {"collector_wait": 70, "train": 30}, {"learner_wait": 0, "env_step": 90, "other": 10}
-    verdict = judge(*sides, rates(), "overlap", WindowEvidence(resets=0.8))
-    assert (verdict.verdict, verdict.phase, verdict.detail) == ("collector", "env_step", "resets")
+    verdict = find_bottleneck(*sides, rates(), "overlap", WindowEvidence(resets=0.8))
+    assert (verdict.bottleneck, verdict.phase, verdict.detail) == ("collector", "env_step", "resets")
     assert verdict.label == "collector(env_step: resets 72%)"
     assert "80% of it because environments are reset" in verdict.reason
-    assert judge(*sides, rates(), "overlap", WindowEvidence(resets=0.4)).label == "collector(env_step 90%)"
+    assert find_bottleneck(*sides, rates(), "overlap", WindowEvidence(resets=0.4)).label == "collector(env_step 90%)"
 
 
 def test_a_device_that_waits_for_launches_is_named() -> None:
-    verdict = judge(*STARVED, rates(), "overlap", WindowEvidence(launch_bound=0.8))
+    verdict = find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(launch_bound=0.8))
     assert verdict.label == "learner(train: launch-bound 90%)"
     assert "in 80% of the iterations the device waited for launches" in verdict.reason
-    assert judge(*STARVED, rates(), "overlap", WindowEvidence(launch_bound=0.1)).label == "learner(train 90%)"
+    assert find_bottleneck(*STARVED, rates(), "overlap", WindowEvidence(launch_bound=0.1)).label == "learner(train 90%)"
 
 
-def verdict_of(name: str, share: float = 0.5) -> Verdict:
-    return Verdict(name, "phase", "", (), share)
+def verdict_of(bottleneck: Bottleneck, share: float = 0.5) -> Verdict:
+    return Verdict(bottleneck, LearnerPhase.TRAIN, "", (), share)
+
+
+LEARNER, COLLECTOR, BALANCED = Bottleneck.LEARNER, Bottleneck.COLLECTOR, Bottleneck.BALANCED
 
 
 def test_a_new_verdict_is_shown_from_its_third_window_on() -> None:
     steady = SteadyVerdict()
-    told = [steady.settle(verdict_of(name)).verdict for name in ("learner", "collector", "collector", "collector")]
-    assert told == ["learner", "learner", "learner", "collector"]
+    shown = [steady.update(verdict_of(one)).bottleneck for one in (LEARNER, COLLECTOR, COLLECTOR, COLLECTOR)]
+    assert shown == [LEARNER, LEARNER, LEARNER, COLLECTOR]
 
 
 def test_a_verdict_that_comes_and_goes_is_not_shown() -> None:
     steady = SteadyVerdict()
-    words = ["learner", "collector", "balanced", "collector", "learner", "collector", "collector", "learner"]
-    assert {steady.settle(verdict_of(name)).verdict for name in words} == {"learner"}
+    windows = [LEARNER, COLLECTOR, BALANCED, COLLECTOR, LEARNER, COLLECTOR, COLLECTOR, LEARNER]
+    assert {steady.update(verdict_of(one)).bottleneck for one in windows} == {LEARNER}
 
 
 def test_the_verdict_that_is_shown_has_the_numbers_of_the_newest_window() -> None:
     steady = SteadyVerdict()
-    steady.settle(verdict_of("learner", 0.9))
-    assert steady.settle(verdict_of("learner", 0.8)).share == 0.8
+    steady.update(verdict_of(LEARNER, 0.9))
+    assert steady.update(verdict_of(LEARNER, 0.8)).share == 0.8
 
 
-def test_what_follows_the_warm_up_is_shown_at_once() -> None:
+def test_the_verdict_after_the_warm_up_is_shown_at_once() -> None:
     steady = SteadyVerdict()
-    assert steady.settle(verdict_of(WARMING_UP)).verdict == WARMING_UP
-    assert steady.settle(verdict_of("collector")).verdict == "collector"
+    assert steady.update(WARMING_UP) is WARMING_UP
+    assert steady.update(verdict_of(COLLECTOR)).bottleneck == COLLECTOR
 
 
-@pytest.mark.parametrize("detail", list(DETAIL_ADVICE))
-def test_the_advice_for_a_detail_names_only_keys_of_the_configuration(detail: str) -> None:
-    named = {key for line in DETAIL_ADVICE[detail] for key in re.findall(r"\b[a-z]+\.[a-z_]+\b", line)}
-    assert named
-    assert named <= set(all_keys())
+def test_a_change_of_verdict_is_reported_once() -> None:
+    steady = SteadyVerdict()
+    first = steady.update(verdict_of(LEARNER))
+    assert [steady.take_change(), steady.take_change()] == [first, None]
+    steady.update(verdict_of(LEARNER, 0.9))
+    assert steady.take_change() is None
 
 
 @pytest.mark.parametrize(
-    ("config", "is_told"),
+    ("config", "is_advised"),
     [({"env": {"vectorization": "sync"}}, True), ({"env": {"vectorization": "async"}}, False), ({}, True)],
 )
-def test_nobody_is_advised_to_do_what_is_done(config: dict[str, Any], is_told: bool) -> None:
-    verdict = judge({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
-    advice = without_what_is_done(verdict, config).advice
-    assert (
-        "env.vectorization=async instead of sync: step the environments in processes of their own" in advice
-    ) is is_told
-    assert "raise env.num_envs: more transitions per vector step" in advice
+def test_advice_that_is_followed_already_is_left_out(config: dict[str, Any], is_advised: bool) -> None:
+    verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
+    advice = verdict.without_followed_advice(config).advice
+    assert ("env.vectorization" in {one.key for one in advice}) is is_advised
+    assert Advice("raise env.num_envs: more transitions per vector step") in advice
 
 
-def test_a_truth_value_that_is_set_is_no_advice_either() -> None:
-    verdict = judge({"checkpoint": 9}, {"learner_wait": 9}, rates(), "overlap")
-    assert len(without_what_is_done(verdict, {"checkpoint": {"replay": False}}).advice) == len(verdict.advice) - 1
+def test_advice_to_set_a_truth_value_is_left_out_where_it_is_set() -> None:
+    verdict = find_bottleneck({"checkpoint": 9}, {"learner_wait": 9}, rates(), "overlap")
+    assert len(verdict.without_followed_advice({"checkpoint": {"replay": False}}).advice) == len(verdict.advice) - 1
