@@ -1,19 +1,133 @@
-"""No orphans: a process asks the kernel to be killed when its parent dies."""
+"""Short-lived child processes: a function called in a fresh interpreter, parent death, exit codes in words."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
+import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from offpolicy import errors
+from offpolicy.errors import ConfigError, OffPolicyError
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
+OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
 
 _PR_SET_PDEATHSIG = 1
+_ROOT = str(Path(__file__).resolve().parents[1])
+# The root is on the path just for this import: the child must run our code, but find nothing else there.
+_CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import offpolicy.children; sys.path.pop(0);"
+    " offpolicy.children.answer_call()"
+)
+
+
+class ChildError(Exception):
+    """A call in a child process has no result: `reason` says how the child ended, `output` is what it printed last."""
+
+    def __init__(self, reason: str, output: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.output = reason, output
+
+
+class ChildTimeout(ChildError):
+    """The child was killed because it did not finish in time."""
+
+
+class ChildRaised(ChildError):
+    """The function raised an error that is none of the library's; its traceback ends the output."""
+
+
+def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None = None) -> Any:  # Any: JSON values
+    """Returns the JSON result of the function `module:function`, called with `payload` in a fresh interpreter.
+
+    The child, and whatever it started, is killed when the call ends and when this process dies. It finds modules of the
+    working directory, after all others. An `OffPolicyError` of the function is raised here with its type and text, any
+    other error as `ChildRaised`. Raises `ChildTimeout` after `timeout_s` and `ChildError` if the child died.
+    """
+    request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
+    # Files, not pipes: a program that the function started may hold them open long after the answer.
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output:
+        source.write(json.dumps(request).encode())
+        source.seek(0)
+        command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
+        with subprocess.Popen(
+            command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),), start_new_session=True
+        ) as child:
+            try:
+                code = child.wait(timeout_s)
+            except subprocess.TimeoutExpired as error:
+                raise ChildTimeout(f"gave no answer within {timeout_s:g} s", _tail(output)) from error
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+        answer.seek(0)
+        text, printed = answer.read(), _tail(output)
+    if code != 0 or not text:
+        raise ChildError(describe_exit(code), printed)
+    return _result(json.loads(text), printed)
+
+
+def _tail(output: Any) -> str:  # Any: a binary file
+    output.seek(0)
+    return "\n".join(output.read().decode(errors="replace").rstrip().splitlines()[-OUTPUT_LINES:])
+
+
+def _result(answer: dict[str, Any], output: str) -> Any:
+    if "result" in answer:
+        return answer["result"]
+    kind = getattr(errors, answer["error"], None) if answer["is_ours"] else None
+    if kind is None:
+        raise ChildRaised(f"{answer['error']}: {answer['text']}", output)
+    raise kind(answer["text"])
+
+
+def answer_call() -> None:
+    """Entry of the child of `call_in_child`: reads the request from stdin, writes the answer to the given file."""
+    answer_fd = int(sys.argv[2])
+    os.set_inheritable(answer_fd, False)
+    request = json.load(sys.stdin)
+    die_with_parent(request["parent_pid"])
+    sys.path.append(os.getcwd())  # last, so that it shadows nothing
+    answer: dict[str, Any]
+    try:
+        answer = {"result": resolve(request["target"])(request["payload"])}
+    except BaseException as error:  # the last frame of the process: everything is reported
+        traceback.print_exc()
+        text = list(error.problems) if isinstance(error, ConfigError) else str(error)
+        answer = {"error": type(error).__name__, "is_ours": isinstance(error, OffPolicyError), "text": text}
+    with os.fdopen(answer_fd, "w") as stream:
+        json.dump(answer, stream)
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """Returns the function named `module:function`."""
+    module, name = target.split(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def describe_exit(code: int | None) -> str:
+    """Returns how a process ended, by its return code: "was killed by SIGKILL" or "exited with code 3"."""
+    if code is None or code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was killed by signal {-code}"
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Be killed when `parent_pid`, which must be the parent, dies, however that happens (Linux).
+    """Have the kernel kill this process when its parent `parent_pid` dies, however that happens (Linux).
 
     The kernel watches the parent's *thread* that started this process. Elsewhere than on Linux nothing happens.
     """

@@ -1,13 +1,47 @@
-"""Files that grow by whole pieces: a full disk, a kill or a signal leaves no half of one."""
+"""Files that a full disk, a kill or a signal never leaves half written."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, *, durable: bool) -> Iterator[IO[bytes]]:
+    """Yields a file that takes the place of `path` when the block ends; after an error `path` is as it was.
+
+    `durable`: the content and its name are on the disk when the block ends, not only in the kernel's memory. Raises
+    OSError.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may write the same path
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def atomic_write(path: Path, content: bytes | str, *, durable: bool) -> None:
+    """Replaces the content of `path`, text in UTF-8: a reader sees the old file or the new one. Raises OSError."""
+    with atomic_file(path, durable=durable) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 class AppendFile:
@@ -61,9 +95,12 @@ def _mend(path: Path, last_step: float) -> None:
         if steps is not None:
             (kept if steps <= last_step else superseded).append(line + b"\n")
     if superseded:
-        _append_synced(path.with_name(f"{path.stem}.superseded{path.suffix}"), b"".join(superseded))
+        with path.with_name(f"{path.stem}.superseded{path.suffix}").open("ab") as file:
+            file.write(b"".join(superseded))
+            file.flush()
+            os.fsync(file.fileno())
     if b"".join(kept) != b"\n".join(lines):
-        _replace(path, b"".join(kept))
+        atomic_write(path, b"".join(kept), durable=True)
 
 
 def _env_steps(line: bytes) -> float | None:
@@ -73,18 +110,3 @@ def _env_steps(line: bytes) -> float | None:
         return float(record["env_steps"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _append_synced(path: Path, content: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Leaves the whole old or the whole new content, never a mixture, whenever the process is killed."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    _append_synced(temporary, content)
-    temporary.replace(path)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from offpolicy.collect.post import Episode, Interval
 from offpolicy.collect.replay_writer import ReplayWriter
 from offpolicy.errors import SaveError
+from offpolicy.files import atomic_file
 from offpolicy.replay.demonstrations import Transitions, to_env
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
@@ -75,12 +76,9 @@ class Recorder:
         order = np.argsort(columns["episode"], kind="stable")
         arrays: dict[str, NDArray[Any]] = {name: values[order] for name, values in columns.items()}
         arrays["episode"] = arrays["episode"].astype(np.int64)
-        temporary = path.with_name(f".{path.name}.tmp")
         try:
-            with open(temporary, "wb") as file:
+            with atomic_file(path, durable=False) as file:
                 np.savez_compressed(file, allow_pickle=False, **arrays)
-            temporary.replace(path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise SaveError(f"{path}: {error.strerror}") from error
         return len(order)

@@ -12,6 +12,7 @@ import yaml
 
 from offpolicy.config.schema import EnvConfig, RunConfig
 from offpolicy.errors import ConfigError, SaveError
+from offpolicy.files import atomic_write
 from offpolicy.types import SpaceSpec
 
 OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # what one sees, and how it is stepped: not another task
@@ -27,12 +28,9 @@ def _replace(path: Path, text: str) -> None:
     """Write a file whole or not at all: without it the run could not be resumed."""
     if path.exists() and path.read_text() == text:
         return
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.write_text(text)
-        temporary.replace(path)
+        atomic_write(path, text, durable=False)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise SaveError(f"{path}: {error.strerror}") from error
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from gymnasium import Env
 from gymnasium.vector import AsyncVectorEnv
 
-from offpolicy.children import die_with_parent
+from offpolicy.children import describe_exit, die_with_parent
 from offpolicy.errors import EnvFailure, HangError
 
 OPEN_GRACE_S = 30.0  # the first reset also imports and constructs the environment
@@ -122,18 +122,9 @@ class Workers:
         dead = [index for index, process in enumerate(processes) if process.sentinel in ended]
         for index in dead:
             processes[index].join()  # its files are closed, its exit code comes a moment later
-        ends = ", ".join(f"{_name(index, processes)} {_end(processes[index].exitcode)}" for index in dead)
+        ends = ", ".join(f"{_name(index, processes)} {describe_exit(processes[index].exitcode)}" for index in dead)
         return EnvFailure(ends or "an environment worker closed its pipe")
 
 
 def _name(index: int, processes: Sequence[BaseProcess]) -> str:
     return f"env {index} of {len(processes)} (pid {processes[index].pid})"
-
-
-def _end(exitcode: int | None) -> str:
-    if exitcode is None or exitcode >= 0:
-        return f"exited with code {exitcode}"
-    try:
-        return f"was killed by {signal.Signals(-exitcode).name}"
-    except ValueError:
-        return f"was killed by signal {-exitcode}"

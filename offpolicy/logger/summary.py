@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from offpolicy.files import atomic_write
 from offpolicy.logger.record import judge_window
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import spread_of
@@ -169,14 +170,4 @@ def cpu_model() -> str:
 
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping
     """Replace `path` at once and durably: a reader sees the old file or the new one. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        file.write(json.dumps(mapping, indent=2, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    atomic_write(path, json.dumps(mapping, indent=2, allow_nan=False) + "\n", durable=True)

@@ -9,18 +9,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import importlib
 import json
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from offpolicy.children import ORPHANED, die_with_parent
+from offpolicy.children import ORPHANED, die_with_parent, resolve
 from offpolicy.errors import OffPolicyError
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
@@ -79,13 +78,6 @@ def ignore_terminal() -> None:
     for number in signals:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-
-
-def resolve(target: str) -> Callable[[ChildContext], None]:
-    """The function named `module:function`."""
-    module, name = target.split(":")
-    function: Callable[[ChildContext], None] = getattr(importlib.import_module(module), name)
-    return function
 
 
 def main() -> int:

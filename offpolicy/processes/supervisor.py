@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from offpolicy.children import describe_exit
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, EvaluatorWord, HostWord, RankWord, Stop, Words
 from offpolicy.processes.shared_memory import WakeEvent
@@ -247,7 +248,8 @@ class Supervisor:
     def _note_failure(self, child: Child, code: int) -> None:
         if self.failure is not None and not (self.failure.is_consequence and not child.error.get("is_consequence")):
             return  # the first one counts, unless it was only a consequence of this one
-        cause = child.error.get("text") or _describe_exit(code)
+        end = describe_exit(code).removeprefix("was ") + (" without being asked to" if code >= 0 else "")
+        cause = child.error.get("text") or f"{end}; what it printed is in train.log"
         name = child.error.get("error")
         self.failure = Failure(
             role=child.role,
@@ -363,9 +365,3 @@ class Supervisor:
             child.process.kill()
         for child in self._children:
             child.process.wait(KILL_TIMEOUT_S)
-
-
-def _describe_exit(code: int) -> str:
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}; what it printed is in train.log"
-    return f"exited with code {code} without being asked to; what it printed is in train.log"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
+from offpolicy.files import atomic_file
 from offpolicy.timing.trace_reader import Lane
 from offpolicy.timing.trace_writer import ARROWS, Kind
 
@@ -23,13 +25,10 @@ def write_chrome_trace(path: Path, lanes: Sequence[Lane], more: Iterable[Event] 
     The file is replaced at once: a reader sees the old one or the new one.
     """
     start_ns = origin_ns(lanes)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("w", encoding="ascii") as file:
-            _write(file, lanes, start_ns, more)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path, durable=False) as file:
+        text = TextIOWrapper(file, encoding="ascii")
+        _write(text, lanes, start_ns, more)
+        text.detach()  # flushed, and not closed before its time
 
 
 def origin_ns(lanes: Sequence[Lane]) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from offpolicy.files import atomic_write
 from offpolicy.logger.summary import cpu_model
 from offpolicy.nets.flops import products_of
 from offpolicy.timing.attainable import attainable_flops_per_sec
@@ -95,11 +96,6 @@ def _read(path: Path, key: Key) -> float | None:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     """All of the file or nothing; another run may write the same one at the same time."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(content))
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        atomic_write(path, json.dumps(content), durable=False)

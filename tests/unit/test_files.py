@@ -1,15 +1,16 @@
-"""Files that grow by whole lines, and what a resume does to them."""
+"""Atomic replacement; files that grow by whole lines, and what a resume does to them."""
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 from pathlib import Path
 
 import pytest
 
-from offpolicy.files import JsonlFile
+from offpolicy.files import JsonlFile, atomic_file, atomic_write
 
 
 def steps_in(path: Path) -> list[int]:
@@ -84,3 +85,61 @@ def test_a_line_that_fits_only_in_part_is_taken_back(tmp_path: Path) -> None:
     file.append({"env_steps": 30, "x": 3})
     file.close()
     assert steps_in(path) == [10, 30]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_atomic_write_replaces_the_file_and_leaves_no_other(tmp_path: Path, durable: bool) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    atomic_write(path, "ü", durable=durable)
+    assert path.read_bytes() == "ü".encode()
+    atomic_write(path, b"\x00\xff", durable=durable)
+    assert path.read_bytes() == b"\x00\xff"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_old_file_is_readable_until_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    with atomic_file(path, durable=False) as file:
+        file.write(b"new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+
+
+def test_an_error_in_the_block_leaves_the_directory_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+
+    def write_half() -> None:
+        with atomic_file(path, durable=True) as file:
+            file.write(b"new")
+            raise ValueError("halfway")
+
+    with pytest.raises(ValueError, match="halfway"):
+        write_half()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_replacement_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        atomic_write(tmp_path / "a", "new", durable=True)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize(("durable", "synced"), [(False, []), (True, ["file", "directory"])])
+def test_durable_content_and_name_are_synced_in_that_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, synced: list[str]
+) -> None:
+    calls: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        target = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        calls.append("directory" if target == tmp_path else "file")
+        assert (tmp_path / "a").exists() == (target == tmp_path)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    atomic_write(tmp_path / "a", "new", durable=durable)
+    assert calls == synced

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.children import ChildError, ChildRaised, ChildTimeout, call_in_child, describe_exit, resolve
+from offpolicy.errors import ConfigError, EnvFailure
+
+MODULE = """
+import os, signal, subprocess, sys, threading
+from offpolicy.errors import ConfigError, EnvFailure
+
+def echo(payload):
+    print('{"result": "printed"}', flush=True)
+    os.write(1, b"written")
+    return payload
+
+def paths(_): return sys.path
+def refuse(problems): raise ConfigError(problems)
+def fail(_): raise EnvFailure("step 3")
+def stumble(_): return [][0]
+def leave(_): sys.exit('gone')
+def die(number):
+    print("about to die", flush=True)
+    os.kill(os.getpid(), number)
+def quit_at_once(code): os._exit(code)
+def hang(_): threading.Event().wait()
+def start_sleeper(_): return subprocess.Popen(["sleep", "60"]).pid
+def write_pid(path):
+    with open(path, "w") as file: print(os.getpid(), file=file)
+    threading.Event().wait()
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "callee.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_call_returns_the_json_result_whatever_the_function_prints() -> None:
+    payload: dict[str, Any] = {"a": [1, 2.5, None, "ü"], "b": {"c": True}}
+    assert call_in_child("callee:echo", payload) == payload
+
+
+def test_the_working_directory_is_searched_last() -> None:
+    paths = call_in_child("callee:paths")
+    assert paths[-1] == os.getcwd()
+    assert "" not in paths
+
+
+@pytest.mark.parametrize("problems", [["a: got 1", "b: got 2"], ["a: got 1"]])
+def test_errors_of_the_library_are_raised_again_with_their_type_and_text(problems: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call_in_child("callee:refuse", problems)
+    assert caught.value.problems == tuple(problems)
+    with pytest.raises(EnvFailure, match=r"^step 3$"):
+        call_in_child("callee:fail")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("callee:stumble", "IndexError: list index out of range"),
+        ("callee:leave", "SystemExit: gone"),
+        ("callee:nothing", "AttributeError: module 'callee' has no attribute 'nothing'"),
+        ("no_such_module:nothing", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_other_errors_are_reported_with_type_and_traceback(target: str, reason: str) -> None:
+    with pytest.raises(ChildRaised) as caught:
+        call_in_child(target)
+    assert caught.value.reason == reason
+    assert "Traceback (most recent call last)" in caught.value.output
+
+
+def test_a_child_that_dies_is_reported_with_its_signal_and_its_output() -> None:
+    with pytest.raises(ChildError) as caught:
+        call_in_child("callee:die", int(signal.SIGKILL))
+    assert (str(caught.value), caught.value.output) == ("was killed by SIGKILL", "about to die")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_child_that_exits_before_its_answer_is_reported(code: int) -> None:
+    with pytest.raises(ChildError, match=rf"^exited with code {code}$"):
+        call_in_child("callee:quit_at_once", code)
+
+
+def test_a_crash_leaves_the_stack_in_the_output() -> None:
+    with pytest.raises(ChildError) as caught:
+        call_in_child("callee:die", int(signal.SIGSEGV))
+    assert "in die" in caught.value.output
+
+
+def test_a_child_that_does_not_answer_is_killed() -> None:
+    with pytest.raises(ChildTimeout, match=r"^gave no answer within 1 s$"):
+        call_in_child("callee:hang", timeout_s=1.0)
+
+
+def test_programs_that_the_function_started_are_killed_with_it() -> None:
+    pid = call_in_child("callee:start_sleeper")
+    assert is_gone(pid)
+
+
+def test_child_dies_with_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    code = f"from offpolicy.children import call_in_child; call_in_child('callee:write_pid', {str(path)!r})"
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": root()}) as parent:
+        wait_until(lambda: path.is_file() and path.read_text().endswith("\n"))
+        parent.kill()
+    assert is_gone(int(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (0, "exited with code 0"),
+        (3, "exited with code 3"),
+        (None, "exited with code None"),
+        (-9, "was killed by SIGKILL"),
+        (-40, "was killed by signal 40"),
+    ],
+)
+def test_exit_codes_in_words(code: int | None, text: str) -> None:
+    assert describe_exit(code) == text
+
+
+def test_resolve_finds_a_function_by_module_and_name() -> None:
+    assert resolve("json:dumps") is json.dumps
+
+
+def root() -> str:
+    return str(Path(__file__).parents[2])
+
+
+def wait_until(is_true: Any) -> None:
+    for _ in range(1000):
+        if is_true():
+            return
+        threading.Event().wait(0.02)
+    pytest.fail("waited for 20 s")
+
+
+def is_gone(pid: int) -> bool:
+    """True once the process has ended; one that nobody has reaped counts."""
+    stat = Path(f"/proc/{pid}/stat")
+    wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
+    return True
