@@ -12,11 +12,11 @@ from offpolicy.analysis.resampling import Values
 from offpolicy.analysis.returns import learning_rows
 from offpolicy.analysis.verdicts import AMOUNT, LEAST_CHANGE, SPEED, TIME, Cell, Row, Section, Words, drawn_of, row_of
 from offpolicy.logger.aliases import COMPOSITES, FOREIGN, PIPELINE_KEY
-from offpolicy.logger.keys import COLLECTOR_ROWS, LEARNER_ROWS, ROLLOUT_KEY, collector_key, learner_key
+from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, ROLLOUT_KEY, collector_key, learner_key
 
 ITERATION, CYCLE = "perf/iter_ms", "perf/collector_cycle_ms"
-LEARNER_KEYS = {learner_key(phase): row for phase, (row, _) in LEARNER_ROWS.items()}
-COLLECTOR_KEYS = {collector_key(phase): row for phase, (row, _) in COLLECTOR_ROWS.items()}
+LEARNER_KEYS = {learner_key(phase): row for phase, row in LEARNER_ROWS.items()}
+COLLECTOR_KEYS = {collector_key(phase): row for phase, row in COLLECTOR_ROWS.items()}
 # Key -> row, and what is said of more: rates of work are faster, amounts only higher.
 RATES = {
     "perf/steps_per_sec": ("thru, env steps/s", True),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from offpolicy.analysis.event_files import PATTERN, event_paths, read_event_rows, session_starts
 from offpolicy.errors import ConfigError
 from offpolicy.logger.aliases import Vocabulary, vocabulary_of
-from offpolicy.logger.table import METRICS
+from offpolicy.logger.metrics import METRICS
 from offpolicy.types import Float64
 
 JSONL = "metrics.jsonl"

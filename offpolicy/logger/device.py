@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offpolicy.logger.keys import device_key
+from offpolicy.logger.metrics import device_key
 from offpolicy.timing.phases import DeviceSpan
 from offpolicy.timing.rates import NS_PER_MS, learner_elapsed
 from offpolicy.types import DeviceTotals, Snapshot

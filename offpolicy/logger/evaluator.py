@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from offpolicy.logger.keys import evaluator_key
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.rates import elapsed
 from offpolicy.types import Snapshot
@@ -29,6 +28,6 @@ def evaluator_keys(previous: Snapshot | None, current: Snapshot) -> dict[str, fl
     if window is None or window.wall_ns <= 0:
         return counters
     phases = {
-        evaluator_key(phase): MS_PER_S * window.phases_ns.get(phase, 0) / window.wall_ns for phase in EvaluatorPhase
+        f"evaluator/{phase}_ms": MS_PER_S * window.phases_ns.get(phase, 0) / window.wall_ns for phase in EvaluatorPhase
     }
     return counters | phases | {"cpu/evaluator_pct": 100.0 * window.cpu_ns / window.total_ns}

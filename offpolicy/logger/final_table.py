@@ -12,18 +12,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from offpolicy.logger.keys import COLLECTOR_ROWS, LEARNER_ROWS
+from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
 from offpolicy.logger.stragglers import least_waiting
 from offpolicy.logger.summary import WARMUP
-from offpolicy.logger.table import METRICS
 from offpolicy.logger.text import count, duration, fixed, rate
 from offpolicy.timing.phases import LearnerPhase
 
 Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
 Row = tuple[str, str, str]
 RANK_BARRIER = str(LearnerPhase.RANK_BARRIER)
-LEARNER_NAMES = {str(phase): row for phase, (row, _) in LEARNER_ROWS.items()} | {WARMUP: "Warm-up"}
-COLLECTOR_NAMES = {str(phase): row for phase, (row, _) in COLLECTOR_ROWS.items()} | {WARMUP: "Warm-up"}
+LEARNER_NAMES = LEARNER_ROWS | {WARMUP: "Warm-up"}
+COLLECTOR_NAMES = COLLECTOR_ROWS | {WARMUP: "Warm-up"}
 STATUS_STYLES = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
 
 

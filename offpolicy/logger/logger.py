@@ -11,11 +11,11 @@ from typing import Any
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.console import View, open_view
 from offpolicy.logger.final_table import final_table
+from offpolicy.logger.metrics import require_known
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
 from offpolicy.logger.sinks.jsonl import JsonlSink
 from offpolicy.logger.sinks.sink import SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.stragglers import StragglerWatch
-from offpolicy.logger.table import require_known
 from offpolicy.timing.bottleneck import SteadyVerdict, Verdict
 from offpolicy.timing.rates import Rates, RateWindow, compute_rates, learner_windows, num_updates, policy_steps
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot

@@ -11,9 +11,10 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel as Box
 from rich.text import Text
 
-from offpolicy.logger.keys import (
+from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
     LEARNER_ROWS,
+    METRICS,
     RANK_STATISTICS,
     ROLLOUT_KEY,
     collector_key,
@@ -22,7 +23,6 @@ from offpolicy.logger.keys import (
     rank_key,
 )
 from offpolicy.logger.record import PLAIN_RUNNER, Record, RunHeader
-from offpolicy.logger.table import METRICS
 from offpolicy.logger.text import (
     UNKNOWN,
     count,
@@ -170,14 +170,14 @@ class Side:
 LEARNER = Side(
     "Learner",
     Bottleneck.LEARNER,
-    tuple((row, learner_key(phase), str(phase)) for phase, (row, _) in LEARNER_ROWS.items()),
+    tuple((row, learner_key(phase), phase) for phase, row in LEARNER_ROWS.items()),
     "perf/iter_ms",
     "cpu/learner_pct",
 )
 COLLECTOR = Side(
     "Collector",
     Bottleneck.COLLECTOR,
-    tuple((row, collector_key(phase), str(phase)) for phase, (row, _) in COLLECTOR_ROWS.items()),
+    tuple((row, collector_key(phase), phase) for phase, row in COLLECTOR_ROWS.items()),
     "perf/collector_cycle_ms",
     "cpu/collector_pct",
 )

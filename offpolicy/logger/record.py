@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from offpolicy.config.schedules import Ramp
 from offpolicy.logger.device import device_keys
 from offpolicy.logger.evaluator import evaluator_keys
-from offpolicy.logger.keys import RESET_KEY, ROLLOUT_KEY, collector_key, learner_key, prefetch_key
+from offpolicy.logger.metrics import RESET_KEY, ROLLOUT_KEY, collector_key, learner_key, prefetch_key
 from offpolicy.logger.rollouts import has_rollouts, policy_lag, rollout_ms, staleness_keys
 from offpolicy.logger.spreads import CYCLE, ITERATION, spread_keys, sum_spreads
 from offpolicy.logger.stragglers import rank_keys, straggler

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from offpolicy.logger.metrics import spread_key
 from offpolicy.timing.histogram import Counts, spread_of
 
 STATISTICS = ("p50", "p95", "p99", "max")
 ITERATION, CYCLE = "iter", "cycle"  # the whole of the phases of the learner, of the collector
-
-
-def spread_key(side: str, phase: str, statistic: str) -> str:
-    """Key of a statistic of a phase; `side` is learner or collector, `phase` also `iter` or `cycle`."""
-    return f"spread/{side}_{phase}_{statistic}_ms"
-
-
-def count_key(side: str) -> str:
-    """Key of how many iterations, or vector steps, the statistics are over."""
-    return f"spread/{side}_count"
 
 
 def spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> dict[str, float]:
@@ -31,7 +22,7 @@ def spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> dict
             return {}
         # Known to 3 %: more digits would only fill the files.
         record |= {spread_key(side, phase, name): float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
-        record[count_key(side)] = spread.iterations
+        record[f"spread/{side}_count"] = spread.iterations
     return record
 
 

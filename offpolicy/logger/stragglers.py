@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median_low
 
-from offpolicy.logger.keys import rank_key
+from offpolicy.logger.metrics import rank_key
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.rates import NS_PER_MS, Elapsed, learner_active_ns
 

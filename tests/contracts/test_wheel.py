@@ -72,7 +72,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 def test_the_wheel_holds_one_package_with_conf_and_runners_inside(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"offpolicy"}
-    assert {"offpolicy/py.typed", "offpolicy/conf/config.yaml", "offpolicy/runners/train.py"} <= set(names)
+    package_data = {"offpolicy/py.typed", "offpolicy/logger/metrics.toml"}
+    assert package_data | {"offpolicy/conf/config.yaml", "offpolicy/runners/train.py"} <= set(names)
 
 
 def test_the_wheel_holds_every_file_of_conf_and_runners(wheel: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.logger.keys import collector_key, learner_key, prefetch_key, rank_key
+from offpolicy.logger.metrics import collector_key, learner_key, prefetch_key, rank_key
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from tests.processes.stretches import Stretch, run_plan
 

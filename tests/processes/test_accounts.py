@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.logger.keys import collector_key, learner_key
+from offpolicy.logger.metrics import collector_key, learner_key
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from tests.processes.test_scenes import POINT, SLOW_STEP, TWO_RANKS, Run, train
 

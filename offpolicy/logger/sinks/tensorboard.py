@@ -25,12 +25,10 @@ from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from offpolicy.files import AppendFile
-from offpolicy.logger.keys import RANK_STATISTICS, rank_key
-from offpolicy.logger.metric_rows import MetricClass
+from offpolicy.logger.metrics import METRICS, RANK_STATISTICS, MetricClass, rank_key, spread_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks.sink import NewEvaluations, Summary
-from offpolicy.logger.spreads import CYCLE, ITERATION, STATISTICS, spread_key
-from offpolicy.logger.table import METRICS
+from offpolicy.logger.spreads import CYCLE, ITERATION, STATISTICS
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import EpisodeRecord
 

@@ -12,10 +12,10 @@ import pytest
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.console import PlainLines
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
+from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.sinks.jsonl import JsonlSink
 from offpolicy.logger.sinks.sink import SafeSink
-from offpolicy.logger.table import UnknownMetricError
 from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, Snapshot
 
 

@@ -7,10 +7,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from offpolicy.logger.metric_rows import MetricClass
+from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.panel import render
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.table import METRICS
 from offpolicy.timing.bottleneck import Advice, Bottleneck, Detail, Verdict
 from offpolicy.timing.phases import LearnerPhase
 

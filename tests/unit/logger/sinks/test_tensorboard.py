@@ -10,11 +10,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from offpolicy.logger.metric_rows import MetricClass
+from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks.sink import SafeSink
 from offpolicy.logger.sinks.tensorboard import TensorBoardSink, flatten
-from offpolicy.logger.table import METRICS
 from offpolicy.timing.phases import PackerPhase
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256]}, "seed": 3, "timing": {"enabled": True}}
