@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from offpolicy.analysis.runs import RunRecords, read_run
-from offpolicy.config.run_files import flat, is_within
+from offpolicy.config.parsing import flatten, is_within
 from offpolicy.errors import ConfigError
 from offpolicy.types import Float64
 
@@ -122,7 +122,7 @@ def _config(path: Path) -> Config:
         tree = yaml.safe_load((path / "config.yaml").read_text())
     except (OSError, yaml.YAMLError):
         return {}
-    return flat(tree) if isinstance(tree, Mapping) else {}
+    return flatten(tree) if isinstance(tree, Mapping) else {}
 
 
 def _require_one_configuration(group: Group) -> None:

@@ -12,7 +12,8 @@ from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from offpolicy.config.run_files import flat, is_within, read_config
+from offpolicy.config.parsing import flatten, is_within
+from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.logger.final_table import COLLECTOR_NAMES, LEARNER_NAMES
@@ -227,7 +228,7 @@ def _check(before: Explained, now: Explained) -> str:
 
 def _change(before: Explained, now: Explained) -> str:
     """The what-if that turns one configuration into the other."""
-    old, new = flat(before.cfg.to_mapping()), flat(now.cfg.to_mapping())
+    old, new = flatten(before.cfg.to_mapping()), flatten(now.cfg.to_mapping())
     changed = [key for key in old | new if old.get(key) != new.get(key) and not is_within(key, NO_MATTER)]
     name = _named(changed[0], old, new) if len(changed) == 1 else ""
     if name in before.what_ifs:

@@ -10,8 +10,8 @@ from typing import Any
 
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
 from offpolicy.collect.evaluation import Actor, acting
-from offpolicy.config.parsing import merge
-from offpolicy.config.run_files import flat, is_within, read_config, read_spec
+from offpolicy.config.parsing import flatten, is_within, merge
+from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import EnvConfig, RunConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
@@ -70,7 +70,7 @@ def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping
     """The run's environment with `overrides`. Raises `ConfigError` for other keys, and where the spaces change."""
     if not overrides:
         return cfg.env
-    refused = [key for key in flat(overrides) if not is_within(key, CHANGEABLE)]
+    refused = [key for key in flatten(overrides) if not is_within(key, CHANGEABLE)]
     if refused:
         raise ConfigError([f"--set {key}: cannot change here, allowed {', '.join(CHANGEABLE)}" for key in refused])
     env = RunConfig.from_mapping(merge(cfg.to_mapping(), overrides)).env

@@ -1,10 +1,10 @@
 """Command-line overrides and the files of conf/ become one checked `RunConfig`; every problem is reported at once.
 
 Hydra parses the overrides and composes the groups; nothing of it leaves this module. Values are merged here rather than
-by Hydra, which would refuse the first unknown key and stay silent about the others.
-Precedence: command line > experiment > stage_env file > algo_env file > stage file > env file > algo file > defaults of
-the dataclasses. Files of algo_env and stage_env are loaded by themselves where there are any for the algorithm, its
-stage and the environment chosen.
+by Hydra, which would refuse the first unknown key and stay silent about the others (ADR 0018).
+Precedence: command line > experiment > stage_env > algo_env > stage > env > algo > defaults. The files of runner/ and
+logging/ and config.yaml show defaults of the dataclasses, or change what no other file does. A file of algo_env or
+stage_env is loaded where there is one for the algorithm (and its stage) and the family that the env file names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config.parsing import merge
+from offpolicy.config.parsing import flatten, merge
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 
@@ -26,7 +26,7 @@ AUTOMATIC_GROUPS = ("algo_env", "stage_env")  # their options follow from other 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """The command line, sorted out: group choices, a nested mapping of values, and what could not be understood."""
+    """A parsed command line: group choices, nested values, and the problems found."""
 
     groups: Mapping[str, str | None]  # None: an optional group left out
     values: Mapping[str, Any]  # Any: a value of the configuration, checked by RunConfig.from_mapping
@@ -34,7 +34,7 @@ class Overrides:
 
 
 def conf_dir() -> Path:
-    """The directory of the YAML files: inside the package when installed from a wheel, beside it in a checkout."""
+    """Returns the directory of the YAML files: inside the package when it is installed, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for candidate in (package / "conf", package.parent / "conf"):
         if (candidate / "config.yaml").is_file():
@@ -43,19 +43,19 @@ def conf_dir() -> Path:
 
 
 def group_options() -> dict[str, tuple[str, ...]]:
-    """The options of every group that one can choose, by its name: the files of the group's directory."""
+    """Returns the options of every group that a user can choose: the files of its directory."""
     groups = sorted(path for path in conf_dir().iterdir() if path.is_dir() and path.name not in AUTOMATIC_GROUPS)
     return {group.name: tuple(sorted(path.stem for path in group.glob("*.yaml"))) for group in groups}
 
 
 def load_config(tokens: Sequence[str]) -> RunConfig:
-    """The configuration that the overrides describe. Raises `ConfigError` listing every problem."""
+    """Returns the configuration that the overrides describe. Raises `ConfigError` listing every problem."""
     overrides = parse_overrides(tokens)
     problems = list(overrides.problems)
     algo, stage = (overrides.groups.get(group) for group in ("algo", "stage"))
     if stage == "adapt" and algo != "hora":
         raise ConfigError(f"stage: got adapt, allowed nothing with algo={algo or 'sac'}: only algo=hora has stages")
-    # An id of its own makes it another environment than the group's: what an algorithm needs there says nothing here.
+    # With env.id it is another environment than the group's, whose tuned values say nothing about this one.
     is_other = "id" in overrides.values.get("env", {})
     groups = dict(overrides.groups) | (dict.fromkeys(AUTOMATIC_GROUPS, "none") if is_other else {})
     tree = merge(merge(RunConfig().to_mapping(), _composed(groups)), overrides.values)
@@ -69,7 +69,7 @@ def load_config(tokens: Sequence[str]) -> RunConfig:
 
 
 def load_values(tokens: Sequence[str]) -> dict[str, Any]:  # Any: values are checked with the run's own configuration
-    """The nested mapping that overrides of a resumed run describe. Raises `ConfigError` listing every problem."""
+    """Returns the nested values that the overrides of a saved run describe. Raises `ConfigError` with every problem."""
     overrides = parse_overrides(tokens)
     problems = list(overrides.problems) + [
         f"{group}: got {option!r}, but a saved run keeps its groups; change single keys, such as log.panel=off"
@@ -81,7 +81,7 @@ def load_values(tokens: Sequence[str]) -> dict[str, Any]:  # Any: values are che
 
 
 def parse_overrides(tokens: Sequence[str]) -> Overrides:
-    """Sort `key=value` tokens into groups and values; later ones win."""
+    """Sorts `key=value` tokens into groups and values; later ones win."""
     options = group_options()
     groups: dict[str, str | None] = {}
     values: dict[str, Any] = {}
@@ -92,28 +92,26 @@ def parse_overrides(tokens: Sequence[str]) -> Overrides:
             if key in options:
                 groups[key] = _choice(key, value, options[key])
             else:
-                values = merge(values, _nested(key, value))
+                for part in reversed(key.split(".")):
+                    value = {part: value}
+                values = merge(values, value)
         except ConfigError as error:
             problems += error.problems
     return Overrides(groups, values, tuple(problems))
 
 
 def _joined(tokens: Sequence[str]) -> Iterator[str]:
-    """The tokens, with `--key value` as one, so that it is one problem."""
+    """Yields the tokens, with `--key value` as one, so that it is one problem."""
     queue = list(tokens)
     while queue:
         token = queue.pop(0)
-        if token.startswith("--") and "=" not in token and queue and not _is_override(queue[0]):
+        if token.startswith("--") and "=" not in token and queue and "=" not in queue[0] and queue[0][:1] != "-":
             token = f"{token} {queue.pop(0)}"
         yield token
 
 
-def _is_override(token: str) -> bool:
-    return "=" in token or token.startswith("-")
-
-
 def _parsed(token: str, options: Mapping[str, Sequence[str]]) -> tuple[str, Any]:
-    """Key and value of one override. Raises `ConfigError` saying what to write instead."""
+    """Returns key and value of one override. Raises `ConfigError` saying what to write instead."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -139,7 +137,7 @@ def _parsed(token: str, options: Mapping[str, Sequence[str]]) -> tuple[str, Any]
 
 
 def _refuse_other_grammar(token: str, options: Mapping[str, Sequence[str]]) -> None:
-    """Raise for the spellings of other command lines: dashes, a missing `=`, deletion."""
+    """Raises `ConfigError` for the spellings of other command lines: dashes, a missing `=`, deletion."""
     if token.startswith("-"):
         key, _, value = token.lstrip("-").replace(" ", "=", 1).partition("=")
         raise ConfigError(f"{token}: overrides have no dashes; write {key}={value or '<value>'}")
@@ -152,7 +150,7 @@ def _refuse_other_grammar(token: str, options: Mapping[str, Sequence[str]]) -> N
 
 
 def _choice(group: str, value: Any, names: Sequence[str]) -> str | None:
-    """The chosen option of a group, checked; None for `null` where that is allowed."""
+    """Returns the chosen option of a group; None for `null` where that is allowed."""
     if value is None and group in OPTIONAL_GROUPS:
         return None
     if isinstance(value, str) and value in names:
@@ -163,15 +161,8 @@ def _choice(group: str, value: Any, names: Sequence[str]) -> str | None:
     raise ConfigError(f"{group}: got {value!r}, allowed one of {', '.join(names)}{guess}{other}")
 
 
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    """`a.b=1` as `{"a": {"b": 1}}`."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
-
-
 def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:
-    """The chosen files of conf/, merged by Hydra. Raises `ConfigError` when one of them is broken."""
+    """Returns the chosen files of conf/, merged by Hydra. Raises `ConfigError` when one of them is broken."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -183,11 +174,11 @@ def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:
             tree = compose("config", [f"{group}={option}" for group, option in groups.items() if option])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"{conf_dir()}: {error}") from error
-    return _with_text_keys(OmegaConf.to_container(tree))
+    return _mapping(OmegaConf.to_container(tree))
 
 
 def _resolved(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """`tree` with interpolations such as `${seed}` filled in; missing values and references to nothing are problems."""
+    """Returns `tree` with interpolations such as `${seed}` filled in; adds missing values and keys to `problems`."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -196,20 +187,11 @@ def _resolved(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         problems.append(f"{error.full_key}: {str(error.msg).splitlines()[0]}")
         return dict(tree)
-    resolved = _with_text_keys(container)
-    problems += [f"{key}: not given; write {key}=<value>" for key in _missing(resolved, "")]
+    resolved = _mapping(container)
+    problems += [f"{key}: not given; write {key}=<value>" for key, value in flatten(resolved).items() if value == "???"]
     return resolved
 
 
-def _with_text_keys(container: Any) -> dict[str, Any]:
+def _mapping(container: Any) -> dict[str, Any]:
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
-
-
-def _missing(tree: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """The dotted keys whose value is `???`, which a file writes where the user must choose."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _missing(value, f"{prefix}{key}.")
-        elif value == "???":
-            yield prefix + key

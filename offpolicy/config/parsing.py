@@ -207,3 +207,16 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = merge(result[key], value) if both else value
     return result
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the values of a nested mapping by dotted key."""
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        values |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return values
+
+
+def is_within(key: str, sections: tuple[str, ...]) -> bool:
+    """True if a dotted key is one of the sections or inside one."""
+    return any(key == section or key.startswith(f"{section}.") for section in sections)

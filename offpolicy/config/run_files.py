@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import EnvConfig, RunConfig
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import atomic_write
@@ -50,21 +49,8 @@ def read_spec(path: Path) -> SpaceSpec:
         raise ConfigError(f"{path / 'spaces.json'}: cannot be read: {error}") from None
 
 
-def is_within(key: str, sections: tuple[str, ...]) -> bool:
-    """Whether a dotted key is one of the sections or inside one."""
-    return any(key == section or key.startswith(f"{section}.") for section in sections)
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a nested mapping by dotted key."""
-    values: dict[str, Any] = {}
-    for name, value in tree.items():
-        values |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return values
-
-
 def env_differences(one: EnvConfig, other: EnvConfig) -> list[str]:
     """Where the tasks of two configurations differ: `key: value, other value`."""
-    first, second = ({"env.id": env.id} | flat(env.kwargs, "env.kwargs.") for env in (one, other))
+    first, second = ({"env.id": env.id} | flatten(env.kwargs, "env.kwargs.") for env in (one, other))
     keys = (key for key in first | second if key not in OWN_KWARGS and first.get(key) != second.get(key))
     return [f"{key} {first.get(key)!r}, {second.get(key)!r}" for key in keys]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.children import die_with_parent
-from offpolicy.config.run_files import flat
+from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import RANK_RUNNERS, RunConfig, impossible_share
 from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Agreement, Proposal, agree
@@ -90,7 +90,7 @@ def plan_launch(cfg: RunConfig, place: HostInfo) -> LaunchPlan:
 def _proposal(cfg: RunConfig, run_dir: Path, place: HostInfo) -> Proposal:
     own_dir = host_dir(run_dir, place.host)
     return Proposal(
-        config={key: value for key, value in flat(cfg.to_mapping()).items() if key not in LOCAL_KEYS},
+        config={key: value for key, value in flatten(cfg.to_mapping()).items() if key not in LOCAL_KEYS},
         run_dir=str(run_dir),
         steps=[checkpoint.env_steps for checkpoint in CheckpointStore(own_dir / CHECKPOINTS).usable()],
         found=sorted(map(str, (*run_dir.glob(f"{CHECKPOINTS}/step-*"), *run_dir.glob(f"host-*/{CHECKPOINTS}/step-*")))),

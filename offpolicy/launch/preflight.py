@@ -9,7 +9,7 @@ import sys
 from offpolicy.checkpoint import Checkpoint
 from offpolicy.checkpoint.fingerprint import fingerprint
 from offpolicy.collect.hook_probe import check_hook
-from offpolicy.config.run_files import flat, is_within
+from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import RunConfig
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
@@ -105,7 +105,7 @@ RESUMABLE = (
 
 def check_same(cfg: RunConfig, saved: RunConfig) -> None:
     """Refuse to go on with a run under another configuration, naming every difference. Raises `ConfigError`."""
-    before, now = flat(saved.to_mapping()), flat(cfg.to_mapping())
+    before, now = flatten(saved.to_mapping()), flatten(cfg.to_mapping())
     free = (*RESUMABLE, "run_dir", "resume", "teacher")  # a checkpoint holds all there is of a teacher
     differences = [
         f"{key}: the run has {before.get(key)!r}, this command {now.get(key)!r}; cannot change when a run goes on"

@@ -65,11 +65,19 @@ def test_every_environment_can_be_tried_for_a_few_thousand_steps(env: str, algo:
     assert load_config([f"algo={algo}", f"env={env}", "total_timesteps=5000"]).total_timesteps == 5000
 
 
-def test_a_file_for_an_algorithm_in_an_environment_is_named_after_both() -> None:
+def test_a_file_for_an_algorithm_in_a_family_of_environments_is_named_after_both() -> None:
     options = group_options()
-    pairs = {f"{algo}_{env}" for algo in options["algo"] for env in options["env"]}
-    assert {path.stem for path in (conf_dir() / "algo_env").glob("*.yaml")} <= pairs  # any other is never loaded
-    assert "algo_env" not in options  # nobody chooses it
+    files = {path.stem: path for group in ("algo_env", "stage_env") for path in (conf_dir() / group).glob("*.yaml")}
+    families = {
+        line.removeprefix("  - override /family: ")
+        for path in (conf_dir() / "env").glob("*.yaml")
+        for line in path.read_text().splitlines()
+        if line.startswith("  - override /family: ")
+    }
+    heads = {*options["algo"], *(f"hora_{stage}" for stage in options["stage"])}
+    assert files.keys() <= {f"{head}_{family}" for head in heads for family in families}  # any other is never loaded
+    assert {family for family in families if any(name.endswith(family) for name in files)} == families
+    assert not {"algo_env", "stage_env", "family"} & options.keys()  # nobody chooses them
 
 
 def test_conf_holds_values_only() -> None:
