@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from offpolicy.protocols import BatchSource, Fence, FinalEvaluation, Periodic, Publisher, StopSignal, Trainable, World
+from offpolicy.protocols import BatchSource, Fence, FinalEvaluation, Learner, Periodic, Publisher, StopSignal, World
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase as Phase
 
@@ -15,7 +15,7 @@ class Parts:
     """What a learner process is made of; a runner chooses the concrete parts."""
 
     source: BatchSource[Any]  # Any: what it hands out is what the learner takes, which the runner sees to
-    learner: Trainable[Any]
+    learner: Learner
     fence: Fence
     publisher: Publisher
     evaluator: FinalEvaluation

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-# What one iteration consumes: `Batches` of replayed rows, or `Rollouts`.
-Batch_co = TypeVar("Batch_co", covariant=True)
-Batch_contra = TypeVar("Batch_contra", contravariant=True)
+Batch_co = TypeVar("Batch_co", covariant=True)  # what one iteration consumes: `Batches` of replayed rows, or `Rollouts`
 
 
 class BatchSource(Protocol[Batch_co]):
@@ -45,11 +43,11 @@ class BatchSource(Protocol[Batch_co]):
         ...
 
 
-class Trainable(Protocol[Batch_contra]):
+class Learner(Protocol):
     """A learner as the loop sees it."""
 
-    def update(self, batch: Batch_contra, /) -> None:
-        """Learn from them, without waiting for the device."""
+    def update(self, batch: Any, /) -> None:  # Any: what the learner's batch source returns, Batches or Rollouts
+        """Learn from what one iteration consumes, without waiting for the device."""
         ...
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from offpolicy.algos.build import make_learner
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.replay.row_layout import RowLayout
@@ -21,7 +21,7 @@ def config(algo: str) -> RunConfig:
     return load_config([f"algo={algo}", "env=halfcheetah", "device=cpu"])
 
 
-def learner(algo: str) -> Learner:
+def learner(algo: str) -> BaseLearner:
     """A fresh learner on the CPU."""
     return make_learner(config(algo).algo, SPEC, torch.device("cpu"), seed=1)
 

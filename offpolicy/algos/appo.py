@@ -14,17 +14,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from offpolicy.algos.learner import module_tensors
+from offpolicy.algos.base_learner import Seeds, TensorGroups
+from offpolicy.algos.learners import UpdateResult, minibatches
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
 from offpolicy.algos.metrics import MetricSums
-from offpolicy.algos.minibatches import minibatches
-from offpolicy.algos.optim import GuardedAdam, Objective, OptimizerStep, optimizer_tensors
-from offpolicy.algos.parts import Seeds
-from offpolicy.algos.rollout_learner import UpdateResult
-from offpolicy.algos.step_size import StepSize
+from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
 from offpolicy.config.schema import AlgoConfig
-from offpolicy.nets.actor_critic import ActorCritic, make_actor_critic
+from offpolicy.nets.critics import ActorCritic, make_actor_critic
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
 from offpolicy.nets.normalizer import RunningMoments, all_moments, split_moments, weighted_moments
 from offpolicy.nets.policy import make_policy
@@ -36,11 +33,11 @@ METRICS = {
     "rollout": ("rho_clip_fraction", "explained_variance", "value_mean", "learning_rate"),
 }
 ADVANTAGE_EPS = 1e-8
-ROUNDING = 1e-4  # of log ratios: what the collector and the learner compute of one policy differs by less
+ROUNDING = 1e-4  # bound of the difference of two log-probabilities of one policy, computed by collector and learner
 
 
 class Samples(NamedTuple):
-    """Everything that a minibatch picks rows from; M = T * B transitions, those of no consequence among them."""
+    """The rows that minibatches are picked from: M = T * B, autoreset rows included with weight 0."""
 
     obs: Tensor  # [M, O] as the networks see it
     action: Tensor  # [M, A]
@@ -52,13 +49,13 @@ class Samples(NamedTuple):
     old_policy: PolicyDistribution  # of [M] states, at the start of the iteration
 
     def rows(self, index: Tensor) -> Samples:
-        """The rows `index` [n]."""
+        """Returns the rows `index` [n]."""
         picked = {name: getattr(self, name)[index] for name in self._fields[:-1]}
         return Samples(**picked, old_policy=self.old_policy.rows(index))
 
 
 class Appo:
-    """APPO's rule: V-trace targets once per batch of rollouts, then epochs of minibatches of the clipped surrogate."""
+    """APPO: V-trace targets once per batch of rollouts, then epochs of minibatches of the clipped surrogate."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         seeds = Seeds(seed)
@@ -66,40 +63,39 @@ class Appo:
             self.policy = make_policy(algo, spec).to(device)
             self._net: ActorCritic = make_actor_critic(algo, spec, self.policy.actor).to(device)
         self.metrics = MetricSums(METRICS, device)
-        self.descent = OptimizerStep(device, exchange)
+        self.optimizer_step = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
         self._algo, self._exchange = algo, exchange
-        self._step_size = StepSize(algo, device)
-        self._optimizer = GuardedAdam(dict(self._net.named_parameters()), self._step_size.value, self.descent.guard)
+        self._lr = LearningRate(algo, device)
+        parameters = dict(self._net.named_parameters())
+        self._optimizer = GuardedAdam(parameters, self._lr.value, self.optimizer_step.guard)
 
     def learn(self, rollouts: Rollouts) -> UpdateResult:
-        """Targets, then `epochs` passes over the transitions in `num_minibatches` shuffled parts each."""
-        self._step_size.follow_progress(rollouts.progress, rollouts.env_steps)
+        """Computes targets, then makes `epochs` passes over the rows in `num_minibatches` shuffled parts each."""
+        self._lr.follow_progress(rollouts.progress, rollouts.env_steps)
         samples, value_target = self._prepare(rollouts)
         for _ in range(self._algo.epochs):
             parts = minibatches(len(samples.weight), self._algo.num_minibatches, self.generator)
             kl = torch.stack([self._step(samples.rows(index)) for index in parts]).mean()
-            if self._step_size.is_adaptive:
+            if self._lr.is_adaptive:
                 self._exchange.average([kl])
-                self._step_size.follow_kl(kl)
-        return UpdateResult(self._algo.epochs * self._algo.num_minibatches, self._moments(rollouts, value_target))
+                self._lr.follow_kl(kl)
+        rows = {"obs": rollouts.obs[:-1].flatten(0, 1), "value": value_target.reshape(-1, 1)}
+        moments = {name: weighted_moments(rows[name], samples.weight) for name in self.normalizers()}
+        return UpdateResult(self._algo.epochs * self._algo.num_minibatches, moments)
 
-    def named_tensors(self) -> dict[str, Tensor]:
-        """The live tensors of networks and optimiser by flat name."""
-        return {
-            **module_tensors(policy=self.policy, critic=self._net.critic),
-            **optimizer_tensors(optimizer=self._optimizer),
-            "optimizer.step_size": self._step_size.value,
-        }
+    def tensor_groups(self) -> TensorGroups:
+        """Returns the live tensors of networks, normalisers and optimiser."""
+        return TensorGroups.of({"policy": self.policy, "critic": self._net.critic}, {"optimizer": self._optimizer})
 
     def normalizers(self) -> Mapping[str, RunningMoments]:
-        """Those of the observations and of the value targets, where they are normalised."""
-        found = {"obs": self.policy.normalizer, "value": self._net.critic.normalizer}
-        return {name: normalizer for name, normalizer in found.items() if normalizer is not None}
+        """Returns those of the observations and of the value targets, where they are normalised."""
+        value = self._net.critic.normalizer
+        return self.policy.named_normalizers() | ({} if value is None else {"value": value})
 
     @torch.no_grad()
     def _prepare(self, rollouts: Rollouts) -> tuple[Samples, Tensor]:
-        """What the minibatches pick from, and the value targets [T, B] as returns."""
+        """Returns what the minibatches pick from, and the value targets [T, B] as returns."""
         obs = self.policy.normalize(rollouts.obs)
         prediction = self._net.value(obs)
         policy = self._net.actor.distribution(obs[:-1])
@@ -128,7 +124,7 @@ class Appo:
         return vtrace(steps, algo.gamma, algo.gae_lambda, RatioBounds(algo.rho_clip, algo.trace_clip))
 
     def _normalized(self, advantage: Tensor, weight: Tensor) -> Tensor:
-        """To mean 0 and standard deviation 1 over the transitions of all ranks. [M] -> [M]."""
+        """Returns advantages of mean 0 and standard deviation 1 over the transitions of all ranks. [M] -> [M]."""
         if not self._algo.normalize_advantage:
             return advantage
         blocks = self._exchange.gather(weighted_moments(advantage[:, None], weight))
@@ -137,12 +133,15 @@ class Appo:
         return (advantage - mean.float()) / (std.float() + ADVANTAGE_EPS)
 
     def _step(self, batch: Samples) -> Tensor:
-        """One step down the joint loss; returns the KL [] of the policy from that at the start of the iteration."""
+        """Makes one step down the joint loss; returns the KL [] of the policy from that at the iteration's start."""
         algo = self._algo
         policy, value = self._net.forward(batch.obs)
         log_ratio = policy.log_prob(batch.action) - batch.log_prob
         actor = clipped_surrogate(log_ratio, batch.advantage, batch.weight, algo.clip)
-        critic = self._value_loss(value, batch)
+        if algo.value_clip is None:
+            critic = value_loss(value, batch.value_target, batch.weight)
+        else:
+            critic = clipped_value_loss(value, batch.old_value, batch.value_target, batch.weight, algo.value_clip)
         entropy = masked_mean(policy.entropy(), batch.weight)
         loss = actor + algo.value_coef * critic - algo.ent_coef * entropy
         if algo.bounds_coef and isinstance(policy, DiagonalGaussian):
@@ -151,30 +150,20 @@ class Appo:
             kl = masked_mean(kl_divergence(batch.old_policy, policy), batch.weight)
             clipped = masked_mean(((log_ratio.exp() - 1.0).abs() > algo.clip).float(), batch.weight)
             self.metrics.add("step", (actor.detach(), critic.detach(), entropy.detach(), kl, clipped))
-        self.descent.step(Objective(loss, self._optimizer, algo.max_grad_norm))
+        self.optimizer_step.minimize(Loss(loss, self._optimizer, algo.max_grad_norm))
         return kl
 
-    def _value_loss(self, value: Tensor, batch: Samples) -> Tensor:
-        if self._algo.value_clip is None:
-            return value_loss(value, batch.value_target, batch.weight)
-        return clipped_value_loss(value, batch.old_value, batch.value_target, batch.weight, self._algo.value_clip)
-
     def _measure(self, rollouts: Rollouts, log_ratio: Tensor, value: Tensor, targets: Targets) -> None:
-        """How stale the rollouts were and how good the critic was, before anything was learnt from them."""
+        """Adds the metrics of the rollouts' age and of the critic's error, before anything is learnt from them."""
         weight = rollouts.is_valid.flatten()
         is_clipped = (log_ratio.flatten() > math.log(self._algo.rho_clip) + ROUNDING).float()
         error, target = (targets.value - value).flatten(), targets.value.flatten()
         explained = 1.0 - _variance(error, weight) / _variance(target, weight).clamp(min=1e-8)
         mean = masked_mean(value.flatten(), weight)
         clipped = masked_mean(is_clipped, weight)
-        self.metrics.add("rollout", (clipped, explained, mean, self._step_size.value))
-
-    def _moments(self, rollouts: Rollouts, value_target: Tensor) -> dict[str, Tensor]:
-        weight = rollouts.is_valid.flatten()
-        rows = {"obs": rollouts.obs[:-1].flatten(0, 1), "value": value_target.reshape(-1, 1)}
-        return {name: weighted_moments(rows[name], weight) for name in self.normalizers()}
+        self.metrics.add("rollout", (clipped, explained, mean, self._lr.value))
 
 
 def _variance(values: Tensor, weight: Tensor) -> Tensor:
-    """The variance of the values [M] whose weight [M] is 1."""
+    """Returns the variance of the values [M] whose weight [M] is 1."""
     return masked_mean((values - masked_mean(values, weight)).square(), weight)

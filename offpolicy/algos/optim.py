@@ -9,19 +9,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from offpolicy.config.schedules import Ramp, ramp
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.protocols import Exchange
 
 BETAS = (0.9, 0.999)
 EPS = 1e-8
+KL_FACTOR = 1.5  # factor of one change of the adaptive learning rate
+LEARNING_RATE_RANGE = (1e-6, 1e-2)  # bounds of the adaptive learning rate
 
 
 class DivergenceGuard:
     """A flag on the device that, once a loss or a gradient is not finite, stops every later step.
 
     The fused Adam kernel skips its work where `found_inf` is 1, so parameters and moments stay bit for bit as they
-    were before the bad step, and nobody waits for the device. Gradients are looked at as well as the loss, because a
-    finite loss can have an infinite gradient; one fused kernel reads both. Polyak updates need no guard: they only
-    ever average finite numbers (after a trip the targets drift towards the parameters, which no longer move).
+    were before the bad step, and no host thread waits for the device. Gradients are checked as well as the loss,
+    because a finite loss can have an infinite gradient; one fused kernel reads both. Polyak updates need no guard: they
+    only ever average finite numbers (after a trip the targets drift towards the parameters, which no longer move).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,15 +34,15 @@ class DivergenceGuard:
 
     @torch.no_grad()
     def watch(self, tensor: Tensor) -> None:
-        """Trip if any element is not finite."""
+        """Trips if any element is not finite."""
         self.flag.copy_(torch.maximum(self.flag, tensor.isfinite().all().logical_not()))
 
     def watch_step(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> None:
-        """Trip if the loss or any element of the gradients is not finite; multiplies them in place by one."""
+        """Trips if the loss or any element of the gradients is not finite; multiplies them in place by one."""
         torch._amp_foreach_non_finite_check_and_unscale_((loss, *gradients), self.flag, self._one)
 
     def has_tripped(self) -> bool:
-        """Whether any step was refused. Waits for the device: only for log and checkpoint time."""
+        """True if any step was refused. Waits for the device: only for log and checkpoint time."""
         return bool(self.flag.item())
 
 
@@ -51,26 +55,25 @@ class GuardedAdam:
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float | Tensor, guard: DivergenceGuard) -> None:
-        """`lr` is read at every step: a number, which may be set anew, or a tensor [] on the parameters' device."""
-        self.names = tuple(parameters)
+        """`lr` is read at every step: a number, which may be replaced, or a tensor [] on the parameters' device."""
         self.parameters: tuple[Tensor, ...] = tuple(parameters.values())
-        self.guard = guard
-        self.num_steps = torch.zeros((), device=guard.flag.device)  # steps taken, not steps refused
-        self.exp_avg = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.exp_avg_sq = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.lr = lr
+        self._names, self._guard = tuple(parameters), guard
+        self._num_steps = torch.zeros((), device=guard.flag.device)  # steps taken, not steps refused
+        self._exp_avg = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._exp_avg_sq = [torch.zeros_like(parameter) for parameter in self.parameters]
 
     @torch.no_grad()
     def step(self, gradients: tuple[Tensor, ...]) -> None:
-        """Move every parameter by its gradient."""
-        self.num_steps.add_(1.0).sub_(self.guard.flag)
+        """Moves every parameter by its gradient."""
+        self._num_steps.add_(1.0).sub_(self._guard.flag)
         torch._fused_adam_(
             self.parameters,
             gradients,
-            self.exp_avg,
-            self.exp_avg_sq,
+            self._exp_avg,
+            self._exp_avg_sq,
             max_exp_avg_sqs=[],
-            state_steps=[self.num_steps] * len(self.parameters),
+            state_steps=[self._num_steps] * len(self.parameters),
             lr=self.lr,
             beta1=BETAS[0],
             beta2=BETAS[1],
@@ -78,72 +81,99 @@ class GuardedAdam:
             eps=EPS,
             amsgrad=False,
             maximize=False,
-            found_inf=self.guard.flag,
+            found_inf=self._guard.flag,
         )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the live state: `num_steps`, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, a tensor's lr."""
+        state = {"num_steps": self._num_steps}
+        for name, exp_avg, exp_avg_sq in zip(self._names, self._exp_avg, self._exp_avg_sq, strict=True):
+            state |= {f"exp_avg.{name}": exp_avg, f"exp_avg_sq.{name}": exp_avg_sq}
+        return state | {"step_size": self.lr} if isinstance(self.lr, Tensor) else state
 
 
 class SoloExchange:
-    """The exchange of a learner that is alone: every collective is the identity."""
+    """The exchange of a learner without other ranks: every collective is the identity."""
 
     num_ranks = 1
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """The mean of one."""
+        """Leaves the tensors as they are: the mean over one rank."""
 
     def gather(self, vector: Tensor) -> Tensor:
-        """The vector [n] as [1, n]."""
+        """Returns the vector [n] as [1, n]."""
         return vector[None]
 
 
-class Objective(NamedTuple):
-    """A scalar loss and the optimiser that lowers it; clips the norm of its gradients together, if asked."""
+class Loss(NamedTuple):
+    """A scalar loss and the optimiser that lowers it; clips the joint norm of its gradients, if asked."""
 
-    loss: Tensor
+    value: Tensor
     optimizer: GuardedAdam
     max_grad_norm: float | None = None
 
 
 class OptimizerStep:
-    """How every optimiser step of a learner is made: differentiate, average over ranks, guard, clip, move."""
+    """Makes every optimiser step of a learner: differentiate, average over ranks, guard, clip, move."""
 
     def __init__(self, device: torch.device, exchange: Exchange) -> None:
         self.exchange = exchange
         self.guard = DivergenceGuard(device)
         self.origin = DivergenceGuard(device)  # trips only on the rank whose own numbers were bad, to name it
 
-    def step(self, *objectives: Objective) -> None:
-        """One descent step on each objective, with one exchange for all of them.
+    def minimize(self, *losses: Loss) -> None:
+        """Makes one step down each loss, with one exchange for all of them.
 
         Only an optimiser's own parameters are differentiated, so no step can leave gradients behind in another
         network. The guard looks after the averaging, which hands a NaN of one rank to all of them: every rank refuses
         the same step. It looks before the clipping, which would turn an infinite gradient into zero.
         """
-        losses = [objective.loss.detach() for objective in objectives]
-        gradients = [torch.autograd.grad(each.loss, each.optimizer.parameters) for each in objectives]
+        values = [loss.value.detach() for loss in losses]
+        gradients = [torch.autograd.grad(loss.value, loss.optimizer.parameters) for loss in losses]
         if self.exchange.num_ranks > 1:
-            for loss, own in zip(losses, gradients, strict=True):
-                self.origin.watch_step(loss, own)
-            losses = [loss.clone() for loss in losses]  # the caller reports its own
-            self.exchange.average([*losses, *itertools.chain(*gradients)])
-        for loss, mean, objective in zip(losses, gradients, objectives, strict=True):
-            self.guard.watch_step(loss, mean)
-            if objective.max_grad_norm is not None:
-                clip_norm(mean, objective.max_grad_norm)
-            objective.optimizer.step(mean)
+            for value, own in zip(values, gradients, strict=True):
+                self.origin.watch_step(value, own)
+            values = [value.clone() for value in values]  # the caller reports its own
+            self.exchange.average([*values, *itertools.chain(*gradients)])
+        for loss, value, mean in zip(losses, values, gradients, strict=True):
+            self.guard.watch_step(value, mean)
+            if loss.max_grad_norm is not None:
+                clip_norm(mean, loss.max_grad_norm)
+            loss.optimizer.step(mean)
 
 
 def clip_norm(gradients: tuple[Tensor, ...], max_norm: float) -> None:
-    """Scale the gradients in place so that their joint L2 norm is at most max_norm."""
+    """Scales the gradients in place so that their joint L2 norm is at most max_norm."""
     norm = torch.nn.utils.get_total_norm(gradients)
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
 
 
-def optimizer_tensors(**optimizers: GuardedAdam) -> dict[str, Tensor]:
-    """The live tensors of optimisers, by `<keyword>.num_steps` and `<keyword>.<exp_avg or exp_avg_sq>.<parameter>`."""
-    tensors: dict[str, Tensor] = {}
-    for prefix, optimizer in optimizers.items():
-        tensors[f"{prefix}.num_steps"] = optimizer.num_steps
-        for name, exp_avg, exp_avg_sq in zip(optimizer.names, optimizer.exp_avg, optimizer.exp_avg_sq, strict=True):
-            tensors[f"{prefix}.exp_avg.{name}"] = exp_avg
-            tensors[f"{prefix}.exp_avg_sq.{name}"] = exp_avg_sq
-    return tensors
+class LearningRate:
+    """A learning rate on the device: `constant`, or the schedule that `algo.lr` is; `linear`; or `kl_adaptive`.
+
+    `linear` falls to zero at the end of the run. `kl_adaptive`, from rl_games and rsl_rl, keeps the policy's change
+    steady: where KL(old || new) of an epoch exceeds twice `target_kl` the rate is divided by 1.5, where it is less than
+    half of it, multiplied.
+    """
+
+    def __init__(self, algo: AlgoConfig, device: torch.device) -> None:
+        self._first = algo.value(algo.lr, 0)
+        self.value = torch.tensor(self._first, dtype=torch.float32, device=device)  # []; what the optimiser reads
+        self.is_adaptive = algo.lr_schedule == "kl_adaptive"
+        self._is_linear = algo.lr_schedule == "linear"
+        self._algo = algo
+
+    def follow_progress(self, progress: float, env_steps: int = 0) -> None:
+        """Sets the rate of the iteration that begins `env_steps` into the run, `progress` of the way to its end."""
+        if self._is_linear:
+            self.value.fill_(ramp(self._first, 0.0, progress))
+        elif isinstance(self._algo.lr, Ramp):
+            self.value.fill_(self._algo.value(self._algo.lr, env_steps))
+
+    @torch.no_grad()
+    def follow_kl(self, kl: Tensor) -> None:
+        """Adapts the rate to the mean KL [] of an epoch; the same on all ranks if `kl` is."""
+        if self.is_adaptive:
+            factor = torch.where(kl > 2.0 * self._algo.target_kl, 1.0 / KL_FACTOR, 1.0)
+            factor = torch.where(kl < 0.5 * self._algo.target_kl, KL_FACTOR, factor)
+            self.value.mul_(factor).clamp_(*LEARNING_RATE_RANGE)

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from offpolicy.algos.learner import module_tensors
+from offpolicy.algos.base_learner import Seeds, TensorGroups
+from offpolicy.algos.critic_trainer import CriticTrainer, TargetNetwork
 from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td_target
 from offpolicy.algos.metrics import MetricSums
-from offpolicy.algos.optim import GuardedAdam, Objective, OptimizerStep, optimizer_tensors
-from offpolicy.algos.parts import CriticTrainer, Seeds, TargetNetwork, make_critic, obs_normalizers
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
+from offpolicy.nets.critics import make_critic
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -32,43 +33,42 @@ class Td3:
             critic = make_critic(algo, spec).to(device)
         assert isinstance(self.policy.actor, DeterministicActor)  # true by algo.name; narrows the union
         self.metrics = MetricSums(METRICS, device)
-        self.descent = OptimizerStep(device, exchange)
+        self.optimizer_step = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
         self._algo = algo
         self._actor = self.policy.actor
         actor_lr = algo.value(algo.actor_lr, 0)
-        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.descent.guard)
+        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
         self._target_actor = TargetNetwork(self._actor, algo.tau)
-        self._critic = CriticTrainer(algo, critic, self.descent)
+        self._critic = CriticTrainer(algo, critic, self.optimizer_step)
 
-    def follow(self, env_steps: int) -> None:
-        """Take what is scheduled as it is at an env step of the run."""
+    def follow_schedules(self, env_steps: int) -> None:
+        """Sets scheduled options to their values at an env step of the run."""
         self._actor_optimizer.lr = self._algo.value(self._algo.actor_lr, env_steps)
         self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
 
     def update_once(self, batch: Batch, num_updates: int) -> None:
-        """Critics; every `policy_delay` updates the actor, and with it all targets."""
+        """Updates the critics; every `policy_delay` updates the actor, and with it all targets."""
         self.metrics.add("critic", self._critic.step(batch, self._target_q(batch)))
         if num_updates % self._algo.policy_delay == 0:
             self._update_actor(batch.obs)
-            self._critic.move_target()
+            self._critic.target.follow()
             self._target_actor.follow()
 
-    def named_tensors(self) -> dict[str, Tensor]:
-        """The live tensors of networks and optimisers by flat name."""
-        return {
-            **module_tensors(policy=self.policy, target_actor=self._target_actor.module),
-            **module_tensors(critic=self._critic.online, target_critic=self._critic.target),
-            **optimizer_tensors(actor_optimizer=self._actor_optimizer, critic_optimizer=self._critic.optimizer),
-        }
+    def tensor_groups(self) -> TensorGroups:
+        """Returns the live tensors of networks, normalisers and optimisers."""
+        actors = {"policy": self.policy, "target_actor": self._target_actor.module}
+        critics = {"critic": self._critic.online, "target_critic": self._critic.target.module}
+        optimizers = {"actor_optimizer": self._actor_optimizer, "critic_optimizer": self._critic.optimizer}
+        return TensorGroups.of({**actors, **critics}, optimizers)
 
     def normalizers(self) -> Mapping[str, RunningMoments]:
-        """That of the observations, where they are normalised."""
-        return obs_normalizers(self.policy)
+        """Returns that of the observations, where they are normalised."""
+        return self.policy.named_normalizers()
 
     @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:
-        """The Bellman target [B] at the smoothed action of the target actor."""
+        """Returns the Bellman target [B] at the smoothed action of the target actor."""
         target_action = self._target_actor.module.forward(batch.next_obs)
         noise = torch.randn(target_action.shape, generator=self.generator, device=target_action.device)
         next_action = smoothed_target_action(
@@ -78,8 +78,8 @@ class Td3:
         return td_target(batch.reward, batch.discount, batch.terminated, next_value)
 
     def _update_actor(self, obs: Tensor) -> None:
-        """The actor's step against the first of the critics just updated."""
+        """Updates the actor against the first of the critics just updated."""
         action = self._actor.forward(obs)
         loss = td3_actor_loss(self._critic.online.q1(obs, action))
-        self.descent.step(Objective(loss, self._actor_optimizer, self._algo.max_grad_norm))
+        self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm))
         self.metrics.add("actor", (loss.detach(),))

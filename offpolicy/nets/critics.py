@@ -1,4 +1,4 @@
-"""Critics: Q(s, a) and V(s)."""
+"""Critics: Q(s, a), V(s), and V(s) beside an actor as one network, for algorithms that train both on one loss."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from offpolicy.config.schema import AlgoConfig
+from offpolicy.nets.actors import CategoricalActor, GaussianActor
+from offpolicy.nets.distributions import PolicyDistribution
+from offpolicy.nets.hora import TeacherActor
 from offpolicy.nets.mlp import mlp, orthogonal_
 from offpolicy.nets.normalizer import ValueNormalizer
+from offpolicy.types import SpaceSpec
+
+StochasticActor = GaussianActor | CategoricalActor | TeacherActor
 
 
 class TwinCritic(nn.Module):
@@ -30,13 +37,18 @@ class TwinCritic(nn.Module):
         return torch.stack((self.first(pair).squeeze(-1), self.second(pair).squeeze(-1)))
 
     def q1(self, obs: Tensor, action: Tensor) -> Tensor:
-        """The first critic alone, for TD3's actor. [B, O], [B, A] -> [B]."""
+        """Returns the first critic's values, for TD3's actor. [B, O], [B, A] -> [B]."""
         q: Tensor = self.first(torch.cat((obs, action), dim=-1))
         return q.squeeze(-1)
 
 
+def make_critic(algo: AlgoConfig, spec: SpaceSpec) -> TwinCritic:
+    """Returns the twin critics on the CPU, initialised from torch's global CPU generator."""
+    return TwinCritic(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.critic_layer_norm)
+
+
 class ValueCritic(nn.Module):
-    """V(s), predicted in units of the running mean and spread of its targets, or as it is."""
+    """V(s), predicted in units of the running mean and spread of its targets, or in returns."""
 
     def __init__(self, obs_dim: int, hidden_dims: Sequence[int], activation: str, *, normalize_value: bool) -> None:
         super().__init__()
@@ -44,14 +56,38 @@ class ValueCritic(nn.Module):
         self.normalizer = ValueNormalizer() if normalize_value else None
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The prediction in its own units. [..., O] -> [...]."""
+        """Returns the prediction in its own units. [..., O] -> [...]."""
         value: Tensor = self.body(obs)
         return value.squeeze(-1)
 
     def in_returns(self, prediction: Tensor) -> Tensor:
-        """A prediction [...] as a return."""
+        """Returns a prediction [...] as a return."""
         return prediction if self.normalizer is None else self.normalizer.denormalize(prediction)
 
     def in_units(self, value: Tensor) -> Tensor:
-        """A return [...] in the units of the prediction."""
+        """Returns a return [...] in the units of the prediction."""
         return value if self.normalizer is None else self.normalizer.normalize(value)
+
+
+class ActorCritic(nn.Module):
+    """Two networks side by side: observations [..., O], as the networks see them, to a policy and to values [...]."""
+
+    def __init__(self, actor: StochasticActor, critic: ValueCritic) -> None:
+        super().__init__()
+        self.actor = actor
+        self.critic = critic
+
+    def forward(self, obs: Tensor) -> tuple[PolicyDistribution, Tensor]:
+        """Returns the policy and the critic's prediction, in its own units."""
+        return self.actor.distribution(obs), self.critic.forward(obs)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Returns the critic's prediction alone."""
+        return self.critic.forward(obs)
+
+
+def make_actor_critic(algo: AlgoConfig, spec: SpaceSpec, actor: nn.Module) -> ActorCritic:
+    """Returns `actor` with the critic that `algo` describes, initialised from torch's global CPU generator."""
+    assert isinstance(actor, StochasticActor)  # true by algo.name; narrows the type
+    critic = ValueCritic(spec.obs_dim, algo.hidden_dims, algo.activation, normalize_value=algo.normalize_value)
+    return ActorCritic(actor, critic)

@@ -17,7 +17,7 @@ from offpolicy.nets.actors import (
     stochastic_actor,
 )
 from offpolicy.nets.hora import StudentActor, TeacherActor
-from offpolicy.nets.normalizer import ObsNormalizer
+from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments
 from offpolicy.types import Float32, SpaceSpec
 
 Actor = SquashedGaussianActor | DeterministicActor | GaussianActor | CategoricalActor | TeacherActor | StudentActor
@@ -50,8 +50,12 @@ class Policy(nn.Module):
             self.actor.exploration_noise = noise
 
     def normalize(self, obs: Tensor) -> Tensor:
-        """What the networks see of raw observations. [B, O] -> [B, O]."""
+        """Returns raw observations as the networks see them. [B, O] -> [B, O]."""
         return obs if self.normalizer is None else self.normalizer.forward(obs)
+
+    def named_normalizers(self) -> dict[str, RunningMoments]:
+        """Returns the observation normaliser as `obs`, if there is one."""
+        return {} if self.normalizer is None else {"obs": self.normalizer}
 
 
 def _squashed_gaussian(algo: AlgoConfig, spec: SpaceSpec) -> Actor:

@@ -22,7 +22,7 @@ from offpolicy.types import Account, Batches, Float32, RolloutTotals
 class Feed(BatchSource[Batch_co], Protocol[Batch_co]):
     """A source of batches as a runner sees it: what the loop needs, its counters and its state."""
 
-    fresh_from: list[int]  # by ring: the first row whose observation the normaliser has not seen
+    first_unseen_row: list[int]  # by ring: the first row whose observation the normaliser has not seen
 
     @property
     def samples(self) -> int:
@@ -86,7 +86,7 @@ class RateLimitedSource:
     def __init__(self, spec: SourceSpec, rings: Sequence[Ring], gate: StepGate, steps: StepCount, updates: int) -> None:
         self._spec, self._rings, self._gate, self._steps = spec, tuple(rings), gate, steps
         self.updates = updates
-        self.fresh_from = [0] * len(self._rings)
+        self.first_unseen_row = [0] * len(self._rings)
         self._fresh: Float32 | None = None
 
     @property
@@ -131,8 +131,8 @@ class RateLimitedSource:
         for number in self._spec.fresh_rings:
             ring = self._rings[number]
             stop = ring.committed
-            blocks.append(self._spec.layout.obs_of(ring.read_range(self.fresh_from[number], stop)))
-            self.fresh_from[number] = stop
+            blocks.append(self._spec.layout.obs_of(ring.read_range(self.first_unseen_row[number], stop)))
+            self.first_unseen_row[number] = stop
         self._fresh = np.concatenate(blocks)
 
     def packer_account(self) -> Account | None:

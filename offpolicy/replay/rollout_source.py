@@ -68,7 +68,7 @@ class RolloutSource:
         self._too_old = 0
         self.samples = 0  # transitions handed out
         self.sample_age_sum = 0.0  # transitions are as old as their rollout: see the policy lag
-        self.fresh_from: list[int] = []  # nothing is kept that a normaliser could be shown again
+        self.first_unseen_row: list[int] = []  # nothing is kept that a normaliser could be shown again
 
     @property
     def rollouts(self) -> RolloutTotals:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
-from offpolicy.protocols import Batch_co, Batch_contra, BatchSource, CopyTimer, Fence, Trainable
+from offpolicy.protocols import Batch_co, BatchSource, CopyTimer, Fence, Learner
 from offpolicy.timing.clock import Clock, MonotonicClock
 from offpolicy.timing.device import CopiesBeside, CudaEvent, DeviceEvent, DeviceTrace, EventPool, HeldCopies
 from offpolicy.timing.phases import DeviceSpan
@@ -52,7 +52,7 @@ class DeviceTime(Protocol):
         """The source, its copies timed."""
         ...
 
-    def around_learner(self, learner: Trainable[Batch_contra]) -> Trainable[Batch_contra]:
+    def around_learner(self, learner: Learner) -> Learner:
         """The learner, its updates timed."""
         ...
 
@@ -88,7 +88,7 @@ class DeviceLane:
         """The source, its copies timed."""
         return _TimedSource(source, self._pool)
 
-    def around_learner(self, learner: Trainable[Batch_contra]) -> Trainable[Batch_contra]:
+    def around_learner(self, learner: Learner) -> Learner:
         """The learner, its updates timed."""
         return _TimedLearner(learner, self._pool)
 
@@ -163,13 +163,13 @@ class _TimedSource(Generic[Batch_co]):
         self._source.release()
 
 
-class _TimedLearner(Generic[Batch_contra]):
+class _TimedLearner:
     """A learner whose updates are timed."""
 
-    def __init__(self, learner: Trainable[Batch_contra], pool: EventPool) -> None:
+    def __init__(self, learner: Learner, pool: EventPool) -> None:
         self._learner, self._pool = learner, pool
 
-    def update(self, batch: Batch_contra, /) -> None:
+    def update(self, batch: Any, /) -> None:  # Any: as in `Learner`
         self._pool.start(DeviceSpan.TRAIN)
         self._learner.update(batch)
         self._pool.stop(DeviceSpan.TRAIN)
@@ -213,7 +213,7 @@ class NullLane:
         """The source itself."""
         return source
 
-    def around_learner(self, learner: Trainable[Batch_contra]) -> Trainable[Batch_contra]:
+    def around_learner(self, learner: Learner) -> Learner:
         """The learner itself."""
         return learner
 

@@ -11,12 +11,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.checkpoint import CheckpointStore, Draft, write_json
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.nets.policy import flat_size, flatten_into
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class WeightPublisher:
     """Hands the actor's weights, with the normaliser's statistics, to the collectors of the host; the leader's duty."""
 
-    def __init__(self, learner: Learner[Any], mailbox: Mailbox, seat: RankContext) -> None:
+    def __init__(self, learner: BaseLearner, mailbox: Mailbox, seat: RankContext) -> None:
         self._learner, self._mailbox, self._seat = learner, mailbox, seat
         self.flat = np.zeros(flat_size(learner.policy), dtype=np.float32)
         self.version = 0  # of what was published last

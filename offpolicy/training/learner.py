@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from offpolicy.algos.adaptation import adopt_teacher
-from offpolicy.algos.build import make_learner
-from offpolicy.algos.learner import LearnerState
+from offpolicy.algos.base_learner import LearnerState
+from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
 from offpolicy.checkpoint.fingerprint import fingerprint
 from offpolicy.config.run_files import read_spec
@@ -170,7 +170,7 @@ class Session:
         """What a checkpoint keeps of this rank alone, as JSON: its random streams and what the normaliser has seen."""
         return {
             "source": self._source_settings(),
-            "fresh_from": list(self.feed.fresh_from),
+            "fresh_from": list(self.feed.first_unseen_row),
             "sampler": self.feed.random_state(),
             "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
         }
@@ -235,7 +235,7 @@ class Session:
         """Let the random numbers go on where they were, on all ranks or on none: they must hand out as many batches."""
         why_not = self._why_not_exact(checkpoint)
         if checkpoint is not None and checkpoint.has("replay-0"):
-            self.feed.fresh_from[:] = checkpoint.json("state")["replay_end"]
+            self.feed.first_unseen_row[:] = checkpoint.json("state")["replay_end"]
         if self.vote(bool(why_not)) or checkpoint is None:
             if why_not:
                 self.context.send("warning", text=f"the continuation is not bitwise: {why_not}")
@@ -244,7 +244,7 @@ class Session:
         self.feed.set_random_state(streams["sampler"])
         self.learner.generator.set_state(_bytes_tensor(streams["updates"]))
         if checkpoint.has("replay-0"):
-            self.feed.fresh_from[:] = streams["fresh_from"]
+            self.feed.first_unseen_row[:] = streams["fresh_from"]
 
     def _why_not_exact(self, checkpoint: Checkpoint | None) -> str:
         """Why this rank cannot go on with the random numbers of a checkpoint; '' if it can."""

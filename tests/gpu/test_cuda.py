@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.algos.build import make_learner
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import AlgoConfig, RunConfig
 from offpolicy.nets.flops import products_of
 from offpolicy.nets.policy import flat_size, flatten_into

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offpolicy.algos.build import make_learner
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
 from offpolicy.distributed.host_info import HostInfo
@@ -48,7 +48,7 @@ class Rank:
         ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
         self.exchange = GroupExchange(self.group, CPU, DeviceFence(CPU), ledger)
 
-    def learner(self, seed: int = 1, *, average_every: int = 0, **algo: Any) -> Learner:
+    def learner(self, seed: int = 1, *, average_every: int = 0, **algo: Any) -> BaseLearner:
         return make_learner(config(**algo), SPEC, CPU, seed, self.exchange, average_every)
 
 
@@ -56,7 +56,7 @@ def config(**algo: Any) -> AlgoConfig:
     return AlgoConfig(**{"hidden_dims": (16, 16), **algo})
 
 
-def solo(**algo: Any) -> Learner:
+def solo(**algo: Any) -> BaseLearner:
     """The learner that is alone in the world, with the same initial weights."""
     return make_learner(config(**algo), SPEC, CPU, 1)
 
@@ -86,7 +86,7 @@ def bits(tensors: Any) -> dict[str, str]:
     return {name: tensor.detach().numpy().tobytes().hex() for name, tensor in tensors.items()}
 
 
-def shared(learner: Learner) -> Answer:
+def shared(learner: BaseLearner) -> Answer:
     tensors = learner.shared_tensors()
     return {"bits": bits(tensors), "checksum": checksum(list(tensors.values()))}
 
@@ -111,7 +111,7 @@ def common_noise(own: slice) -> Iterator[None]:
         torch.randn = randn
 
 
-def moments_after_one_update(learner: Learner, own: slice) -> dict[str, list[float]]:
+def moments_after_one_update(learner: BaseLearner, own: slice) -> dict[str, list[float]]:
     batch = Batch(*(field[own] for field in rows(0, BATCH)))
     with common_noise(own):
         learner.update(one(batch))

@@ -54,7 +54,7 @@ def slow_down_updates(delay_s: float) -> None:
     anything is learnt from rollouts, where they are prepared.
     """
     from offpolicy.algos.appo import Appo
-    from offpolicy.algos.parts import CriticTrainer
+    from offpolicy.algos.critic_trainer import CriticTrainer
 
     prepare = Appo._prepare
 

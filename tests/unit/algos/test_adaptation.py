@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.adaptation import Adaptation, adopt_teacher, latent_loss
-from offpolicy.algos.learner import Learner
-from offpolicy.algos.minibatches import minibatches
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learners import RolloutLearner, minibatches
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.algos.rollout_learner import RolloutLearner
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.hora import StudentActor
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts, SpaceSpec
 
-LearnerOf = Callable[..., Learner[Rollouts]]
+LearnerOf = Callable[..., BaseLearner]
 RolloutsOf = Callable[..., Rollouts]
 
 CPU = torch.device("cpu")
@@ -51,7 +50,7 @@ def rule_of(exchange: Exchange | None = None, seed: int = 1, spec: SpaceSpec = S
 def student_of(learner_of: LearnerOf) -> LearnerOf:
     """`student_of(seed=1, spec=SPEC, **algo)`: a learner of the second stage that normalises."""
 
-    def make(seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> Learner[Rollouts]:
+    def make(seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> BaseLearner:
         return learner_of(seed=seed, spec=spec, **{**STUDENT, "normalize_obs": True, **algo})
 
     return make
@@ -64,7 +63,7 @@ def student_rollouts(rollouts_of: RolloutsOf) -> RolloutsOf:
     Where it is not `told`, the history is noise.
     """
 
-    def make(learner: Learner[Rollouts], seed: int = 0, told: bool = True, **fields: Any) -> Rollouts:
+    def make(learner: BaseLearner, seed: int = 0, told: bool = True, **fields: Any) -> Rollouts:
         rollouts = rollouts_of(learner.policy, seed, spec=SPEC, **fields)
         if told:
             rollouts.obs[..., HISTORY] = rollouts.obs[..., PRIVILEGED].repeat(1, 1, 25)
@@ -73,7 +72,7 @@ def student_rollouts(rollouts_of: RolloutsOf) -> RolloutsOf:
     return make
 
 
-def first_explained(learner: Learner[Rollouts], rollouts: Rollouts) -> float:
+def first_explained(learner: BaseLearner, rollouts: Rollouts) -> float:
     """The share of the latent's variance that is explained when the learner first sees the rollouts."""
     before = learner.read_metrics()
     learner.update(rollouts)
@@ -82,13 +81,13 @@ def first_explained(learner: Learner[Rollouts], rollouts: Rollouts) -> float:
     return float(after.sums[index] - before.sums[index])
 
 
-def metrics(learner: Learner[Rollouts]) -> dict[str, float]:
+def metrics(learner: BaseLearner) -> dict[str, float]:
     """The means so far."""
     totals = learner.read_metrics()
     return dict(zip(totals.names, (totals.sums / totals.counts).tolist(), strict=True))
 
 
-def moved(learner: Learner[Rollouts], rollouts: Rollouts) -> set[str]:
+def moved(learner: BaseLearner, rollouts: Rollouts) -> set[str]:
     """The tensors of the state that an update changes by a single bit."""
     before = learner.state().tensors
     learner.update(rollouts)
@@ -96,7 +95,7 @@ def moved(learner: Learner[Rollouts], rollouts: Rollouts) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def assert_equal(left: Learner[Rollouts], right: Learner[Rollouts]) -> None:
+def assert_equal(left: BaseLearner, right: BaseLearner) -> None:
     """The same state, bit for bit."""
     ours, theirs = left.state(), right.state()
     assert ours.numbers == theirs.numbers
@@ -370,7 +369,7 @@ def test_the_history_of_all_ranks_is_counted(student_rollouts: RolloutsOf) -> No
     assert float(learner.shared_tensors()["history.normalizer.count"]) == 2 * NUM_VALID
 
 
-def taught(learner_of: LearnerOf, rollouts_of: RolloutsOf, **algo: Any) -> Learner[Rollouts]:
+def taught(learner_of: LearnerOf, rollouts_of: RolloutsOf, **algo: Any) -> BaseLearner:
     """A teacher that sees nothing but its own two groups, after two updates."""
     teacher = learner_of(**{**NETWORKS, "spec": TEACHER_SPEC, "lr": 1e-2, "normalize_obs": True, **algo})
     for seed in range(2):
@@ -396,7 +395,7 @@ def test_a_student_of_the_true_latent_acts_as_the_teacher_that_it_took_over(
     student_spec = spec_of("proprio_hist", "obs", "privileged", num_actions=num_actions)
     teacher = taught(learner_of, rollouts_of, spec=teacher_spec, normalize_obs=normalize_obs)
     rule = rule_of(spec=student_spec, normalize_obs=normalize_obs)
-    adopt_teacher(rule.named_tensors(), student_spec, teacher.state().tensors, teacher_spec)
+    adopt_teacher(rule.tensor_groups().all(), student_spec, teacher.state().tensors, teacher_spec)
     assert isinstance(rule.policy.actor, StudentActor)
     monkeypatch.setattr(rule.policy.actor.adaptation, "forward", rule._encoder.forward)
     obs = rollouts_of(rule.policy, 7, envs=32, spec=SPEC).obs[0]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.appo import Appo, Samples
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learners import RolloutLearner, UpdateResult
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.algos.rollout_learner import RolloutLearner, UpdateResult
 from offpolicy.algos.vtrace import Targets
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor
@@ -24,7 +24,7 @@ from offpolicy.nets.policy import Policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts, SpaceSpec
 
-LearnerOf = Callable[..., Learner[Rollouts]]
+LearnerOf = Callable[..., BaseLearner]
 RolloutsOf = Callable[..., Rollouts]
 
 CPU = torch.device("cpu")
@@ -46,13 +46,13 @@ def distribution(policy: Policy, obs: Tensor) -> PolicyDistribution:
         return policy.actor.distribution(policy.normalize(obs))
 
 
-def metrics(learner: Learner[Rollouts]) -> dict[str, float]:
+def metrics(learner: BaseLearner) -> dict[str, float]:
     """The means so far."""
     totals = learner.read_metrics()
     return dict(zip(totals.names, (totals.sums / totals.counts).tolist(), strict=True))
 
 
-def moved(learner: Learner[Rollouts], rollouts: Rollouts) -> dict[str, float]:
+def moved(learner: BaseLearner, rollouts: Rollouts) -> dict[str, float]:
     """By how much an update moves every tensor of the state."""
     before = learner.state().tensors
     learner.update(rollouts)
@@ -60,7 +60,7 @@ def moved(learner: Learner[Rollouts], rollouts: Rollouts) -> dict[str, float]:
     return {name: float((after[name].double() - before[name].double()).abs().max()) for name in before}
 
 
-def assert_equal(left: Learner[Rollouts], right: Learner[Rollouts]) -> None:
+def assert_equal(left: BaseLearner, right: BaseLearner) -> None:
     """The same state, bit for bit."""
     ours, theirs = left.state(), right.state()
     assert ours.numbers == theirs.numbers
@@ -460,7 +460,9 @@ def test_the_step_size_adapts_to_the_mean_kl_of_all_ranks(rollouts_of: RolloutsO
     algo = algo_of(lr=1e-5, lr_schedule="kl_adaptive", normalize_advantage=False)
     rule = Appo(algo, SPEC, CPU, 1, BesideAnotherKl(torch.zeros(1)))
     rule.learn(rollouts_of(rule.policy))
-    assert float(rule.named_tensors()["optimizer.step_size"]) == pytest.approx(1e-5 / 1.5**3)  # alone it would grow
+    assert float(rule.tensor_groups().optimizers["optimizer.step_size"]) == pytest.approx(
+        1e-5 / 1.5**3
+    )  # alone it would grow
 
 
 class Meeting:

@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.optim import DivergenceGuard, GuardedAdam, Objective, OptimizerStep, SoloExchange, clip_norm
+from offpolicy.algos.optim import (
+    DivergenceGuard,
+    GuardedAdam,
+    LearningRate,
+    Loss,
+    OptimizerStep,
+    SoloExchange,
+    clip_norm,
+)
+from offpolicy.config.schema import AlgoConfig
 
 CPU = torch.device("cpu")
 
@@ -15,11 +24,11 @@ def test_steps_are_those_of_torch_adam_bit_for_bit() -> None:
     torch.manual_seed(0)
     ours, theirs = nn.Linear(5, 3), nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())
-    descent = OptimizerStep(CPU, SoloExchange())
-    guarded = GuardedAdam(dict(ours.named_parameters()), 1e-2, descent.guard)
+    optimizer_step = OptimizerStep(CPU, SoloExchange())
+    guarded = GuardedAdam(dict(ours.named_parameters()), 1e-2, optimizer_step.guard)
     adam = torch.optim.Adam(theirs.parameters(), lr=1e-2, fused=True)
     for obs in torch.randn(6, 4, 5):
-        descent.step(Objective(ours(obs).square().mean(), guarded))
+        optimizer_step.minimize(Loss(ours(obs).square().mean(), guarded))
         adam.zero_grad()
         theirs(obs).square().mean().backward()
         adam.step()
@@ -28,39 +37,38 @@ def test_steps_are_those_of_torch_adam_bit_for_bit() -> None:
 
 
 def one_parameter(value: float) -> tuple[nn.Parameter, GuardedAdam, OptimizerStep]:
-    weight, descent = nn.Parameter(torch.tensor([value])), OptimizerStep(CPU, SoloExchange())
-    return weight, GuardedAdam({"weight": weight}, 0.1, descent.guard), descent
+    weight, optimizer_step = nn.Parameter(torch.tensor([value])), OptimizerStep(CPU, SoloExchange())
+    return weight, GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard), optimizer_step
 
 
 def parts(weight: Tensor, adam: GuardedAdam) -> list[float]:
-    tensors = (weight, adam.exp_avg[0], adam.exp_avg_sq[0], adam.num_steps)
-    return [float(tensor.detach().sum()) for tensor in tensors]
+    return [float(tensor.detach().sum()) for tensor in (weight, *adam.tensors().values())]
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_bad_loss_moves_nothing_and_stops_every_later_step(poison: float) -> None:
-    weight, adam, descent = one_parameter(2.0)
-    descent.step(Objective(weight.square().sum(), adam))
+    weight, adam, optimizer_step = one_parameter(2.0)
+    optimizer_step.minimize(Loss(weight.square().sum(), adam))
     before = parts(weight, adam)
-    assert not adam.guard.has_tripped()
-    descent.step(Objective(weight.square().sum() * poison, adam))
-    descent.step(Objective(weight.square().sum(), adam))
-    assert adam.guard.has_tripped()
+    assert not optimizer_step.guard.has_tripped()
+    optimizer_step.minimize(Loss(weight.square().sum() * poison, adam))
+    optimizer_step.minimize(Loss(weight.square().sum(), adam))
+    assert optimizer_step.guard.has_tripped()
     assert parts(weight, adam) == before
 
 
 def test_a_finite_loss_with_an_infinite_gradient_moves_nothing() -> None:
-    weight, adam, descent = one_parameter(0.0)
+    weight, adam, optimizer_step = one_parameter(0.0)
     loss = weight.sqrt().sum()  # 0, with slope infinity
-    descent.step(Objective(loss, adam, 1.0))
-    assert adam.guard.has_tripped()
+    optimizer_step.minimize(Loss(loss, adam, 1.0))
+    assert optimizer_step.guard.has_tripped()
     assert parts(weight, adam) == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_an_infinite_loss_with_a_finite_gradient_trips() -> None:
-    weight, adam, descent = one_parameter(1.0)
-    descent.step(Objective(weight.sum() + float("inf"), adam))
-    assert adam.guard.has_tripped()
+    weight, adam, optimizer_step = one_parameter(1.0)
+    optimizer_step.minimize(Loss(weight.sum() + float("inf"), adam))
+    assert optimizer_step.guard.has_tripped()
     assert float(weight.detach()) == 1.0
 
 
@@ -74,9 +82,9 @@ def test_watch_trips_on_a_bad_element_and_stays_tripped() -> None:
 
 
 def test_only_the_parameters_of_the_optimiser_are_differentiated() -> None:
-    weight, adam, descent = one_parameter(2.0)
+    weight, adam, optimizer_step = one_parameter(2.0)
     other = nn.Parameter(torch.tensor([3.0]))
-    descent.step(Objective((weight * other).sum(), adam))
+    optimizer_step.minimize(Loss((weight * other).sum(), adam))
     assert other.grad is None
     assert float(weight.detach()) != 2.0
 
@@ -95,9 +103,9 @@ def test_clipping_leaves_small_gradients_alone() -> None:
 
 @pytest.mark.parametrize(("max_grad_norm", "expected"), [(None, 4.0), (0.5, 0.5)])
 def test_a_step_clips_only_when_asked(max_grad_norm: float | None, expected: float) -> None:
-    weight, adam, descent = one_parameter(2.0)
-    descent.step(Objective(weight.square().sum(), adam, max_grad_norm))
-    assert float(adam.exp_avg[0]) == pytest.approx(0.1 * expected, rel=1e-4)
+    weight, adam, optimizer_step = one_parameter(2.0)
+    optimizer_step.minimize(Loss(weight.square().sum(), adam, max_grad_norm))
+    assert float(adam.tensors()["exp_avg.weight"]) == pytest.approx(0.1 * expected, rel=1e-4)
 
 
 class Averaging:
@@ -119,37 +127,37 @@ class Averaging:
 
 
 def test_the_step_is_made_with_the_mean_of_the_ranks_gradients() -> None:
-    weight, descent = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=10.0))
-    adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
-    descent.step(Objective(weight.square().sum(), adam))  # own gradient 4
-    assert float(adam.exp_avg[0]) == pytest.approx(0.1 * 7.0)
+    weight, optimizer_step = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=10.0))
+    adam = GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard)
+    optimizer_step.minimize(Loss(weight.square().sum(), adam))  # own gradient 4
+    assert float(adam.tensors()["exp_avg.weight"]) == pytest.approx(0.1 * 7.0)
 
 
 def test_two_objectives_share_one_exchange_and_keep_their_own_losses() -> None:
     exchange = Averaging(other=0.0)
-    descent = OptimizerStep(CPU, exchange)
+    optimizer_step = OptimizerStep(CPU, exchange)
     first, second = nn.Parameter(torch.tensor([2.0])), nn.Parameter(torch.tensor([3.0]))
-    adams = [GuardedAdam({"weight": weight}, 0.1, descent.guard) for weight in (first, second)]
+    adams = [GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard) for weight in (first, second)]
     losses = [first.square().sum(), second.square().sum()]
-    descent.step(*[Objective(loss, adam) for loss, adam in zip(losses, adams, strict=True)])
+    optimizer_step.minimize(*[Loss(loss, adam) for loss, adam in zip(losses, adams, strict=True)])
     assert exchange.num_calls == 1
-    assert [float(adam.exp_avg[0]) for adam in adams] == pytest.approx([0.2, 0.3])
+    assert [float(adam.tensors()["exp_avg.weight"]) for adam in adams] == pytest.approx([0.2, 0.3])
     assert [float(loss.detach()) for loss in losses] == [4.0, 9.0]
 
 
 def test_a_nan_of_another_rank_stops_the_step_here_and_is_not_called_ours() -> None:
-    weight, descent = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=float("nan")))
-    adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
-    descent.step(Objective(weight.square().sum(), adam))
+    weight, optimizer_step = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=float("nan")))
+    adam = GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard)
+    optimizer_step.minimize(Loss(weight.square().sum(), adam))
     assert float(weight.detach()) == 2.0
-    assert (descent.guard.has_tripped(), descent.origin.has_tripped()) == (True, False)
+    assert (optimizer_step.guard.has_tripped(), optimizer_step.origin.has_tripped()) == (True, False)
 
 
 def test_a_nan_of_this_rank_is_called_ours() -> None:
-    weight, descent = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=1.0))
-    adam = GuardedAdam({"weight": weight}, 0.1, descent.guard)
-    descent.step(Objective(weight.sum() * float("nan"), adam))
-    assert (descent.guard.has_tripped(), descent.origin.has_tripped()) == (True, True)
+    weight, optimizer_step = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, Averaging(other=1.0))
+    adam = GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard)
+    optimizer_step.minimize(Loss(weight.sum() * float("nan"), adam))
+    assert (optimizer_step.guard.has_tripped(), optimizer_step.origin.has_tripped()) == (True, True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
@@ -159,3 +167,72 @@ def test_the_exchange_of_one_is_the_identity(dtype: torch.dtype) -> None:
     alone.average(tensors)
     assert [tensor.tolist() for tensor in tensors] == [[0, 1, 2], 7]
     assert alone.gather(tensors[0]).tolist() == [[0, 1, 2]]
+
+
+LR = 1e-3
+
+
+def step_size(schedule: str, lr: float = LR) -> LearningRate:
+    algo = AlgoConfig(name="appo", lr=lr, lr_schedule=schedule, target_kl=0.01)
+    return LearningRate(algo, torch.device("cpu"))
+
+
+def after_kl(schedule: str, *kls: float, lr: float = LR) -> float:
+    """The step size after epochs of these KLs."""
+    size = step_size(schedule, lr)
+    for kl in kls:
+        size.follow_kl(torch.tensor(kl))
+    return float(size.value)
+
+
+def after_progress(schedule: str, progress: float) -> float:
+    size = step_size(schedule)
+    size.follow_progress(progress)
+    return float(size.value)
+
+
+@pytest.mark.parametrize(
+    ("kl", "factor"),
+    [(0.0, 1.5), (0.0049, 1.5), (0.0051, 1.0), (0.01, 1.0), (0.0199, 1.0), (0.0201, 1 / 1.5), (float("inf"), 1 / 1.5)],
+)
+def test_the_adaptive_step_size_shrinks_above_twice_the_target_and_grows_below_half(kl: float, factor: float) -> None:
+    assert after_kl("kl_adaptive", kl) == pytest.approx(factor * LR)
+
+
+def test_a_kl_that_is_not_a_number_changes_nothing() -> None:
+    assert after_kl("kl_adaptive", float("nan")) == pytest.approx(LR)
+
+
+def test_changes_add_up_over_epochs() -> None:
+    assert after_kl("kl_adaptive", 1.0, 1.0, 0.0) == pytest.approx(LR / 1.5)
+
+
+@pytest.mark.parametrize(("kl", "limit"), [(1.0, 1e-6), (0.0, 1e-2)])
+def test_the_adaptive_step_size_has_limits(kl: float, limit: float) -> None:
+    assert after_kl("kl_adaptive", *[kl] * 40) == pytest.approx(limit)
+
+
+@pytest.mark.parametrize(("progress", "share"), [(0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (1.1, 0.0)])
+def test_the_linear_step_size_falls_to_zero_at_the_end_of_the_run(progress: float, share: float) -> None:
+    assert after_progress("linear", progress) == pytest.approx(share * LR)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "kl_adaptive"])
+def test_only_the_linear_step_size_follows_progress(schedule: str) -> None:
+    assert after_progress(schedule, 0.5) == pytest.approx(LR)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_only_the_adaptive_step_size_follows_the_kl(schedule: str) -> None:
+    assert after_kl(schedule, 1.0) == pytest.approx(LR)
+    assert step_size(schedule).is_adaptive is False
+
+
+@pytest.mark.parametrize("schedule", ["linear", "kl_adaptive"])
+def test_the_tensor_that_the_optimiser_reads_stays_the_same_one(schedule: str) -> None:
+    size = step_size(schedule)
+    value = size.value
+    size.follow_progress(0.5)
+    size.follow_kl(torch.tensor(1.0))
+    assert size.value is value
+    assert float(value) < LR

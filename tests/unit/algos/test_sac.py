@@ -5,14 +5,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.types import Batch, Batches
 
-LearnerOf = Callable[..., Learner]
+LearnerOf = Callable[..., BaseLearner]
 BatchOf = Callable[..., Batch]
 
 
-def log_alpha_step(learner: Learner, batch: Batch) -> float:
+def log_alpha_step(learner: BaseLearner, batch: Batch) -> float:
     before = learner.state().tensors["log_alpha"]
     learner.update(Batches((batch,), None))
     return float(learner.state().tensors["log_alpha"] - before)

@@ -8,30 +8,29 @@ from typing import Any
 import pytest
 import torch
 
-from offpolicy.algos.learner import Learner
-from offpolicy.algos.optim import SoloExchange
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.optim import LearningRate, SoloExchange
 from offpolicy.algos.sac import Sac
-from offpolicy.algos.step_size import StepSize
 from offpolicy.algos.td3 import Td3
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 
-LearnerOf, BatchOf = Callable[..., Learner[Any]], Callable[..., Batch]
+LearnerOf, BatchOf = Callable[..., BaseLearner], Callable[..., Batch]
 FALLING = Ramp(start=1e-3, end=0.0, over=100)  # from env step 1000 on, where learning starts
 
 
-def trained(learner: Learner[Any], batch_of: BatchOf, *env_steps: int) -> Learner[Any]:
+def trained(learner: BaseLearner, batch_of: BatchOf, *env_steps: int) -> BaseLearner:
     for seed, steps in enumerate(env_steps):
         learner.update(Batches((batch_of(seed),), None, steps))
     return learner
 
 
-def parameters(learner: Learner[Any], prefix: str) -> list[torch.Tensor]:
+def parameters(learner: BaseLearner, prefix: str) -> list[torch.Tensor]:
     return [tensor for name, tensor in learner.state().tensors.items() if name.startswith(prefix)]
 
 
-def same(one: Learner[Any], other: Learner[Any], prefix: str = "") -> bool:
+def same(one: BaseLearner, other: BaseLearner, prefix: str = "") -> bool:
     pairs = zip(parameters(one, prefix), parameters(other, prefix), strict=True)
     return all(torch.equal(first, second) for first, second in pairs)
 
@@ -80,16 +79,16 @@ def test_a_learner_restored_in_the_middle_of_a_ramp_goes_on_bit_for_bit(
 def test_the_step_sizes_are_those_of_the_env_steps() -> None:
     algo = AlgoConfig(name="td3", hidden_dims=(16,), actor_lr=FALLING, critic_lr=Ramp(start=0.0, end=1.0, over=200))
     rule = Td3(algo, *_place())
-    rule.follow(1025)
+    rule.follow_schedules(1025)
     assert (rule._actor_optimizer.lr, rule._critic.optimizer.lr) == (7.5e-4, 0.125)
 
 
 def test_the_target_entropy_follows_its_ramp() -> None:
     algo = AlgoConfig(name="sac", hidden_dims=(16,), target_entropy=Ramp(start=-1.0, end=-3.0, over=100, begin=0))
     rule = Sac(algo, *_place())
-    rule.follow(25)
+    rule.follow_schedules(25)
     log_prob = torch.tensor([0.0, 1.0])
-    assert rule._temperature.objective(log_prob).loss.item() == pytest.approx(-(0.5 - 1.5))
+    assert rule._temperature.loss(log_prob).value.item() == pytest.approx(-(0.5 - 1.5))
 
 
 def _place() -> Any:
@@ -98,6 +97,6 @@ def _place() -> Any:
 
 @pytest.mark.parametrize(("env_steps", "value"), [(0, 1e-3), (50, 5e-4), (100, 0.0), (10**6, 0.0)])
 def test_appos_step_size_follows_the_same_kind_of_ramp_from_the_start(env_steps: int, value: float) -> None:
-    size = StepSize(AlgoConfig(name="appo", lr=FALLING), torch.device("cpu"))
+    size = LearningRate(AlgoConfig(name="appo", lr=FALLING), torch.device("cpu"))
     size.follow_progress(0.9, env_steps)
     assert float(size.value) == pytest.approx(value)

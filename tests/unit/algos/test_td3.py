@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos import td3
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.losses import smoothed_target_action
 from offpolicy.types import Batch, Batches
 
-LearnerOf = Callable[..., Learner]
+LearnerOf = Callable[..., BaseLearner]
 BatchOf = Callable[..., Batch]
 
 

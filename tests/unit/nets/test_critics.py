@@ -1,20 +1,200 @@
+"""APPO's networks: how they start, what they give out, and how their policy travels."""
+
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from offpolicy.nets.critics import TwinCritic
+from offpolicy.config.schema import AlgoConfig
+from offpolicy.nets.actors import CategoricalActor, GaussianActor
+from offpolicy.nets.critics import ActorCritic, TwinCritic, ValueCritic, make_actor_critic
+from offpolicy.nets.mlp import mlp, orthogonal_
+from offpolicy.nets.normalizer import (
+    ObsNormalizer,
+    ValueNormalizer,
+    all_moments,
+    block_moments,
+    weighted_moments,
+)
+from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
+from offpolicy.types import SpaceSpec
 
-OBS, ACTION = torch.randn(5, 3), torch.randn(5, 2)
+BOX = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+DISCRETE = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(3.0,), num_actions=4)
+ALGO = AlgoConfig(name="appo", hidden_dims=(8,), normalize_obs=True, init_log_std=-0.5)
+OBS = torch.linspace(-2.0, 2.0, 12).reshape(4, 3)
+
+specs = pytest.mark.parametrize("spec", [BOX, DISCRETE], ids=["box", "discrete"])
+
+
+def policy_of(spec: SpaceSpec) -> Policy:
+    """One that has seen observations and whose actions depend on them."""
+    policy = make_policy(ALGO, spec)
+    assert policy.normalizer is not None
+    policy.normalizer.absorb(block_moments(1.0 / 3.0 + 2.0 * torch.randn(50, 3)))
+    with torch.no_grad():
+        for parameter in policy.actor.parameters():
+            parameter.add_(0.5 * torch.randn(parameter.shape))
+    return policy
+
+
+def actor_critic_of(spec: SpaceSpec) -> ActorCritic:
+    return make_actor_critic(ALGO, spec, make_policy(ALGO, spec).actor)
+
+
+@specs
+def test_policy_and_value_are_by_state(spec: SpaceSpec) -> None:
+    net = actor_critic_of(spec)
+    policy, value = net.forward(torch.zeros(7, 5, 3))
+    assert value.shape == policy.entropy().shape == (7, 5)
+    assert policy.sample(torch.Generator()).shape == (7, 5, spec.action_dim)
+    assert torch.equal(net.value(OBS), net.forward(OBS)[1])
+
+
+def layers_of(net: nn.Module) -> list[nn.Linear]:
+    return [module for module in net.modules() if isinstance(module, nn.Linear)]
+
+
+def gains(net: nn.Module) -> list[list[float]]:
+    """By layer, the singular values of its weights: the smallest and the greatest."""
+    spectra = [torch.linalg.svdvals(layer.weight.detach()) for layer in layers_of(net)]
+    return [[float(spectrum.min()), float(spectrum.max())] for spectrum in spectra]
+
+
+def test_orthogonal_layers_have_gain_sqrt_2_and_the_head_its_own() -> None:
+    net = orthogonal_(mlp(3, (8, 8), 2, "tanh"), head_gain=0.5)
+    for low_and_high, gain in zip(gains(net), (math.sqrt(2.0), math.sqrt(2.0), 0.5), strict=True):
+        assert low_and_high == pytest.approx([gain, gain], rel=1e-5)
+    assert not any(bool(layer.bias.any()) for layer in layers_of(net))
+
+
+@specs
+def test_the_first_policy_hardly_depends_on_the_observation_and_the_critic_does(spec: SpaceSpec) -> None:
+    net = actor_critic_of(spec)
+    assert gains(net.actor)[-1] == pytest.approx([0.01, 0.01], rel=1e-5)
+    assert gains(net.critic)[-1] == pytest.approx([1.0, 1.0], rel=1e-5)
+
+
+def test_the_first_gaussian_has_the_std_that_was_asked_for_in_every_state() -> None:
+    actor = GaussianActor(3, 2, (8,), "tanh", init_log_std=-0.5)
+    assert actor.distribution(OBS).log_std.tolist() == [[-0.5, -0.5]] * 4
+    assert actor.log_std.requires_grad
+
+
+def test_a_gaussian_acts_by_its_mean_inside_the_bounds() -> None:
+    actor = GaussianActor(3, 2, (8,), "tanh", init_log_std=0.0)
+    with torch.no_grad():
+        layers_of(actor)[-1].bias.copy_(torch.tensor([0.5, 7.0]))
+    assert torch.allclose(actor.act(OBS), torch.tensor([0.5, 1.0]).expand(4, 2), atol=0.05)
+    assert actor.act(OBS)[:, 1].tolist() == [1.0] * 4
+
+
+def test_a_categorical_acts_by_its_likeliest_action() -> None:
+    actor = CategoricalActor(3, 4, (8,), "tanh")
+    with torch.no_grad():
+        layers_of(actor)[-1].bias.copy_(torch.tensor([0.0, 0.0, 1.0, 0.0]))
+    assert actor.act(OBS).tolist() == [[2.0]] * 4
+    assert torch.allclose(actor.distribution(OBS).log_probs.exp().sum(dim=-1), torch.ones(4))
+
+
+@specs
+def test_a_policy_loaded_from_the_block_acts_and_samples_bit_for_bit_the_same(spec: SpaceSpec) -> None:
+    source, copy = policy_of(spec), policy_of(spec)
+    flat = np.zeros(flat_size(source), dtype=np.float32)
+    flatten_into(source, flat)
+    load_flat(copy, flat)
+    assert torch.equal(copy.act(OBS), source.act(OBS))
+    pairs = [policy.sample(OBS, torch.Generator().manual_seed(5)) for policy in (source, copy)]
+    assert all(torch.equal(left, right) for left, right in zip(*pairs, strict=True))  # type: ignore[arg-type]
+
+
+def test_the_block_holds_the_log_std_too() -> None:
+    body, statistics = 3 * 8 + 8 + 8 * 2 + 2, 3 + 3
+    assert flat_size(policy_of(BOX)) == body + 2 + statistics
+
+
+@specs
+def test_the_log_prob_of_a_sample_is_that_of_the_distribution_on_what_the_network_sees(spec: SpaceSpec) -> None:
+    policy = policy_of(spec)
+    action, log_prob = policy.sample(OBS, torch.Generator())
+    assert log_prob is not None
+    assert isinstance(policy.actor, GaussianActor | CategoricalActor)
+    assert isinstance(policy.normalizer, ObsNormalizer)
+    assert torch.equal(log_prob, policy.actor.distribution(policy.normalizer(OBS)).log_prob(action).detach())
+    assert not torch.allclose(log_prob, policy.actor.distribution(OBS).log_prob(action))
+
+
+@specs
+def test_exploring_draws_the_same_actions_as_sampling(spec: SpaceSpec) -> None:
+    policy = policy_of(spec)
+    sampled, _ = policy.sample(OBS, torch.Generator().manual_seed(5))
+    assert torch.equal(policy.sample(OBS, torch.Generator().manual_seed(5))[0], sampled)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_algorithms_that_learn_from_a_replay_get_no_log_prob(name: str) -> None:
+    assert make_policy(replace(ALGO, name=name, init_log_std=0.0), BOX).sample(OBS, torch.Generator())[1] is None
+
+
+def critic_that_saw(*returns: float) -> ValueCritic:
+    critic = ValueCritic(3, (8,), "tanh", normalize_value=True)
+    assert critic.normalizer is not None
+    critic.normalizer.absorb(block_moments(torch.tensor(returns)[:, None]))
+    return critic
+
+
+def test_returns_and_units_are_inverse() -> None:
+    critic, values = critic_that_saw(100.0, 104.0), torch.tensor([[96.0, 102.0], [104.0, 9000.0]])
+    assert torch.allclose(critic.in_units(values), torch.tensor([[-3.0, 0.0], [1.0, 4449.0]]))  # not clipped
+    assert torch.allclose(critic.in_returns(critic.in_units(values)), values, rtol=1e-6)
+
+
+def test_a_critic_without_normaliser_predicts_returns() -> None:
+    critic, values = ValueCritic(3, (8,), "tanh", normalize_value=False), torch.tensor([5.0])
+    assert critic.in_returns(values) is critic.in_units(values) is values
+
+
+def test_the_value_normaliser_starts_as_the_identity() -> None:
+    assert torch.allclose(ValueNormalizer().normalize(OBS), OBS)
+
+
+def rows_and_weight() -> tuple[Tensor, Tensor]:
+    """Rows [20, 2] far from zero, of which those that do not count are further still."""
+    weight = (torch.arange(20) % 3 != 0).float()
+    rows = 1000.0 + torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    return torch.where(weight[:, None] == 1.0, rows, 1e6), weight
+
+
+def test_weighted_moments_are_those_of_the_rows_that_count() -> None:
+    rows, weight = rows_and_weight()
+    assert torch.allclose(weighted_moments(rows, weight), block_moments(rows[weight == 1.0]), rtol=1e-12)
+
+
+def test_weighted_moments_of_no_row_are_those_of_none() -> None:
+    assert torch.equal(weighted_moments(OBS, torch.zeros(4)), block_moments(OBS[:0]))
+
+
+def test_the_moments_of_blocks_are_those_of_the_whole() -> None:
+    rows, _ = rows_and_weight()
+    blocks = [block_moments(block) for block in rows.split([7, 0, 12, 1])]
+    assert torch.allclose(all_moments(blocks), block_moments(rows), rtol=1e-12)
+
+
+PAIR_OBS, PAIR_ACTION = torch.randn(5, 3), torch.randn(5, 2)
 
 
 def test_values_are_critics_by_rows() -> None:
-    assert TwinCritic(3, 2, (8,), "relu")(OBS, ACTION).shape == (2, 5)
+    assert TwinCritic(3, 2, (8,), "relu")(PAIR_OBS, PAIR_ACTION).shape == (2, 5)
 
 
 def test_the_two_critics_are_independent() -> None:
     critic = TwinCritic(3, 2, (8,), "relu")
-    q = critic(OBS, ACTION)
+    q = critic(PAIR_OBS, PAIR_ACTION)
     assert not torch.allclose(q[0], q[1])
     gradients = torch.autograd.grad(q[0].sum(), list(critic.second.parameters()))
     assert not any(bool(gradient.any()) for gradient in gradients)
@@ -22,14 +202,14 @@ def test_the_two_critics_are_independent() -> None:
 
 def test_q1_is_the_first_critic() -> None:
     critic = TwinCritic(3, 2, (8,), "relu")
-    assert torch.equal(critic.q1(OBS, ACTION), critic(OBS, ACTION)[0])
+    assert torch.equal(critic.q1(PAIR_OBS, PAIR_ACTION), critic(PAIR_OBS, PAIR_ACTION)[0])
 
 
 def test_values_depend_on_observation_and_action() -> None:
     critic = TwinCritic(3, 2, (8,), "tanh")
-    q = critic(OBS, ACTION)
-    assert not torch.allclose(q, critic(OBS + 1.0, ACTION))
-    assert not torch.allclose(q, critic(OBS, ACTION + 1.0))
+    q = critic(PAIR_OBS, PAIR_ACTION)
+    assert not torch.allclose(q, critic(PAIR_OBS + 1.0, PAIR_ACTION))
+    assert not torch.allclose(q, critic(PAIR_OBS, PAIR_ACTION + 1.0))
 
 
 def test_layer_norm_is_optional() -> None:

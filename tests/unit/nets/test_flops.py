@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from offpolicy.algos.build import make_learner
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.nets.flops import products_of, work_of
 from offpolicy.nets.hora_shapes import MIN_FRAMES
@@ -99,7 +99,7 @@ class Peers:
         return torch.stack((vector, vector))
 
 
-def counted(learner: Learner[Any], material: Batches | Rollouts) -> float:
+def counted(learner: BaseLearner, material: Batches | Rollouts) -> float:
     """Operations per gradient update, by torch's counter."""
     with FlopCounterMode(display=False) as counter:
         learner.update(material)

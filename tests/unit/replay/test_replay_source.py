@@ -95,7 +95,7 @@ def test_the_normaliser_sees_each_observation_of_its_rings_exactly_once() -> Non
     append(rings[0], 1)
     append(rings[1], 5)
     assert fresh(source) == [[3, 3]]
-    assert source.fresh_from == [4, 0, 2]
+    assert source.first_unseen_row == [4, 0, 2]
 
 
 def test_a_rank_without_rings_still_takes_part_in_the_normaliser() -> None:

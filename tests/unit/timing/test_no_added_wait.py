@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.algos.build import make_learner
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device_timer import DeviceLane, DeviceTime, NullLane
@@ -81,7 +81,7 @@ def batches() -> Iterator[Batches]:
         yield Batches((batch, batch), obs)
 
 
-def rollouts(learner: Learner[Any]) -> Iterator[Rollouts]:
+def rollouts(learner: BaseLearner) -> Iterator[Rollouts]:
     rng = torch.Generator().manual_seed(0)
     while True:
         obs = torch.randn(9, 4, 3, generator=rng)

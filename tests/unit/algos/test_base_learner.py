@@ -4,18 +4,23 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
-from offpolicy.algos.learner import Learner, LearnerState
+from offpolicy.algos.base_learner import BaseLearner, LearnerState, Seeds, TensorGroups
+from offpolicy.algos.optim import DivergenceGuard, GuardedAdam
+from offpolicy.algos.registry import make_learner
+from offpolicy.config.schema import AlgoConfig
 from offpolicy.errors import CheckpointError
-from offpolicy.types import Batch, Batches
+from offpolicy.nets.normalizer import RunningMoments
+from offpolicy.types import Batch, Batches, SpaceSpec
 
-LearnerOf = Callable[..., Learner]
+LearnerOf = Callable[..., BaseLearner]
 BatchOf = Callable[..., Batch]
 
 both = pytest.mark.parametrize("name", ["sac", "td3"])
 
 
-def run(learner: Learner, batch_of: BatchOf, first: int, last: int) -> None:
+def run(learner: BaseLearner, batch_of: BatchOf, first: int, last: int) -> None:
     for seed in range(first, last):
         batch = batch_of(seed)
         learner.update(Batches((batch,), batch.obs))
@@ -113,3 +118,31 @@ def test_a_missing_number_is_named(learner_of: LearnerOf) -> None:
 def test_the_state_of_another_algorithm_is_refused(learner_of: LearnerOf) -> None:
     with pytest.raises(CheckpointError, match=r"policy.actor.body.2.weight is torch.float32 \(4, 16\)"):
         learner_of("td3").load_state(learner_of("sac").state())
+
+
+def test_weights_and_updates_draw_from_different_streams() -> None:
+    seeds = Seeds(0)
+    with seeds.initial_weights():
+        weights = torch.randn(4)
+    assert not torch.equal(weights, torch.randn(4, generator=seeds.generator(torch.device("cpu"))))
+
+
+def test_groups_follow_the_types_of_modules_not_their_names() -> None:
+    odd = nn.ModuleDict({"normalizer": nn.Linear(1, 1), "optimizer": RunningMoments(1)})
+    adam = GuardedAdam({"w": nn.Parameter(torch.zeros(1))}, torch.tensor(0.1), DivergenceGuard(torch.device("cpu")))
+    groups = TensorGroups.of({"net": odd}, {"adam": adam})
+    assert list(groups.networks) == ["net.normalizer.weight", "net.normalizer.bias"]
+    assert list(groups.normalizers) == ["net.optimizer.mean", "net.optimizer.var", "net.optimizer.count"]
+    assert list(groups.optimizers) == ["adam.num_steps", "adam.exp_avg.w", "adam.exp_avg_sq.w", "adam.step_size"]
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "appo"])
+def test_ranks_that_step_by_themselves_share_networks_and_statistics_only(name: str) -> None:
+    algo = AlgoConfig(name=name, hidden_dims=(4,), normalize_obs=True)
+    spec = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+    learner = make_learner(algo, spec, torch.device("cpu"), 1, average_every=4)
+    own = learner.start_tensors().keys() - learner.shared_tensors().keys()
+    assert {key.partition(".")[0].removeprefix("actor_") for key in own} <= {
+        *("diverged", "optimizer", "critic_optimizer", "alpha_optimizer")
+    }
+    assert "policy.normalizer.mean" in learner.shared_tensors()

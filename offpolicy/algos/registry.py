@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
 from offpolicy.algos.adaptation import Adaptation
 from offpolicy.algos.appo import Appo
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.learners import ReplayAlgorithm, ReplayLearner, RolloutAlgorithm, RolloutLearner
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.algos.replay_learner import ReplayLearner, UpdateRule
-from offpolicy.algos.rollout_learner import RolloutLearner, RolloutRule
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
 from offpolicy.config.schema import AlgoConfig
@@ -20,16 +18,16 @@ from offpolicy.protocols import Exchange
 from offpolicy.types import SpaceSpec
 
 
-def _hora(algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> RolloutRule:
+def _hora(algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> RolloutAlgorithm:
     rule = Adaptation if algo.is_adapting else Appo
     return rule(algo, spec, device, seed, exchange)
 
 
-REPLAY_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], UpdateRule]] = {
+REPLAY_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], ReplayAlgorithm]] = {
     "sac": Sac,
     "td3": Td3,
 }
-ROLLOUT_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], RolloutRule]] = {
+ROLLOUT_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], RolloutAlgorithm]] = {
     "appo": Appo,
     "hora": _hora,
 }
@@ -42,7 +40,7 @@ def make_learner(
     seed: int,
     exchange: Exchange | None = None,
     average_every: int = 0,
-) -> Learner[Any]:
+) -> BaseLearner:
     """The learner named by `algo.name`; its weights and random numbers are a function of `seed` alone.
 
     `exchange` joins it with the other ranks: gradients are averaged before each step, or, with `average_every` > 0,

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from offpolicy.algos.learner import Learner
+from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.types import Batch, Batches
 
-LearnerOf = Callable[..., Learner]
+LearnerOf = Callable[..., BaseLearner]
 BatchOf = Callable[..., Batch]
 
 both = pytest.mark.parametrize("name", ["sac", "td3"])
 NAN = torch.full((8,), float("nan"))
 
 
-def mean_of_last(learner: Learner, batch: Batch, metric: str) -> float:
+def mean_of_last(learner: BaseLearner, batch: Batch, metric: str) -> float:
     """The metric of one more update."""
     before = learner.read_metrics()
     learner.update(Batches((batch,), None))

@@ -3,9 +3,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from offpolicy.algos.critic_trainer import CriticTrainer, TargetNetwork
 from offpolicy.algos.optim import OptimizerStep, SoloExchange
-from offpolicy.algos.parts import CriticTrainer, Seeds, TargetNetwork, make_critic
 from offpolicy.config.schema import AlgoConfig
+from offpolicy.nets.critics import make_critic
 from offpolicy.types import SpaceSpec
 
 CPU = torch.device("cpu")
@@ -38,10 +39,3 @@ def test_a_target_network_follows_its_source() -> None:
 
 def test_target_values_carry_no_gradient_to_any_critic() -> None:
     assert not trainer().target_q(OBS, ACTION).requires_grad
-
-
-def test_weights_and_updates_draw_from_different_streams() -> None:
-    seeds = Seeds(0)
-    with seeds.initial_weights():
-        weights = torch.randn(4)
-    assert not torch.equal(weights, torch.randn(4, generator=seeds.generator(CPU)))

@@ -1,0 +1,88 @@
+"""The two kinds of learner: one learns from replayed rows, one from rollouts that are used once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from offpolicy.algos.base_learner import Algorithm, BaseLearner
+from offpolicy.nets.normalizer import block_moments
+from offpolicy.protocols import Exchange
+from offpolicy.types import Batch, Batches, Rollouts
+
+
+class ReplayAlgorithm(Algorithm, Protocol):
+    """An algorithm that learns from replayed rows."""
+
+    def follow_schedules(self, env_steps: int) -> None:
+        """Sets scheduled options to their values at an env step of the run."""
+        ...
+
+    def update_once(self, batch: Batch, num_updates: int) -> None:
+        """Makes update number `num_updates` (from 1), on a batch of normalised observations."""
+        ...
+
+
+class ReplayLearner(BaseLearner):
+    """A `Learner` from replayed rows."""
+
+    def __init__(self, algorithm: ReplayAlgorithm, exchange: Exchange, average_every: int = 0) -> None:
+        super().__init__(algorithm, exchange, average_every)
+        self._algorithm: ReplayAlgorithm = algorithm
+
+    def update(self, batches: Batches, /) -> None:
+        """Absorbs the fresh observations, then makes one gradient update per batch; never waits for the device."""
+        if batches.fresh_obs is not None:
+            self.queue_moments("obs", block_moments(batches.fresh_obs))
+        self.update_normalizers()
+        self._algorithm.follow_schedules(batches.env_steps)
+        normalize = self.policy.normalize
+        for raw in batches.updates:
+            self.num_updates += 1
+            batch = raw._replace(obs=normalize(raw.obs), next_obs=normalize(raw.next_obs))
+            self._algorithm.update_once(batch, self.num_updates)
+        self.end_iteration()
+
+
+class UpdateResult(NamedTuple):
+    """The result of learning from one batch of rollouts."""
+
+    num_updates: int  # gradient steps made
+    moments: Mapping[str, Tensor]  # of the rows that the normalisers have not absorbed, by the normalisers' names
+
+
+class RolloutAlgorithm(Algorithm, Protocol):
+    """An algorithm that learns from rollouts."""
+
+    def learn(self, rollouts: Rollouts) -> UpdateResult:
+        """Learns from rollouts of raw observations; leaves the normalisers, which scaled what was acted on, alone."""
+        ...
+
+
+class RolloutLearner(BaseLearner):
+    """A `Learner` from rollouts."""
+
+    def __init__(self, algorithm: RolloutAlgorithm, exchange: Exchange, average_every: int = 0) -> None:
+        super().__init__(algorithm, exchange, average_every)
+        self._algorithm: RolloutAlgorithm = algorithm
+
+    def update(self, rollouts: Rollouts, /) -> None:
+        """Learns, and only then lets the normalisers move.
+
+        A normaliser that moved between acting and learning would change every log-probability: ratios other than 1
+        before the first step, and a KL that slams an adaptive step size to its floor.
+        """
+        result = self._algorithm.learn(rollouts)
+        self.num_updates += result.num_updates
+        for name, moments in result.moments.items():
+            self.queue_moments(name, moments)
+        self.update_normalizers()
+        self.end_iteration()
+
+
+def minibatches(num_rows: int, num_parts: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yields all rows in a new order, in `num_parts` equal parts [num_rows / num_parts], on the generator's device."""
+    yield from torch.randperm(num_rows, generator=generator, device=generator.device).chunk(num_parts)
