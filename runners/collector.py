@@ -25,7 +25,7 @@ from offpolicy.errors import NumericsError, SaveError
 from offpolicy.nets.policy import flat_size, make_policy
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
-from offpolicy.processes.handshake import CollectorGate, share
+from offpolicy.processes.handshake import CollectorGate, steps_per_collector
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
@@ -81,8 +81,8 @@ def main(context: ChildContext) -> None:
         gate=CollectorGate(
             control,
             context.index,
-            context.bell(f"collector_bell-{context.index}"),
-            [context.bell(bell) for bell in waiting_for_rows(job.cfg)],
+            context.wake_event(f"collector_wake-{context.index}"),
+            [context.wake_event(wake_event) for wake_event in waiting_for_rows(job.cfg)],
         ),
         desk=ReportDesk(
             control,
@@ -125,7 +125,9 @@ def _policy(context: ChildContext, job: WorkerSpec) -> CollectorPolicy:
         networks,
         Mailbox(context.block("weights"), 4 * flat_size(networks)),
         action_dim=job.spec.action_dim,
-        warmup_steps=0 if algo.learns_from_rollouts else share(algo.learning_starts, _num_collectors(job)),
+        warmup_steps=0
+        if algo.learns_from_rollouts
+        else steps_per_collector(algo.learning_starts, _num_collectors(job)),
         seed=job.cfg.seed,
         path=_path(_number(context, job)),
     )
@@ -158,7 +160,7 @@ def _writer(context: ChildContext, job: WorkerSpec, control: ControlPage) -> Wri
 def _resume(context: ChildContext, job: WorkerSpec, snapshot: CollectorSnapshot, progress: Progress) -> str | None:
     """Continue from the checkpoint: replay rows first, then environments and streams. Returns why it is not exact."""
     num_collectors = _num_collectors(job)
-    progress.env_steps = share(job.start_step - _number(context, job), num_collectors)
+    progress.env_steps = steps_per_collector(job.start_step - _number(context, job), num_collectors)
     if job.checkpoint is None:
         return "this host has no checkpoint of the step that the run goes on from"
     checkpoint = CheckpointStore(Path(job.run_dir) / "checkpoints").at(job.checkpoint)

@@ -12,13 +12,13 @@ import torch
 from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext, PolicyEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
-from offpolicy.processes.evaluation_requests import Asked, EvaluationRequests
+from offpolicy.processes.evaluation_requests import EvaluationRequest, EvaluationRequests
 from offpolicy.processes.handshake import POLL_S
 from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_writer import Mark, open_lane
-from offpolicy.training.run_memory import EVALUATOR_BELL, control_page, evaluator_reports
+from offpolicy.training.run_memory import EVALUATOR_WAKE, control_page, evaluator_reports
 from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import EvaluatorTotals
 
@@ -42,8 +42,8 @@ class Evaluator:
         self._ledger = make_ledger(EvaluatorPhase, is_enabled=is_enabled, opened_ns=birth_ns, trace=trace)
         self._control = control_page(context.block("control"), job.cfg)
         self._words = self._control.evaluator
-        self._bell = context.bell(EVALUATOR_BELL)
-        self._learner_bell = context.bell("learner_bell-0")
+        self._wake_event = context.wake_event(EVALUATOR_WAKE)
+        self._learner_wake = context.wake_event("learner_wake-0")
         self._reports = evaluator_reports(context.block("evaluator_report"))
         hooks = open_lane(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
         provided = EvaluationContext(
@@ -69,12 +69,12 @@ class Evaluator:
         """Wait for a request that is not answered yet; False when it is time to go."""
         with self._ledger.phase(EvaluatorPhase.WAIT_REQUEST):
             self._words.set(EvaluatorWord.IS_WAITING, 1)
-            while self._stop < Stop.LEAVE and (self._is_stopping or self._requests.newest == self._answered):
-                self._bell.wait(POLL_S)
+            while self._stop < Stop.EXIT and (self._is_stopping or self._requests.newest == self._answered):
+                self._wake_event.wait(POLL_S)
                 self._report_if_wanted()
             self._words.bump(EvaluatorWord.PROGRESS)
             self._words.set(EvaluatorWord.IS_WAITING, 0)
-        return self._stop < Stop.LEAVE
+        return self._stop < Stop.EXIT
 
     def _answer(self) -> None:
         """Evaluate the newest request and say that it is done with; a stop leaves it unanswered."""
@@ -87,11 +87,11 @@ class Evaluator:
             self._context.send("eval", **result._asdict())
             self._words.set(EvaluatorWord.EVALUATED_STEPS, asked.env_steps)
             self._words.set(EvaluatorWord.ANSWERED, asked.number)
-            self._learner_bell.ring()
+            self._learner_wake.set()
         self._answered = asked.number
         self._report()
 
-    def _note_skipped(self, asked: Asked) -> None:
+    def _note_skipped(self, asked: EvaluationRequest) -> None:
         """Count the requests that this one has replaced, and tell of the first."""
         missed = asked.number - self._answered - 1
         if missed and not self._skipped:

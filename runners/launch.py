@@ -26,7 +26,7 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
 from offpolicy.nets.flops import work_of
 from offpolicy.processes.signals import signals_held
-from offpolicy.processes.supervisor import Failure, Host, Supervisor
+from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.timing.clock import Stopwatch, unix_s
 from offpolicy.timing.trace_reader import shrink_lanes
 from offpolicy.timing.trace_writer import open_lane
@@ -97,11 +97,11 @@ def _assignment(outset: LaunchPlan, run: RunDir, spec: SpaceSpec, meeting: socke
     )
 
 
-def _host(cfg: RunConfig, spec: SpaceSpec, log_fd: int, watch: Stopwatch, num_hosts: int) -> Host:
+def _host(cfg: RunConfig, spec: SpaceSpec, log_fd: int, watch: Stopwatch, num_hosts: int) -> SupervisorConfig:
     """The run's id marks every process of it in its environment; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(cfg, spec)
-    return Host(run_id, log_fd, stop_timeout_s, watch.elapsed_s, num_hosts, peer_timeout_s(cfg, spec))
+    return SupervisorConfig(run_id, log_fd, stop_timeout_s, watch.elapsed_s, num_hosts, peer_timeout_s(cfg, spec))
 
 
 @contextlib.contextmanager
@@ -143,14 +143,14 @@ def _supervise(
     run: RunDir,
     logger: OffPolicyLogger,
     shared: RunMemory,
-    host: Host,
+    host: SupervisorConfig,
     meeting: socket.socket | None,
 ) -> tuple[int, Failure | None]:
     """Run the processes and write down how it ended; signals are heard until that is done."""
     _announce(logger, job, run)
     counters = open_lane(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     monitor = Monitor(job.cfg, shared, logger, host.elapsed_s, job.place.num_hosts, counters)
-    with Supervisor(shared.control, tuple(shared.bells.values()), host) as supervisor:
+    with Supervisor(shared.control, tuple(shared.wake_events.values()), host) as supervisor:
         outcome: Outcome = ("failed", 1, "the supervisor failed")
         try:
             _spawn(supervisor, job, shared.fds, {"store": meeting.fileno()} if meeting else {})

@@ -1,7 +1,7 @@
 """The gate between learner and collector: one grant, one step, and back, between two processes.
 
-Run as a program with three descriptors (control page, collector's bell, learner's bell) it is the other process: a
-collector whose environment takes no time.
+Run as a program with three descriptors (control page, wake events of collector and learner) it is the other process:
+a collector whose environment takes no time.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ def measure(rounds: int) -> Iterator[Measurement]:
 @contextmanager
 def _collector() -> Iterator[LearnerGate]:
     """The learner's side of a gate whose other side waits for its first grant."""
-    block, collector_bell, learner_bell = (
+    block, collector_wake, learner_wake = (
         SharedBlock.create("bench-gate", ControlPage.nbytes(1, 1)), WakeEvent.create(), WakeEvent.create()
     )  # fmt: skip
-    fds = (block.fd, collector_bell.fd, learner_bell.fd)
+    fds = (block.fd, collector_wake.fd, learner_wake.fd)
     command = [sys.executable, "-m", __name__, *map(str, fds)]
     control = ControlPage(block.buffer, num_ranks=1, num_collectors=1)
-    gate = LearnerGate(control, 0, learner_bell, [collector_bell])
+    gate = LearnerGate(control, 0, learner_wake, [collector_wake])
     process = subprocess.Popen(command, cwd=REPOSITORY, pass_fds=fds)
     try:
-        if not learner_bell.wait(START_TIMEOUT_S):  # it rings when it comes to its first wait
+        if not learner_wake.wait(START_TIMEOUT_S):  # set when it comes to its first wait
             raise RuntimeError("the other process does not answer")
         yield gate
     finally:
-        control.host.set(HostWord.STOP, Stop.LEAVE)
-        collector_bell.ring()
+        control.host.set(HostWord.STOP, Stop.EXIT)
+        collector_wake.set()
         process.wait(START_TIMEOUT_S)
 
 

@@ -26,7 +26,7 @@ class HostInfo:
     is_store_ours: bool = True
     attempt: int = 0  # restarts of this host's processes by the launcher so far
     job: str = ""  # the launcher's name for the run
-    talk: str = ""  # this start of the run, as all hosts call it
+    launch_id: str = ""  # this start of the run, as all hosts call it
 
     @classmethod
     def of_launcher(cls, environ: Mapping[str, str] | None = None) -> HostInfo:

@@ -26,7 +26,7 @@ from offpolicy.protocols import Fence
 from offpolicy.timing.clock import Stopwatch
 
 T = TypeVar("T")
-ROLL_CALL_S = 2.0  # after a failed collective: how long the survivors have to say that they live
+PEER_CHECK_S = 2.0  # after a failed collective: how long the survivors have to say that they live
 
 
 class RankGroup:
@@ -44,19 +44,19 @@ class RankGroup:
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
-        self._roll_call = self._collective(meet)
+        self._barrier_group = self._collective(meet)
         self._arrival = torch.zeros(1)
         self.uses_nccl = backend == "nccl"
 
     def arrive(self) -> None:
         """Return once every rank has called this as often."""
-        self._collective(lambda: dist.all_reduce(self._arrival, group=self._roll_call))
+        self._collective(lambda: dist.all_reduce(self._arrival, group=self._barrier_group))
 
     def gather(self, vector: Tensor) -> Tensor:
         """The CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
         matrix = vector.new_zeros((self.num_ranks, len(vector)))
         matrix[self.rank] = vector
-        self._collective(lambda: dist.all_reduce(matrix, group=self._roll_call))  # the rest is zeros: exact
+        self._collective(lambda: dist.all_reduce(matrix, group=self._barrier_group))  # the rest is zeros: exact
         return matrix
 
     def sum_bucket(self, bucket: Tensor) -> None:
@@ -74,23 +74,23 @@ class RankGroup:
 
     def close(self) -> None:
         """Leave the group and end its threads: one that lives on may abort the process when the interpreter exits."""
-        del self._roll_call  # torch keeps the threads for as long as anybody keeps the group
+        del self._barrier_group  # torch keeps the threads for as long as anybody keeps the group
         dist.destroy_process_group()
 
     def _collective(self, run: Callable[[], T]) -> T:
         try:
             return run()
         except RuntimeError as error:
-            raise PeerLostError(self._accuse(error)) from error
+            raise PeerLostError(self._describe_lost_peers(error)) from error
 
-    def _accuse(self, error: RuntimeError) -> str:
+    def _describe_lost_peers(self, error: RuntimeError) -> str:
         """Who did not survive, in words; told even if the store does not answer."""
         what = str(error).splitlines()[0].split(". ")[0]  # gloo goes on with general advice
         told: list[str] = []
         # A store whose process is frozen never answers, and the call cannot be given a deadline.
         thread = threading.Thread(target=lambda: told.append(self._missing()), name="roll call", daemon=True)
         thread.start()
-        thread.join(ROLL_CALL_S + 0.5)
+        thread.join(PEER_CHECK_S + 0.5)
         who = told[0] if told else "rank 0, or whatever else keeps the ranks' store"
         how = f"it died, froze for {self._timeout_s:g} s (runner.timeout_s) or cannot be reached"
         return f"lost {who}: {how} ({what})"
@@ -100,7 +100,7 @@ class RankGroup:
         try:
             self._store.set(f"alive/{self.rank}", "1")
             watch, missing = Stopwatch(), self._silent()
-            while missing and watch.elapsed_s() < ROLL_CALL_S:
+            while missing and watch.elapsed_s() < PEER_CHECK_S:
                 select.select([], [], [], 0.05)
                 missing = self._silent()
         except RuntimeError:  # it went down with its process
@@ -130,7 +130,7 @@ def open_store(place: HostInfo, rank: int, *, listen_fd: int | None, port: int, 
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise PeerLostError(f"no store at {host}:{port} within {timeout_s:g} s (runner.timeout_s): {reason}") from error
-    return PrefixStore(f"offpolicy/{place.talk}", store)
+    return PrefixStore(f"offpolicy/{place.launch_id}", store)
 
 
 def bind_interface(name: str | None) -> None:

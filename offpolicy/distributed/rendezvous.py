@@ -39,15 +39,15 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class RendezvousResult:
     """What all hosts go by."""
 
     run_dir: str  # of host 0
     start_step: int  # the checkpoint to go on from; 0: none
-    talk: str = ""  # a name for this start of the run that no other start has
+    launch_id: str = ""  # a name for this start of the run that no other start has
 
 
-def agree(place: HostInfo, proposal: Proposal, timeout_s: float) -> Agreement:
+def agree(place: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
     """Settle with the other hosts. Raises `HangError` if they do not all come, `ConfigError` if they differ."""
     request = {
         "place": place.to_json(), "proposal": asdict(proposal), "timeout_s": timeout_s, "supervisor_pid": os.getpid(),
@@ -62,7 +62,7 @@ def agree(place: HostInfo, proposal: Proposal, timeout_s: float) -> Agreement:
     if answer.returncode != 0:
         raise _hang(place, timeout_s, (answer.stderr.strip().splitlines() or ["no reason given"])[-1])
     result = json.loads(answer.stdout)
-    return replace(settle([Proposal(**each) for each in result["proposals"]]), talk=result["talk"])
+    return replace(settle([Proposal(**each) for each in result["proposals"]]), launch_id=result["talk"])
 
 
 def _hang(place: HostInfo, timeout_s: float, reason: str) -> HangError:
@@ -72,7 +72,7 @@ def _hang(place: HostInfo, timeout_s: float, reason: str) -> HangError:
     )
 
 
-def settle(proposals: Sequence[Proposal]) -> Agreement:
+def settle(proposals: Sequence[Proposal]) -> RendezvousResult:
     """The common ground of all hosts' proposals, by host. Raises `ConfigError` naming what differs.
 
     The newest checkpoint of host 0, which holds the networks, that every other host has a part of; a host without any
@@ -99,10 +99,10 @@ def settle(proposals: Sequence[Proposal]) -> Agreement:
         raise ConfigError(problems)
     elsewhere = [set(proposal.steps) for proposal in proposals[1:] if proposal.steps]
     common = [step for step in first.steps if all(step in steps for steps in elsewhere)]
-    return Agreement(first.run_dir, max(common or first.steps, default=0))
+    return RendezvousResult(first.run_dir, max(common or first.steps, default=0))
 
 
-class Talk:
+class ProposalExchange:
     """One host's side of the exchange of proposals, over a store that may remember earlier attempts of the same run.
 
     The launcher keeps its store when it restarts the processes, and counts restarts differently on every host. So each
@@ -186,9 +186,9 @@ def main() -> None:
 
     place, timeout_s = HostInfo(**request["place"]), request["timeout_s"]
     store = open_store(place, place.host, listen_fd=None, port=place.store_port, timeout_s=timeout_s)
-    talk = Talk(PrefixStore("agreement", store), place, timeout_s)
-    call, proposals = talk.exchange(request["proposal"])
-    talk.leave(call)
+    launch_id = ProposalExchange(PrefixStore("agreement", store), place, timeout_s)
+    call, proposals = launch_id.exchange(request["proposal"])
+    launch_id.leave(call)
     json.dump({"talk": call, "proposals": proposals}, sys.stdout)
 
 

@@ -11,7 +11,7 @@ from offpolicy.children import die_with_parent
 from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import RANK_RUNNERS, RunConfig, impossible_share
 from offpolicy.distributed.host_info import HostInfo, require_interface
-from offpolicy.distributed.rendezvous import Agreement, Proposal, agree
+from offpolicy.distributed.rendezvous import Proposal, RendezvousResult, agree
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import RunDir, default_run_dir, has_same_parent
 from offpolicy.timing.clock import wall_clock_stamp
@@ -78,11 +78,11 @@ def plan_launch(cfg: RunConfig, place: HostInfo) -> LaunchPlan:
     run_dir = Path(cfg.run_dir or _new_run_dir(cfg))
     if place.is_alone:
         return LaunchPlan(replace(cfg, run_dir=str(run_dir)), place, 0)
-    agreed: Agreement = agree(place, _proposal(cfg, run_dir, place), cfg.runner.timeout_s)
+    agreed: RendezvousResult = agree(place, _proposal(cfg, run_dir, place), cfg.runner.timeout_s)
     log = cfg.log if place.host == 0 else replace(cfg.log, tensorboard=False, wandb="disabled")
     return LaunchPlan(
         replace(cfg, run_dir=str(host_dir(Path(agreed.run_dir), place.host)), log=log),
-        replace(place, talk=agreed.talk),
+        replace(place, launch_id=agreed.launch_id),
         agreed.start_step,
     )
 

@@ -40,8 +40,8 @@ class ChildContext:
         """The shared memory called `name`."""
         return SharedBlock.attach(self.fds[name]).buffer
 
-    def bell(self, name: str) -> WakeEvent:
-        """The doorbell called `name`."""
+    def wake_event(self, name: str) -> WakeEvent:
+        """The wake event called `name`."""
         return WakeEvent(self.fds[name])
 
     def send(self, kind: str, **fields: Any) -> None:  # Any: JSON values

@@ -49,13 +49,13 @@ class Stop(IntEnum):
 
     RUN = 0
     FINISH = 1  # the learners finish their iteration, save and exit; the collectors stand by for the snapshot
-    LEAVE = 2  # exit now
+    EXIT = 2  # exit now
 
 
 _SECTION_WORDS = 8  # one cache line per process: nobody's stores slow down another one's
 
 
-class Words:
+class ControlWords:
     """The words of one process. A store is one aligned 8-byte write: never torn."""
 
     def __init__(self, words: memoryview) -> None:
@@ -81,7 +81,8 @@ class ControlPage:
     def __init__(self, buffer: memoryview, num_ranks: int, num_collectors: int) -> None:
         words = buffer.cast("Q")
         sections = [
-            Words(words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS]) for i in range(2 + num_ranks + num_collectors)
+            ControlWords(words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS])
+            for i in range(2 + num_ranks + num_collectors)
         ]
         self.host, self.evaluator = sections[:2]
         self.ranks = tuple(sections[2 : 2 + num_ranks])
@@ -93,7 +94,7 @@ class ControlPage:
         return 8 * _SECTION_WORDS * (2 + num_ranks + num_collectors)
 
     @property
-    def leader(self) -> Words:
+    def leader(self) -> ControlWords:
         """The words of the rank that steers the collectors and publishes the weights."""
         return self.ranks[0]
 

@@ -18,7 +18,7 @@ _COUNTERS = 3  # episodes, skipped, post_failures
 _HEAD = np.dtype(np.uint64)  # env_steps, policy_version
 
 
-class Asked(NamedTuple):
+class EvaluationRequest(NamedTuple):
     """One request. `number` counts them; 0: there was none yet."""
 
     number: int
@@ -55,13 +55,13 @@ class EvaluationRequests:
         self._flat[:] = flat
         return self._mailbox.publish(self._payload)
 
-    def read(self, out: Float32) -> Asked:
+    def read(self, out: Float32) -> EvaluationRequest:
         """Copy the newest request's policy into `out` [P]."""
         number = self._mailbox.read(self._payload)
         if number:
             out[:] = self._flat
         env_steps, policy_version = self._head.tolist()
-        return Asked(number, env_steps, policy_version)
+        return EvaluationRequest(number, env_steps, policy_version)
 
 
 class EvaluatorReports:

@@ -24,16 +24,16 @@ class Turn(Enum):
     STOP = auto()
 
 
-def share(env_steps: int, num_collectors: int) -> int:
+def steps_per_collector(env_steps: int, num_collectors: int) -> int:
     """What each collector must have done for `env_steps` transitions to exist."""
     return -(-env_steps // num_collectors)
 
 
 class CollectorGate:
-    """A collector's side. `bells` are those of everybody who may be waiting for its rows."""
+    """A collector's side. `to_wake` are those of everybody who may be waiting for its rows."""
 
-    def __init__(self, control: ControlPage, index: int, own_bell: WakeEvent, bells: Sequence[WakeEvent]) -> None:
-        self._control, self._own_bell, self._bells = control, own_bell, tuple(bells)
+    def __init__(self, control: ControlPage, index: int, wake_event: WakeEvent, to_wake: Sequence[WakeEvent]) -> None:
+        self._control, self._wake_event, self._to_wake = control, wake_event, tuple(to_wake)
         self._own = control.collectors[index]
         self._told = -1  # what others know to have been handed over
 
@@ -52,19 +52,19 @@ class CollectorGate:
         self._own.bump(CollectorWord.PROGRESS)
         if self._told != handed_over:
             self._told = handed_over
-            self._ring()
+            self._wake_all()
         while True:
             turn = self._turn(may_go)
             if turn is not None:
                 return turn
             self._own.set(CollectorWord.IS_WAITING, 1)
-            self._own_bell.wait(POLL_S)
+            self._wake_event.wait(POLL_S)
             self._own.set(CollectorWord.IS_WAITING, 0)
             self._own.bump(CollectorWord.PROGRESS)
 
     def _turn(self, may_go: Callable[[int], bool]) -> Turn | None:
         leader = self._control.leader
-        if self._control.host.get(HostWord.STOP) == Stop.LEAVE:
+        if self._control.host.get(HostWord.STOP) == Stop.EXIT:
             return Turn.STOP
         done = self._own.get(CollectorWord.SNAPSHOT_DONE)
         if leader.get(RankWord.SNAPSHOT_REQUEST) > done:
@@ -76,11 +76,11 @@ class CollectorGate:
     def snapshot_taken(self) -> None:
         """Say that the snapshot asked for is on disk."""
         self._own.set(CollectorWord.SNAPSHOT_DONE, self._control.leader.get(RankWord.SNAPSHOT_REQUEST))
-        self._ring()
+        self._wake_all()
 
-    def _ring(self) -> None:
-        for bell in self._bells:
-            bell.ring()
+    def _wake_all(self) -> None:
+        for wake_event in self._to_wake:
+            wake_event.set()
 
 
 class LearnerGate:
@@ -90,8 +90,8 @@ class LearnerGate:
         self,
         control: ControlPage,
         rank: int,
-        own_bell: WakeEvent,
-        collector_bells: Sequence[WakeEvent],
+        wake_event: WakeEvent,
+        collector_events: Sequence[WakeEvent],
         *,
         num_collectors: int | None = None,
         is_main: bool = True,
@@ -100,7 +100,7 @@ class LearnerGate:
 
         `is_main` is False for the gate of a thread beside the learner's: its waiting is not the learner's.
         """
-        self._control, self._own_bell, self._collector_bells = control, own_bell, tuple(collector_bells)
+        self._control, self._wake_event, self._collector_events = control, wake_event, tuple(collector_events)
         self._own, self._is_leader, self._is_main = control.ranks[rank], rank == 0, is_main
         self._num_collectors = num_collectors or len(control.collectors)
 
@@ -111,7 +111,7 @@ class LearnerGate:
 
     def wait_for(self, env_steps: int) -> None:
         """Block until every collector has done its share of that many, or until the run is stopping."""
-        needed = share(env_steps, self._num_collectors)
+        needed = steps_per_collector(env_steps, self._num_collectors)
         self.wait_until(lambda: self._have_all(CollectorWord.ENV_STEPS, needed))
 
     def wait_until(self, is_true: Callable[[], bool]) -> None:
@@ -121,7 +121,7 @@ class LearnerGate:
     def grant(self, env_steps: int) -> None:
         """Let every collector step up to its share of that many transitions; for the leader to say."""
         if self._is_leader:
-            self.grant_each(share(env_steps, self._num_collectors))
+            self.grant_each(steps_per_collector(env_steps, self._num_collectors))
 
     def grant_each(self, count: int) -> None:
         """Let every collector go up to that many env steps, or rollouts; for the leader to say."""
@@ -131,8 +131,8 @@ class LearnerGate:
 
     def wake_collectors(self) -> None:
         """Wake the collectors."""
-        for bell in self._collector_bells:
-            bell.ring()
+        for wake_event in self._collector_events:
+            wake_event.set()
 
     def request_snapshot(self) -> bool:
         """Ask the collectors for a snapshot and wait for it; False if one of them is gone.
@@ -162,7 +162,7 @@ class LearnerGate:
             return
         self._show_waiting(1)
         while not is_true():
-            self._own_bell.wait(POLL_S)
+            self._wake_event.wait(POLL_S)
         self._show_waiting(0)
 
     def _show_waiting(self, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Anonymous shared memory and doorbells, passed to children by file descriptor.
+"""Anonymous shared memory and wake events, passed to children by file descriptor.
 
 Nothing has a name in `/dev/shm`, so nothing can be left there: the kernel frees the memory with the last process.
 No multiprocessing primitive is used: a peer killed while holding a lock would block everybody for ever.
@@ -38,21 +38,21 @@ class SharedBlock:
 
 @dataclass(frozen=True, slots=True)
 class WakeEvent:
-    """An eventfd: `ring` never blocks, `wait` has a deadline. Rings while nobody waits are kept as one."""
+    """An eventfd: `set` never blocks, `wait` has a deadline. Several `set` before a `wait` count as one."""
 
     fd: int
 
     @classmethod
     def create(cls) -> WakeEvent:
-        """A new bell, silent."""
+        """A new event, not set."""
         return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
 
-    def ring(self) -> None:
-        """Wake whoever waits, now or later."""
+    def set(self) -> None:
+        """Wakes the process that waits, now or when it next does."""
         os.eventfd_write(self.fd, 1)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until rung, at most `timeout_s`; returns whether it was, and silences it."""
+        """Waits until it is set, at most `timeout_s`; returns True if it was, and clears it."""
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         if not poll.poll(timeout_s * 1000):

@@ -22,7 +22,15 @@ from typing import Any
 
 from offpolicy.children import describe_exit
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
-from offpolicy.processes.control_page import CollectorWord, ControlPage, EvaluatorWord, HostWord, RankWord, Stop, Words
+from offpolicy.processes.control_page import (
+    CollectorWord,
+    ControlPage,
+    ControlWords,
+    EvaluatorWord,
+    HostWord,
+    RankWord,
+    Stop,
+)
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.signals import SIGNALS, signals_held
 
@@ -33,8 +41,12 @@ PAUSE_S = 2.0  # a longer gap between two looks means that nothing ran at all
 KILL_TIMEOUT_S = 5.0
 PEER_GRACE_S = 5.0  # for the other learner ranks to notice that one has died, before they are killed
 TICK_S = 0.1
-AnyWord = type[RankWord] | type[CollectorWord] | type[EvaluatorWord]
-WORDS: Mapping[str, AnyWord] = {"learner": RankWord, "collector": CollectorWord, "evaluator": EvaluatorWord}  # by role
+ProcessWord = type[RankWord] | type[CollectorWord] | type[EvaluatorWord]
+WORDS_OF_ROLE: Mapping[str, ProcessWord] = {
+    "learner": RankWord,
+    "collector": CollectorWord,
+    "evaluator": EvaluatorWord,
+}  # by role
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,7 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class SupervisorConfig:
     """What a supervisor is given by its surroundings."""
 
     run_id: str  # in the environment of every process of the run, grandchildren included
@@ -92,19 +104,19 @@ class Host:
     peer_timeout_s: float = 0.0  # how long a learner rank may wait for the others, busy with a collective
 
 
-Handler = Callable[[Child, Mapping[str, Any]], None]
+MessageHandler = Callable[[Child, Mapping[str, Any]], None]
 
 
 class Supervisor:
     """Owner of the children. Use as a context manager: leaving it kills and reaps whatever is left."""
 
-    def __init__(self, control: ControlPage, bells: tuple[WakeEvent, ...], host: Host) -> None:
-        self._control, self._bells, self._host = control, bells, host
+    def __init__(self, control: ControlPage, wake_events: tuple[WakeEvent, ...], host: SupervisorConfig) -> None:
+        self._control, self._wake_events, self._host = control, wake_events, host
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._deadline_s: float | None = None
-        self._hearts: dict[str, tuple[int, float]] = {}
+        self._heartbeats: dict[str, tuple[int, float]] = {}
         self._num_signals = 0
         self._checked_s = 0.0
         self._stalled_since_s: tuple[tuple[int, int], float] = ((-1, -1), 0.0)
@@ -161,7 +173,7 @@ class Supervisor:
         self._selector.register(child.messages, selectors.EVENT_READ, child)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
 
-    def run(self, on_message: Handler, on_tick: Callable[[], None], step_timeout_s: float) -> None:
+    def run(self, on_message: MessageHandler, on_tick: Callable[[], None], step_timeout_s: float) -> None:
         """Supervise until every child has gone. `on_tick` is called about ten times a second."""
         while self._children:
             for key, _ in self._selector.select(TICK_S):
@@ -170,12 +182,12 @@ class Supervisor:
                 elif key.data not in self._children:
                     continue  # buried by an event before this one: its descriptors are closed
                 elif key.fd == key.data.messages:
-                    self._hear(key.data, on_message)
+                    self._read_messages(key.data, on_message)
                 else:
-                    self._bury(key.data, on_message)
+                    self._reap(key.data, on_message)
             on_tick()
-            self._forgive_pause()
-            self._check_hearts(step_timeout_s)
+            self._discount_pause()
+            self._check_heartbeats(step_timeout_s)
             self._check_standstill(step_timeout_s)
             self._check_stop()
 
@@ -185,7 +197,7 @@ class Supervisor:
             self._control.host.set(HostWord.STOP, level)
         if self._deadline_s is None:
             self._deadline_s = self._host.elapsed_s() + self._host.stop_timeout_s
-        self._ring()
+        self._wake_all()
 
     @property
     def _stop_level(self) -> int:
@@ -195,16 +207,16 @@ class Supervisor:
     def _env_steps(self) -> int:
         return self._host.num_hosts * self._control.env_steps
 
-    def _words(self, child: Child) -> Words:
+    def _words(self, child: Child) -> ControlWords:
         """The control words of a child."""
         control = self._control
         sections = {"learner": control.ranks, "collector": control.collectors, "evaluator": (control.evaluator,)}
         return sections[child.role][child.index]
 
     def _is_waiting(self, child: Child) -> bool:
-        return bool(self._words(child).get(WORDS[child.role].IS_WAITING))
+        return bool(self._words(child).get(WORDS_OF_ROLE[child.role].IS_WAITING))
 
-    def _hear(self, child: Child, on_message: Handler) -> bool:
+    def _read_messages(self, child: Child, on_message: MessageHandler) -> bool:
         """Take what a child has written; False at the end of its messages, or when there is nothing now."""
         try:
             data = os.read(child.messages, 65536)
@@ -222,12 +234,12 @@ class Supervisor:
                 on_message(child, message)
         return True
 
-    def _bury(self, child: Child, on_message: Handler) -> None:
+    def _reap(self, child: Child, on_message: MessageHandler) -> None:
         """Reap a dead child, hear its last words and draw the consequences."""
         code = child.process.wait()
         self._selector.unregister(child.pidfd)
         # Not until end of file: a process that an environment left behind may hold the pipe open.
-        while child.messages in self._selector.get_map() and self._hear(child, on_message):
+        while child.messages in self._selector.get_map() and self._read_messages(child, on_message):
             pass
         if child.messages in self._selector.get_map():
             self._selector.unregister(child.messages)
@@ -236,11 +248,11 @@ class Supervisor:
         self._children.remove(child)
         if child.is_collector:
             self._words(child).set(CollectorWord.IS_GONE, 1)
-        is_expected = code == 0 and (child.is_learner or self._stop_level == Stop.LEAVE)
+        is_expected = code == 0 and (child.is_learner or self._stop_level == Stop.EXIT)
         if not is_expected and not child.is_killed:
             self._note_failure(child, code)
         learners = [other for other in self._children if other.is_learner]
-        self.stop(Stop.FINISH if learners else Stop.LEAVE)
+        self.stop(Stop.FINISH if learners else Stop.EXIT)
         if child.is_learner and not is_expected and learners:
             # The others cannot train without it. They notice by themselves, and are not waited for long.
             self._deadline_s = min(self._deadline_s or math.inf, self._host.elapsed_s() + PEER_GRACE_S)
@@ -262,19 +274,21 @@ class Supervisor:
             is_consequence=bool(child.error.get("is_consequence")),
         )
 
-    def _ring(self) -> None:
-        for bell in self._bells:
-            bell.ring()
+    def _wake_all(self) -> None:
+        for wake_event in self._wake_events:
+            wake_event.set()
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def _forgive_pause(self) -> None:
+    def _discount_pause(self) -> None:
         """Time in which nothing ran (Ctrl-Z, a frozen container, a paused machine) counts against nobody."""
         now_s = self._host.elapsed_s()
         gap_s = now_s - self._checked_s
         self._checked_s = now_s
         if gap_s > PAUSE_S:
-            self._hearts = {name: (progress, since_s + gap_s) for name, (progress, since_s) in self._hearts.items()}
+            self._heartbeats = {
+                name: (progress, since_s + gap_s) for name, (progress, since_s) in self._heartbeats.items()
+            }
             self._stalled_since_s = (self._stalled_since_s[0], self._stalled_since_s[1] + gap_s)
             if self._deadline_s is not None:
                 self._deadline_s += gap_s
@@ -306,11 +320,11 @@ class Supervisor:
             )
             self._kill_all()
 
-    def _check_hearts(self, timeout_s: float) -> None:
+    def _check_heartbeats(self, timeout_s: float) -> None:
         """End the run when a child has been busy without any progress for too long."""
         for child in self._children:
             words = self._words(child)
-            progress = words.get(WORDS[child.role].PROGRESS)
+            progress = words.get(WORDS_OF_ROLE[child.role].PROGRESS)
             waiting = self._is_waiting(child)
             # A collector that finds a worker silent names it, but must close the others first.
             limit_s = timeout_s + WORKER_GRACE_S
@@ -318,10 +332,10 @@ class Supervisor:
                 limit_s = max(timeout_s, LEARNER_STEP_TIMEOUT_S, self._host.peer_timeout_s + PEER_GRACE_S)
             if progress == 0 or child.role == "evaluator":  # still starting; it starts anew with every evaluation
                 limit_s = max(limit_s, START_TIMEOUT_S)
-            last, since_s = self._hearts.get(child.name, (-1, 0.0))
+            last, since_s = self._heartbeats.get(child.name, (-1, 0.0))
             now_s = self._host.elapsed_s()
             if progress != last or waiting or self.failure is not None:
-                self._hearts[child.name] = (progress, now_s)
+                self._heartbeats[child.name] = (progress, now_s)
             elif now_s - since_s > limit_s:
                 self._fail_hung(child, limit_s)
 

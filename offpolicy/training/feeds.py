@@ -136,8 +136,8 @@ def _prefetch(session: Session) -> Feed[Batches]:
         prefetch=replay.prefetch,
         newest=replay.newest,
     )
-    bell = f"packer_bell-{seat.context.index}"
-    gate = learner_gate(session.context, session.job, seat.control, bell, is_main=False)
+    wake_event = f"packer_wake-{seat.context.index}"
+    gate = learner_gate(session.context, session.job, seat.control, wake_event, is_main=False)
     index = seat.context.index
     names, process = trace_names(PackerPhase), f"learner {index}"
     lane = open_lane(session.job.trace_dir, f"packer-{index}", names, process, f"packer {index}")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from offpolicy.collect.policy_evaluation import EvaluationContext, PolicyEvaluation
 from offpolicy.errors import EnvFailure, PeerEnvFailure
-from offpolicy.processes.control_page import EvaluatorWord, Words
+from offpolicy.processes.control_page import ControlWords, EvaluatorWord
 from offpolicy.processes.evaluation_requests import EvaluationRequests
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.training.resources import has_evaluator
-from offpolicy.training.run_memory import EVALUATOR_BELL
+from offpolicy.training.run_memory import EVALUATOR_WAKE
 
 if TYPE_CHECKING:
     from offpolicy.training.learner import Session
@@ -143,10 +143,10 @@ class JudgeBeside:
         self._session, self._told_step = session, last_step
         context = session.context
         self._requests = EvaluationRequests(context.block("evaluation"), len(session.publisher.flat))
-        self._bell = context.bell(EVALUATOR_BELL)
+        self._wake_event = context.wake_event(EVALUATOR_WAKE)
 
     @property
-    def _words(self) -> Words:
+    def _words(self) -> ControlWords:
         return self._session.seat.control.evaluator
 
     @property
@@ -158,7 +158,7 @@ class JudgeBeside:
         """Ask, and do not wait; a request that was not begun yet is replaced."""
         publisher = self._session.publisher
         self._requests.ask(publisher.flat, env_steps=env_steps, policy_version=publisher.version)
-        self._bell.ring()
+        self._wake_event.set()
 
     def wait_known(self) -> bool:
         """Wait for the last answer. The evaluator's death, or silence, stops the run, and with it this."""

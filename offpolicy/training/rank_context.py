@@ -1,4 +1,4 @@
-"""What a learner process has before it meets anybody: its assignment, its clock, its device, its words and bells."""
+"""What a learner process starts with: its assignment, clock, device, control words and wake events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import ControlPage, HostWord, RankWord, Words
+from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.device import DEVICE_SPANS, DeviceFence
@@ -67,7 +67,7 @@ class RankContext:
         torch.set_flush_denormal(True)
         device = pick_device(job.cfg.device, context.index)
         control = control_page(context.block("control"), job.cfg)
-        gate = learner_gate(context, job, control, f"learner_bell-{context.index}", is_main=True)
+        gate = learner_gate(context, job, control, f"learner_wake-{context.index}", is_main=True)
         lane = make_lane(device, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(job, context.index))
         return cls(context, job, ledger, device, DeviceFence(device), lane, control, gate)
 
@@ -77,7 +77,7 @@ class RankContext:
         return self.job.cfg
 
     @property
-    def words(self) -> Words:
+    def words(self) -> ControlWords:
         """The control words of this rank."""
         return self.control.ranks[self.context.index]
 

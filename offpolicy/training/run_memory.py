@@ -37,7 +37,7 @@ COLLECTOR_PHASES = tuple(str(phase) for phase in CollectorPhase)
 LEARNER_PHASES = tuple(str(phase) for phase in LearnerPhase)
 PACKER_PHASES = tuple(str(phase) for phase in PackerPhase)
 EVALUATOR_PHASES = tuple(str(phase) for phase in EvaluatorPhase)
-EVALUATOR_BELL = "evaluator_bell"
+EVALUATOR_WAKE = "evaluator_wake"
 
 
 class RunMemory:
@@ -66,7 +66,7 @@ class RunMemory:
         except OSError as error:
             gib = transport_nbytes(cfg, spec) / 2**30
             raise ConfigError(f"{size_key(cfg)}: {gib:.2f} GiB cannot be had: {error}") from error
-        self.bells = {name: WakeEvent.create() for name in bell_names(cfg)}
+        self.wake_events = {name: WakeEvent.create() for name in wake_event_names(cfg)}
         self.control = control_page(self.blocks["control"].buffer, cfg)
         collectors = range(num_collectors)
         self.rings = [] if cfg.algo.learns_from_rollouts else [self._replay_ring(i, spec) for i in collectors]
@@ -84,22 +84,22 @@ class RunMemory:
     def fds(self) -> dict[str, int]:
         """The descriptors to pass to children, by name."""
         blocks = {name: block.fd for name, block in self.blocks.items()}
-        return blocks | {name: bell.fd for name, bell in self.bells.items()}
+        return blocks | {name: wake_event.fd for name, wake_event in self.wake_events.items()}
 
     def learner_reports(self, metrics: list[str]) -> LearnerReports:
         """The ranks' reports, once they have said which metrics they keep."""
         return learner_reports(self._buffer("learner_report"), metrics, self.num_ranks)
 
 
-def bell_names(cfg: RunConfig) -> list[str]:
-    """A bell for every collector, every rank, every rank's packing thread, and the evaluator."""
-    collectors = [f"collector_bell-{index}" for index in range(cfg.collect.num_collectors)]
-    return collectors + waiting_for_rows(cfg) + ([EVALUATOR_BELL] if has_evaluator(cfg) else [])
+def wake_event_names(cfg: RunConfig) -> list[str]:
+    """A wake event for every collector, every rank, every rank's packing thread, and the evaluator."""
+    collectors = [f"collector_wake-{index}" for index in range(cfg.collect.num_collectors)]
+    return collectors + waiting_for_rows(cfg) + ([EVALUATOR_WAKE] if has_evaluator(cfg) else [])
 
 
 def waiting_for_rows(cfg: RunConfig) -> list[str]:
-    """The bells of those who may wait for rows."""
-    return [f"{role}_bell-{rank}" for role in ("learner", "packer") for rank in range(cfg.runner.world_size)]
+    """The wake events of those who may wait for rows."""
+    return [f"{role}_wake-{rank}" for role in ("learner", "packer") for rank in range(cfg.runner.world_size)]
 
 
 def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:
@@ -108,15 +108,15 @@ def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:
 
 
 def learner_gate(
-    context: ChildContext, job: WorkerSpec, control: ControlPage, bell: str, *, is_main: bool
+    context: ChildContext, job: WorkerSpec, control: ControlPage, wake_event: str, *, is_main: bool
 ) -> LearnerGate:
-    """A rank's gate, for the thread that owns the bell."""
+    """A rank's gate, for the thread that owns the wake event."""
     num_collectors = job.cfg.collect.num_collectors
     return LearnerGate(
         control,
         context.index,
-        context.bell(bell),
-        [context.bell(f"collector_bell-{index}") for index in range(num_collectors)],
+        context.wake_event(wake_event),
+        [context.wake_event(f"collector_wake-{index}") for index in range(num_collectors)],
         num_collectors=num_collectors * job.place.num_hosts,
         is_main=is_main,
     )

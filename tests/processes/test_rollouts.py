@@ -42,11 +42,11 @@ from offpolicy.types import Choice, StepOutcome
 from tests.processes.test_rollouts import LAYOUT, NUM_COLLECTORS, NUM_SLOTS, coded
 from offpolicy.replay.rollout_ring import RolloutRing
 
-control_fd, ring_fd, own_bell, learner_bell, index = map(int, sys.argv[1:])
+control_fd, ring_fd, wake_event, learner_wake, index = map(int, sys.argv[1:])
 ring = RolloutRing(SharedBlock.attach(ring_fd).buffer, LAYOUT, NUM_SLOTS)
 writer = RolloutWriter(ring, may_drop=False, newest_version=lambda: 0)
 control = ControlPage(SharedBlock.attach(control_fd).buffer, 1, NUM_COLLECTORS)
-gate = CollectorGate(control, index, WakeEvent(own_bell), [WakeEvent(learner_bell)])
+gate = CollectorGate(control, index, WakeEvent(wake_event), [WakeEvent(learner_wake)])
 rng, steps, vector_steps = random.Random(index), 0, 0
 N = LAYOUT.num_envs
 while True:
@@ -76,16 +76,16 @@ def collectors(
     """Two processes that hand over rollouts as fast as they may."""
     control_block = SharedBlock.create("control", ControlPage.nbytes(1, NUM_COLLECTORS))
     blocks = [SharedBlock.create("rollouts", RolloutRing.nbytes(LAYOUT, NUM_SLOTS)) for _ in range(NUM_COLLECTORS)]
-    bells, learner_bell = [WakeEvent.create() for _ in blocks], WakeEvent.create()
+    wake_events, learner_wake = [WakeEvent.create() for _ in blocks], WakeEvent.create()
     control = ControlPage(control_block.buffer, 1, NUM_COLLECTORS)
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     processes = []
-    for index, (block, bell) in enumerate(zip(blocks, bells, strict=True)):
-        fds = (control_block.fd, block.fd, bell.fd, learner_bell.fd)
+    for index, (block, wake_event) in enumerate(zip(blocks, wake_events, strict=True)):
+        fds = (control_block.fd, block.fd, wake_event.fd, learner_wake.fd)
         words = [sys.executable, "-c", COLLECTOR, *map(str, (*fds, index))]
         processes.append(subprocess.Popen(words, pass_fds=fds, env=environ))
     try:
-        gate = LearnerGate(control, 0, learner_bell, bells)
+        gate = LearnerGate(control, 0, learner_wake, wake_events)
         yield control, gate, [ring_class(block.buffer, LAYOUT, NUM_SLOTS) for block in blocks]
     finally:
         for process in processes:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offpolicy.processes.control_page import ControlPage
-from offpolicy.processes.supervisor import Host, Supervisor
+from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
 from offpolicy.timing.clock import Stopwatch
 
 pytestmark = pytest.mark.mp
@@ -34,7 +34,7 @@ def log_fd() -> Iterator[int]:
 def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pytest.MonkeyPatch, log_fd: int) -> None:
     monkeypatch.setattr(selectors, "DefaultSelector", DeathFirst)
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
-    with Supervisor(control, (), Host("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
+    with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
         supervisor.spawn("learner", 0, "offpolicy.no_such_module:main", {}, {})
         os.waitid(os.P_PID, supervisor._children[0].process.pid, os.WEXITED | os.WNOWAIT)  # both events are ready
         supervisor.run(lambda child, message: None, lambda: None, 60.0)

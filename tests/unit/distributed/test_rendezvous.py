@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.distributed.rendezvous import Agreement, Proposal, Talk, settle
+from offpolicy.distributed.rendezvous import Proposal, ProposalExchange, RendezvousResult, settle
 from offpolicy.errors import ConfigError, HangError
 
 
@@ -16,7 +16,7 @@ def proposal(*steps: int, run_dir: str = "run", **config: Any) -> Proposal:
 
 
 def test_the_run_directory_is_that_of_host_0() -> None:
-    assert settle([proposal(run_dir="a"), proposal(run_dir="b")]) == Agreement("a", 0)
+    assert settle([proposal(run_dir="a"), proposal(run_dir="b")]) == RendezvousResult("a", 0)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ class MemoryStore:
 
 def talk(store: MemoryStore, host: int, delay_s: float, heard: dict[int, Any]) -> None:
     threading.Event().wait(delay_s)
-    talker = Talk(store, HostInfo(host=host, num_hosts=3, job="job"), timeout_s=20.0)
+    talker = ProposalExchange(store, HostInfo(host=host, num_hosts=3, job="job"), timeout_s=20.0)
     call, proposals = talker.exchange({"of": host})
     talker.leave(call)
     heard[host] = call, proposals
@@ -112,4 +112,4 @@ def test_hosts_hear_each_other_and_not_those_of_an_earlier_attempt(late: int) ->
 def test_a_host_that_is_not_heard_ends_the_talk_and_is_named() -> None:
     store = MemoryStore()
     with pytest.raises(HangError, match=r"heard of hosts \[0\] only"):
-        Talk(store, HostInfo(num_hosts=2, job="job"), timeout_s=0.3).exchange({})
+        ProposalExchange(store, HostInfo(num_hosts=2, job="job"), timeout_s=0.3).exchange({})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from offpolicy.processes.evaluation_requests import Asked, EvaluationRequests, EvaluatorReports
+from offpolicy.processes.evaluation_requests import EvaluationRequest, EvaluationRequests, EvaluatorReports
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.types import Account, EvaluatorTotals
 
@@ -21,7 +21,7 @@ def test_nothing_is_asked_before_the_first_request() -> None:
     _, reader = both_ends(3)
     out = np.full(3, 7.0, np.float32)
     assert reader.newest == 0
-    assert reader.read(out) == Asked(0, 0, 0)
+    assert reader.read(out) == EvaluationRequest(0, 0, 0)
     assert out.tolist() == [7.0] * 3
 
 
@@ -30,7 +30,7 @@ def test_a_request_holds_the_weights_of_the_moment_it_was_made() -> None:
     flat, out = np.array([1.0, 2.0, 3.0], np.float32), np.zeros(3, np.float32)
     assert writer.ask(flat, env_steps=2**40, policy_version=5) == 1
     flat[:] = 0.0  # training goes on
-    assert reader.read(out) == Asked(1, 2**40, 5)
+    assert reader.read(out) == EvaluationRequest(1, 2**40, 5)
     assert out.tolist() == [1.0, 2.0, 3.0]
 
 
@@ -40,14 +40,14 @@ def test_only_the_newest_request_is_kept_and_its_number_tells_how_many_were_miss
     for step in (10, 20, 30, 40):
         writer.ask(np.array([step], np.float32), env_steps=step, policy_version=step + 1)
     assert reader.newest == 4
-    assert (reader.read(out), out.tolist()) == (Asked(4, 40, 41), [40.0])
+    assert (reader.read(out), out.tolist()) == (EvaluationRequest(4, 40, 41), [40.0])
 
 
 def test_a_policy_smaller_than_its_block_fits() -> None:
     buffer = memoryview(bytearray(EvaluationRequests.nbytes(400)))
     EvaluationRequests(buffer, 3).ask(np.arange(3, dtype=np.float32), env_steps=1, policy_version=2)
     out = np.zeros(3, np.float32)
-    assert EvaluationRequests(buffer, 3).read(out) == Asked(1, 1, 2)
+    assert EvaluationRequests(buffer, 3).read(out) == EvaluationRequest(1, 1, 2)
     assert out.tolist() == [0.0, 1.0, 2.0]
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
-from offpolicy.processes.handshake import CollectorGate, LearnerGate, Turn, share
+from offpolicy.processes.handshake import CollectorGate, LearnerGate, Turn, steps_per_collector
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
 
@@ -19,11 +19,11 @@ def new_page(num_ranks: int = 1, num_collectors: int = 1) -> ControlPage:
 @pytest.fixture
 def gates() -> tuple[ControlPage, CollectorGate, LearnerGate]:
     control = new_page()
-    collector_bell, learner_bell = WakeEvent.create(), WakeEvent.create()
+    collector_wake, learner_wake = WakeEvent.create(), WakeEvent.create()
     return (
         control,
-        CollectorGate(control, 0, collector_bell, [learner_bell]),
-        LearnerGate(control, 0, learner_bell, [collector_bell]),
+        CollectorGate(control, 0, collector_wake, [learner_wake]),
+        LearnerGate(control, 0, learner_wake, [collector_wake]),
     )
 
 
@@ -90,7 +90,7 @@ def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_to
     assert turn(collector, 1) is Turn.SNAPSHOT
     collector.snapshot_taken()
     learner.release_snapshot()
-    control.host.set(HostWord.STOP, Stop.LEAVE)
+    control.host.set(HostWord.STOP, Stop.EXIT)
     assert turn(collector, 1) is Turn.STOP
 
 
@@ -101,11 +101,11 @@ def test_a_snapshot_is_not_waited_for_from_a_collector_that_is_gone(gates: Gates
 
 
 def test_rings_are_kept_while_nobody_waits_and_a_wait_has_a_deadline() -> None:
-    bell = WakeEvent.create()
-    bell.ring()
-    bell.ring()
-    assert bell.wait(0.0)
-    assert not bell.wait(0.01)
+    wake_event = WakeEvent.create()
+    wake_event.set()
+    wake_event.set()
+    assert wake_event.wait(0.0)
+    assert not wake_event.wait(0.01)
 
 
 def test_shared_memory_is_seen_through_the_descriptor_and_has_no_name() -> None:
@@ -126,17 +126,17 @@ def test_every_process_has_words_of_its_own() -> None:
 
 @pytest.mark.parametrize(("env_steps", "num_collectors", "each"), [(10, 1, 10), (10, 3, 4), (9, 3, 3), (1, 4, 1)])
 def test_each_collector_does_an_equal_share(env_steps: int, num_collectors: int, each: int) -> None:
-    assert share(env_steps, num_collectors) == each
+    assert steps_per_collector(env_steps, num_collectors) == each
 
 
 def test_the_learner_waits_until_every_collector_has_done_its_share() -> None:
-    control, bell = new_page(num_collectors=2), WakeEvent.create()
-    learner = LearnerGate(control, 0, bell, [])
+    control, wake_event = new_page(num_collectors=2), WakeEvent.create()
+    learner = LearnerGate(control, 0, wake_event, [])
     control.collectors[0].set(CollectorWord.ENV_STEPS, 9)  # more than its share, but the other one has done nothing
 
     def second_collector() -> None:
         control.collectors[1].set(CollectorWord.ENV_STEPS, 3)
-        bell.ring()
+        wake_event.set()
 
     timer = threading.Timer(0.1, second_collector)
     timer.start()
@@ -154,13 +154,13 @@ def test_only_the_leader_grants() -> None:
 
 
 def test_a_snapshot_is_complete_when_every_collector_has_taken_it() -> None:
-    control, bell = new_page(num_collectors=2), WakeEvent.create()
-    learner = LearnerGate(control, 0, bell, [])
+    control, wake_event = new_page(num_collectors=2), WakeEvent.create()
+    learner = LearnerGate(control, 0, wake_event, [])
     control.collectors[0].set(CollectorWord.SNAPSHOT_DONE, 1)
 
     def second_collector() -> None:
         control.collectors[1].set(CollectorWord.SNAPSHOT_DONE, 1)
-        bell.ring()
+        wake_event.set()
 
     timer = threading.Timer(0.1, second_collector)
     timer.start()
@@ -169,14 +169,14 @@ def test_a_snapshot_is_complete_when_every_collector_has_taken_it() -> None:
 
 
 def test_a_thread_beside_the_learner_does_not_make_it_look_idle() -> None:
-    control, bell = new_page(), WakeEvent.create()
-    gate = LearnerGate(control, 0, bell, [], is_main=False)
+    control, wake_event = new_page(), WakeEvent.create()
+    gate = LearnerGate(control, 0, wake_event, [], is_main=False)
     seen: list[int] = []
 
     def collector() -> None:
         seen.append(control.leader.get(RankWord.IS_WAITING))
         control.collectors[0].set(CollectorWord.ENV_STEPS, 1)
-        bell.ring()
+        wake_event.set()
 
     timer = threading.Timer(0.1, collector)
     timer.start()
@@ -186,8 +186,8 @@ def test_a_thread_beside_the_learner_does_not_make_it_look_idle() -> None:
 
 
 def test_a_snapshot_waits_for_the_living_although_one_collector_is_gone() -> None:
-    control, bell = new_page(num_collectors=2), WakeEvent.create()
-    learner = LearnerGate(control, 0, bell, [])
+    control, wake_event = new_page(num_collectors=2), WakeEvent.create()
+    learner = LearnerGate(control, 0, wake_event, [])
     control.collectors[0].set(CollectorWord.IS_GONE, 1)
     answered: list[bool] = []
     thread = threading.Thread(target=lambda: answered.append(learner.request_snapshot()))
@@ -195,7 +195,7 @@ def test_a_snapshot_waits_for_the_living_although_one_collector_is_gone() -> Non
     thread.join(0.2)
     assert answered == []  # the other one is still in its step: its ring must not be read yet
     control.collectors[1].set(CollectorWord.SNAPSHOT_DONE, 1)
-    bell.ring()
+    wake_event.set()
     thread.join(2.0)
     assert answered == [False]
 
@@ -223,7 +223,7 @@ def test_a_collector_without_room_still_serves_a_snapshot_and_leaves_when_told(g
     control.leader.bump(RankWord.SNAPSHOT_REQUEST)
     assert collector.wait_turn(0, 0, lambda: False) is Turn.SNAPSHOT
     collector.snapshot_taken()
-    control.host.set(HostWord.STOP, Stop.LEAVE)
+    control.host.set(HostWord.STOP, Stop.EXIT)
     assert collector.wait_turn(0, 0, lambda: False) is Turn.STOP
 
 
@@ -240,13 +240,13 @@ def test_grants_may_count_something_else_than_env_steps(gates: Gates) -> None:
 
 
 def test_the_learner_is_woken_when_something_was_handed_over_not_at_every_step() -> None:
-    control, bell = new_page(), WakeEvent.create()
-    collector = CollectorGate(control, 0, WakeEvent.create(), [bell])
-    LearnerGate(control, 0, bell, []).grant_each(9)
+    control, wake_event = new_page(), WakeEvent.create()
+    collector = CollectorGate(control, 0, WakeEvent.create(), [wake_event])
+    LearnerGate(control, 0, wake_event, []).grant_each(9)
     woken = []
     for env_steps, handed_over in ((0, 0), (10, 0), (20, 1), (30, 1)):
         collector.wait_turn(env_steps, handed_over, bool)
-        woken.append(bell.wait(0.0))
+        woken.append(wake_event.wait(0.0))
     assert woken == [True, False, True, False]
 
 

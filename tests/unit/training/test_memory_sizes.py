@@ -28,7 +28,7 @@ from offpolicy.training.memory_sizes import (
     transport_nbytes,
 )
 from offpolicy.training.resources import has_evaluator, settle_evaluator, thread_budget
-from offpolicy.training.run_memory import EVALUATOR_BELL, bell_names
+from offpolicy.training.run_memory import EVALUATOR_WAKE, wake_event_names
 from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import SpaceSpec
 from runners import train
@@ -176,8 +176,8 @@ def test_the_core_of_the_evaluator_is_not_the_learners(monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     cfg = config(eval={"beside": "true"})
     assert thread_budget(cfg) == {"collector": 1, "learner": 7}
-    assert EVALUATOR_BELL in bell_names(cfg)
-    assert EVALUATOR_BELL not in bell_names(config())
+    assert EVALUATOR_WAKE in wake_event_names(cfg)
+    assert EVALUATOR_WAKE not in wake_event_names(config())
 
 
 def test_learning_never_starts_before_the_first_n_step_row_exists() -> None:
