@@ -1,1 +1,1 @@
-"""Composition roots: each topology is wired here, in one short file, and nothing imports this package."""
+"""The four topologies, each written out, and the processes they are assembled from."""

@@ -1,10 +1,30 @@
-"""Topology `appo`: one or more learner ranks learn from whole rollouts, each from collectors of its own.
+"""Topology `appo`: one or more learner ranks learn from whole rollouts, each from its own collectors; HORA too.
 
-The wiring is that of `multi_gpu`: what differs is where batches come from, which the algorithm decides (`feeds.py`).
+    environments -> collector -> rollout ring -> batch source -> learner -> weights -> collector
+                    (process)    (shared memory)   (each rollout once)      (mailbox)
+
+Collectors: `collect.num_collectors` processes; of R ranks on a host, each learns from every R-th. A collector acts with
+the newest weights while the learner trains: `collect.mode=free`, bounded by the `rollout.slots` of its ring.
+Batch source: one finished rollout of each of the rank's collectors, whichever are ready first; older ones than
+`rollout.max_lag` versions are left out. Each is used once; there is no replay.
+World and exchange: as in `multi_gpu`; alone, one rank without any collective.
 """
 
 from __future__ import annotations
 
-from .multi_gpu import learner_main
+from offpolicy.processes.child import ChildContext
+from offpolicy.training.batch_sources import rollout_source
+from offpolicy.training.learner_process import build_learner, train_rank
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.ranks import process_group
+from offpolicy.training.resume import load_start
 
-__all__ = ["learner_main"]
+
+def learner_main(child: ChildContext) -> None:
+    """Trains one rank in this process until the run is done or stops."""
+    rank = RankContext.open(child)  # device, clock, shared memory
+    with process_group(rank) as ranks:
+        learner = build_learner(rank, ranks)  # APPO, or a stage of HORA
+        start = load_start(rank, ranks, learner)  # fresh, from a checkpoint, or from a teacher
+        source = rollout_source(rank, ranks)  # a rollout ring per collector of this rank
+        train_rank(rank, ranks, learner, source, start)

@@ -1,15 +1,33 @@
-"""Topology `multi_gpu`: several learner ranks, on this host and under torchrun on others, train the same networks."""
+"""Topology `multi_gpu`: several learner ranks, on this host and under torchrun on others, train the same networks.
+
+    collectors -> replay rings of this host -> batch source of rank 0 -> learner 0 \
+                                            -> batch source of rank 1 -> learner 1  > averaged gradients
+                                               ...                       ...       /
+
+Ranks: `runner.world_size` processes per host, each with a GPU, or with `device=cpu` over gloo. The `batch_size` is
+divided among them; each rank samples other rows of the same rings.
+World: a process group over all hosts. The ranks meet once per iteration, and save, stop and fail together.
+Exchange: gradients are averaged before each optimiser step, or with `runner.sync=parameters` the networks every
+`runner.sync_every` iterations. The first rank of a host steers its collectors; rank 0 evaluates.
+Batch source and collectors: as in `single_gpu`; `collect.mode=overlap` is this topology's default.
+"""
 
 from __future__ import annotations
 
 from offpolicy.processes.child import ChildContext
-from offpolicy.training.learner import Session
+from offpolicy.training.batch_sources import Replay, configured_source
+from offpolicy.training.learner_process import build_learner, train_rank
 from offpolicy.training.rank_context import RankContext
-from offpolicy.training.team import joined
+from offpolicy.training.ranks import process_group
+from offpolicy.training.resume import load_start
 
 
-def learner_main(context: ChildContext) -> None:
-    """Entry point of every rank."""
-    seat = RankContext.take(context)
-    with joined(seat) as team:
-        Session(seat, team).run()
+def learner_main(child: ChildContext) -> None:
+    """Trains one rank in this process until the run is done or stops."""
+    rank = RankContext.open(child)  # device, clock, shared memory
+    with process_group(rank) as ranks:
+        learner = build_learner(rank, ranks)  # joined with the others by `ranks.exchange`
+        start = load_start(rank, ranks, learner)  # read by rank 0, broadcast to all
+        replay = Replay.open(rank, ranks, start)  # the rings of this host
+        source = configured_source(replay)  # other rows on every rank
+        train_rank(rank, ranks, learner, source, start, replay)

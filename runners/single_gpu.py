@@ -1,14 +1,31 @@
-"""Topology `single_gpu`: one learner, one device; batches are sampled where the ring, or its device copy, lives."""
+"""Topology `single_gpu`: one learner on one device; batches are sampled where the replay lies.
+
+    environments -> collector -> replay ring -> batch source -> learner -> weights -> collector
+                    (process)    (shared memory)   (learner's process)     (mailbox)
+
+Collectors: `collect.num_collectors` processes (`collector.py`), each with a ring. They and the learner take turns:
+`collect.mode=alternate` is this topology's default, the textbook loop.
+Batch source: `replay.source`. On a CPU the learner's thread samples the rings directly; a GPU samples from a resident
+copy of them, or takes prefetched batches where that copy does not fit.
+World: one rank; no collective does anything. Exchange of gradients: none.
+"""
 
 from __future__ import annotations
 
 from offpolicy.processes.child import ChildContext
-from offpolicy.training.learner import Session
+from offpolicy.training.batch_sources import Replay, configured_source
+from offpolicy.training.learner_process import build_learner, train_rank
 from offpolicy.training.rank_context import RankContext
-from offpolicy.training.team import alone
+from offpolicy.training.ranks import single_rank
+from offpolicy.training.resume import load_start
 
 
-def learner_main(context: ChildContext) -> None:
-    """Entry point of the learner process."""
-    seat = RankContext.take(context)
-    Session(seat, alone(seat)).run()
+def learner_main(child: ChildContext) -> None:
+    """Trains in this process until the run is done or stops."""
+    rank = RankContext.open(child)  # device, clock, shared memory
+    ranks = single_rank(rank)
+    learner = build_learner(rank, ranks)  # networks and optimisers of `algo.name`
+    start = load_start(rank, ranks, learner)  # fresh, from a checkpoint, or from a teacher
+    replay = Replay.open(rank, ranks, start)  # one ring per collector
+    source = configured_source(replay)
+    train_rank(rank, ranks, learner, source, start, replay)

@@ -1,28 +1,46 @@
-"""`offpolicy train` and `offpolicy resume`: configuration in, exit code out."""
+"""`offpolicy train` and `offpolicy resume`: from a checked configuration to an exit code, on one host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offpolicy.commands import trace
 from offpolicy.config.parsing import flatten, is_within, merge
-from offpolicy.config.run_files import read_config
-from offpolicy.config.schema import ReplayConfig, RunConfig
-from offpolicy.distributed.host_info import HostInfo
-from offpolicy.errors import ConfigError
-from offpolicy.launch.preflight import RESUMABLE
+from offpolicy.config.run_files import read_config, write_config
+from offpolicy.config.schema import RANK_RUNNERS, ReplayConfig, RunConfig
+from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
+from offpolicy.errors import ConfigError, SaveError
+from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
+from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
+from offpolicy.launch.outcome import Outcome, conclude, outcome_of, print_failure
+from offpolicy.launch.preflight import RESUMABLE, check_fits, check_same, preflight
+from offpolicy.launch.resources import plan_host, track_names
+from offpolicy.launch.run_dir import RunDir
+from offpolicy.launch.run_header import announce, open_run_logger
+from offpolicy.launch.teacher import find_teacher
+from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.processes.signals import signals_held
+from offpolicy.processes.supervisor import Failure, SupervisorConfig, Supervisor
+from offpolicy.timing.clock import Stopwatch
+from offpolicy.timing.trace_reader import shrink_lanes
+from offpolicy.timing.trace_writer import open_lane
+from offpolicy.training.memory_sizes import peer_timeout_s, save_s
+from offpolicy.training.run_memory import RunMemory
+from offpolicy.training.worker_spec import WorkerSpec
+from offpolicy.types import SpaceSpec
 
-from .launch import launch
-
-
-def train(cfg: RunConfig) -> int:
-    """Train, and return the exit code of the run."""
-    return launch(cfg)
+STOP_TIMEOUT_S = 30.0  # seconds from a stop request until the processes are killed, besides the time to save
 
 
 def resume(run: Path, overrides: Mapping[str, Any]) -> int:
-    """Go on with the run in directory `run`; `overrides` may change what `RESUMABLE` lists."""
+    """Continues the run in directory `run`; `overrides` may change what `RESUMABLE` lists."""
     refused = [key for key in flatten(overrides) if not is_within(key, RESUMABLE)]
     if refused:
         allowed = ", ".join(RESUMABLE)
@@ -31,5 +49,133 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
         raise ConfigError("resume: under torchrun write `offpolicy train run_dir=...` with the command of the start")
     saved = merge(read_config(run).to_mapping(), overrides)
     if saved["replay"]["demos"] is None and "replay.demo_share" not in flatten(overrides):
-        saved = merge(saved, {"replay": {"demo_share": ReplayConfig().demo_share}})  # the share goes with them
-    return launch(RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"})))
+        saved = merge(saved, {"replay": {"demo_share": ReplayConfig().demo_share}})  # no demonstrations, no share
+    return train(RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"})))
+
+
+def train(cfg: RunConfig) -> int:
+    """Trains from the start, or continues the run of the run directory; returns the exit code."""
+    watch = Stopwatch()
+    place = follow_launcher(cfg)
+    spec = preflight(cfg)
+    plan = plan_launch(cfg, place)
+    teacher_step = find_teacher(plan, spec)
+    host_plan = plan_host(plan.cfg, place)
+    memory = RunMemory(plan.cfg, spec, place.num_hosts, has_evaluator=host_plan.has_evaluator)
+    with plan.claim() as run, signals_held(), _store_listener(plan.cfg, place) as listener:
+        cfg = _run_config(plan, run, spec)
+        trace_dir = trace.begin(cfg, run.path, track_names(cfg, has_evaluator=host_plan.has_evaluator))
+        job = WorkerSpec(
+            cfg=cfg,
+            spec=spec,
+            plan=host_plan,
+            place=plan.place,
+            run_dir=str(run.path.resolve()),
+            start_step=plan.start_step or (run.checkpoint.env_steps if run.checkpoint else 0),
+            checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
+            store_port=listener.getsockname()[1] if listener else plan.place.store_port,
+            teacher_step=teacher_step,
+            trace_dir=str(trace_dir) if trace_dir else None,
+        )
+        with _log_file(run.path / "train.log") as log_fd, contextlib.closing(open_run_logger(job, run)) as logger:
+            announce(logger, job, run)
+            try:
+                code, failure = _supervise(job, memory, logger, _host(job, log_fd, watch), listener)
+            finally:  # when no process is left that could still write
+                if trace_dir is not None:
+                    _write_trace(trace_dir, run.path, logger)
+    print_failure(failure)
+    return code
+
+
+def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
+    """Writes and returns the configuration of the claimed run. Raises `ConfigError` if it cannot continue this way."""
+    cfg = plan.cfg
+    if run.checkpoint is not None:
+        saved = read_config(run.path)
+        check_same(cfg, saved)
+        check_fits(cfg, spec, run.checkpoint)
+        cfg = replace(cfg, teacher=saved.teacher)  # the one that the run started from
+    write_config(run.path, cfg, spec)
+    return cfg
+
+
+def _supervise(
+    job: WorkerSpec, memory: RunMemory, logger: OffPolicyLogger, host: SupervisorConfig, listener: socket.socket | None
+) -> tuple[int, Failure | None]:
+    """Runs the processes and writes the summary; signals count until that is done."""
+    counters = open_lane(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
+    monitor = Monitor(job.cfg, memory, logger, host.elapsed_s, job.place.num_hosts, counters)
+    with Supervisor(memory.control, tuple(memory.wake_events.values()), host) as supervisor:
+        outcome = Outcome("failed", 1, "the supervisor failed")
+        try:
+            _spawn(supervisor, job, memory.fds, listener)
+            logger.status("starting")
+            supervisor.run(monitor.on_message, monitor.on_tick, job.cfg.env.step_timeout_s)
+            outcome = outcome_of(supervisor, monitor)
+            monitor.log_rest()
+        except BaseException as error:
+            outcome = Outcome("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}")
+            raise
+        finally:
+            is_written = conclude(Path(job.run_dir), monitor, logger, outcome)
+    return outcome.exit_code or (0 if is_written else SaveError.exit_code), supervisor.failure
+
+
+def _spawn(supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], listener: socket.socket | None) -> None:
+    """Starts the learner ranks, the collectors and, where there is one, the evaluator."""
+    payload, cfg = job.to_json(), job.cfg
+    for rank in range(cfg.runner.world_size):
+        own = fds | ({"store": listener.fileno()} if listener is not None and rank == 0 else {})
+        supervisor.spawn("learner", rank, entry_point("learner", cfg), payload, own)
+    for index in range(cfg.collect.num_collectors):
+        supervisor.spawn("collector", index, entry_point("collector", cfg), payload, fds)
+    if job.plan.has_evaluator:
+        supervisor.spawn("evaluator", 0, entry_point("evaluator", cfg), payload, fds)
+
+
+def entry_point(role: str, cfg: RunConfig) -> str:
+    """Returns the main function of a process, `module:function`: the supervisor must not import it, it needs torch.
+
+    A learner's is in the file of its topology; the package is `offpolicy.runners` where the wheel is installed.
+    """
+    package = __package__ or "runners"
+    return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
+
+
+def _host(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> SupervisorConfig:
+    """Returns what the supervisor is given. The run's id marks every process of it; a caller may have chosen it."""
+    run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
+    stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
+    peer_s = peer_timeout_s(job.cfg, job.spec)
+    return SupervisorConfig(run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.place.num_hosts, peer_s)
+
+
+@contextlib.contextmanager
+def _store_listener(cfg: RunConfig, place: HostInfo) -> Iterator[socket.socket | None]:
+    """Opens, on one host, a loopback socket on a free port on which rank 0 serves the ranks' store."""
+    if cfg.runner.name not in RANK_RUNNERS or not place.is_alone:
+        yield None
+        return
+    with socket.create_server((LOOPBACK_HOST, 0)) as listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def _log_file(path: Path) -> Iterator[int]:
+    """Opens the file that the children's stdout and stderr are appended to."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _write_trace(trace_dir: Path, run_dir: Path, logger: OffPolicyLogger) -> None:
+    """Writes `trace.json`; where it cannot be written now, `offpolicy trace` can make it later."""
+    logger.message(f"writing {run_dir / trace.TRACE_JSON}")
+    try:
+        shrink_lanes(trace_dir)
+        trace.write_json(trace_dir, run_dir)
+    except (OSError, ConfigError) as error:
+        logger.message(f"{trace.TRACE_JSON} not written: {error}; offpolicy trace {run_dir} makes it from {trace_dir}")

@@ -26,22 +26,22 @@ from offpolicy.training.rank_context import RankContext
 Key = dict[str, Any]  # Any: plain JSON values
 
 
-def attainable(seat: RankContext) -> float | None:
+def attainable(rank: RankContext) -> float | None:
     """FLOP/s of the products of this run's updates on their own; None where it is not known.
 
     Only rank 0 of a timed run measures: `perf/flops_per_sec` is its. A machine too busy to measure now may be quieter
     when the next run starts.
     """
-    if seat.rank != 0 or not seat.cfg.timing.enabled:
+    if rank.rank != 0 or not rank.cfg.timing.enabled:
         return None
-    products = products_of(seat.cfg, seat.job.spec, seat.job.place.num_hosts)
+    products = products_of(rank.cfg, rank.job.spec, rank.job.place.num_hosts)
 
     def measure() -> float | None:
         with contextlib.suppress(RuntimeError):  # no memory, or no cuBLAS: the run itself may do all the same
-            return attainable_flops_per_sec(products, seat.device, seat.fence)
+            return attainable_flops_per_sec(products, rank.device, rank.fence)
         return None
 
-    return remembered(key_of(seat.device, [list(product) for product in products]), measure)
+    return remembered(key_of(rank.device, [list(product) for product in products]), measure)
 
 
 def key_of(device: torch.device, products: list[list[Any]]) -> Key:

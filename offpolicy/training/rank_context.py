@@ -1,29 +1,124 @@
-"""What a learner process starts with: its assignment, clock, device, control words and wake events."""
+"""One learner rank on its host: what it is given, its clock, its device, and its side of the shared memory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
+from offpolicy.processes.control_page import ControlPage, HostWord, RankWord, ControlWords
 from offpolicy.processes.handshake import LearnerGate
-from offpolicy.timing.clock import process_birth_ns
+from offpolicy.seeding import generator, torch_seed
 from offpolicy.timing.device import DEVICE_SPANS, DeviceFence
 from offpolicy.timing.device_timer import DeviceTime, Traces, make_lane
-from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
+from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_writer import open_lane
-from offpolicy.training.resources import thread_budget
 from offpolicy.training.run_memory import control_page, learner_gate
+from offpolicy.training.worker_process import start_worker
 from offpolicy.training.worker_spec import WorkerSpec
+from offpolicy.types import SpaceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """What every part of a learner rank may ask for; it knows no learner and no batches."""
+
+    child: ChildContext
+    job: WorkerSpec
+    ledger: TimeAccount
+    device: torch.device
+    fence: DeviceFence
+    lane: DeviceTime
+    control: ControlPage
+    gate: LearnerGate
+
+    @classmethod
+    def open(cls, child: ChildContext) -> RankContext:
+        """Sets up the process. Raises `ConfigError` without a device."""
+        job, index = WorkerSpec.of(child), child.index
+        ledger = start_worker(job, "learner", index, LearnerPhase, threads=job.plan.learner_threads)
+        device = pick_device(job.cfg.device, index)
+        control = control_page(child.block("control"), job.cfg)
+        gate = learner_gate(child, job, control, f"learner_wake-{index}", is_main=True)
+        lane = make_lane(device, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(job, index))
+        return cls(child, job, ledger, device, DeviceFence(device), lane, control, gate)
+
+    @property
+    def cfg(self) -> RunConfig:
+        """The configuration."""
+        return self.job.cfg
+
+    @property
+    def spec(self) -> SpaceSpec:
+        """The spaces of the environment."""
+        return self.job.spec
+
+    @property
+    def words(self) -> ControlWords:
+        """The control words of this rank."""
+        return self.control.ranks[self.child.index]
+
+    @property
+    def is_leader(self) -> bool:
+        """True if this rank steers the collectors of its host, publishes the weights and saves the checkpoints."""
+        return self.child.index == 0
+
+    @property
+    def rank(self) -> int:
+        """The rank over all hosts."""
+        return self.job.place.host * self.cfg.runner.world_size + self.child.index
+
+    @property
+    def num_ranks(self) -> int:
+        """The ranks of all hosts."""
+        return self.job.place.num_hosts * self.cfg.runner.world_size
+
+    @property
+    def start_path(self) -> tuple[int, ...]:
+        """The part of a random stream's name that tells a run's start from its continuations."""
+        return (self.job.start_step,) if self.job.start_step else ()
+
+    @property
+    def learner_seed(self) -> int:
+        """The seed of the learner's weights and random numbers; rank 0 of a fresh run has the run's own."""
+        path = (self.rank, *self.start_path) if self.rank or self.start_path else ()
+        return torch_seed(self.cfg.seed, "learner", *path)
+
+    @property
+    def replay_seed(self) -> int:
+        """The seed of a sampler on the device."""
+        return torch_seed(self.cfg.seed, "replay", self.rank, *self.start_path)
+
+    def replay_generator(self) -> np.random.Generator:
+        """Returns the random numbers of a sampler on the host."""
+        return generator(self.cfg.seed, "replay", self.rank, *self.start_path)
+
+    def own_collectors(self) -> Sequence[int]:
+        """Returns the collectors of this host that feed this rank, where each rank has its own: every R-th."""
+        return range(self.child.index, self.cfg.collect.num_collectors, self.cfg.runner.world_size)
+
+    def num_reports_requested(self) -> int:
+        """Returns how many reports the supervisor has asked for."""
+        return self.control.host.get(HostWord.REPORT_REQUEST)
+
+    def is_stopping(self) -> bool:
+        """True if the supervisor asked to stop; the call counts as progress of this process."""
+        self.words.bump(RankWord.PROGRESS)
+        return self.control.is_stopping
+
+    def warn(self, text: str) -> None:
+        """Sends a warning for the run's log."""
+        self.child.send("warning", text=text)
 
 
 def pick_device(name: str, local_rank: int) -> torch.device:
-    """The device of a rank: `auto` and `cuda` give each rank of a host a GPU of its own. Raises `ConfigError`."""
+    """Returns the device of a rank: `auto` and `cuda` give each rank of a host its own GPU. Raises `ConfigError`."""
     count = torch.cuda.device_count()
     if name == "cpu" or (name == "auto" and count == 0):
         return torch.device("cpu")
@@ -35,77 +130,9 @@ def pick_device(name: str, local_rank: int) -> torch.device:
 
 
 def _device_traces(job: WorkerSpec, rank: int) -> Traces:
-    """A lane for the device's own stream, and one for copies beside it."""
+    """Opens a trace of the device's main stream, and one of the copies beside it."""
     lanes = [
         open_lane(job.trace_dir, f"{name}-{rank}", DEVICE_SPANS, f"learner {rank}", f"device {rank}, {what}")
         for name, what in (("device", "work"), ("device_copies", "copies"))
     ]
     return Traces(*lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class RankContext:
-    """One learner rank on its host."""
-
-    context: ChildContext
-    job: WorkerSpec
-    ledger: TimeAccount
-    device: torch.device
-    fence: DeviceFence
-    lane: DeviceTime
-    control: ControlPage
-    gate: LearnerGate
-
-    @classmethod
-    def take(cls, context: ChildContext) -> RankContext:
-        """Set up the process."""
-        job = WorkerSpec.of(context)
-        name = f"learner {context.index}"
-        trace = open_lane(job.trace_dir, f"learner-{context.index}", trace_names(LearnerPhase), name)
-        ledger = make_ledger(LearnerPhase, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=trace)
-        torch.set_num_threads(thread_budget(job.cfg)["learner"])
-        torch.set_flush_denormal(True)
-        device = pick_device(job.cfg.device, context.index)
-        control = control_page(context.block("control"), job.cfg)
-        gate = learner_gate(context, job, control, f"learner_wake-{context.index}", is_main=True)
-        lane = make_lane(device, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(job, context.index))
-        return cls(context, job, ledger, device, DeviceFence(device), lane, control, gate)
-
-    @property
-    def cfg(self) -> RunConfig:
-        """The configuration."""
-        return self.job.cfg
-
-    @property
-    def words(self) -> ControlWords:
-        """The control words of this rank."""
-        return self.control.ranks[self.context.index]
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this rank steers the collectors of its host, publishes the weights and saves the checkpoints."""
-        return self.context.index == 0
-
-    @property
-    def rank(self) -> int:
-        """The rank over all hosts."""
-        return self.job.place.host * self.cfg.runner.world_size + self.context.index
-
-    @property
-    def num_ranks(self) -> int:
-        """The ranks of all hosts."""
-        return self.job.place.num_hosts * self.cfg.runner.world_size
-
-    @property
-    def start_path(self) -> tuple[int, ...]:
-        """What tells the random streams of a run's start from those of its continuations."""
-        return (self.job.start_step,) if self.job.start_step else ()
-
-    def reports_wanted(self) -> int:
-        """How many reports the supervisor has asked for."""
-        return self.control.host.get(HostWord.REPORT_REQUEST)
-
-    def is_stopping(self) -> bool:
-        """Whether the supervisor asked to stop; asking shows that this process makes progress."""
-        self.words.bump(RankWord.PROGRESS)
-        return self.control.is_stopping

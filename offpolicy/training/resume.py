@@ -1,13 +1,156 @@
-"""Resuming: what a learner process takes from a checkpoint."""
+"""Where a learner rank starts: fresh, from a checkpoint or from a teacher; and what a checkpoint keeps of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.checkpoint import Checkpoint
+from offpolicy.algos.adaptation import adopt_teacher
+from offpolicy.algos.base_learner import BaseLearner, LearnerState
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Draft, write_json
+from offpolicy.checkpoint.fingerprint import fingerprint
+from offpolicy.config.run_files import read_spec
+from offpolicy.processes.control_page import RankWord
+from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
+from offpolicy.replay.replay_source import Feed
+from offpolicy.replay.ring import Ring
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.ranks import LearnerRanks
+from offpolicy.types import MetricTotals
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStart:
+    """Where training starts, the same on every rank but for the checkpoint, which a host may not have."""
+
+    learning_start: LearningStart
+    updates: int
+    last_eval_step: int
+    metrics: MetricTotals
+    checkpoint: Checkpoint | None
+    teacher: str | None  # whom the run started from, as its checkpoints say
 
 
 def learner_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Returns the saved learner's tensors by flat name, as copies."""
     return {name: torch.from_numpy(array.copy()) for name, array in checkpoint.tensors("learner").items()}
+
+
+def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> TrainingStart:
+    """Fills the learner from checkpoint or teacher and returns where training starts; a collective.
+
+    Rank 0 reads, and its networks and numbers count: another host may have no part of the checkpoint.
+    """
+    job = rank.job
+    first_step = first_learning_step(rank.cfg, job.place.num_hosts)
+    start, last_eval_step, has_replay = LearningStart(first_step, 0), 0, False
+    checkpoint, teacher = None, None
+    if job.checkpoint is not None:
+        checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
+        state = checkpoint.json("state")
+        start, last_eval_step = LearningStart(*state["start"]), state["last_eval_step"]
+        has_replay, teacher = checkpoint.has("replay-0"), state.get("teacher")
+        if rank.rank == 0:
+            learner.load_state(LearnerState(learner_tensors(checkpoint), state["numbers"]))
+    elif job.teacher_step is not None:
+        teacher = f"{job.cfg.teacher}, env step {job.teacher_step}"
+        if rank.rank == 0:
+            path = Path(job.cfg.teacher or "")
+            tensors = learner_tensors(CheckpointStore(path / CHECKPOINTS).at(job.teacher_step))
+            adopt_teacher(learner.start_tensors(), job.spec, tensors, read_spec(path))
+    metrics = learner.read_metrics()
+    facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, has_replay)
+    table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
+    updates, start_steps, start_updates, last_eval_step = (int(value) for value in table[0, :4])
+    sums, counts = np.split(table[0, len(facts) :], 2)
+    ranks.broadcast(list(learner.start_tensors().values()))
+    learner.num_updates = updates
+    rank.words.set(RankWord.UPDATES, updates)
+    start = LearningStart(start_steps, start_updates)
+    if job.start_step and not table[:, 4].all():
+        # The rings of a host are empty: gather `learning_starts` new rows first, and owe nothing for those before.
+        start = LearningStart(job.start_step + first_step, updates)
+    totals = MetricTotals(metrics.names, sums, counts)
+    return TrainingStart(start, updates, last_eval_step, totals, checkpoint, teacher)
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """What a checkpoint keeps of a learner rank: its networks, its random streams, and the replay of its host."""
+
+    rank: RankContext
+    ranks: LearnerRanks
+    learner: BaseLearner
+    source: Feed[Any]
+    source_identity: list[Any]  # JSON: what must be equal for the random state of one batch source to fit another
+    rings: Sequence[Ring]  # none where the algorithm learns from rollouts
+    start: TrainingStart
+
+    def write_streams(self, directory: Path) -> None:
+        """Writes what belongs to this rank alone: its random streams and what the normaliser has seen."""
+        streams = {
+            "source": self.source_identity,
+            "fresh_from": list(self.source.first_unseen_row),
+            "sampler": self.source.random_state(),
+            "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
+        }
+        write_json(directory, f"rank-{self.rank.rank}", streams)
+
+    def fill(self, draft: Draft, last_eval_step: int, *, has_replay: bool) -> None:
+        """Writes what all ranks share, on rank 0 with the networks, and the replay of this host if wanted."""
+        state = self.learner.state()
+        if self.rank.rank == 0:
+            draft.add_tensors("learner", {name: tensor.numpy() for name, tensor in state.tensors.items()})
+        draft.add_json("state", self._shared_numbers(state, last_eval_step))
+        if has_replay:
+            for index, ring in enumerate(self.rings):
+                draft.add_rows(f"replay-{index}", *ring.spans(ring.oldest, ring.committed))
+
+    def _shared_numbers(self, state: LearnerState, last_eval_step: int) -> dict[str, Any]:
+        job = self.rank.job
+        return {
+            "numbers": state.numbers,
+            "env_steps": self.ranks.world.env_steps,
+            "num_collectors": job.cfg.collect.num_collectors * job.place.num_hosts,
+            "num_ranks": self.ranks.world.num_ranks,
+            "start": list(astuple(self.start.learning_start)),
+            "replay_first": [ring.oldest for ring in self.rings],
+            "replay_end": [ring.committed for ring in self.rings],
+            "last_eval_step": last_eval_step,
+            "teacher": self.start.teacher,
+            "fingerprint": fingerprint(job.cfg, job.spec),
+        }
+
+    def resume_streams(self) -> None:
+        """Continues the random streams of the checkpoint on all ranks, or on none: they must draw as many batches."""
+        checkpoint = self.start.checkpoint
+        why_not = self.why_not_exact()
+        if checkpoint is not None and checkpoint.has("replay-0"):
+            self.source.first_unseen_row[:] = checkpoint.json("state")["replay_end"]
+        if self.ranks.collectives.any(bool(why_not)) or checkpoint is None:
+            if why_not:
+                self.rank.warn(f"the continuation is not bitwise: {why_not}")
+            return
+        streams = checkpoint.json(f"rank-{self.rank.rank}")
+        self.source.set_random_state(streams["sampler"])
+        updates = torch.frombuffer(bytearray.fromhex(streams["updates"]), dtype=torch.uint8)
+        self.learner.generator.set_state(updates)
+        if checkpoint.has("replay-0"):
+            self.source.first_unseen_row[:] = streams["fresh_from"]
+
+    def why_not_exact(self) -> str:
+        """Returns why this rank cannot continue the random streams of the checkpoint; '' if it can."""
+        checkpoint, name = self.start.checkpoint, f"rank-{self.rank.rank}"
+        if checkpoint is None or not checkpoint.has(name):
+            return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
+        before, now = checkpoint.json("state")["num_ranks"], self.ranks.world.num_ranks
+        if before != now:
+            return f"{before} learner ranks before, {now} now"
+        source = checkpoint.json(name)["source"]
+        return "" if source == self.source_identity else f"the batches came from {source} before"

@@ -26,7 +26,6 @@ from offpolicy.training.memory_sizes import (
     transport_name,
     transport_nbytes,
 )
-from offpolicy.training.resources import has_evaluator
 from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import SpaceSpec
 
@@ -43,7 +42,7 @@ EVALUATOR_WAKE = "evaluator_wake"
 class RunMemory:
     """Everything shared of one host of a run, owned by its supervisor."""
 
-    def __init__(self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int) -> None:
+    def __init__(self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int, *, has_evaluator: bool) -> None:
         runner, num_collectors = cfg.runner, cfg.collect.num_collectors
         self.num_ranks = num_hosts * runner.world_size
         sizes = {
@@ -57,7 +56,7 @@ class RunMemory:
                 f"collector_report-{index}": Mailbox.nbytes(CollectorReports.layout(COLLECTOR_PHASES).nbytes),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
-        if has_evaluator(cfg):
+        if has_evaluator:
             sizes["evaluation"] = EvaluationRequests.nbytes(max_policy_nbytes(cfg, spec))
             sizes["evaluator_report"] = Mailbox.nbytes(EvaluatorReports.layout(EVALUATOR_PHASES).nbytes)
         check_memory(cfg, spec)
@@ -66,13 +65,13 @@ class RunMemory:
         except OSError as error:
             gib = transport_nbytes(cfg, spec) / 2**30
             raise ConfigError(f"{size_key(cfg)}: {gib:.2f} GiB cannot be had: {error}") from error
-        self.wake_events = {name: WakeEvent.create() for name in wake_event_names(cfg)}
+        self.wake_events = {name: WakeEvent.create() for name in wake_event_names(cfg, has_evaluator=has_evaluator)}
         self.control = control_page(self.blocks["control"].buffer, cfg)
         collectors = range(num_collectors)
         self.rings = [] if cfg.algo.learns_from_rollouts else [self._replay_ring(i, spec) for i in collectors]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [collector_reports(self._buffer(f"collector_report-{i}")) for i in collectors]
-        self.evaluator_reports = evaluator_reports(self._buffer("evaluator_report")) if has_evaluator(cfg) else None
+        self.evaluator_reports = evaluator_reports(self._buffer("evaluator_report")) if has_evaluator else None
 
     def _replay_ring(self, index: int, spec: SpaceSpec) -> Ring:
         return Ring(self._buffer(f"replay-{index}"), row_layout(spec).width, np.float32)
@@ -91,10 +90,10 @@ class RunMemory:
         return learner_reports(self._buffer("learner_report"), metrics, self.num_ranks)
 
 
-def wake_event_names(cfg: RunConfig) -> list[str]:
+def wake_event_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
     """A wake event for every collector, every rank, every rank's packing thread, and the evaluator."""
     collectors = [f"collector_wake-{index}" for index in range(cfg.collect.num_collectors)]
-    return collectors + waiting_for_rows(cfg) + ([EVALUATOR_WAKE] if has_evaluator(cfg) else [])
+    return collectors + waiting_for_rows(cfg) + ([EVALUATOR_WAKE] if has_evaluator else [])
 
 
 def waiting_for_rows(cfg: RunConfig) -> list[str]:

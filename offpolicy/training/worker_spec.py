@@ -1,4 +1,4 @@
-"""What a child process of a run is given, as JSON."""
+"""What a process of a run is given by its supervisor, as JSON."""
 
 from __future__ import annotations
 
@@ -11,42 +11,45 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.processes.child import ChildContext
 from offpolicy.types import SpaceSpec
 
-SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: where collectors and ranks leave their share of a checkpoint
+SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: where collectors and ranks leave their part of a checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """How the processes of one host divide its cores."""
+
+    has_evaluator: bool  # True if a process evaluates beside training; else rank 0 does
+    learner_threads: int
+    collector_threads: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a child process needs to know, as JSON in its spec."""
+    """The same for every process of a host."""
 
     cfg: RunConfig
     spec: SpaceSpec
-    run_dir: str  # of this host
-    start_step: int  # the env step that the run goes on from; 0: from the start
-    checkpoint: int | None  # `start_step` if this host has a checkpoint of it
+    plan: HostPlan
     place: HostInfo
-    store_port: int  # where the ranks meet
-    teacher_step: int | None = None  # env steps of the teacher's checkpoint to begin with; None: none is needed
-    trace_dir: str | None = None  # where the lanes of the trace are; None: the run is not traced
+    run_dir: str  # of this host
+    start_step: int  # env steps of the checkpoint that the run continues; 0: a fresh run
+    checkpoint: int | None  # `start_step` if this host has a checkpoint of it
+    store_port: int  # of the store through which the ranks find each other
+    teacher_step: int | None = None  # env steps of the teacher's checkpoint to start from; None: none is needed
+    trace_dir: str | None = None  # directory of the trace's tracks; None: the run is not traced
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "cfg": self.cfg.to_mapping(),
-            "spec": asdict(self.spec),
-            "run_dir": self.run_dir,
-            "start_step": self.start_step,
-            "checkpoint": self.checkpoint,
-            "place": self.place.to_json(),
-            "store_port": self.store_port,
-            "teacher_step": self.teacher_step,
-            "trace_dir": self.trace_dir,
-        }
+        """Returns plain data."""
+        return {**asdict(self), "cfg": self.cfg.to_mapping()}
 
     @classmethod
-    def of(cls, context: ChildContext) -> WorkerSpec:
-        """From a child's payload."""
-        given: Mapping[str, Any] = context.payload
-        cfg, spec = RunConfig.from_mapping(given["cfg"]), SpaceSpec.from_json(given["spec"])
-        place = HostInfo(**given["place"])
-        own = ("run_dir", "start_step", "checkpoint", "store_port", "teacher_step", "trace_dir")
-        return cls(cfg=cfg, spec=spec, place=place, **{name: given[name] for name in own})
+    def of(cls, child: ChildContext) -> WorkerSpec:
+        """Reads the payload of a child process."""
+        given: Mapping[str, Any] = child.payload
+        typed = {
+            "cfg": RunConfig.from_mapping(given["cfg"]),
+            "spec": SpaceSpec.from_json(given["spec"]),
+            "plan": HostPlan(**given["plan"]),
+            "place": HostInfo(**given["place"]),
+        }
+        return cls(**{**given, **typed})

@@ -42,8 +42,10 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.replay.rollout_ring import RolloutRing
     from offpolicy.replay.rollout_source import RolloutSource
     from offpolicy.replay.staging import Slot
-    from offpolicy.training.duties import Checkpointer, Reporter, WeightPublisher
-    from offpolicy.training.judges import JudgeInline
+    from offpolicy.training.checkpointer import Checkpointer
+    from offpolicy.training.evaluators import InlineEvaluator
+    from offpolicy.training.reporter import Reporter
+    from offpolicy.training.weight_publisher import WeightPublisher
 
     return {
         "collector_wait": ((LearnerGate, "wait_until"),),
@@ -53,7 +55,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
         "train": ((CriticTrainer, "step"), (Appo, "_prepare"), (Adaptation, "_prepare")),
         "param_sync": ((RankGroup, "sum_bucket"),),
         "weight_publish": ((WeightPublisher, "publish"),),
-        "evaluation": ((JudgeInline, "judge"),),
+        "evaluation": ((InlineEvaluator, "evaluate"),),
         "checkpoint": ((Checkpointer, "_save"),),
         "sync_coordination": ((LearnerGate, "grant_each"),),
         "log": ((Reporter, "_publish"),),

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from offpolicy.config.schema import RunConfig
 from offpolicy.processes.child import ChildContext
 from tests.processes import delays
 
@@ -76,7 +77,7 @@ def slow_down_updates(delay_s: float) -> None:
 def watch_iterations(iterations: list[dict[str, Any]]) -> None:
     """Append an entry at the end of every iteration, which is where the reporter is called."""
     from offpolicy.distributed import process_group as group
-    from offpolicy.training.duties import Reporter
+    from offpolicy.training.reporter import Reporter
 
     all_reduce, run_if_due = group.dist.all_reduce, Reporter.run_if_due
     count = 0
@@ -89,7 +90,7 @@ def watch_iterations(iterations: list[dict[str, Any]]) -> None:
     def watched(reporter: Reporter) -> None:
         nonlocal count
         run_if_due(reporter)
-        iterations.append({"is_reporting": reporter._session.world.is_reporting, "collectives": count})
+        iterations.append({"is_reporting": reporter._world.is_reporting, "collectives": count})
         count = 0
 
     group.dist.all_reduce = counted
@@ -99,10 +100,14 @@ def watch_iterations(iterations: list[dict[str, Any]]) -> None:
 def main() -> int:
     """The command line, with learners and collectors that start here."""
     from offpolicy import cli
-    from runners import launch
+    from runners import train
 
-    launch.learner_target = lambda cfg: "tests.processes.slow_parts:learner_main"
-    launch.collector_target = lambda: "tests.processes.slow_parts:collector_main"
+    entry_point = train.entry_point
+
+    def slow_entry_point(role: str, cfg: RunConfig) -> str:
+        return entry_point(role, cfg) if role == "evaluator" else f"tests.processes.slow_parts:{role}_main"
+
+    train.entry_point = slow_entry_point
     return cli.main()
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from offpolicy.config.run_files import write_config
 from offpolicy.config.schema import RunConfig
-from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
 from offpolicy.nets.policy import flat_size, make_policy
@@ -27,14 +23,9 @@ from offpolicy.training.memory_sizes import (
     transport_name,
     transport_nbytes,
 )
-from offpolicy.training.resources import has_evaluator, settle_evaluator, thread_budget
-from offpolicy.training.run_memory import EVALUATOR_WAKE, wake_event_names
-from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import SpaceSpec
-from runners import train
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
-ONE_THREAD = {"threads": {"learner": 1}}
 
 
 def config(**tree: object) -> RunConfig:
@@ -115,116 +106,10 @@ def test_the_weights_always_fit_into_their_mailbox(name: str, normalize: bool) -
     assert 4 * flat_size(make_policy(cfg.algo, SPEC)) <= max_policy_nbytes(cfg, SPEC)
 
 
-def test_threads_can_be_set_and_leave_room_for_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert thread_budget(config(collect={"mode": "overlap"})) == {"collector": 1, "learner": 7}
-    assert thread_budget(config()) == {"collector": 1, "learner": 8}  # they take turns
-    assert thread_budget(config(threads={"learner": 3, "collector": 2})) == {"collector": 2, "learner": 3}
-    ranks = config(runner={"name": "multi_gpu", "world_size": 2}, collect={"num_collectors": 2})
-    assert thread_budget(ranks) == {"collector": 1, "learner": 3}
-
-
-@pytest.mark.parametrize(
-    ("cores", "overrides", "is_beside"),
-    [
-        (8, {}, False),  # the learner's threads are all the cores
-        (8, {"collect": {"mode": "overlap"}}, False),  # or all but the collector's
-        (9, {}, False),
-        (10, {}, True),  # eight are enough for a learner
-        (24, {"threads": {"learner": 23}}, False),  # unless it was given more
-        (2, ONE_THREAD, False),
-        (3, ONE_THREAD, True),
-        (3, {**ONE_THREAD, "collect": {"num_collectors": 2}}, False),
-        (4, {**ONE_THREAD, "collect": {"num_collectors": 2}}, True),
-        (3, {"threads": {"learner": 2}}, False),
-        (4, {"threads": {"learner": 2}}, True),
-        (6, {**ONE_THREAD, "env": {"num_envs": 4, "vectorization": "async"}}, False),
-        (7, {**ONE_THREAD, "env": {"num_envs": 4, "vectorization": "async"}}, True),
-        (8, {**ONE_THREAD, "eval": {"every": 0}}, False),
-        (8, {"eval": {"episodes": 0, "beside": "true"}}, False),
-        (8, {"eval": {"beside": "false"}}, False),
-        (1, {"eval": {"beside": "true"}}, True),
-        (3, {**ONE_THREAD, "runner": {"name": "multi_gpu", "world_size": 2}}, False),
-        (4, {**ONE_THREAD, "runner": {"name": "multi_gpu", "world_size": 2}}, True),
-        (8, {"runner": {"name": "multi_gpu", "world_size": 2}, "collect": {"mode": "overlap"}}, True),  # 1 + 2 * 3
-    ],
-)
-def test_an_evaluator_takes_only_a_core_that_nobody_needs_unless_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, cores: int, overrides: dict[str, Any], is_beside: bool
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    cfg = config(**overrides)
-    assert not has_evaluator(cfg) or overrides["eval"]["beside"] == "true"
-    assert has_evaluator(settle_evaluator(cfg, HostInfo())) == is_beside
-    second = HostInfo(host=1, num_hosts=2)
-    assert not has_evaluator(settle_evaluator(cfg, second))
-
-
-@pytest.mark.parametrize("cores", range(1, 9))
-@pytest.mark.parametrize("mode", ["alternate", "overlap", "free"])
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_auto_takes_no_thread_from_the_learner(
-    monkeypatch: pytest.MonkeyPatch, cores: int, mode: str, ranks: int
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    tree: dict[str, Any] = {"runner": {"name": "multi_gpu", "world_size": ranks}, "collect": {"mode": mode}}
-    settled = settle_evaluator(config(**tree), HostInfo())
-    assert thread_budget(settled) == thread_budget(config(**tree, eval={"beside": "false"}))
-
-
-def test_the_core_of_the_evaluator_is_not_the_learners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    cfg = config(eval={"beside": "true"})
-    assert thread_budget(cfg) == {"collector": 1, "learner": 7}
-    assert EVALUATOR_WAKE in wake_event_names(cfg)
-    assert EVALUATOR_WAKE not in wake_event_names(config())
-
-
 def test_learning_never_starts_before_the_first_n_step_row_exists() -> None:
     cfg = config(algo={"learning_starts": 2, "n_step": 5}, env={"num_envs": 4})
     assert first_learning_step(cfg, num_hosts=1) == 20
     assert first_learning_step(cfg, num_hosts=2) == 40  # every ring of every host needs its first row
-
-
-def test_an_assignment_survives_its_trip_to_the_child() -> None:
-    place = HostInfo(host=1, num_hosts=2, store_host="10.0.0.1", store_port=29400, is_store_ours=False, job="a")
-    job = WorkerSpec(config(), SPEC, "/somewhere", 400, 400, place, 29400)
-
-    class Context:
-        payload = job.to_json()
-
-    assert WorkerSpec.of(Context()) == job  # type: ignore[arg-type]
-
-
-def test_what_would_make_another_experiment_cannot_change_at_a_resume(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        train.resume(tmp_path, {"algo": {"gamma": 0.9}, "seed": 2, "log": {"every_s": 1.0}, "total_timesteps": 10})
-    assert [problem.split(":")[0] for problem in caught.value.problems] == ["algo.gamma", "seed"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "demos", "share"),
-    [
-        ({"demos": None}, None, 0.25),
-        ({"demo_share": 0.75}, "a.npz", 0.75),
-        ({"demos": "b.npz"}, "b.npz", 0.5),
-    ],
-)
-def test_a_run_may_go_on_without_its_demonstrations_or_with_another_share(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overrides: dict[str, Any], demos: str | None, share: float
-) -> None:
-    saved, launched = config(replay={"demos": "a.npz", "demo_share": 0.5}), list[RunConfig]()
-    write_config(tmp_path, saved, SPEC)
-    monkeypatch.setattr(train, "launch", lambda cfg: launched.append(cfg) or 0)
-    assert train.resume(tmp_path, {"replay": overrides}) == 0
-    assert (launched[0].replay.demos, launched[0].replay.demo_share) == (demos, share)
-    preflight.check_same(launched[0], saved)
-
-
-def test_a_share_without_demonstrations_is_refused_at_a_resume_too(tmp_path: Path) -> None:
-    write_config(tmp_path, config(replay={"demos": "a.npz", "demo_share": 0.5}), SPEC)
-    with pytest.raises(ConfigError, match="demo_share: got 0.75, allowed nothing without"):
-        train.resume(tmp_path, {"replay": {"demos": None, "demo_share": 0.75}})
 
 
 @pytest.mark.parametrize(

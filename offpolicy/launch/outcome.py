@@ -1,0 +1,73 @@
+"""How a run ended: its status and exit code, its summary, and the last lines on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
+from offpolicy.launch.monitor import Monitor
+from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.logger.summary import build_summary, write_summary
+from offpolicy.processes.supervisor import Failure, Supervisor
+
+
+class Outcome(NamedTuple):
+    """The first fields of `summary.json`."""
+
+    status: str  # completed, interrupted or failed
+    exit_code: int
+    reason: str
+
+
+def outcome_of(supervisor: Supervisor, monitor: Monitor) -> Outcome:
+    """Returns how a run ended whose processes have all exited."""
+    failure = supervisor.failure
+    if monitor.is_complete and failure is None:
+        return Outcome("completed", EXIT_OK, f"{monitor.snapshot().env_steps:,} env steps done")
+    saved = f"checkpoint saved at env step {monitor.saved_steps[-1]:,}" if monitor.saved_steps else "nothing saved"
+    if supervisor.signal_code and (failure is None or failure.exit_code == 1):
+        return Outcome("interrupted", supervisor.signal_code, f"stopped by a signal; {saved}")
+    if failure is not None:
+        return Outcome("failed", failure.exit_code, f"{failure.role} {failure.index}: {failure.cause}")
+    if monitor.stopped_by is not None:
+        return Outcome("interrupted", EXIT_TERMINATED, f"the host of rank {monitor.stopped_by} asked to stop; {saved}")
+    return Outcome("failed", 1, "the learner left before the budget was spent")
+
+
+def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome) -> bool:
+    """Writes and shows the summary; False if the disk does not take it."""
+    summary = build_summary(
+        monitor.snapshot(),
+        status=outcome.status,
+        exit_code=outcome.exit_code,
+        reason=outcome.reason,
+        last_eval=monitor.last_eval,
+        mode=logger.header.mode,
+        baseline=logger.baseline,
+        gpu=monitor.gpu,
+        num_hosts=monitor.num_hosts,
+        config_mapping=logger.config_mapping,
+    )
+    try:
+        write_summary(path / "summary.json", summary)
+    except OSError as error:
+        logger.message(f"summary.json not written: {error}")
+        return False
+    finally:
+        logger.finish(summary)
+    return True
+
+
+def print_failure(failure: Failure | None) -> None:
+    """Writes the last block on stderr: the process that failed and its traceback."""
+    if failure is None:
+        return
+    cause = failure.cause.splitlines()[0]  # the traceback ends with all of it
+    process = f"{failure.role} {failure.index} (pid {failure.pid})"
+    head = f"offpolicy: {process} failed at env step {failure.env_steps:,}: {cause}"
+    with contextlib.suppress(BrokenPipeError):
+        sys.stderr.write(f"{failure.traceback}{head}\n")
+        sys.stderr.flush()

@@ -1,0 +1,62 @@
+"""The cores of a host: threads of each process, room for an evaluator process, and the tracks of a trace."""
+
+from __future__ import annotations
+
+import os
+
+from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.training.worker_spec import HostPlan
+
+NEEDED_THREADS = 8  # threads of a learner beyond which one thread less costs it less than an evaluation's core gains
+NVIDIA_DRIVER = "/dev/nvidiactl"  # exists where a GPU is; asking torch would cost the supervisor a second
+
+
+def plan_host(cfg: RunConfig, place: HostInfo) -> HostPlan:
+    """Returns what the processes of this host get. Only the first host evaluates.
+
+    `eval.beside=auto` takes a core that no other process needs; an evaluation at the end alone has nothing to run
+    beside.
+    """
+    is_free = cfg.eval.every > 0 and num_spare_cores(cfg) > 0
+    is_beside = cfg.eval.beside == "true" or (cfg.eval.beside == "auto" and is_free)
+    has_evaluator = is_beside and place.host == 0 and cfg.eval.episodes > 0
+    return HostPlan(has_evaluator, learner_threads(cfg, has_evaluator=has_evaluator), cfg.threads.collector or 1)
+
+
+def learner_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
+    """Returns the CPU threads of one learner rank: those configured, or an equal part of the cores left to learners.
+
+    In `alternate` mode the collector stands still while the learner trains, so the learners have all cores but the one
+    of an evaluator.
+    """
+    if cfg.threads.learner is not None:
+        return cfg.threads.learner
+    busy = 0 if cfg.collect_mode == "alternate" else (cfg.threads.collector or 1) * cfg.collect.num_collectors
+    return max((len(os.sched_getaffinity(0)) - busy - has_evaluator) // cfg.runner.world_size, 1)
+
+
+def num_spare_cores(cfg: RunConfig) -> int:
+    """Returns the cores at hand beyond those of this host's collectors, environment processes and learner ranks.
+
+    A rank needs as many as its threads without an evaluator; of those it has by default, at most `NEEDED_THREADS`.
+    """
+    workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
+    collectors = cfg.collect.num_collectors * ((cfg.threads.collector or 1) + workers)
+    threads = cfg.threads.learner or min(learner_threads(cfg, has_evaluator=False), NEEDED_THREADS)
+    return len(os.sched_getaffinity(0)) - collectors - cfg.runner.world_size * threads
+
+
+def track_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
+    """Returns the threads of this host that a trace has a track for."""
+    ranks, collectors = range(cfg.runner.world_size), range(cfg.collect.num_collectors)
+    kinds, has_device = ["learner"], cfg.device != "cpu" and os.path.exists(NVIDIA_DRIVER)
+    may_pack = has_device or cfg.runner.name == "double_buffer"  # where replay.source is auto
+    if not cfg.algo.learns_from_rollouts and {"prefetch": True, "auto": may_pack}.get(cfg.replay.source, False):
+        kinds.append("packer")
+    if has_device:
+        kinds += ["device", "device_copies"]
+    names = [*(f"{kind}-{i}" for kind in kinds for i in ranks), *(f"collector-{i}" for i in collectors)]
+    if has_evaluator:
+        names += ["evaluator-0", "hook-0"] if cfg.eval.hook else ["evaluator-0"]
+    return names

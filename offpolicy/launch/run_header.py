@@ -1,0 +1,87 @@
+"""What a run prints and records before its processes start: what was decided for the user."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from offpolicy.config.run_files import env_differences, read_config
+from offpolicy.launch.run_dir import RunDir
+from offpolicy.logger.logger import OffPolicyLogger, open_logger
+from offpolicy.logger.record import RunHeader
+from offpolicy.nets.flops import work_of
+from offpolicy.timing.clock import unix_s
+from offpolicy.training.memory_sizes import row_layout, transport_nbytes
+from offpolicy.training.worker_spec import WorkerSpec
+
+
+def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
+    """Returns the logger of a run, open on its directory."""
+    cfg = job.cfg
+    work = work_of(cfg, job.spec, job.place.num_hosts)
+    header = RunHeader(
+        algo=cfg.algo.name,
+        env_id=cfg.env.id,
+        seed=cfg.seed,
+        mode=cfg.collect_mode,
+        total_timesteps=cfg.total_timesteps,
+        device="" if cfg.device == "auto" else cfg.device,
+        num_envs=cfg.env.num_envs,
+        started_unix_s=unix_s(),
+        runner=cfg.runner.name,
+        flops_per_update=work.update,
+        flops_per_decision=work.inference,
+        ramps=cfg.algo.ramps,
+        stage=cfg.algo.stage if cfg.algo.name == "hora" else "",
+        world_size=job.place.num_hosts * cfg.runner.world_size,
+        num_collectors=cfg.collect.num_collectors,
+        num_hosts=job.place.num_hosts,
+    )
+    # The logger compares advice with what is in force: not with `auto`.
+    in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
+    return open_logger(run.path, in_force, header, job.start_step or None)
+
+
+def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
+    """Writes the run header."""
+    cfg, place, plan = job.cfg, job.place, job.plan
+    logger.message(f"run directory: {run.path}")
+    if not place.is_alone:
+        attempt = f", restart {place.attempt}" if place.attempt else ""
+        logger.message(f"host {place.host} of {place.num_hosts}, launched by torchrun as {place.job}{attempt}")
+    logger.message(memory_line(job))
+    threads = f"threads learner {plan.learner_threads}, collector {plan.collector_threads}"
+    logger.message(f"{cfg.runner.name}, {cfg.collect_mode}: {threads}")
+    if plan.has_evaluator:
+        logger.message("evaluation: beside training, in a process with a thread of its own")
+    num_ranks = place.num_hosts * cfg.runner.world_size
+    if num_ranks > 1:
+        how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {cfg.runner.sync_every} iterations"
+        if cfg.algo.learns_from_rollouts:
+            parts = f"{cfg.collect.num_collectors // cfg.runner.world_size} collectors per rank"
+        else:
+            parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
+        logger.message(f"{num_ranks} learner ranks average {how}: {parts}")
+    for problem in run.rejected:
+        logger.message(f"warning: {problem}")
+    if job.start_step:
+        logger.message(f"resuming at env step {job.start_step:,}")
+    elif job.teacher_step is not None:
+        logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
+        for difference in env_differences(read_config(Path(cfg.teacher or "")).env, cfg.env):
+            logger.message(f"warning: the teacher's environment was another one: {difference}")
+    if os.uname().machine not in ("x86_64", "AMD64"):
+        logger.message("warning: the shared-memory protocol is proven on x86-64 only")
+
+
+def memory_line(job: WorkerSpec) -> str:
+    """Returns the line about the memory between collectors and learners."""
+    cfg, num_collectors = job.cfg, job.cfg.collect.num_collectors
+    mib = transport_nbytes(cfg, job.spec) / 2**20
+    rings = f" in {num_collectors} rings, one per collector" if num_collectors > 1 else ""
+    if cfg.algo.learns_from_rollouts:
+        slots = f"{cfg.rollout.slots} of {cfg.rollout.length} steps x {cfg.env.num_envs} environments"
+        return f"rollouts: {slots} = {mib:.1f} MiB of shared memory{rings}; {cfg.rollout.when_full} when full"
+    rows, row_bytes = num_collectors * cfg.replay_rows, row_layout(job.spec).nbytes
+    return f"replay: {rows:,} rows x {row_bytes} B = {mib:.1f} MiB of shared memory{rings}"

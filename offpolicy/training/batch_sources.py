@@ -1,0 +1,165 @@
+"""The batch sources of a learner rank, built from its configuration; a runner names the one it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from offpolicy.collect.demonstrations import demonstration_rows
+from offpolicy.processes.control_page import RankWord
+from offpolicy.replay.demonstrations import read_demos
+from offpolicy.replay.endless import EndlessRows
+from offpolicy.replay.mixture import MixedSampler, ResidentDemos, Share
+from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
+from offpolicy.replay.rate_limiter import make_rate_limiter
+from offpolicy.replay.replay_source import ReplaySource, SourceSpec
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
+from offpolicy.replay.sampler import Sampler, UniformSampler
+from offpolicy.timing.ledger import make_ledger, trace_names
+from offpolicy.timing.phases import PackerPhase
+from offpolicy.timing.trace_writer import open_lane
+from offpolicy.training.memory_sizes import available_memory, check_share, rollout_layout, row_layout
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.ranks import LearnerRanks
+from offpolicy.training.resume import TrainingStart
+from offpolicy.training.run_memory import learner_gate, replay_rings, rollout_ring
+
+GUARD_ROWS = 8  # rows per environment that the sampler keeps away from the write head
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The replay rings of this host as one rank samples them, with the demonstrations that are mixed in."""
+
+    rank: RankContext
+    ranks: LearnerRanks
+    rings: Sequence[Ring]
+    demos: Share | None
+    source_spec: SourceSpec
+    updates: int  # done before this process
+
+    @classmethod
+    def open(cls, rank: RankContext, ranks: LearnerRanks, start: TrainingStart) -> Replay:
+        """Attaches to the rings and reads `replay.demos`. Raises `ConfigError`."""
+        cfg, rings = rank.cfg, replay_rings(rank.child, rank.job)
+        source_spec = SourceSpec(
+            layout=row_layout(rank.spec),
+            pace=make_rate_limiter(cfg, start.learning_start, rank.job.place.num_hosts),
+            batch_size=cfg.algo.batch_size // rank.num_ranks,
+            device=rank.device,
+            normalize_obs=cfg.algo.normalize_obs,
+            # The normaliser takes every observation from exactly one rank.
+            fresh_rings=tuple(rank.own_collectors()) if cfg.algo.normalize_obs else (),
+        )
+        return cls(rank, ranks, rings, demonstrations(rank), source_spec, start.updates)
+
+    def sampler(self) -> Sampler:
+        """Returns a sampler on the host."""
+        rng, guard = self.rank.replay_generator(), GUARD_ROWS * self.rank.cfg.env.num_envs
+        uniform = UniformSampler(self.rings, rng, guard=guard)
+        return uniform if self.demos is None else MixedSampler(uniform, self.demos)
+
+
+def demonstrations(rank: RankContext) -> Share | None:
+    """Returns the demonstrations of `replay.demos` as this rank uses them. Raises `ConfigError`."""
+    cfg, spec, source = rank.cfg, rank.spec, rank.cfg.replay.demos
+    if source is None:
+        return None
+    found = read_demos(source, spec)
+    rows = demonstration_rows(found, row_layout(spec), gamma=cfg.algo.gamma, n_step=cfg.algo.n_step)
+    batch_size, returns = cfg.algo.batch_size // rank.num_ranks, found.ep_return
+    return Share(
+        EndlessRows(rows, cfg.seed, rank.rank, rank.num_ranks, rank.start_path),
+        per_batch=round(cfg.replay.demo_share * batch_size),
+        batch_size=batch_size,
+        told=f"{source} ({len(rows):,} transitions, {len(returns):,} episodes, mean return {returns.mean():,.1f})",
+    )
+
+
+def configured_source(replay: Replay) -> ReplaySource | PrefetchSource | ResidentSource:
+    """Returns the batch source of `replay.source`, the one that fits the device where that is auto.
+
+    On a CPU, where the rings lie, rows are sampled directly. A GPU gets a resident copy of the replay if that fits into
+    its memory, else prefetched batches. Raises `ConfigError` without room for a resident copy that was asked for.
+    """
+    rank, kind = replay.rank, replay.rank.cfg.replay.source
+    if kind == "auto":
+        kind = "direct" if rank.device.type == "cpu" else "resident" if _fits_on_device(replay) else "prefetch"
+    if kind == "direct":
+        return direct_source(replay)
+    return prefetch_source(replay) if kind == "prefetch" else resident_source(replay)
+
+
+def direct_source(replay: Replay) -> ReplaySource:
+    """Returns a source that samples on the learner's thread and copies to the device."""
+    rank = replay.rank
+    return ReplaySource(
+        replay.source_spec, replay.rings, replay.sampler(), rank.gate, replay.ranks.world, replay.updates
+    )
+
+
+def prefetch_source(replay: Replay) -> PrefetchSource:
+    """Returns a source whose packing thread fills and copies the next batches while the learner trains."""
+    rank, index = replay.rank, replay.rank.child.index
+    options = rank.cfg.replay
+    common = {spec.name: getattr(replay.source_spec, spec.name) for spec in fields(SourceSpec)}
+    spec = PrefetchSpec(**common, num_slots=options.slots, prefetch=options.prefetch, newest=options.newest)
+    gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
+    lane = open_lane(
+        rank.job.trace_dir, f"packer-{index}", trace_names(PackerPhase), f"learner {index}", f"packer {index}"
+    )
+    ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=lane, has_spread=False)
+    packer = Packer(replay.sampler(), gate, rank.device, ledger, copies=rank.lane.copies_beside())
+    return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)
+
+
+def resident_source(replay: Replay) -> ResidentSource:
+    """Returns a source that samples from a copy of the rings on the device. Raises `ConfigError` without room."""
+    rank, spec = replay.rank, replay.source_spec
+    # The last check, now that the device is known: a resident copy that was asked for never becomes something else.
+    check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
+    share = replay.demos
+    demos = None if share is None else ResidentDemos(share, spec.pace.max_updates, rank.device, rank.fence)
+    timer = rank.lane.held_copies()
+    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.fence, timer, demos)
+    return ResidentSource(spec, replay.rings, sampler, rank.gate, replay.ranks.world, replay.updates)
+
+
+def rollout_source(rank: RankContext, ranks: LearnerRanks) -> RolloutSource:
+    """Returns a source of whole rollouts from the rank's own collectors."""
+    cfg, leader = rank.cfg, rank.control.leader
+    spec = RolloutSpec(
+        layout=rollout_layout(cfg, rank.spec),
+        mode=cfg.collect_mode,
+        max_lag=cfg.rollout.max_lag,
+        total=cfg.total_timesteps,
+        device=rank.device,
+    )
+    rings = [rollout_ring(rank.child, rank.job, index) for index in rank.own_collectors()]
+    # Where the checkpoint does not say what each rank has learnt from, rank 0 answers for all.
+    learnt = rank.job.start_step if rank.rank == 0 else 0
+    return RolloutSource(spec, rings, rank.gate, lambda: leader.get(RankWord.VERSION), ranks.collectives.total, learnt)
+
+
+def source_identity(rank: RankContext, source: object, replay: Replay | None) -> list[Any]:  # Any: JSON values
+    """Returns what must be equal for the random state of one batch source to fit another."""
+    cfg = rank.cfg.replay
+    options = [cfg.slots, cfg.prefetch, cfg.newest] if isinstance(source, PrefetchSource) else []
+    demos = replay.demos.identity if replay is not None and replay.demos is not None else []
+    return [type(source).__name__, rank.device.type, *options, *demos]
+
+
+def _fits_on_device(replay: Replay) -> bool:
+    ring, rank = replay.rings[0], replay.rank
+    needed = resident_nbytes(len(replay.rings), ring.capacity, ring.width)
+    return needed <= rank.cfg.replay.device_share * _free_memory(rank)
+
+
+def _free_memory(rank: RankContext) -> int:
+    """Returns the free bytes of the rank's device."""
+    return torch.cuda.mem_get_info(rank.device)[0] if rank.device.type == "cuda" else available_memory()

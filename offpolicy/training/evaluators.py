@@ -1,0 +1,167 @@
+"""Evaluating while a run goes on: when it is due, and who does it, rank 0 itself or a process beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from offpolicy.collect.policy_evaluation import EvaluationContext, PolicyEvaluation
+from offpolicy.errors import EnvFailure, PeerEnvFailure
+from offpolicy.processes.control_page import EvaluatorWord
+from offpolicy.processes.evaluation_requests import EvaluationRequests
+from offpolicy.timing.clock import Stopwatch
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.ranks import Collectives
+from offpolicy.training.run_memory import EVALUATOR_WAKE
+from offpolicy.training.weight_publisher import WeightPublisher
+
+ROUND_S = 1.0  # seconds after which ranks that wait for the last result meet: one may have failed, or be asked to stop
+
+
+class Evaluator(Protocol):
+    """How rank 0 has the published weights evaluated."""
+
+    @property
+    def last_result_step(self) -> int:
+        """Env steps of the last evaluation whose result is known."""
+        ...
+
+    def evaluate(self, env_steps: int) -> None:
+        """Has the present weights evaluated. Raises `EnvFailure`."""
+        ...
+
+    def wait_result(self) -> bool:
+        """True if the result of the newest evaluation is known; waits for it, `ROUND_S` at most."""
+        ...
+
+    def close(self) -> None:
+        """Ends what was started."""
+        ...
+
+
+class PeriodicEvaluation:
+    """Evaluates every `eval.every` env steps and at the end, in the same iteration of every rank.
+
+    Rank 0 has an evaluator; the other ranks wait until it has returned.
+    """
+
+    def __init__(
+        self,
+        rank: RankContext,
+        collectives: Collectives,
+        evaluator: Evaluator | None,
+        last_step: int,
+        publish_averaged: Callable[[], None],
+    ) -> None:
+        """`publish_averaged` makes the ranks' networks equal and publishes them, where they may differ."""
+        self._rank, self._collectives, self._evaluator = rank, collectives, evaluator
+        self._publish_averaged = publish_averaged
+        self._last_step, self._evaluated_step = last_step, -1
+
+    @property
+    def last_result_step(self) -> int:
+        """Env steps of the last evaluation whose result is known: a resumed run repeats the others."""
+        return self._evaluator.last_result_step if self._evaluator is not None else self._last_step
+
+    def run_if_due(self) -> None:
+        """Evaluates if a multiple of `eval.every` env steps was passed since the last time."""
+        every, env_steps = self._rank.cfg.eval.every, self._collectives.env_steps
+        if every and env_steps // every > self._last_step // every:
+            self._evaluate(env_steps)
+
+    def run_last(self, *, is_complete: bool) -> bool:
+        """Evaluates the end, unless the run was asked to stop, or has just been evaluated.
+
+        True if the run is complete: all ranks agree that its last result is known.
+        """
+        if not is_complete:
+            return False
+        if self._evaluated_step != self._collectives.env_steps:
+            self._evaluate(self._collectives.env_steps)
+        while self._is_result_missing():
+            if self._collectives.meet(is_stopping=self._rank.is_stopping()):
+                return not self._is_result_missing()
+        return True
+
+    def close(self) -> None:
+        """Ends what the evaluator has started."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+
+    def _is_result_missing(self) -> bool:
+        return self._collectives.any(self._evaluator is not None and not self._evaluator.wait_result())
+
+    def _evaluate(self, env_steps: int) -> None:
+        """Raises `EnvFailure` on every rank if the environment fails on rank 0."""
+        self._last_step = self._evaluated_step = env_steps
+        if self._rank.cfg.eval.episodes == 0:
+            return
+        self._publish_averaged()
+        failure: EnvFailure | None = None
+        if self._evaluator is not None:
+            try:
+                self._evaluator.evaluate(env_steps)
+            except EnvFailure as error:
+                failure = error
+        if self._collectives.any(failure is not None):
+            raise failure or PeerEnvFailure("the environment failed in the evaluation on rank 0")
+
+
+class InlineEvaluator:
+    """Evaluates on this thread: training stands still meanwhile."""
+
+    def __init__(self, rank: RankContext, publisher: WeightPublisher, last_step: int) -> None:
+        self._rank, self._publisher, self.last_result_step = rank, publisher, last_step
+        self._is_known = True
+        job, context = rank.job, EvaluationContext(rank.is_stopping, rank.warn)
+        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, context)
+        self._evaluation.open()  # a bad hook is refused here, not in the first evaluation
+
+    def evaluate(self, env_steps: int) -> None:
+        """Evaluates the present weights and sends the result."""
+        result = self._evaluation.evaluate(self._publisher.flat, env_steps, self._publisher.version)
+        self._is_known = result is not None  # a stop leaves an evaluation without a result
+        if result is not None:
+            self._rank.child.send("eval", **result._asdict())
+            self.last_result_step = env_steps
+
+    def wait_result(self) -> bool:
+        """True unless a stop has left the result unknown; never waits."""
+        return self._is_known
+
+    def close(self) -> None:
+        """Ends the hook's worker."""
+        self._evaluation.close()
+
+
+class AsyncEvaluator:
+    """Leaves a copy of the weights to the evaluator process, and waits for it only at the end."""
+
+    def __init__(self, rank: RankContext, publisher: WeightPublisher, last_step: int) -> None:
+        self._publisher, self._last_step = publisher, last_step
+        self._words, self._gate = rank.control.evaluator, rank.gate
+        self._requests = EvaluationRequests(rank.child.block("evaluation"), len(publisher.flat))
+        self._wake_event = rank.child.wake_event(EVALUATOR_WAKE)
+
+    @property
+    def last_result_step(self) -> int:
+        """Env steps of the last evaluation that the evaluator process has answered."""
+        return max(self._last_step, self._words.get(EvaluatorWord.EVALUATED_STEPS))
+
+    def evaluate(self, env_steps: int) -> None:
+        """Requests an evaluation and returns at once; a request that was not begun yet is replaced."""
+        self._requests.ask(self._publisher.flat, env_steps=env_steps, policy_version=self._publisher.version)
+        self._wake_event.set()
+
+    def wait_result(self) -> bool:
+        """True if the last request is answered. The evaluator's death, or silence, stops the run and the wait."""
+        watch = Stopwatch()
+        self._gate.wait_until(lambda: self._is_answered() or watch.elapsed_s() > ROUND_S)
+        return self._is_answered()
+
+    def close(self) -> None:
+        """Does nothing: the process belongs to the supervisor."""
+
+    def _is_answered(self) -> bool:
+        return self._words.get(EvaluatorWord.ANSWERED) >= self._requests.newest

@@ -1,0 +1,58 @@
+"""The health of the ranks: no loss was NaN or Inf, and what ranks share is equal on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.gradient_exchange import checksum
+from offpolicy.errors import DesyncError, NumericsError
+from offpolicy.training.ranks import LearnerRanks
+from offpolicy.types import Float64
+
+NUM_FACTS = 3  # numbers of one rank's health
+
+
+class HealthCheck:
+    """Compares the ranks whenever they report or save."""
+
+    def __init__(self, cfg: RunConfig, learner: BaseLearner, ranks: LearnerRanks) -> None:
+        self._cfg, self._learner, self._ranks = cfg, learner, ranks
+
+    def facts(self, *, is_averaged: bool) -> tuple[float, float, float]:
+        """Returns if a loss was not finite, if it was this rank's, and the checksum of what ranks share.
+
+        `is_averaged` says that the networks were averaged just now; between two averagings ranks may differ.
+        """
+        has_diverged, average_every = self._learner.has_diverged(), self._ranks.average_every
+        must_be_equal = self._ranks.world.num_ranks > 1 and (is_averaged or not average_every)
+        digest = checksum(list(self._learner.shared_tensors().values())) if must_be_equal else 0.0
+        return float(has_diverged), float(has_diverged and self._learner.is_origin()), digest
+
+    def require(self, table: Float64) -> None:
+        """Checks the facts of all ranks [R, 3]; the same on each of them. Raises `NumericsError`, `DesyncError`."""
+        env_steps = self._ranks.world.env_steps
+        if table[:, 0].any():
+            step_sizes = "algo.lr" if self._cfg.algo.learns_from_rollouts else "algo.actor_lr or algo.critic_lr"
+            where = f" on {_names(np.flatnonzero(table[:, 1]).tolist())}" if len(table) > 1 else ""
+            raise NumericsError(
+                f"a loss became NaN or Inf{where} before env step {env_steps}; the parameters were kept from then"
+                f" on. Lower {step_sizes}, set algo.max_grad_norm, or check the reward's scale"
+            )
+        others = np.flatnonzero(table[:, 2] != table[0, 2]).tolist()
+        if others:
+            raise DesyncError(
+                f"{_names(others)} no longer held the parameters, targets, moments and statistics of rank 0 at env step"
+                f" {env_steps}: another torch, CPU or GPU model, or a bug"
+            )
+
+    def require_now(self) -> None:
+        """Gathers the facts, right after the networks were averaged, and checks them."""
+        self.require(self._ranks.collectives.gather(self.facts(is_averaged=True)))
+
+
+def _names(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

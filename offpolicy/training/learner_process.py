@@ -1,0 +1,128 @@
+"""One learner rank from its parts to the end of its training: what every runner does once it has a batch source."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.registry import make_learner
+from offpolicy.errors import EnvFailure
+from offpolicy.loop import Parts, train
+from offpolicy.replay.replay_source import Feed
+from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.profiler import NoProfiler, Profiler
+from offpolicy.training.attainable import attainable
+from offpolicy.training.batch_sources import Replay, source_identity
+from offpolicy.training.checkpointer import Checkpointer
+from offpolicy.training.evaluators import AsyncEvaluator, Evaluator, InlineEvaluator, PeriodicEvaluation
+from offpolicy.training.health import HealthCheck
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.ranks import LearnerRanks
+from offpolicy.training.reporter import Reporter
+from offpolicy.training.resume import RankState, TrainingStart
+from offpolicy.training.weight_publisher import WeightPublisher
+
+
+def build_learner(rank: RankContext, ranks: LearnerRanks) -> BaseLearner:
+    """Returns the learner of `algo.name`, joined with the other ranks."""
+    return make_learner(rank.cfg.algo, rank.spec, rank.device, rank.learner_seed, ranks.exchange, ranks.average_every)
+
+
+def train_rank(
+    rank: RankContext,
+    ranks: LearnerRanks,
+    learner: BaseLearner,
+    source: Feed[Any],  # Any: `Batches` or `Rollouts`, as the learner takes them
+    start: TrainingStart,
+    replay: Replay | None = None,
+) -> None:
+    """Trains until the run is done or stops. `replay` is what the source samples from; None for rollouts.
+
+    An environment that fails in an evaluation costs the run, not what it has learnt.
+    """
+    identity = source_identity(rank, source, replay)
+    state = RankState(rank, ranks, learner, source, identity, replay.rings if replay else (), start)
+    if rank.job.start_step:
+        state.resume_streams()
+    publisher = WeightPublisher(rank, learner.policy)
+    evaluation = periodic_evaluation(rank, ranks, learner, publisher, start.last_eval_step)
+    health = HealthCheck(rank.cfg, learner, ranks)
+    checkpointer = Checkpointer(state, health, lambda: evaluation.last_result_step)
+    profiler = make_profiler(rank)
+    with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
+        publisher.publish()
+    attainable_flops_per_sec = attainable(rank)
+    reporter = Reporter(state, health, profiler)
+    send_hello(state, attainable_flops_per_sec)
+    parts = Parts(
+        source=rank.lane.around_source(source),
+        learner=rank.lane.around_learner(learner),
+        fence=rank.lane.around_fence(rank.fence),
+        publisher=publisher,
+        evaluator=evaluation,
+        checkpointer=checkpointer,
+        reporter=reporter,
+        world=ranks.world,
+        stop=rank.control,
+        ledger=rank.ledger,
+    )
+    with contextlib.closing(source), contextlib.closing(evaluation):
+        try:
+            train(parts)
+        except EnvFailure:
+            with rank.ledger.phase(LearnerPhase.CHECKPOINT):
+                checkpointer.run_last(is_complete=False)
+            raise
+        finally:
+            profiler.close()
+            with contextlib.suppress(RuntimeError):  # of a broken device: it must not hide what broke it
+                reporter.publish_own()
+
+
+def periodic_evaluation(
+    rank: RankContext, ranks: LearnerRanks, learner: BaseLearner, publisher: WeightPublisher, last_step: int
+) -> PeriodicEvaluation:
+    """Returns the evaluation of this rank: rank 0 evaluates itself, or has the evaluator process do it."""
+    evaluator: Evaluator | None = None
+    if rank.rank == 0 and rank.cfg.eval.episodes:
+        make = AsyncEvaluator if rank.job.plan.has_evaluator else InlineEvaluator
+        evaluator = make(rank, publisher, last_step)
+
+    def publish_averaged() -> None:
+        if ranks.average_every:  # the networks that are evaluated are those that are saved
+            learner.settle()
+            publisher.publish()
+
+    return PeriodicEvaluation(rank, ranks.collectives, evaluator, last_step, publish_averaged)
+
+
+def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
+    """Returns torch.profiler for the configured window of rank 0's iterations."""
+    timing, trace_dir = rank.cfg.timing, rank.job.trace_dir
+    if trace_dir is None or not timing.profile_at or rank.rank != 0:
+        return NoProfiler()
+    return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations)
+
+
+def send_hello(state: RankState, attainable_flops_per_sec: float | None) -> None:
+    """Sends what the supervisor needs before the first report."""
+    rank, metrics = state.rank, state.start.metrics
+    rank.child.send(
+        "hello",
+        metrics=list(metrics.names),
+        sums=metrics.sums.tolist(),
+        counts=metrics.counts.tolist(),
+        updates=state.learner.num_updates,
+        device=str(rank.device),
+        gpu=torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else None,
+        threads=torch.get_num_threads(),
+        attainable=attainable_flops_per_sec,
+        start=astuple(state.start.learning_start),
+        source=state.source.describe(),
+        backend=state.ranks.backend,
+    )

@@ -1,0 +1,125 @@
+"""The learner ranks that train together: one alone, or a process group over all hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offpolicy.algos.optim import SoloExchange
+from offpolicy.distributed.gradient_exchange import GroupExchange
+from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
+from offpolicy.distributed.world import Ranks, RankWorld, SoloWorld
+from offpolicy.errors import ConfigError
+from offpolicy.protocols import Exchange
+from offpolicy.timing.ledger import TimeAccount
+from offpolicy.timing.phases import LearnerPhase
+from offpolicy.training.memory_sizes import peer_timeout_s
+from offpolicy.training.rank_context import RankContext
+from offpolicy.types import Float64
+
+
+class Collectives:
+    """What ranks agree on in the middle of a duty; the wait for the other ranks is charged to the rank barrier."""
+
+    def __init__(self, world: Ranks, ledger: TimeAccount) -> None:
+        self.world, self._ledger = world, ledger
+
+    @property
+    def env_steps(self) -> int:
+        """Transitions collected so far on all hosts, as all ranks know it."""
+        return self.world.env_steps
+
+    def gather(self, values: Sequence[float] | Float64) -> Float64:
+        """Returns the values [n] of all ranks as [R, n]."""
+        with self._ledger.phase(LearnerPhase.RANK_BARRIER):
+            return self.world.gather(values)
+
+    def any(self, flag: bool) -> bool:
+        """True if any rank raises the flag: all take the same way."""
+        return bool(self.gather((flag,)).any())
+
+    def total(self, value: float) -> float:
+        """Returns the sum of a number over all ranks."""
+        return float(self.gather((value,)).sum())
+
+    def meet(self, *, is_stopping: bool) -> bool:
+        """True if any rank is stopping; every rank agrees on the env steps anew."""
+        with self._ledger.phase(LearnerPhase.RANK_BARRIER):
+            return self.world.meet(is_stopping=is_stopping)
+
+    def recount(self) -> None:
+        """Agrees on the env steps, while all collectors stand still."""
+        with self._ledger.phase(LearnerPhase.RANK_BARRIER):
+            self.world.recount()
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerRanks:
+    """The ranks that train together, as one of them uses them."""
+
+    world: Ranks  # the meeting once per iteration
+    collectives: Collectives  # agreement within a duty
+    exchange: Exchange  # of gradients, or of whole networks
+    broadcast: Callable[[list[Tensor]], None]  # replaces tensors in place by those of rank 0
+    average_every: int  # iterations between two averagings of the networks; 0: gradients are averaged at every step
+    backend: str  # '' for one rank
+
+
+def single_rank(rank: RankContext) -> LearnerRanks:
+    """Returns a world of one rank: every collective is the identity."""
+    world = SoloWorld(rank.gate, _report_requests(rank))
+    return LearnerRanks(world, Collectives(world, rank.ledger), SoloExchange(), lambda tensors: None, 0, "")
+
+
+@contextmanager
+def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
+    """Joins the ranks of all hosts, and leaves them at the end. Raises `PeerLostError` if one does not come."""
+    runner, place = rank.cfg.runner, rank.job.place
+    if rank.num_ranks == 1 and runner.backend != "nccl":
+        yield single_rank(rank)
+        return
+    bind_interface(runner.interface)
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    store = open_store(
+        place, rank.rank, listen_fd=rank.child.fds.get("store"), port=rank.job.store_port, timeout_s=runner.timeout_s
+    )
+    backend = pick_backend(rank)
+    timeout_s = peer_timeout_s(rank.cfg, rank.spec)
+    group = RankGroup(store, rank.rank, rank.num_ranks, backend=backend, timeout_s=timeout_s, fence=rank.fence)
+    exchange = GroupExchange(group, rank.device, rank.fence, rank.ledger)
+    world = RankWorld(group, rank.gate, _report_requests(rank), is_leader=rank.is_leader)
+    average_every = runner.sync_every if runner.sync == "parameters" else 0
+    collectives = Collectives(world, rank.ledger)
+    try:
+        yield LearnerRanks(world, collectives, exchange, exchange.start_from_rank_0, average_every, backend)
+    finally:
+        group.close()
+
+
+def pick_backend(rank: RankContext) -> str:
+    """Returns nccl where every rank has its own GPU, else gloo. Raises `ConfigError` for what cannot work."""
+    asked = rank.cfg.runner.backend
+    is_shared = rank.cfg.runner.world_size > 1 and ":" in rank.cfg.device  # cuda:0 for all ranks
+    can_nccl = rank.device.type == "cuda" and not is_shared and torch.distributed.is_nccl_available()
+    if asked == "nccl" and not can_nccl:
+        why = "the ranks share one GPU" if is_shared else f"the ranks train on {rank.device.type}"
+        raise ConfigError(f"runner.backend: got nccl, allowed gloo or auto: {why}")
+    return asked if asked != "auto" else "nccl" if can_nccl else "gloo"
+
+
+def _report_requests(rank: RankContext) -> Callable[[], bool]:
+    """Returns a function that is true once per report that the supervisor asks for."""
+    answered = 0
+
+    def is_new() -> bool:
+        nonlocal answered
+        requested = rank.num_reports_requested()
+        is_requested, answered = requested != answered, requested
+        return is_requested
+
+    return is_new

@@ -1,0 +1,72 @@
+"""Reporting the cumulative counters of all ranks to the supervisor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from offpolicy.processes.control_page import RankWord
+from offpolicy.timing.profiler import NoProfiler, Profiler
+from offpolicy.training.health import NUM_FACTS, HealthCheck
+from offpolicy.training.resume import RankState
+from offpolicy.training.run_memory import learner_reports
+from offpolicy.types import Float64, LearnerTotals
+
+
+class Reporter:
+    """Publishes the report of all ranks when rank 0's supervisor asks; the metrics are read only then."""
+
+    def __init__(self, state: RankState, health: HealthCheck, profiler: Profiler | NoProfiler) -> None:
+        self._rank, self._learner, self._source = state.rank, state.learner, state.source
+        self._world, self._collectives = state.ranks.world, state.ranks.collectives
+        self._health, self._profiler = health, profiler
+        rank, names = state.rank, list(state.start.metrics.names)
+        self._reports = learner_reports(rank.child.block("learner_report"), names, rank.num_ranks)
+        self._matrix: Float64 = np.zeros((rank.num_ranks, len(self._own_vector())))
+
+    def run_if_due(self) -> None:
+        """Updates the progress words, and reports if all ranks have agreed to: one collective for all numbers."""
+        words = self._rank.words
+        words.bump(RankWord.PROGRESS)
+        words.bump(RankWord.ITERATIONS)
+        self._profiler.step()
+        words.set(RankWord.UPDATES, self._learner.num_updates)
+        if self._world.is_reporting:
+            table = self._collectives.gather(
+                np.concatenate((self._health.facts(is_averaged=False), self._own_vector()))
+            )
+            self._health.require(table[:, :NUM_FACTS])
+            self._publish(table[:, NUM_FACTS:])
+
+    def run_last(self, *, is_complete: bool) -> None:
+        """Reports once more: the last report closes the account."""
+        self._rank.words.set(RankWord.UPDATES, self._learner.num_updates)
+        env_steps, stopped_by = self._world.env_steps, self._world.stopped_by
+        self._rank.child.send("done", is_complete=is_complete, env_steps=env_steps, stopped_by=stopped_by)
+        self._publish(self._collectives.gather(self._own_vector()))
+
+    def publish_own(self) -> None:
+        """Reports this rank's own counters, without asking the other ranks."""
+        matrix = self._matrix.copy()
+        matrix[self._rank.rank] = self._own_vector()
+        self._publish(matrix)
+
+    def _publish(self, matrix: Float64) -> None:
+        self._matrix = matrix
+        if self._rank.is_leader:
+            self._reports.publish(matrix)
+
+    def _own_vector(self) -> Float64:
+        """Returns the counters of this rank as one vector."""
+        learner, source = self._learner, self._source
+        return self._reports.vector(
+            LearnerTotals(
+                metrics=learner.read_metrics(),
+                updates=learner.num_updates,
+                samples=source.samples,
+                sample_age_sum=source.sample_age_sum,
+                account=self._rank.ledger.account(),
+                packer=source.packer_account(),
+                rollouts=source.rollouts,
+                device=self._rank.lane.totals(),
+            )
+        )

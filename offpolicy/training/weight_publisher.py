@@ -1,0 +1,30 @@
+"""Publishing the actor's weights to the collectors of the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from offpolicy.nets.policy import Policy, flat_size, flatten_into
+from offpolicy.processes.control_page import RankWord
+from offpolicy.processes.mailbox import Mailbox
+from offpolicy.timing.trace_writer import Mark
+from offpolicy.training.rank_context import RankContext
+
+
+class WeightPublisher:
+    """Publishes the policy's weights, with the normaliser's statistics; only the leader of a host does."""
+
+    def __init__(self, rank: RankContext, policy: Policy) -> None:
+        self._rank, self._policy = rank, policy
+        self._mailbox = Mailbox(rank.child.block("weights"), 4 * flat_size(policy))
+        self.flat = np.zeros(flat_size(policy), dtype=np.float32)
+        self.version = 0  # of the weights published last
+
+    def publish(self) -> None:
+        """Makes the present weights the newest."""
+        if self._rank.is_leader:
+            flatten_into(self._policy, self.flat)
+            # Marked before: a collector may take them before this thread continues.
+            self._rank.ledger.mark(Mark.PUBLISHED, self._mailbox.version + 1)
+            self.version = self._mailbox.publish(self.flat)
+            self._rank.words.set(RankWord.VERSION, self.version)

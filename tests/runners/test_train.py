@@ -1,0 +1,62 @@
+"""What may change when a run is resumed, and which function each process starts with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.config.run_files import write_config
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
+from offpolicy.launch import preflight
+from offpolicy.processes.child import resolve
+from offpolicy.types import SpaceSpec
+from runners import train
+
+SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
+ONE_THREAD = {"threads": {"learner": 1}}
+
+
+def config(**tree: object) -> RunConfig:
+    return RunConfig.from_mapping(tree)
+
+
+def test_what_would_make_another_experiment_cannot_change_at_a_resume(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train.resume(tmp_path, {"algo": {"gamma": 0.9}, "seed": 2, "log": {"every_s": 1.0}, "total_timesteps": 10})
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["algo.gamma", "seed"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "demos", "share"),
+    [
+        ({"demos": None}, None, 0.25),
+        ({"demo_share": 0.75}, "a.npz", 0.75),
+        ({"demos": "b.npz"}, "b.npz", 0.5),
+    ],
+)
+def test_a_run_may_go_on_without_its_demonstrations_or_with_another_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overrides: dict[str, Any], demos: str | None, share: float
+) -> None:
+    saved, launched = config(replay={"demos": "a.npz", "demo_share": 0.5}), list[RunConfig]()
+    write_config(tmp_path, saved, SPEC)
+    monkeypatch.setattr(train, "train", lambda cfg: launched.append(cfg) or 0)
+    assert train.resume(tmp_path, {"replay": overrides}) == 0
+    assert (launched[0].replay.demos, launched[0].replay.demo_share) == (demos, share)
+    preflight.check_same(launched[0], saved)
+
+
+def test_a_share_without_demonstrations_is_refused_at_a_resume_too(tmp_path: Path) -> None:
+    write_config(tmp_path, config(replay={"demos": "a.npz", "demo_share": 0.5}), SPEC)
+    with pytest.raises(ConfigError, match="demo_share: got 0.75, allowed nothing without"):
+        train.resume(tmp_path, {"replay": {"demos": None, "demo_share": 0.75}})
+
+
+@pytest.mark.parametrize("runner", ["single_gpu", "double_buffer", "multi_gpu", "appo"])
+def test_every_process_starts_in_a_module_of_the_runners(runner: str) -> None:
+    cfg = config(runner={"name": runner}, **({"algo": {"name": "appo"}} if runner == "appo" else {}))
+    targets = [train.entry_point(role, cfg) for role in ("learner", "collector", "evaluator")]
+    assert targets == [f"runners.{runner}:learner_main", "runners.collector:main", "runners.evaluator:main"]
+    assert all(callable(resolve(target)) for target in targets)

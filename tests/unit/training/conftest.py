@@ -1,0 +1,125 @@
+"""A learner rank without processes: the real context over plain memory, with a fake child and a fake gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.algos.optim import SoloExchange
+from offpolicy.algos.registry import make_learner
+from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.processes.control_page import ControlPage
+from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import make_lane
+from offpolicy.timing.ledger import NullLedger
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.ranks import Collectives, LearnerRanks
+from offpolicy.training.worker_spec import HostPlan, WorkerSpec
+from offpolicy.types import Float64, SpaceSpec
+
+SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
+BLOCK_BYTES = 1 << 20
+
+
+class FakeChild:
+    """Memory by name instead of descriptors; messages are kept."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.fds: dict[str, int] = {}
+        self.blocks: dict[str, memoryview] = {}
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def block(self, name: str) -> memoryview:
+        return self.blocks.setdefault(name, memoryview(bytearray(BLOCK_BYTES)))
+
+    def send(self, kind: str, **fields: Any) -> None:
+        self.sent.append((kind, fields))
+
+
+class FakeGate:
+    """Collectors that have done `env_steps`, and answer every snapshot request with `has_snapshot`."""
+
+    def __init__(self) -> None:
+        self.env_steps, self.has_snapshot, self.num_releases = 0, True, 0
+
+    def request_snapshot(self) -> bool:
+        return self.has_snapshot
+
+    def release_snapshot(self) -> None:
+        self.num_releases += 1
+
+
+class FakeWorld:
+    """A world of `num_ranks` ranks in which the others say what `others` returns for this rank's values."""
+
+    def __init__(self, num_ranks: int = 1, others: Callable[[Float64], Sequence[Float64]] = lambda own: []) -> None:
+        self.rank, self.num_ranks, self.env_steps = 0, num_ranks, 0
+        self.is_reporting, self.stopped_by = False, None
+        self._others = others
+        self.gathered: list[Float64] = []
+        self.num_recounts = 0
+
+    def gather(self, values: Sequence[float] | Float64) -> Float64:
+        own = np.array(values, dtype=np.float64)
+        self.gathered.append(own)
+        return np.array([own, *self._others(own)])
+
+    def meet(self, *, is_stopping: bool) -> bool:
+        return is_stopping
+
+    def recount(self) -> None:
+        self.num_recounts += 1
+
+
+MakeRank = Callable[..., RankContext]
+
+
+@pytest.fixture
+def make_rank(tmp_path: Any) -> MakeRank:
+    """`make_rank(index=, place=, start_step=, **tree)`: the context of a rank whose configuration is `tree`."""
+
+    def make(
+        *,
+        index: int = 0,
+        place: HostInfo | None = None,
+        start_step: int = 0,
+        checkpoint: int | None = None,
+        teacher_step: int | None = None,
+        has_evaluator: bool = False,
+        **tree: Any,
+    ) -> RankContext:
+        cfg = RunConfig.from_mapping({"device": "cpu", **tree})
+        plan = HostPlan(has_evaluator, learner_threads=1, collector_threads=1)
+        job = WorkerSpec(
+            cfg, SPEC, plan, place or HostInfo(), str(tmp_path), start_step, checkpoint, 0, teacher_step, None
+        )
+        control = ControlPage(
+            memoryview(bytearray(ControlPage.nbytes(8, 8))), cfg.runner.world_size, cfg.collect.num_collectors
+        )
+        device = torch.device("cpu")
+        lane = make_lane(device, is_enabled=False)
+        fakes: tuple[Any, Any] = FakeChild(index), FakeGate()
+        return RankContext(fakes[0], job, NullLedger(), device, DeviceFence(device), lane, control, fakes[1])
+
+    return make
+
+
+def ranks_of(world: FakeWorld, average_every: int = 0) -> LearnerRanks:
+    """The ranks of a fake world; nothing is broadcast or exchanged."""
+    return LearnerRanks(
+        world, Collectives(world, NullLedger()), SoloExchange(), lambda tensors: None, average_every, ""
+    )
+
+
+def tiny_learner(rank: RankContext) -> Any:
+    """A learner with eight hidden units."""
+    return make_learner(rank.cfg.algo, SPEC, rank.device, rank.learner_seed)
+
+
+TINY = {"algo": {"hidden_dims": [8], "batch_size": 4, "learning_starts": 4}, "replay": {"capacity": 64}}

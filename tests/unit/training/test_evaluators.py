@@ -1,0 +1,152 @@
+"""Periodic evaluation: when it is due, and how all ranks wait for the last result together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.errors import EnvFailure, PeerEnvFailure
+from offpolicy.training.evaluators import InlineEvaluator, PeriodicEvaluation
+from offpolicy.training.ranks import Collectives
+from offpolicy.training.weight_publisher import WeightPublisher
+from offpolicy.types import Float64
+from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
+
+
+class FakeEvaluator:
+    """Notes the env steps that it is asked to evaluate."""
+
+    def __init__(self, error: EnvFailure | None = None) -> None:
+        self.asked: list[int] = []
+        self.last_result_step, self._error = 0, error
+
+    def evaluate(self, env_steps: int) -> None:
+        self.asked.append(env_steps)
+        if self._error is not None:
+            raise self._error
+        self.last_result_step = env_steps
+
+    def wait_result(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.asked.append(-1)
+
+
+def evaluation(
+    make_rank: MakeRank, evaluator: Any, world: Any = None, *, index: int = 0, last_step: int = 0, **tree: Any
+) -> tuple[PeriodicEvaluation, Any]:
+    world = world or FakeWorld()
+    rank = make_rank(index=index, **tree)
+    return PeriodicEvaluation(rank, ranks_of(world).collectives, evaluator, last_step, lambda: None), world
+
+
+def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:
+    evaluator = FakeEvaluator()
+    periodic, world = evaluation(make_rank, evaluator, last_step=100, eval={"every": 100, "episodes": 1})
+    for world.env_steps in (150, 199, 205, 299, 460):
+        periodic.run_if_due()
+    assert evaluator.asked == [205, 460]
+    assert periodic.last_result_step == 460
+
+
+@pytest.mark.parametrize("tree", [{"every": 0, "episodes": 1}, {"every": 100, "episodes": 0}])
+def test_nothing_is_evaluated_that_was_switched_off(make_rank: MakeRank, tree: dict[str, int]) -> None:
+    evaluator = FakeEvaluator()
+    periodic, world = evaluation(make_rank, evaluator, eval=tree)
+    world.env_steps = 150
+    periodic.run_if_due()
+    assert evaluator.asked == []
+
+
+def test_the_end_is_not_evaluated_twice(make_rank: MakeRank) -> None:
+    evaluator = FakeEvaluator()
+    periodic, world = evaluation(make_rank, evaluator, eval={"every": 100, "episodes": 1})
+    world.env_steps = 200
+    periodic.run_if_due()
+    assert periodic.run_last(is_complete=True)
+    world.env_steps = 250
+    assert periodic.run_last(is_complete=True)
+    periodic.close()
+    assert evaluator.asked == [200, 250, -1]
+
+
+def test_an_environment_that_fails_on_rank_0_ends_every_rank(make_rank: MakeRank) -> None:
+    failure = EnvFailure("it broke")
+    on_rank_0, world = evaluation(make_rank, FakeEvaluator(failure), eval={"every": 100, "episodes": 1})
+    world.env_steps = 100
+    with pytest.raises(EnvFailure, match="it broke"):
+        on_rank_0.run_if_due()
+    other, world = evaluation(make_rank, None, FakeWorld(2, lambda own: [np.ones(1)]), eval={"every": 100})
+    world.env_steps = 100
+    with pytest.raises(PeerEnvFailure, match="failed in the evaluation on rank 0"):
+        other.run_if_due()
+
+
+class OtherRanks(FakeWorld):
+    """What the ranks vote in each round, and whether one of them is stopping when they meet."""
+
+    def __init__(self, missing: Sequence[bool], stopping: Sequence[bool]) -> None:
+        super().__init__(2)
+        self.env_steps = 60
+        self._votes, self._meetings = iter([False, *missing]), iter(stopping)  # first: no environment has failed
+
+    def gather(self, values: Sequence[float] | Float64) -> Float64:
+        assert not values[0], "a rank that does not evaluate misses nothing"
+        return np.array([values, (next(self._votes),)], dtype=np.float64)
+
+    def meet(self, *, is_stopping: bool) -> bool:
+        return next(self._meetings)
+
+    @property
+    def is_done(self) -> bool:
+        return next(self._votes, None) is None and next(self._meetings, None) is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "stopping", "is_complete"),
+    [
+        ([False], [], True),
+        ([True, True, False], [False, False], True),
+        ([True, True, True], [False, True], False),  # a stop ends the waiting, and the run is not complete
+        ([True, False], [True], True),  # it came with the result
+    ],
+)
+def test_every_rank_waits_for_the_last_result_or_a_stop(
+    make_rank: MakeRank, missing: list[bool], stopping: list[bool], is_complete: bool
+) -> None:
+    world = OtherRanks(missing, stopping)
+    periodic, _ = evaluation(make_rank, None, world)
+    assert periodic.run_last(is_complete=True) is is_complete
+    assert world.is_done
+
+
+def test_a_run_that_was_asked_to_stop_before_waits_for_nothing(make_rank: MakeRank) -> None:
+    periodic, _ = evaluation(make_rank, None, OtherRanks([], []))
+    assert not periodic.run_last(is_complete=False)
+
+
+def test_ranks_that_may_differ_are_averaged_and_published_before_an_evaluation(make_rank: MakeRank) -> None:
+    calls: list[str] = []
+    world, evaluator = FakeWorld(), FakeEvaluator()
+    collectives = Collectives(world, make_rank().ledger)
+    rank = make_rank(eval={"every": 10, "episodes": 1})
+    periodic = PeriodicEvaluation(rank, collectives, evaluator, 0, lambda: calls.append(f"before {evaluator.asked}"))
+    world.env_steps = 10
+    periodic.run_if_due()
+    assert calls == ["before []"]
+
+
+def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_rank: MakeRank) -> None:
+    rank = make_rank(eval={"episodes": 2}, env={"id": "offpolicy.envs.toy:PointMass-v0"}, **TINY)
+    publisher = WeightPublisher(rank, tiny_learner(rank).policy)
+    publisher.publish()
+    evaluator = InlineEvaluator(rank, publisher, last_step=0)
+    evaluator.evaluate(40)
+    (kind, fields), *rest = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    assert (kind, fields["env_steps"], fields["episodes"], fields["policy_version"], rest) == ("eval", 40, 2, 1, [])
+    assert (evaluator.last_result_step, evaluator.wait_result()) == (40, True)
+    evaluator.close()

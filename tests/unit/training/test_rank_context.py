@@ -1,0 +1,56 @@
+"""A learner rank's place among all ranks, its random streams and its device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.errors import ConfigError
+from offpolicy.processes.control_page import HostWord, RankWord, Stop
+from offpolicy.training.rank_context import pick_device
+from tests.unit.training.conftest import MakeRank
+
+TWO_RANKS = {"runner": {"name": "multi_gpu", "world_size": 2}}
+
+
+def test_ranks_count_over_all_hosts(make_rank: MakeRank) -> None:
+    rank = make_rank(index=1, place=HostInfo(host=2, num_hosts=3), **TWO_RANKS)
+    assert (rank.rank, rank.num_ranks, rank.is_leader) == (5, 6, False)
+    assert make_rank(place=HostInfo(host=2, num_hosts=3), **TWO_RANKS).is_leader
+
+
+def test_every_rank_and_every_resume_has_its_own_random_streams(make_rank: MakeRank) -> None:
+    contexts = [make_rank(index=i, start_step=step, **TWO_RANKS) for i in (0, 1) for step in (0, 400, 800)]
+    assert len({context.learner_seed for context in contexts}) == 6
+    assert len({int(context.replay_generator().integers(2**62)) for context in contexts}) == 6
+
+
+def test_each_rank_takes_every_rth_collector(make_rank: MakeRank) -> None:
+    tree = {**TWO_RANKS, "collect": {"num_collectors": 4}}
+    assert [list(make_rank(index=i, **tree).own_collectors()) for i in (0, 1)] == [[0, 2], [1, 3]]
+
+
+def test_asking_for_a_stop_counts_as_progress(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    assert not rank.is_stopping()
+    rank.control.host.set(HostWord.STOP, Stop.FINISH)
+    assert rank.is_stopping()
+    assert rank.words.get(RankWord.PROGRESS) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "local_rank", "count", "device"),
+    [("auto", 1, 0, "cpu"), ("cpu", 0, 2, "cpu"), ("auto", 1, 2, "cuda:1"), ("cuda:0", 1, 2, "cuda:0")],
+)
+def test_each_rank_of_a_host_gets_its_own_gpu_unless_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, local_rank: int, count: int, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert str(pick_device(name, local_rank)) == device
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="device: got cuda for learner rank 2, allowed one of 2 CUDA devices"):
+        pick_device("cuda", 2)
