@@ -142,7 +142,9 @@ class Collector:
             networks,
             Mailbox(self._child.block("weights"), 4 * flat_size(networks)),
             action_dim=job.spec.action_dim,
-            warmup_steps=0 if algo.learns_from_rollouts else steps_per_collector(algo.learning_starts, self.num_collectors),
+            warmup_steps=0
+            if algo.learns_from_rollouts
+            else steps_per_collector(algo.learning_starts, self.num_collectors),
             seed=job.cfg.seed,
             path=self._path,
         )

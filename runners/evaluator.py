@@ -78,7 +78,7 @@ class EvaluatorProcess:
             self._child.send("eval", **result._asdict())
             self._words.set(EvaluatorWord.EVALUATED_STEPS, asked.env_steps)
             self._words.set(EvaluatorWord.ANSWERED, asked.number)
-            self._learner_wake.ring()
+            self._learner_wake.set()
         self._answered = asked.number
         self._report()
 

@@ -27,7 +27,7 @@ from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.launch.teacher import find_teacher
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.processes.signals import signals_held
-from offpolicy.processes.supervisor import Failure, SupervisorConfig, Supervisor
+from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.timing.trace_reader import shrink_lanes
 from offpolicy.timing.trace_writer import open_lane

@@ -11,7 +11,7 @@ import torch
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import ControlPage, HostWord, RankWord, ControlWords
+from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.seeding import generator, torch_seed
 from offpolicy.timing.device import DEVICE_SPANS, DeviceFence
