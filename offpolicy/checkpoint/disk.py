@@ -13,34 +13,34 @@ class Disk:
     """The real disk. Every method raises `OSError`; nothing is durable before the matching fsync returned."""
 
     def mkdir(self, path: Path) -> None:
-        """Make a directory in an existing one."""
+        """Makes a directory in an existing one."""
         path.mkdir()
 
     def write(self, path: Path, blocks: Iterable[bytes | memoryview]) -> None:
-        """Make a file of the concatenated blocks. An existing one is an error: no file is ever rewritten in place."""
+        """Makes a file of the concatenated blocks. An existing one is an error: no file is rewritten in place."""
         with path.open("xb") as file:
             for block in blocks:
                 file.write(block)
 
     def fsync(self, path: Path) -> None:
-        """Make the content of a file durable, whichever process wrote it."""
+        """Makes the content of a file durable, whichever process wrote it."""
         self._fsync(path, os.O_RDONLY)
 
     def fsync_dir(self, path: Path) -> None:
-        """Make the names inside a directory durable: new, renamed and removed ones."""
+        """Makes the names inside a directory durable: new, renamed and removed ones."""
         try:
             self._fsync(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            # Some network and FUSE filesystems have no fsync for directories: there is nothing more we could do.
+            # Some network and FUSE filesystems have no fsync for directories: nothing more can be done.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename atomically; a file at `new` is replaced, a directory with content there is an error."""
+        """Renames atomically; a file at `new` is replaced, a directory with content there is an error."""
         old.rename(new)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a directory with all its content. Symbolic links are removed, never followed."""
+        """Removes a file, or a directory with all its content. Symbolic links are removed, never followed."""
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

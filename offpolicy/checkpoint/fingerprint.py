@@ -1,4 +1,4 @@
-"""What must be equal for a checkpoint to fit a configuration."""
+"""The part of a configuration that a checkpoint must share to be loaded."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from offpolicy.config.parsing import plain
 from offpolicy.config.schema import RunConfig
 from offpolicy.types import SpaceSpec
 
-CHECKPOINT_LAYOUT = 2  # which files a checkpoint holds; 2: one replay file per collector, one state per rank
+CHECKPOINT_LAYOUT = (
+    2  # version of the set of files in a checkpoint; 2: one replay file per collector, one state per rank
+)
 
 
 def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
-    """What must be equal for a checkpoint to fit a configuration, as JSON data."""
+    """Returns, as JSON data, what must be equal for a checkpoint to fit a configuration."""
     algo = cfg.algo
     own = {"rollout.length": cfg.rollout.length, "algo.normalize_value": algo.normalize_value}
     rollouts = own if algo.learns_from_rollouts else {}

@@ -1,4 +1,4 @@
-"""What makes a directory a checkpoint: a manifest with the size and digest of every file.
+"""The manifest of a checkpoint, which lists the size and digest of every file.
 
 Files that the manifest does not list are ignored: they are never opened, and a stray file of the operator's must
 not cost a checkpoint. Files of a suffix other than `SUFFIXES` are refused, at the save and at the load.
@@ -32,8 +32,7 @@ from offpolicy.types import Float32
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
-MAX_MANIFEST_BYTES = 1 << 20
-MAX_ENV_STEPS = 10**12 - 1
+MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -55,19 +54,19 @@ class Checkpoint:
     files: Mapping[str, FileRecord]
 
     def has(self, name: str) -> bool:
-        """Whether a file of this name was saved, in any of the three formats."""
+        """True if a file of this name was saved, in any of the three formats."""
         return any(name + suffix in self.files for suffix in SUFFIXES)
 
     def tensors(self, name: str) -> dict[str, Array]:
-        """What `add_tensors(name, ...)` saved."""
+        """Returns what `add_tensors(name, ...)` saved."""
         return read_tensors(self._file(name + TENSORS))
 
     def json(self, name: str) -> Any:  # Any: a JSON value
-        """What `add_json(name, ...)` saved."""
+        """Returns what `add_json(name, ...)` saved."""
         return read_json(self._file(name + JSON))
 
     def rows(self, name: str, width: int) -> Float32:
-        """What `add_rows(name, ...)` saved: [rows, width], mapped read-only."""
+        """Returns what `add_rows(name, ...)` saved: [rows, width], mapped read-only."""
         return read_rows(self._file(name + ROWS), width)
 
     def _file(self, file_name: str) -> Path:
@@ -77,9 +76,9 @@ class Checkpoint:
 
 
 def seal(directory: Path, env_steps: int, disk: Disk) -> Checkpoint:
-    """Make every file of a draft durable and write its manifest.
+    """Makes every file of a draft durable and writes its manifest.
 
-    Raises `OSError`, and `ValueError` when somebody left a file there that no checkpoint may hold.
+    Raises `OSError`, and `ValueError` for a file that no checkpoint may hold.
     """
     files: dict[str, FileRecord] = {}
     for path in sorted(directory.iterdir()):
@@ -96,11 +95,11 @@ def seal(directory: Path, env_steps: int, disk: Disk) -> Checkpoint:
 
 
 def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
-    """The checkpoint at `path` after its manifest and the sizes of its files were checked; digests are not read.
+    """Returns the checkpoint at `path` after its manifest and the sizes of its files were checked, but no digest.
 
     Raises `CheckpointError` naming the first bad file, what was expected and what was got.
     """
-    content = read_json(path / MANIFEST, MAX_MANIFEST_BYTES)
+    content = read_json(path / MANIFEST)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         got = content.get("format") if isinstance(content, dict) else content
         raise CheckpointError(f"{path / MANIFEST}: expected format {FORMAT}, got {got!r:.40}")
@@ -119,7 +118,7 @@ def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
 
 
 def verify_digests(checkpoint: Checkpoint) -> None:
-    """Read every byte. Raises `CheckpointError` naming the first bad file and both digests."""
+    """Reads every byte. Raises `CheckpointError` naming the first bad file and both digests."""
     for name, expected in checkpoint.files.items():
         try:
             got = _record(checkpoint.path / name)
@@ -130,7 +129,7 @@ def verify_digests(checkpoint: Checkpoint) -> None:
 
 
 def _listed(path: Path, name: str, entry: Any) -> FileRecord:  # Any: not checked yet
-    """One entry of the manifest, once nothing in it can lead out of the directory."""
+    """Returns one entry of the manifest. Raises `CheckpointError` for a name that leads out of the directory."""
     if not _is_allowed(name):
         raise CheckpointError(f"{path / MANIFEST}: expected plain {', '.join(SUFFIXES)} names, got {name!r:.120}")
     size, sha256 = (entry.get("size"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
@@ -144,7 +143,7 @@ def _is_allowed(name: str) -> bool:
 
 
 def _file_size(path: Path) -> int:
-    """The size of a regular file: a link could lead anywhere, and opening a FIFO would block for ever."""
+    """Returns the size of a regular file; a link could lead anywhere."""
     try:
         status = path.lstat()
     except OSError as error:

@@ -21,7 +21,7 @@ from offpolicy.checkpoint.manifest import MAX_ENV_STEPS, Checkpoint, open_checkp
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.types import Float32
 
-CHECKPOINTS = "checkpoints"  # directory of a run that holds them
+CHECKPOINTS = "checkpoints"  # a run's directory of checkpoints
 
 LATEST = "latest"  # a hint for humans and scripts; the loader never reads it
 _STEP = re.compile(r"step-([0-9]{12})")
@@ -40,15 +40,15 @@ class Draft:
         self._disk = disk
 
     def add_tensors(self, name: str, tensors: Mapping[str, Array]) -> None:
-        """Save named arrays. Raises as `write_tensors`."""
+        """Saves named arrays. Raises as `write_tensors`."""
         write_tensors(self.path, name, tensors, self._disk)
 
     def add_json(self, name: str, value: Any) -> None:  # Any: a JSON value
-        """Save a JSON value without NaN or Inf; tuples come back as lists. Raises as `write_json`."""
+        """Saves a JSON value without NaN or Inf; tuples come back as lists. Raises as `write_json`."""
         write_json(self.path, name, value, self._disk)
 
     def add_rows(self, name: str, *blocks: Float32) -> None:
-        """Save float32 rows [rows, width]; blocks are joined, so a ring needs no copy. Raises as `write_rows`."""
+        """Saves float32 rows [rows, width]; blocks are joined, so a ring needs no copy. Raises as `write_rows`."""
         write_rows(self.path, name, *blocks, disk=self._disk)
 
 
@@ -58,8 +58,8 @@ class CheckpointStore:
     def __init__(self, root: Path, keep: int = 2, disk: Disk | None = None) -> None:
         if keep < 2:
             raise ValueError(f"keep={keep}: allowed at least 2, a corrupt checkpoint must leave another one")
-        self.rejected: list[str] = []  # why the last `newest_valid` passed over newer checkpoints
-        self.warnings: list[str] = []  # what went wrong after a save was already safe; the caller logs and clears it
+        self.rejected: list[str] = []  # reasons why the last `newest_valid` passed over newer checkpoints
+        self.warnings: list[str] = []  # failures after a save was already safe; the caller logs and clears them
         self._root = root
         self._keep = keep
         self._disk = disk or Disk()
@@ -68,7 +68,7 @@ class CheckpointStore:
 
     @contextmanager
     def begin(self, env_steps: int, *, retires: bool = True) -> Iterator[Draft]:
-        """Save a checkpoint: fill the draft inside the `with`; it is durable when the `with` has ended.
+        """Saves a checkpoint: fill the draft inside the `with`; it is durable when the `with` has ended.
 
         An earlier checkpoint of the same step is replaced, and stays loadable until the new one is durable. Raises
         `SaveError` when the disk refuses; then, and on any other exception, the draft is removed and every older
@@ -93,7 +93,7 @@ class CheckpointStore:
             self._is_saving = False
 
     def newest_valid(self) -> Checkpoint | None:
-        """The newest checkpoint whose every byte is as it was saved, or None; `rejected` says what was passed over."""
+        """Returns the newest checkpoint whose every byte is as saved, or None; `rejected` names the newer ones."""
         found, problems = None, []
         for path, env_steps in self._discover():
             try:
@@ -106,7 +106,7 @@ class CheckpointStore:
         return found
 
     def usable(self) -> list[Checkpoint]:
-        """Every checkpoint whose every byte is as it was saved, newest first."""
+        """Returns every checkpoint whose every byte is as it was saved, newest first."""
         found = []
         for path, env_steps in self._discover():
             with suppress(CheckpointError):
@@ -114,7 +114,7 @@ class CheckpointStore:
         return found
 
     def at(self, env_steps: int) -> Checkpoint:
-        """The checkpoint of this step. Raises `CheckpointError` when it is missing or damaged."""
+        """Returns the checkpoint of this step. Raises `CheckpointError` when it is missing or damaged."""
         problems: list[str] = []
         for path, found_steps in self._discover():
             if found_steps == env_steps:
@@ -155,7 +155,7 @@ class CheckpointStore:
         self._is_valid_by_path[target] = True
 
     def _abandon(self, draft: Draft, failure: BaseException) -> None:
-        """Remove the draft; a failure to do so must not hide the reason."""
+        """Removes the draft; a failure to do so must not hide the reason."""
         try:
             if os.path.lexists(draft.path):
                 self._disk.remove(draft.path)
@@ -163,7 +163,7 @@ class CheckpointStore:
             failure.add_note(f"{draft.path} could not be removed either: {error}")
 
     def retire(self, env_steps: int) -> None:
-        """Point `latest` to the checkpoint just saved, delete what it supersedes; it is safe, so errors only warn."""
+        """Points `latest` to the checkpoint just saved and deletes what it supersedes. Errors become `warnings`."""
         target = self._root / step_name(env_steps)
         try:
             self._point_latest(target)
@@ -182,7 +182,7 @@ class CheckpointStore:
         self._disk.rename(temp, self._root / LATEST)
 
     def _expired(self, just_saved: Path) -> list[Path]:
-        """The checkpoints older than the `keep` newest valid ones, `just_saved` counted as the first of them."""
+        """Returns the checkpoints older than the `keep` newest valid ones, of which `just_saved` is the first."""
         num_valid, expired = 1, []
         for path, env_steps in self._discover():
             if path == just_saved or not _STEP.fullmatch(path.name):
@@ -194,7 +194,7 @@ class CheckpointStore:
         return expired
 
     def _discard(self, paths: list[Path]) -> None:
-        """Remove checkpoints. Each loses its name, durably, before its first file: no crash leaves half of one."""
+        """Removes checkpoints. Each loses its name, durably, before its first file: no crash leaves half of one."""
         if not paths:
             return
         temps = [self._temp_path() for _ in paths]
@@ -206,7 +206,7 @@ class CheckpointStore:
             self._disk.remove(temp)
 
     def _clean_up(self) -> None:
-        """Finish what a dead writer left: end its replacements, remove its temporary files."""
+        """Finishes the replacements that a dead writer left and removes its temporary files."""
         names = sorted(os.listdir(self._root))
         for name in filter(_REPLACED.fullmatch, names):
             replaced, target = self._root / name, self._root / name.removeprefix(".replaced-")
@@ -225,7 +225,7 @@ class CheckpointStore:
                 self.warnings.append(f"{self._root / name}: left-over not removed: {error}")
 
     def _discover(self) -> list[tuple[Path, int]]:
-        """Paths and env steps of everything with the name of a complete checkpoint, newest first."""
+        """Returns path and env steps of everything with the name of a complete checkpoint, newest first."""
         try:
             names = os.listdir(self._root)
         except FileNotFoundError:
@@ -238,7 +238,7 @@ class CheckpointStore:
         return [(path, _env_steps(path)) for path in newest_first]
 
     def _is_still_valid(self, path: Path, env_steps: int) -> bool:
-        """Valid by its digests once, and by its sizes now."""
+        """True if its digests were right once and its sizes are right now."""
         try:
             if self._is_valid_by_path.get(path):
                 open_checkpoint(path, env_steps)
@@ -249,7 +249,7 @@ class CheckpointStore:
         return self._is_valid_by_path[path]
 
     def _validate(self, path: Path, env_steps: int) -> Checkpoint:
-        """Check manifest, sizes and digests. Raises `CheckpointError`."""
+        """Checks manifest, sizes and digests. Raises `CheckpointError`."""
         self._is_valid_by_path[path] = False
         checkpoint = open_checkpoint(path, env_steps)
         verify_digests(checkpoint)
@@ -261,7 +261,7 @@ class CheckpointStore:
 
 
 def step_name(env_steps: int) -> str:
-    """The directory name of a checkpoint."""
+    """Returns the directory name of a checkpoint."""
     return f"step-{env_steps:012d}"
 
 

@@ -1,12 +1,10 @@
-"""Damaged and hostile checkpoints: an older one is used, the culprit is named, nothing is ever executed."""
+"""Damaged checkpoints: an older one is used, the culprit is named, nothing is ever executed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -121,11 +119,11 @@ def test_an_extra_file_is_ignored(root: Path) -> None:
     assert not newest.has("extra")
 
 
-# --- hostile content under a manifest whose sizes and digests are right
+# --- wrong content under a manifest whose sizes and digests are right
 
 
 def forge(root: Path, contents: dict[str, bytes], **manifest: object) -> Path:
-    """A checkpoint 200 made by an attacker, who can count and hash as well as we can."""
+    """A checkpoint 200 of other content than a save writes, with the right sizes and digests."""
     path = root / NEW
     shutil.rmtree(path)
     path.mkdir()
@@ -177,15 +175,6 @@ def test_a_link_out_of_the_directory_is_refused(root: Path, tmp_path: Path) -> N
     assert_falls_back(root, "state.json: expected a regular file")
 
 
-@pytest.mark.parametrize("name", ["MANIFEST.json", "state.json"])
-@pytest.mark.timeout(10)
-def test_a_fifo_does_not_block_the_loader(root: Path, name: str) -> None:
-    path = forge(root, {"state.json": b"{}"})
-    (path / name).unlink()
-    os.mkfifo(path / name)
-    assert_falls_back(root, f"{name}: ", "regular file")
-
-
 @pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
 def test_an_unknown_format_is_refused(root: Path, version: object) -> None:
     forge(root, {"state.json": b"{}"}, format=version)
@@ -207,37 +196,11 @@ def test_a_manifest_that_is_none_is_refused(root: Path, content: bytes) -> None:
     assert_falls_back(root, "MANIFEST.json")
 
 
-def test_a_huge_manifest_is_not_read(root: Path) -> None:
-    with (root / NEW / "MANIFEST.json").open("r+b") as file:
-        file.truncate(1 << 40)  # sparse: a terabyte to read, nothing on disk
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert_falls_back(root, "MANIFEST.json: larger than 1048576 bytes")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"[" * 100_000 + b"]" * 100_000, b'{"x":' * 100_000, b'["\\"[", NaN]', b'"' + b'\\"' * 500_000, b"9" * 5000],
-)
-@pytest.mark.timeout(20)
-def test_deep_and_malformed_json_is_refused(root: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b'{"x":', b"\xff", b"[" * 100_000])
+def test_malformed_json_is_refused(root: Path, content: bytes) -> None:
     forge(root, {"state.json": content})
     with pytest.raises(CheckpointError, match=r"state\.json: not readable JSON"):
         CheckpointStore(root).at(200).json("state")
-
-
-def test_brackets_inside_strings_are_not_nesting(root: Path) -> None:
-    value = ["[" * 1000, '\\"' + "{" * 1000]
-    store = CheckpointStore(root)
-    with store.begin(300) as draft:
-        draft.add_json("text", value)
-    assert store.at(300).json("text") == value
-
-
-def test_a_huge_safetensors_header_is_refused_before_it_is_read(root: Path) -> None:
-    forge(root, {"model.safetensors": (200 << 20).to_bytes(8, "little") + b"{" * 100})
-    with pytest.raises(CheckpointError, match="header of 209715200 bytes, allowed 16777216"):
-        CheckpointStore(root).at(200).tensors("model")
 
 
 def test_a_tensor_that_points_past_the_file_is_refused(root: Path) -> None:
