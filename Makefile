@@ -54,7 +54,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
 	@touch $@
 
-# What draws pictures: the extra `plot`.
+# The extra `plot`, which draws the pictures of compare and trace.
 $(VENV)/.plot: $(VENV)/.installed
 	@echo "Installing matplotlib into $(VENV)." >&2
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[plot]'
@@ -100,7 +100,7 @@ compare: $(VENV)/.installed $(if $(filter png html,$(GIVEN_KEYS)),$(VENV)/.plot)
 explain: $(VENV)/.installed ## where a run's time went: make explain run=runs/sac/... [before=runs/...]
 	@$(BIN)/offpolicy explain $(call GIVEN_OPTIONS,run) $(call SHELL_QUOTED,$(value run))
 
-trace: $(VENV)/.installed ## read a trace: make trace run=runs/sac/... [svg=x.svg iterations=3 start=0]
+trace: $(VENV)/.installed $(if $(filter svg,$(GIVEN_KEYS)),$(VENV)/.plot) ## read a trace: make trace run=runs/sac/... [svg=x.svg iterations=3 start=0]
 	@$(BIN)/offpolicy trace $(call GIVEN_OPTIONS,run) $(call SHELL_QUOTED,$(value run))
 
 tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make tensorboard [runs="a b" logdir=runs port=6006]

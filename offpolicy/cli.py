@@ -1,7 +1,7 @@
-"""The command line: `offpolicy train|resume|eval`. It composes and checks, then hands over to the runners.
+"""The command line: `offpolicy train|resume|eval|play|record|explain|trace|compare`.
 
-Nothing here imports torch, so a wrong option is refused within a second. Runners are found by name when they are
-needed: the library does not depend on them.
+Each command is imported when it is chosen, so that help and refusals need no torch and come within a second. The
+runners are found by name: the library does not depend on them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_PREFIX = "\0"  # argparse takes no word for an option: `--seed 3` must reach 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Runs one command and returns its exit code."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def config_help() -> str:
-    """Every group with its options, and every key with its default, meaning and allowed values."""
+    """Returns every group with its options, and every key with its default, meaning and allowed values."""
     from offpolicy.config.overrides import group_options
 
     groups = [f"{name + '=...':<32} {', '.join(options)}" for name, options in group_options().items()]
@@ -52,7 +52,7 @@ def config_help() -> str:
 
 
 def _key_lines(cls: Any, prefix: str) -> list[str]:  # Any: one of our configuration dataclasses
-    """One entry per field of `cls`: `key=default`, then its meaning and what is allowed."""
+    """Returns one entry per field of `cls`: `key=default`, then its meaning and allowed values."""
     hints = typing.get_type_hints(cls)
     lines: list[str] = []
     for spec in dataclasses.fields(cls):
@@ -69,7 +69,7 @@ def _key_lines(cls: Any, prefix: str) -> list[str]:  # Any: one of our configura
 
 
 def _as_override(value: Any) -> str:
-    """A default the way it is written on the command line."""
+    """Returns a default as it is written on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return "[" + ",".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
@@ -88,14 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    _add_train(commands)
-    _add_resume(commands)
-    _add_eval(commands)
-    _add_play(commands)
-    _add_record(commands)
-    _add_explain(commands)
-    _add_trace(commands)
-    _add_compare(commands)
+    for add_command in (
+        *(_add_train, _add_resume, _add_eval, _add_play, _add_record),
+        *(_add_explain, _add_trace, _add_compare),
+    ):
+        add_command(commands)
     return parser
 
 
@@ -106,12 +103,32 @@ def _add_train(commands: Any) -> None:  # Any: argparse keeps the type of a subp
     parser.set_defaults(command=_train, usage=parser.format_help)
 
 
+def _train(arguments: argparse.Namespace) -> int:
+    if _asks_for_help(arguments.overrides):
+        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
+        return 0
+    from offpolicy.config.overrides import load_config
+
+    config = load_config(arguments.overrides)
+    return int(_train_module().train(config))
+
+
 def _add_resume(commands: Any) -> None:
     text = "continue a run from its newest checkpoint: offpolicy resume RUN_DIR total_timesteps=50000"
     parser = commands.add_parser("resume", help=text, prefix_chars=NO_PREFIX, add_help=False)
     parser.add_argument("run", type=Path, help="the run's directory")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys to change, in Hydra's grammar")
     parser.set_defaults(command=_resume, usage=parser.format_help)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    if _asks_for_help([str(arguments.run), *arguments.overrides]):
+        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
+        return 0
+    from offpolicy.config.overrides import load_values
+
+    overrides = load_values(arguments.overrides)
+    return int(_train_module().resume(_existing_run(arguments.run), overrides))
 
 
 def _add_eval(commands: Any) -> None:
@@ -126,6 +143,15 @@ def _add_eval(commands: Any) -> None:
     parser.set_defaults(command=_evaluate)
 
 
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from offpolicy.analysis.runs import path_by_label
+
+    paths = {label: _existing_run(path) for label, path in path_by_label(arguments.runs).items()}
+    from offpolicy.commands.evaluate import evaluate
+
+    return evaluate(paths, _choice(arguments), episodes=arguments.episodes, with_random=arguments.random)
+
+
 def _add_play(commands: Any) -> None:
     text = "film a run's policy: offpolicy play RUN_DIR --video turning.gif"
     parser = commands.add_parser("play", help=text, description=text)
@@ -134,6 +160,13 @@ def _add_play(commands: Any) -> None:
     parser.add_argument("--episodes", type=_positive, default=1, help="complete episodes (default: 1)")
     _add_policy_options(parser)
     parser.set_defaults(command=_play)
+
+
+def _play(arguments: argparse.Namespace) -> int:
+    run = _existing_run(arguments.run)
+    from offpolicy.commands.play import play
+
+    return play(run, _choice(arguments), video=arguments.video, episodes=arguments.episodes)
 
 
 def _add_record(commands: Any) -> None:
@@ -146,12 +179,45 @@ def _add_record(commands: Any) -> None:
     parser.set_defaults(command=_record)
 
 
+def _record(arguments: argparse.Namespace) -> int:
+    run = _existing_run(arguments.run)
+    from offpolicy.commands.record import record
+
+    return record(run, _choice(arguments), out=arguments.out, episodes=arguments.episodes)
+
+
+def _add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say which policy acts where."""
+    parser.add_argument("--seed", type=_not_negative, help="seed of the environments (default: that of the first run)")
+    parser.add_argument("--step", type=_not_negative, help="checkpoint to load, in env steps (default: the newest)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="key=value", help="change the environment: --set env.kwargs.x=1"
+    )
+
+
+def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is imported late
+    """Returns the `PolicyChoice` of the options that `_add_policy_options` adds."""
+    from offpolicy.commands.saved_run import PolicyChoice
+    from offpolicy.config.overrides import load_values
+
+    return PolicyChoice(arguments.seed, arguments.step, arguments.device, load_values(arguments.set))
+
+
 def _add_explain(commands: Any) -> None:
     text = "say where a run's time went and what a change would bring: offpolicy explain RUN_DIR"
     parser = commands.add_parser("explain", help=text, description=text)
     parser.add_argument("run", type=Path, help="the directory of a run that has ended")
     parser.add_argument("--before", type=Path, help="the run that one key was changed after: how right was it?")
     parser.set_defaults(command=_explain)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    run = _existing_run(arguments.run)
+    before = None if arguments.before is None else _existing_run(arguments.before)
+    from offpolicy.commands.explain import explain
+
+    return explain(run, before)
 
 
 def _add_trace(commands: Any) -> None:
@@ -162,6 +228,13 @@ def _add_trace(commands: Any) -> None:
     parser.add_argument("--iterations", type=_positive, default=3, help="how many in the picture (default: 3)")
     parser.add_argument("--start", type=_not_negative, help="of a resumed run: which start (default: the last)")
     parser.set_defaults(command=_trace)
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    run = _existing_run(arguments.run)
+    from offpolicy.commands import trace
+
+    return trace.trace(trace.Request(run, arguments.svg, arguments.iterations, arguments.start))
 
 
 def _add_compare(commands: Any) -> None:
@@ -177,114 +250,26 @@ def _add_compare(commands: Any) -> None:
     parser.set_defaults(command=_compare)
 
 
-def _add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Which policy acts where."""
-    parser.add_argument("--seed", type=_not_negative, help="seed of the environments (default: that of the first run)")
-    parser.add_argument("--step", type=_not_negative, help="checkpoint to load, in env steps (default: the newest)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="key=value", help="change the environment: --set env.kwargs.x=1"
-    )
+def _compare(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.compare import compare
+
+    files = {"png": arguments.png, "markdown": arguments.markdown, "html": arguments.html}
+    return compare(arguments.runs, arguments.reference, **files)
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {number}, allowed a whole number in [1, inf)")
-    return number
+    return _whole_number(text, 1)
 
 
 def _not_negative(text: str) -> int:
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
     number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"got {number}, allowed a whole number in [0, inf)")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"got {number}, allowed a whole number in [{least}, inf)")
     return number
-
-
-def _train(arguments: argparse.Namespace) -> int:
-    if _asks_for_help(arguments.overrides):
-        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
-        return 0
-    from offpolicy.config.overrides import load_config
-
-    config = load_config(arguments.overrides)
-    return int(_train_module().train(config))
-
-
-def _resume(arguments: argparse.Namespace) -> int:
-    if _asks_for_help([str(arguments.run), *arguments.overrides]):
-        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
-        return 0
-    from offpolicy.config.overrides import load_values
-
-    overrides = load_values(arguments.overrides)
-    return int(_train_module().resume(_existing_run(arguments.run), overrides))
-
-
-def _evaluate(arguments: argparse.Namespace) -> int:
-    runs = _labelled_runs(arguments.runs)
-    from offpolicy.commands import evaluate
-
-    return evaluate.evaluate(evaluate.Request(runs, _choice(arguments), arguments.episodes, arguments.random))
-
-
-def _play(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
-    from offpolicy.commands import play
-
-    return play.play(play.Request(run, _choice(arguments), arguments.video, arguments.episodes))
-
-
-def _record(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
-    from offpolicy.commands import record
-
-    return record.record(record.Request(run, _choice(arguments), arguments.out, arguments.episodes))
-
-
-def _explain(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
-    before = None if arguments.before is None else _existing_run(arguments.before)
-    from offpolicy.commands import explain
-
-    return explain.explain(run, before)
-
-
-def _trace(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
-    from offpolicy.commands import trace
-
-    return trace.trace(trace.Request(run, arguments.svg, arguments.iterations, arguments.start))
-
-
-def _compare(arguments: argparse.Namespace) -> int:
-    from offpolicy.commands import compare
-
-    files = (arguments.png, arguments.markdown, arguments.html)
-    return compare.compare(compare.Request(arguments.runs, arguments.reference, *files))
-
-
-def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is imported late
-    """What `_add_policy_options` has asked for."""
-    from offpolicy.commands.saved_run import PolicyChoice
-    from offpolicy.config.overrides import load_values
-
-    return PolicyChoice(arguments.seed, arguments.step, arguments.device, load_values(arguments.set))
-
-
-def _labelled_runs(words: Sequence[str]) -> dict[str, Path]:
-    """Directories by label: what stands before a `=`, else the directory's name."""
-    runs: dict[str, Path] = {}
-    for word in words:
-        label, is_labelled, text = word.partition("=")
-        if not is_labelled or (Path(word) / "config.yaml").is_file():  # a directory may have a = in its name
-            label, text = Path(word).resolve().name, word
-        path = _existing_run(Path(text))
-        label = label or path.resolve().name
-        if label in runs:
-            raise ConfigError(f"run: the label {label!r} is given twice; write another one: other={text}")
-        runs[label] = path
-    return runs
 
 
 def _asks_for_help(words: Sequence[str]) -> bool:
@@ -292,14 +277,14 @@ def _asks_for_help(words: Sequence[str]) -> bool:
 
 
 def _existing_run(run: Path) -> Path:
-    """`run` if it looks like a run's directory. Raises `ConfigError` before torch is imported if not."""
+    """Returns `run` if it looks like a run's directory. Raises `ConfigError`, before torch is imported, if not."""
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"run: got {str(run)!r}, allowed the directory of a run (it has no config.yaml)")
     return run
 
 
 def _train_module() -> ModuleType:
-    """`offpolicy.runners.train`, as the wheel installs it, or `runners.train` beside the package in a checkout."""
+    """Imports `offpolicy.runners.train`, as the wheel installs it, or the checkout's `runners.train`."""
     package = "offpolicy.runners" if importlib.util.find_spec("offpolicy.runners") else "runners"
     return importlib.import_module(f"{package}.train")
 

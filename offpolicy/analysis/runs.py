@@ -1,215 +1,177 @@
-"""What a run has recorded, in the names of today: read from `metrics.jsonl` or, where there is none, event files."""
+"""Labelled runs, `[label=]RUN`: those of one label are seeds of one configuration, the first label is the baseline."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import yaml
 
-from offpolicy.analysis.event_files import PATTERN, event_paths, read_event_rows, session_starts
+from offpolicy.analysis.records import RunRecords, read_run
+from offpolicy.config.parsing import flatten, is_within
 from offpolicy.errors import ConfigError
-from offpolicy.logger.aliases import Vocabulary, vocabulary_of
-from offpolicy.logger.metrics import METRICS
 from offpolicy.types import Float64
 
-JSONL = "metrics.jsonl"
-Row = dict[str, float]
-FOREIGN_WARMUP = 0.1  # of the records of a trainer that does not say when learning began
-
-
-class Series(NamedTuple):
-    """The values of one key where there are any. All [n]; `weight` is what a mean over them weighs them with."""
-
-    env_steps: Float64
-    wall_s: Float64
-    value: Float64
-    weight: Float64
+Config = Mapping[str, Any]  # Any: a value of config.yaml, by dotted key
+MIN_RECORDS = 8  # records after the warm-up that a label of one run needs, whose records are drawn
+TASK = ("env.id", "env.kwargs", "algo.name", "algo.stage")
+# Keys in which the runs of one label may differ: the seed, the place of a run, what it writes and how often.
+SEED_KEYS = ("seed", "run_dir", "resume", "log", "checkpoint.every", "checkpoint.keep")
+PLACE_KEYS = ("run_dir", "seed", "resume", "log", "threads")  # keys whose difference between labels needs no note
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecords:
-    """The records of one run, ascending in env steps; NaN where a record has no such key."""
+class LabelledRuns:
+    """The runs of one label; `configs[i]` is that of `runs[i]`, empty where it left none."""
 
-    path: Path
-    vocabulary: Vocabulary
-    columns: Mapping[str, Float64]  # each [R]
-    is_steady: NDArray[np.bool_]  # [R] after the warm-up, and not the first record after a resume
-    notes: tuple[str, ...]  # where a key is not quite what its name of today says
+    label: str
+    runs: tuple[RunRecords, ...]
+    configs: tuple[Config, ...]
+
+    @property
+    def has_seeds(self) -> bool:
+        """True if runs are what is drawn, rather than the records of one."""
+        return len(self.runs) > 1
 
     @property
     def last_env_steps(self) -> float:
-        """Where the records end."""
-        return float(self.columns["env_steps"][-1])
+        """The env steps that all of its runs have reached."""
+        return min(run.last_env_steps for run in self.runs)
 
-    def steady(self, key: str) -> Series:
-        """The values of a phase or rate after the warm-up."""
-        return self._series(key, self.is_steady)
+    @property
+    def has_env_steps(self) -> bool:
+        """True if its curves have the x axis of all others."""
+        return all(run.vocabulary.axis_is_env_steps for run in self.runs)
 
-    def curve(self, key: str) -> Series:
-        """A learning curve from its first value on; an evaluation once, where its policy was."""
-        axis = self._axis(key)
-        return self._series(key, self._told(axis))._replace(env_steps=self.beside_curve(key, axis))
-
-    def beside_curve(self, key: str, other: str) -> Float64:
-        """What `other` holds in the records that `curve(key)` is made of, NaN where it is absent. [n]."""
-        return self._column(other)[self._told(self._axis(key)) & ~np.isnan(self._column(key))]
-
-    def _axis(self, key: str) -> str:
-        is_of_an_evaluation = key.startswith("eval/") and "eval/env_steps" in self.columns
-        return "eval/env_steps" if is_of_an_evaluation else "env_steps"
-
-    def _told(self, axis: str) -> NDArray[np.bool_]:
-        """The records that tell something new: all, or of those that repeat an evaluation the first. [R]."""
-        if axis == "env_steps":
-            return np.ones(len(self.is_steady), dtype=bool)
-        steps = self._column(axis)
-        is_new: NDArray[np.bool_] = np.append(True, np.diff(np.nan_to_num(steps, nan=-1.0)) > 0.0)
-        return is_new & ~np.isnan(steps)
-
-    def grown(self, counter: str) -> float:
-        """By how much a counter grew over the records after the warm-up; 0 where it is not recorded."""
-        if counter not in self.columns:
-            return 0.0
-        return float(np.nansum(np.diff(self.columns[counter], prepend=0.0)[self.is_steady]))
-
-    def _series(self, key: str, chosen: NDArray[np.bool_]) -> Series:
-        value = self._column(key)
-        rows = chosen & ~np.isnan(value)
-        weight = self._window(METRICS[key].unit if key in METRICS else "")
-        return Series(self.columns["env_steps"][rows], self.columns["wall_s"][rows], value[rows], weight[rows])
-
-    def _column(self, key: str) -> Float64:
-        return self.columns.get(key, np.full(len(self.is_steady), np.nan))
-
-    def _window(self, unit: str) -> Float64:
-        """How much of what `unit` divides by lies in each record's window; ones where that is not recorded. [R]."""
-        over = {"ms/iteration": "iteration", "ms/vector step": "env_steps"}.get(unit, "wall_s")
-        if over not in self.columns or not unit:
-            return np.ones(len(self.is_steady))
-        grown = np.diff(self.columns[over], prepend=0.0)
-        return np.where(np.isfinite(grown) & (grown > 0.0), grown, 0.0 if over == "iteration" else 1.0)
+    def curves(self, key: str) -> list[tuple[Float64, Float64]]:
+        """Returns env steps and values of each run that has any."""
+        found = [run.curve(key) for run in self.runs]
+        return [(series.env_steps, series.value) for series in found if len(series.value)]
 
 
-def read_run(path: Path) -> RunRecords:
-    """The records of a run directory, finished or not. Raises `ConfigError`: not a run, or nothing recorded yet."""
-    if not path.is_dir():
-        raise ConfigError(f"run: got {str(path)!r}, allowed the directory of a run (there is no such directory)")
-    events = event_paths(path)
-    starts: list[int] | None = None
-    if (path / JSONL).is_file():
-        rows, starts = _jsonl_rows(path / JSONL), session_starts(events)
-    elif events:
-        rows = read_event_rows(events)
-    elif (path / "config.yaml").is_file():
-        raise ConfigError(f"run: {path} has no records yet (no {JSONL})")
-    else:
-        told = f"it has neither {JSONL} nor {PATTERN}"
-        raise ConfigError(f"run: got {str(path)!r}, allowed the directory of a run ({told})")
-    if not rows:
-        raise ConfigError(f"run: {path} has no records yet")
-    return records_of(path, rows, starts)
+def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
+    """Returns label and path of each `[label=]RUN`; a word that is a directory, though with = in its name, is a path.
 
-
-def records_of(path: Path, rows: list[Row], starts: Sequence[int] | None = None) -> RunRecords:
-    """Records under the names of today, in the vocabulary that `rows` give away.
-
-    `starts`: the env steps from which resumed processes wrote, as far as known, where `wall_s` is that of a process;
-    None: where it is that of the run.
+    A run without a label is named by the shortest end of its path that tells it from the others and is no label yet.
     """
-    held = {key: None for row in rows for key in row}
-    vocabulary = vocabulary_of(held)
-    renamed = [_renamed(row, vocabulary) for row in rows]
-    keys = {key: None for row in renamed for key in row}
-    columns = {key: np.array([row.get(key, math.nan) for row in renamed]) for key in keys}
-    restarted = _restarted(columns, starts)
-    if starts is not None:
-        columns["wall_s"] = _of_the_run(columns["wall_s"], restarted)
-    return RunRecords(path, vocabulary, columns, _steady(columns, restarted), tuple(vocabulary.notes(held)))
+    parsed: list[tuple[str, Path]] = []
+    for word in words:
+        label, is_labelled, text = word.partition("=")
+        is_bare = not is_labelled or Path(word).is_dir()
+        parsed.append(("", Path(word)) if is_bare else (label, Path(text)))
+    given = {label for label, _ in parsed if label}
+    bare = [path.resolve() for label, path in parsed if not label]
+    return [(label or _short_name(path, bare, given), path) for label, path in parsed]
 
 
-def _renamed(row: Row, vocabulary: Vocabulary) -> Row:
-    """The row in the names of today; of several old names for one, that which the vocabulary lists first counts."""
-    found: Row = {"env_steps": row["env_steps"] if "env_steps" in row else row.get("step", math.nan)}
-    aliases = {old: alias for old, alias in vocabulary.aliases.items() if old in row}
-    for old, alias in aliases.items():
-        if alias.key not in found or old == "axis/env_steps_total":
-            found[alias.key] = row[old] * alias.scale
-    taken = found.keys() | aliases.keys() | {"step"}
-    return found | {key: value for key, value in row.items() if key not in taken}
+def _short_name(path: Path, others: Sequence[Path], given: set[str]) -> str:
+    parts = path.resolve().parts
+    other_parts = [other.parts for other in others if other.parts != parts]
+    for count in range(1, len(parts)):
+        name = "/".join(parts[-count:])
+        if name not in given and not any(other[-count:] == parts[-count:] for other in other_parts):
+            return name
+    raise ConfigError(f"run: {path} needs a label: each part of its path is one already")
 
 
-def _jsonl_rows(path: Path) -> list[Row]:
-    """The numbers of each whole line. Going back in env steps, as a resume may, drops what was written beyond."""
-    rows: list[Row] = []
-    for line in path.read_text(errors="replace").splitlines():
-        row = _numbers(line)
-        if row is None:
-            continue
-        while rows and rows[-1]["env_steps"] > row["env_steps"]:
-            rows.pop()
-        rows.append(row)
-    return rows
+def paths_by_label(words: Sequence[str]) -> dict[str, list[Path]]:
+    """Returns the paths of `[label=]RUN ...`, several of a label being seeds. Raises `ConfigError`."""
+    named: dict[str, list[Path]] = {}
+    for label, path in parse_runs(words):
+        runs = named.setdefault(label, [])
+        if path.resolve() in (run.resolve() for run in runs):
+            is_bare = path in map(Path, words)
+            told = "; seeds of one configuration need a label: a=RUN a=RUN b=RUN" if is_bare else " under one label"
+            raise ConfigError(f"run: {path} is given twice{told}")
+        runs.append(path)
+    return named
 
 
-def _numbers(line: str) -> Row | None:
-    """The numbers of a record; None for a torn line, which a run that is being written or was killed may end with."""
+def path_by_label(words: Sequence[str]) -> dict[str, Path]:
+    """Returns the one path of each label of `[label=]RUN ...`. Raises `ConfigError`."""
+    named: dict[str, Path] = {}
+    for label, path in parse_runs(words):
+        if label in named:
+            raise ConfigError(f"run: the label {label!r} is given twice; write another one: other={path}")
+        named[label] = path
+    return named
+
+
+def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
+    """Reads the runs of `[label=]RUN ...`, the baseline first. Raises `ConfigError`, with all problems at once."""
+    named = paths_by_label(words)
+    if len(named) < 2:
+        raise ConfigError(f"run: got {len(named)} label, needed two or more: the first is the baseline")
+    compared: list[LabelledRuns] = []
+    problems: list[str] = []
+    for label, paths in named.items():
+        try:
+            labelled = LabelledRuns(label, tuple(map(read_run, paths)), tuple(map(_config, paths)))
+            _require_one_configuration(labelled)
+            _require_records(labelled)
+            compared.append(labelled)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return compared
+
+
+def _config(path: Path) -> Config:
+    """Returns `config.yaml` by dotted key, of whatever version; empty where there is none to read."""
     try:
-        record = json.loads(line)
-        numbers = {key: float(value) for key, value in record.items() if isinstance(value, int | float)}
-    except (ValueError, AttributeError):
-        return None
-    return numbers if {"env_steps", "wall_s"} <= numbers.keys() else None
+        tree = yaml.safe_load((path / "config.yaml").read_text())
+    except (OSError, yaml.YAMLError):
+        return {}
+    return flatten(tree) if isinstance(tree, Mapping) else {}
 
 
-def _steady(columns: Mapping[str, Float64], restarted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """All but the warm-up: until a whole window has seen gradient updates, else the first tenth; and after a resume."""
-    count = len(columns["env_steps"])
-    updates = columns.get("train/n_updates")
-    if updates is None:
-        return np.arange(count) >= max(1, math.ceil(FOREIGN_WARMUP * count))
-    done = np.nan_to_num(_filled(updates))
-    learning = np.append(False, done[:-1] > 0.0)
-    return learning & ~restarted
+def _require_one_configuration(labelled: LabelledRuns) -> None:
+    """Raises `ConfigError` where a label mixes configurations or trainers: its mean would describe none of them."""
+    first = labelled.runs[0]
+    for run, config in zip(labelled.runs[1:], labelled.configs[1:], strict=True):
+        differ = [text for key, text in _differences(labelled.configs[0], config) if not is_within(key, SEED_KEYS)]
+        if run.vocabulary.name != first.vocabulary.name:
+            differ = [f"trainer {first.vocabulary.name}, {run.vocabulary.name}"]
+        if differ:
+            mixed = f"{first.path} and {run.path}, which differ: {'; '.join(differ)}"
+            raise ConfigError(f"run: the label {labelled.label!r} mixes {mixed}")
 
 
-def _restarted(columns: Mapping[str, Float64], starts: Sequence[int] | None) -> NDArray[np.bool_]:
-    """The first record after a resume: where what a process counts for itself falls, and at each of `starts`. [R].
-
-    Bound: without event files (`log.tensorboard=false`) a process that has already counted more by its first record
-    than the one before it by its last is not told from that: its seconds so far are then taken for the run's.
-    """
-    steps = columns["env_steps"]
-    falls, begun = np.zeros((2, len(steps)), dtype=bool)
-    for key in ("iteration", "rollout/episodes") + (("wall_s",) if starts is not None else ()):
-        if key in columns:
-            falls[1:] |= np.diff(_filled(columns[key])) < 0.0
-    for start in starts or ():
-        first = int(np.searchsorted(steps, start))
-        # A process may record where it resumes before it has taken a step.
-        is_before = first > 0 and steps[first - 1] == start - 1 and falls[first - 1] and not begun[first - 1]
-        if 0 < first < len(steps) and not is_before:
-            begun[first] = True
-    return falls | begun
+def _require_records(labelled: LabelledRuns) -> None:
+    needed = 1 if labelled.has_seeds else MIN_RECORDS
+    for run in labelled.runs:
+        count = int(run.is_steady.sum())
+        if count < needed:
+            advice = "let it run longer, log more often (log.every_s), or give several seeds: label=RUN label=RUN"
+            raise ConfigError(f"run: {run.path} has {count} records after its warm-up, needed {needed}; {advice}")
 
 
-def _of_the_run(wall_s: Float64, restarted: NDArray[np.bool_]) -> Float64:
-    """Seconds of each process behind those that the processes before it have recorded. [R], [R] -> [R]."""
-    before: Float64 = np.cumsum(np.where(restarted, np.append(0.0, wall_s[:-1]), 0.0))
-    return wall_s + before
+def _differences(one: Config, other: Config) -> Iterator[tuple[str, str]]:
+    """Yields dotted key and `key: value, other value`; nothing where one of them is unknown."""
+    for key in dict.fromkeys([*one, *other]) if one and other else ():
+        values = one.get(key, "absent"), other.get(key, "absent")
+        if values[0] != values[1]:
+            yield key, f"{key} {values[0]}, {values[1]}"
 
 
-def _filled(values: Float64) -> Float64:
-    """NaN takes the last value before it, 0 at the start. [R] -> [R]."""
-    known = np.where(np.isnan(values), 0, np.arange(len(values)))
-    return np.nan_to_num(values[np.maximum.accumulate(known)])
-
-
-def keys_of(runs: Iterable[RunRecords]) -> list[str]:
-    """Every key that any of the runs holds, in order."""
-    return list(dict.fromkeys(key for run in runs for key in run.columns))
+def warnings(compared: Sequence[LabelledRuns]) -> list[str]:
+    """Returns lines on what makes numbers less comparable: other tasks, other settings, other meanings of a key."""
+    first, lines = compared[0], list[str]()
+    for labelled in compared[1:]:
+        found = dict(_differences(first.configs[0], labelled.configs[0]))
+        task = [text for key, text in found.items() if is_within(key, TASK)]
+        rest = [text for key, text in found.items() if not is_within(key, TASK + PLACE_KEYS)]
+        names = f"{first.label}, {labelled.label}"
+        lines += [f"warning: not the same task or algorithm ({names}): {'; '.join(task)}"] if task else []
+        lines += [f"configuration ({names}): {'; '.join(rest)}"] if rest else []
+    bare = [labelled.label for labelled in compared if not labelled.configs[0]]
+    lines += [f"{label}: no config.yaml, so its settings are not compared" for label in bare]
+    for labelled in compared:
+        label, vocabulary = labelled.label, labelled.runs[0].vocabulary
+        lines += [f"{label} is read as {vocabulary.name}"] if vocabulary.name != "offpolicy" else []
+        lines += [f"warning: x axis of {label} is iterations: curves left out"] if not labelled.has_env_steps else []
+        lines += [f"{label}: {note}" for note in labelled.runs[0].notes]
+    return lines

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from offpolicy.analysis.comparison import Contestant, comparison
+from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
 from offpolicy.collect.evaluation import random_actions, run_episodes
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.run_files import env_differences
@@ -21,60 +21,46 @@ from offpolicy.errors import ConfigError
 from offpolicy.types import Episodes
 
 RANDOM = "random"
+LARGE = 1000.0  # value from which a table shows no decimals
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to evaluate. `runs` are directories by the label that the table shows."""
+def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False) -> int:
+    """Evaluates every run on the same episodes, prints the results and appends each to its run's `eval.jsonl`.
 
-    runs: Mapping[str, Path]
-    choice: PolicyChoice
-    episodes: int
-    with_random: bool  # uniformly random actions as one more contestant
-
-
-def evaluate(request: Request) -> int:
-    """Evaluate every run on the same episodes, print what came out and append it to each run's `eval.jsonl`."""
-    choice, names = request.choice, list(request.runs)
-    if request.with_random and RANDOM in names:
+    `paths`: the runs' directories by label; `with_random`: uniformly random actions as one more policy.
+    """
+    names = list(paths)
+    if with_random and RANDOM in names:
         raise ConfigError(f"run: the label {RANDOM!r} is that of the random actions; write another one")
-    runs = [SavedRun.find(path, choice) for path in request.runs.values()]
+    runs = [SavedRun.find(path, choice) for path in paths.values()]
     reference = runs[0].env
-    _require_one_environment(runs)
+    ids = sorted({run.env.id for run in runs})
+    if len(ids) > 1:
+        raise ConfigError(f"run: policies of several environments cannot be compared: {', '.join(ids)}")
     envs = [dataclasses.replace(run.env, measure=reference.measure) for run in runs]
     seed = runs[0].cfg.seed if choice.seed is None else choice.seed
     actors = [run.actor(choice.device) for run in runs]
-    if request.with_random:
+    if with_random:
         names, envs, actors = [*names, RANDOM], [*envs, reference], [*actors, random_actions(runs[0].spec, seed)]
-    found = [
-        Contestant(name, run_episodes(act, env, episodes=request.episodes, seed=seed))
-        for name, act, env in zip(names, actors, envs, strict=True)
-    ]
-    if reference.measure is not None and any(np.isnan(contestant.episodes.measure).all() for contestant in found):
+    found = [run_episodes(act, env, episodes=episodes, seed=seed) for act, env in zip(actors, envs, strict=True)]
+    if reference.measure is not None and any(np.isnan(one.measure).all() for one in found):
         raise ConfigError(f"env.measure: got {reference.measure!r}, which the info of no episode's end holds")
-    records = [
-        _record(run, contestant.episodes, seed, reference.measure, choice.overrides)
-        for run, contestant in zip(runs, found, strict=False)  # random actions are nobody's record
+    records = [  # random actions have no run to be recorded in
+        _record(run, one, seed, reference.measure, choice.overrides) for run, one in zip(runs, found, strict=False)
     ]
-    shown = comparison(found, reference.measure) if len(found) > 1 else _alone(runs[0].path, records[0])
+    labelled = dict(zip(names, found, strict=True))
     console = Console(markup=False, highlight=False)
-    console.print(shown)
+    console.print(comparison(labelled, reference.measure) if len(found) > 1 else _alone(runs[0].path, records[0]))
     for run in runs[1:]:
         for difference in env_differences(reference, run.env):
             console.print(f"the environments differ: {difference} ({runs[0].path}, {run.path})")
     return 0
 
 
-def _require_one_environment(runs: list[SavedRun]) -> None:
-    ids = sorted({run.env.id for run in runs})
-    if len(ids) > 1:
-        raise ConfigError(f"run: policies of several environments cannot be compared: {', '.join(ids)}")
-
-
 def _record(
     run: SavedRun, found: Episodes, seed: int, measure: str | None, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Append a result to the run's `eval.jsonl`."""
+    """Appends a result to the run's `eval.jsonl` and returns it."""
     record = {
         "env_steps": run.checkpoint.env_steps,
         "episodes": len(found.ep_return),
@@ -98,3 +84,40 @@ def _alone(path: Path, result: Mapping[str, Any]) -> Table:
         text = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
         table.add_row(name, text)
     return table
+
+
+def comparison(labelled: Mapping[str, Episodes], measure: str | None) -> RenderableType:
+    """Returns tables of policies by label, whose episodes i began alike: their results, and those against the first."""
+    names = ["return", *([measure] if measure else [])]
+    columns = {label: (one.ep_return, one.measure)[: len(names)] for label, one in labelled.items()}
+    (first, references), *others = columns.items()
+    results = _table("policy", *names, "length")
+    for label, values in columns.items():
+        means = [_interval_text(mean_interval(column[~np.isnan(column)])) for column in values]
+        results.add_row(label, *means, f"{labelled[label].length.mean():.1f}")
+    against = _table(f"against {first}", "of", f"{first} - it", f"it / {first}")
+    against.columns[1].justify = "left"
+    for label, values in others:
+        for name, reference, column in zip(names, references, values, strict=True):
+            both = ~np.isnan(reference + column)  # an environment may report a measure of some episodes only
+            difference = mean_interval(reference[both] - column[both])
+            ratio = ratio_interval(column[both], reference[both])
+            against.add_row(label, name, _interval_text(difference), _interval_text(ratio, digits=2))
+    count = len(references[0])
+    note = f"{count} episodes each, begun alike for all; [95 % bootstrap interval over episodes]"
+    return Group(results, against, note)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _interval_text(interval: Interval, digits: int = 1) -> str:
+    """Returns value and bounds, without decimals where they are large."""
+    decimals = digits if max(map(abs, interval)) < LARGE else 0
+    value, low, high = (f"{number:,.{decimals}f}" for number in interval)
+    return f"{value} [{low}, {high}]"

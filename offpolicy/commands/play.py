@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +17,25 @@ from offpolicy.errors import ConfigError, SaveError
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to show."""
-
-    run: Path
-    choice: PolicyChoice
-    video: Path
-    episodes: int
-
-
-def play(request: Request) -> int:
-    """Write the video and say what is in it. Raises `ConfigError`, `EnvFailure` or `SaveError`."""
-    check_video(request.video)
+def play(path: Path, choice: PolicyChoice, *, video: Path, episodes: int) -> int:
+    """Writes the video and prints what is in it. Raises `ConfigError`, `EnvFailure` or `SaveError`."""
+    check_video(video)
     if "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own choice opens a window
-    run = SavedRun.find(request.run, request.choice)
-    seed = run.cfg.seed if request.choice.seed is None else request.choice.seed
-    act = run.actor(request.choice.device)
-    film = Film(act, run.env, episodes=request.episodes, seed=seed)
+    run = SavedRun.find(path, choice)
+    seed = run.cfg.seed if choice.seed is None else choice.seed
+    film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=seed)
     with contextlib.closing(film), Console(stderr=True).status(f"filming {run.env.id}"):
-        count = _write(film, request.video)
+        count = _write(film, video)
     returns = ", ".join(f"{value:,.1f}" for value in film.returns)
     Console(markup=False, highlight=False).print(
-        f"{request.video}: {count} pictures, {count / film.fps:.1f} s; returns {returns}", soft_wrap=True
+        f"{video}: {count} pictures, {count / film.fps:.1f} s; returns {returns}", soft_wrap=True
     )
     return 0
 
 
 def check_video(path: Path) -> None:
-    """Refuse what cannot be written, before anything is made. Raises `ConfigError`."""
+    """Raises `ConfigError`, before anything is made, if the file cannot be written."""
     kind, known = path.suffix.lower(), (".gif", *WITH_FFMPEG)
     if kind not in known:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file name that ends in {', '.join(known)}")
@@ -60,7 +48,7 @@ def check_video(path: Path) -> None:
 
 
 def _write(film: Film, path: Path) -> int:
-    """The pictures into the file, as they are made; returns how many."""
+    """Writes the pictures into the file as they are made and returns how many."""
     import imageio.v2 as imageio
 
     is_gif = path.suffix.lower() == ".gif"

@@ -1,4 +1,4 @@
-"""A saved run as far as its policy goes: what evaluation and play begin with."""
+"""A saved run as far as its policy goes: its configuration, one of its checkpoints, and its environment."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from offpolicy.training.rank_context import pick_device
 from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec
 
-# What a policy was made for.
+# The fields of the spaces that a policy was made for.
 KEPT = ("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "action_low", "action_high")
 CHANGEABLE = ("env.kwargs", "env.measure", "env.step_timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """Which policy of a run acts where."""
+    """The policy of a run, and where it acts."""
 
-    seed: int | None  # of the environments; None: that of the run
+    seed: int | None  # seed of the environments; None: that of the run
     step: int | None  # checkpoint in env steps; None: the newest
     device: str
-    overrides: Mapping[str, Any]  # of the environment, such as other physics
+    overrides: Mapping[str, Any]  # changes of the environment, such as other physics
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SavedRun:
 
     @classmethod
     def find(cls, path: Path, choice: PolicyChoice) -> SavedRun:
-        """Raises `ConfigError` or `CheckpointError`."""
+        """Reads the run of a directory. Raises `ConfigError` or `CheckpointError`."""
         cfg, spec = read_config(path), read_spec(path)
         store = CheckpointStore(path / CHECKPOINTS)
         checkpoint = store.newest_valid() if choice.step is None else store.at(choice.step)
@@ -58,16 +58,15 @@ class SavedRun:
         return cls(path, cfg, spec, checkpoint, _changed_env(path, cfg, spec, choice.overrides))
 
     def actor(self, device: str) -> Actor:
-        """The policy, ready to act without noise."""
+        """Returns the policy, ready to act without noise."""
         policy = make_policy(self.cfg.algo, self.spec).eval()
-        prefix = "policy."
-        tensors = learner_tensors(self.checkpoint)
-        policy.load_state_dict({name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)})
+        tensors, prefix = learner_tensors(self.checkpoint), "policy."
+        policy.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
         return acting(policy.to(pick_device(device, 0)))
 
 
 def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping[str, Any]) -> EnvConfig:
-    """The run's environment with `overrides`. Raises `ConfigError` for other keys, and where the spaces change."""
+    """Returns the run's environment with `overrides`. Raises `ConfigError` for other keys, and for other spaces."""
     if not overrides:
         return cfg.env
     refused = [key for key in flatten(overrides) if not is_within(key, CHANGEABLE)]
@@ -77,6 +76,6 @@ def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping
     now = probe(env)
     changed = [name for name in KEPT if getattr(now, name) != getattr(spec, name)]
     if changed:
-        told = ", ".join(f"{name} {getattr(spec, name)} before, {getattr(now, name)} now" for name in changed)
-        raise ConfigError(f"--set: the policy of {path} cannot act there: {told}")
+        differ = ", ".join(f"{name} {getattr(spec, name)} before, {getattr(now, name)} now" for name in changed)
+        raise ConfigError(f"--set: the policy of {path} cannot act there: {differ}")
     return env

@@ -13,18 +13,18 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from offpolicy.analysis.event_files import PATTERN, event_paths
-from offpolicy.analysis.groups import labelled
+from offpolicy.analysis.records import EVENT_FILES, event_paths
+from offpolicy.analysis.runs import paths_by_label
 from offpolicy.errors import ConfigError
 
 
 def link(words: Sequence[str], directory: Path) -> list[Path]:
-    """Links to the runs of `[label=]RUN ...` in `directory`; seeds of a label are numbered. Raises `ConfigError`."""
-    named = labelled(words)
+    """Links the runs of `[label=]RUN ...` in `directory`; seeds of a label are numbered. Raises `ConfigError`."""
+    named = paths_by_label(words)
     bare = [path for paths in named.values() for path in paths if not event_paths(path)]
     if bare:
-        told = [f"run: got {str(path)!r}, allowed a directory with event files ({PATTERN})" for path in bare]
-        raise ConfigError(told)
+        allowed = f"allowed a directory with event files ({EVENT_FILES})"
+        raise ConfigError([f"run: got {str(path)!r}, {allowed}" for path in bare])
     names = _names(list(named))
     links = [
         (directory / (f"{names[label]}/{index}" if len(paths) > 1 else names[label]), path)
@@ -38,7 +38,7 @@ def link(words: Sequence[str], directory: Path) -> list[Path]:
 
 
 def _names(labels: Sequence[str]) -> dict[str, str]:
-    """A file name per label; a slash would lead into the run of another label. Raises `ConfigError`."""
+    """Returns a file name per label; a slash would lead into the run of another one. Raises `ConfigError`."""
     names: dict[str, str] = {}
     for label in labels:
         name = label.replace("/", "_")
@@ -52,7 +52,7 @@ def _names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until TensorBoard is stopped; what it does not know itself it gets as it is."""
+    """Serves until TensorBoard is stopped; options of TensorBoard are handed on unchanged."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="[label=]run", help="a run's directory and what to call it")
     arguments, options = parser.parse_known_args(argv)

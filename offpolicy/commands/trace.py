@@ -12,7 +12,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from offpolicy.analysis.timeline import draw, to_strips, typical_window
 from offpolicy.config.run_files import read_config
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
@@ -76,6 +75,8 @@ def _profiled(directory: Path, lanes: Sequence[Lane]) -> Iterator[Event]:
 
 def trace(request: Request) -> int:
     """Print how long the phases were and how the sides overlapped; it may be asked while the run goes on."""
+    if request.svg is not None:
+        import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
     directory = _chosen(request)
     lanes = read_lanes(directory)
     console = Console(markup=False, highlight=False)
@@ -91,10 +92,12 @@ def trace(request: Request) -> int:
         f"{request.run / TRACE_JSON}: for https://ui.perfetto.dev (it stays on this machine), chrome://tracing"
     )
     if request.svg is not None:
-        strips = to_strips(lanes)
-        picture = draw(strips, *typical_window(strips, request.iterations), _title(request.run))
+        from offpolicy.analysis.plots import timeline_svg, tracks_of, typical_window  # matplotlib is an extra
+
+        tracks = tracks_of(lanes)
+        picture = timeline_svg(tracks, *typical_window(tracks, request.iterations), _title(request.run))
         request.svg.parent.mkdir(parents=True, exist_ok=True)
-        request.svg.write_text(picture + "\n")
+        request.svg.write_bytes(picture)
         console.print(f"written: {request.svg}")
     return 0
 

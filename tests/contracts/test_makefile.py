@@ -27,7 +27,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("offpolicy", "tensorboard"):
         (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
         (tmp_path / ".venv/bin" / name).chmod(0o755)
-    for stamp in (".python", ".installed", ".dev"):
+    for stamp in (".python", ".installed", ".dev", ".plot"):
         (tmp_path / ".venv" / stamp).touch()
     return tmp_path
 
@@ -98,7 +98,6 @@ def test_eval_and_tensorboard_take_their_options_as_words(checkout: Path) -> Non
 
 
 def test_compare_takes_runs_and_options_as_words(checkout: Path) -> None:
-    (checkout / ".venv/.plot").touch()
     report = make(checkout, "compare", "runs=a=runs/x b=runs/y", "png=out file.png")
     assert report["argv"] == ["compare", "--png", "out file.png", "a=runs/x", "b=runs/y"]
 

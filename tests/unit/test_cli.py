@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from offpolicy import cli
-from offpolicy.commands import compare, evaluate, play
 from offpolicy.commands.saved_run import PolicyChoice
 from offpolicy.config.overrides import load_config, load_values
 from offpolicy.config.schema import all_keys
@@ -246,14 +245,15 @@ def test_eval_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert run_with(monkeypatch, runners, "eval", f"mine={tmp_path}", str(tmp_path), *words) == 0
     choice = PolicyChoice(None, None, "cpu", {"env": {"kwargs": {"x": 1, "y": [2]}}})
     runs = {"mine": tmp_path, tmp_path.name: tmp_path}
-    assert runners.asked == [(evaluate.Request(runs, choice, 3, True),)]
+    assert runners.asked == [(runs, choice, {"episodes": 3, "with_random": True})]
 
 
 def test_play_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     runners = Runners()
     assert run_with(monkeypatch, runners, "play", str(tmp_path), "--video", "x.gif", "--seed", "4") == 0
-    assert runners.asked == [(play.Request(tmp_path, PolicyChoice(4, None, "auto", {}), Path("x.gif"), 1),)]
+    choice = PolicyChoice(4, None, "auto", {})
+    assert runners.asked == [(tmp_path, choice, {"video": Path("x.gif"), "episodes": 1})]
 
 
 def test_a_directory_with_an_equals_sign_in_its_name_needs_no_label(
@@ -264,7 +264,7 @@ def test_a_directory_with_an_equals_sign_in_its_name_needs_no_label(
     monkeypatch.chdir(tmp_path)
     runners = Runners()
     assert run_with(monkeypatch, runners, "eval", "lr=0.1", "b=lr=0.1") == 0
-    assert runners.asked[0][0].runs == {"lr=0.1": Path("lr=0.1"), "b": Path("lr=0.1")}
+    assert runners.asked[0][0] == {"lr=0.1": Path("lr=0.1"), "b": Path("lr=0.1")}
 
 
 @pytest.mark.parametrize("option", ["--seed", "--step", "--episodes"])
@@ -280,7 +280,8 @@ def test_compare_hands_over_runs_and_files(monkeypatch: pytest.MonkeyPatch) -> N
     runners = Runners()
     argv = ["compare", "a=x", "a=y", "z", "--reference", "-200", "--html", "c.html"]
     assert run_with(monkeypatch, runners, *argv) == 0
-    assert runners.asked == [(compare.Request(["a=x", "a=y", "z"], -200.0, None, None, Path("c.html")),)]
+    files = {"png": None, "markdown": None, "html": Path("c.html")}
+    assert runners.asked == [(["a=x", "a=y", "z"], -200.0, files)]
 
 
 def test_two_runs_under_one_label_are_refused(

@@ -1,170 +1,121 @@
-"""What a run has recorded: whole lines, one axis, the warm-up told from the rest."""
+"""Labels, seeds and what their configurations have in common."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-from tensorboard.compat.proto import event_pb2
-from tensorboard.summary.writer.record_writer import RecordWriter
 
-from offpolicy.analysis.runs import RunRecords, read_run, records_of
+from offpolicy.analysis.runs import path_by_label, paths_by_label, read_runs, warnings
 from offpolicy.errors import ConfigError
 
-
-def record(steps: float, **values: float) -> dict[str, float]:
-    """A record of ours at `steps` env steps, one iteration each; seconds as steps by ten."""
-    base = {"env_steps": steps, "iteration": steps, "wall_s": steps / 10.0, "timing/learner_checkpoint_ms": 0.0}
-    return base | {key.replace("__", "/"): value for key, value in values.items()}
+MakeRun = Callable[..., Path]
+SECOND_SEED = {"seed": 2, "run_dir": "y"}
 
 
-def write(path: Path, *records: dict[str, float], torn: str = "") -> RunRecords:
-    (path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records) + torn)
-    return read_run(path)
+def refusal(*words: str | Path) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read_runs([str(word) for word in words])
+    return str(refused.value)
 
 
-def session(path: Path, index: int, *, after: int | None) -> None:
-    """The event file of a process that has resumed `after` env steps; None: that has begun."""
-    with (path / f"events.out.tfevents.{index}.host").open("wb") as file:
-        writer = RecordWriter(file)
-        writer.write(event_pb2.Event(file_version="brain.Event:2").SerializeToString())
-        if after is not None:
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            writer.write(event_pb2.Event(step=after + 1, session_log=start).SerializeToString())
+def test_runs_of_one_label_are_seeds(make_run: MakeRun) -> None:
+    one, two, other = make_run("one"), make_run("two", changes=SECOND_SEED), make_run("other")
+    first, second = read_runs([f"a={one}", f"a={two}", f"b={other}"])
+    assert (first.label, len(first.runs), first.has_seeds) == ("a", 2, True)
+    assert (second.label, len(second.runs), second.has_seeds) == ("b", 1, False)
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    run = write(tmp_path, record(10), record(20), torn='{"env_steps": 30, "wall_')
-    assert run.columns["env_steps"].tolist() == [10.0, 20.0]
+def test_a_run_without_a_label_is_called_by_what_tells_it_from_the_others(make_run: MakeRun) -> None:
+    paths = [make_run("x/run"), make_run("y/run"), make_run("z")]
+    assert list(paths_by_label([str(path) for path in paths])) == ["x/run", "y/run", "z"]
 
 
-def test_a_line_that_is_no_record_is_left_out(tmp_path: Path) -> None:
-    run = write(tmp_path, record(10), torn=f'7\n[1]\n{{"env_steps": 20}}\n{json.dumps(record(30))}\n')
-    assert run.columns["env_steps"].tolist() == [10.0, 30.0]
+def test_a_run_without_a_label_never_joins_one_that_is_given(make_run: MakeRun) -> None:
+    one, other = make_run("p/x"), make_run("q/x2")
+    assert paths_by_label([f"x2={one}", str(other)]) == {"x2": [one], "q/x2": [other]}
+    assert paths_by_label([str(other), f"x2={one}"]) == {"q/x2": [other], "x2": [one]}
 
 
-def test_steps_that_a_resume_went_back_over_are_those_of_the_resumed_run(tmp_path: Path) -> None:
-    before = [record(10, perf__utd=1.0), record(20, perf__utd=1.0), record(30, perf__utd=1.0)]
-    run = write(tmp_path, *before, record(25, perf__utd=2.0))
-    assert run.columns["env_steps"].tolist() == [10.0, 20.0, 25.0]
-    assert run.columns["perf/utd"].tolist() == [1.0, 1.0, 2.0]
+def test_a_run_whose_every_name_is_a_label_needs_a_label(make_run: MakeRun) -> None:
+    path = make_run("x")
+    names = ["/".join(path.parts[-count:]) for count in range(1, len(path.parts))]
+    told = refusal(*(f"{name}={path}" for name in names), path)
+    assert f"{path} needs a label: each part of its path is one already" in told
 
 
-def test_seconds_go_on_after_a_resume(tmp_path: Path) -> None:
-    resumed = record(30) | {"wall_s": 0.5, "iteration": 5.0}
-    run = write(tmp_path, record(10), record(20), resumed)
-    assert run.columns["wall_s"].tolist() == [1.0, 2.0, 2.5]
+def test_a_directory_with_an_equals_sign_in_its_name_is_a_directory(make_run: MakeRun) -> None:
+    path = make_run("lr=0.1")
+    assert paths_by_label([str(path)]) == {"lr=0.1": [path]}
+    assert paths_by_label([f"low={path}"]) == {"low": [path]}
 
 
-def test_seconds_go_on_after_a_resume_whatever_else_a_record_tells_of_time(tmp_path: Path) -> None:
-    resumed = record(30) | {"wall_s": 0.5, "iteration": 5.0}
-    rows = [row | {"time/elapsed_s": row["wall_s"]} for row in (record(10), record(20), resumed)]
-    assert write(tmp_path, *rows).columns["wall_s"].tolist() == [1.0, 2.0, 2.5]
+def test_one_run_twice_is_refused_but_under_two_labels(make_run: MakeRun) -> None:
+    path = make_run("run")
+    assert "is given twice" in refusal(path, path)
+    assert "given twice under one label" in refusal(f"a={path}", f"a={path}", f"b={path}")
+    assert len(read_runs([f"a={path}", f"b={path}"])) == 2
 
 
-def test_seconds_go_on_where_only_the_iterations_fall(tmp_path: Path) -> None:
-    run = write(tmp_path, record(100), record(200) | {"wall_s": 12.0, "iteration": 90.0})
-    assert run.columns["wall_s"].tolist() == [10.0, 22.0]
+def test_a_label_of_one_run_is_given_once(make_run: MakeRun) -> None:
+    one, two = make_run("x/run"), make_run("y/run")
+    assert path_by_label([f"a={one}", f"={two}"]) == {"a": one, "run": two}
+    assert path_by_label([str(one), str(two)]) == {"x/run": one, "y/run": two}
+    for words in ([f"a={one}", f"a={two}"], [str(one), str(one)]):
+        with pytest.raises(ConfigError, match="the label '.*' is given twice; write another one: other="):
+            path_by_label(words)
 
 
-def test_a_resume_that_no_counter_gives_away_is_told_by_the_event_files(tmp_path: Path) -> None:
-    session(tmp_path, 1, after=None)
-    session(tmp_path, 2, after=150)
-    rows = [(100, 50, 2.0), (200, 90, 3.0), (300, 140, 4.0)]
-    run = write(
-        tmp_path, *(record(steps, train__n_updates=it) | {"iteration": it, "wall_s": s} for steps, it, s in rows)
-    )
-    assert run.columns["wall_s"].tolist() == [2.0, 5.0, 6.0]
-    assert run.is_steady.tolist() == [False, False, True]
+def test_one_label_alone_has_nothing_to_be_held_against(make_run: MakeRun) -> None:
+    assert "got 1 label, needed two or more" in refusal(make_run("run"))
 
 
-def test_a_resume_that_records_where_it_begins_counts_once(tmp_path: Path) -> None:
-    session(tmp_path, 1, after=None)
-    session(tmp_path, 2, after=200)
-    session(tmp_path, 3, after=300)
-    rows = [(200, 90, 3.0), (200, 0, 4.0), (300, 50, 5.0), (400, 60, 6.0)]
-    run = write(tmp_path, *(record(steps) | {"iteration": it, "wall_s": s} for steps, it, s in rows))
-    assert run.columns["wall_s"].tolist() == [3.0, 7.0, 8.0, 14.0]
+def test_all_problems_come_at_once(make_run: MakeRun, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    told = refusal(make_run("run"), tmp_path / "empty", tmp_path / "missing")
+    assert "neither metrics.jsonl" in told
+    assert "no such directory" in told
 
 
-def test_a_process_of_one_record_does_not_hide_the_next(tmp_path: Path) -> None:
-    session(tmp_path, 1, after=200)
-    session(tmp_path, 2, after=300)
-    rows = [(200, 90, 3.0), (300, 50, 2.5), (400, 60, 6.0)]
-    run = write(tmp_path, *(record(steps) | {"iteration": it, "wall_s": s} for steps, it, s in rows))
-    assert run.columns["wall_s"].tolist() == [3.0, 5.5, 11.5]
+def test_a_run_alone_needs_records_and_one_of_several_seeds_need_not_have_many(make_run: MakeRun) -> None:
+    long, short = make_run("long"), make_run("short", count=6)
+    assert "has 4 records after its warm-up, needed 8" in refusal(long, short)
+    assert len(read_runs([str(long), f"b={short}", f"b={make_run('more', count=6)}"])) == 2
 
 
-def test_a_resume_that_a_later_one_went_back_over_leaves_nothing(tmp_path: Path) -> None:
-    for index, after in enumerate((None, 350, 150)):
-        session(tmp_path, index, after=after)
-    rows = [(100, 50, 2.0), (200, 90, 3.0), (300, 140, 4.0), (400, 190, 5.0)]
-    run = write(tmp_path, *(record(steps) | {"iteration": it, "wall_s": s} for steps, it, s in rows))
-    assert run.columns["wall_s"].tolist() == [2.0, 5.0, 6.0, 7.0]
-
-
-def test_the_warm_up_lasts_until_a_whole_window_has_seen_updates(tmp_path: Path) -> None:
-    updates = (0.0, 0.0, 3.0, 9.0, 15.0)
-    run = write(tmp_path, *(record(10 * k + 10, train__n_updates=n) for k, n in enumerate(updates)))
-    assert run.is_steady.tolist() == [False, False, False, True, True]
-
-
-def test_the_first_record_after_a_resume_is_a_warm_up_again(tmp_path: Path) -> None:
-    rows = [record(10 * k, train__n_updates=float(k)) for k in range(1, 7)]
-    rows[3]["iteration"] = 1.0  # a resumed process counts its own iterations
-    rows[4]["iteration"], rows[5]["iteration"] = 11.0, 21.0
-    assert write(tmp_path, *rows).is_steady.tolist() == [False, True, True, False, True, True]
-
-
-def test_of_another_trainer_the_first_tenth_is_the_warm_up() -> None:
-    run = records_of(Path("x"), [{"step": float(k), "wall_s": float(k), "time/fps": 5.0} for k in range(30)])
-    assert int((~run.is_steady).sum()) == 3
-
-
-def test_an_evaluation_counts_once_and_where_its_policy_was(tmp_path: Path) -> None:
-    first, second = (
-        {"eval/mean_reward": -5.0, "eval/env_steps": 8.0},
-        {"eval/mean_reward": -3.0, "eval/env_steps": 28.0},
-    )
-    run = write(tmp_path, record(10) | first, record(20) | first, record(30) | second)
-    curve = run.curve("eval/mean_reward")
-    assert (curve.env_steps.tolist(), curve.value.tolist()) == ([8.0, 28.0], [-5.0, -3.0])
-    assert curve.wall_s.tolist() == [1.0, 3.0]
-
-
-def test_a_phase_is_weighed_by_iterations_and_a_rate_by_seconds(tmp_path: Path) -> None:
-    rows = [record(10), record(20, perf__iter_ms=1.0, perf__utd=1.0), record(60, perf__iter_ms=2.0, perf__utd=1.0)]
-    rows = [row | {"iteration": row["env_steps"] ** 2, "train/n_updates": 1.0} for row in rows]
-    run = write(tmp_path, *rows)
-    assert run.steady("perf/iter_ms").weight.tolist() == [300.0, 3200.0]
-    assert run.steady("perf/utd").weight.tolist() == [1.0, 4.0]
-
-
-def test_a_record_without_a_key_has_no_value_of_it(tmp_path: Path) -> None:
-    run = write(tmp_path, record(10), record(20, rollout__ep_rew_mean=-4.0))
-    assert np.isnan(run.columns["rollout/ep_rew_mean"][0])
-    assert run.curve("rollout/ep_rew_mean").value.tolist() == [-4.0]
-    assert len(run.curve("eval/mean_reward").value) == 0
+def test_a_label_that_mixes_configurations_is_refused_by_the_key(make_run: MakeRun) -> None:
+    mixed = make_run("mixed", changes={"env": {"id": "Other-v0", "kwargs": {}}})
+    told = refusal(f"a={make_run('one')}", f"a={mixed}", f"b={make_run('two')}")
+    assert "the label 'a' mixes" in told
+    assert "env.id Toy-v0, Other-v0" in told
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    "changes",
     [
-        ((), "neither metrics.jsonl nor events.out.tfevents"),
-        (("config.yaml",), "has no records yet"),
-        (("config.yaml", "metrics.jsonl"), "has no records yet"),
-        (("events.out.tfevents.1.x",), "has no records yet"),
+        {"total_timesteps": 9}, {"teacher": "t"}, {"eval": {"episodes": 3}}, {"eval": {"every": 7}},
+        {"env": {"id": "Toy-v0", "kwargs": {}, "measure": "spin"}},
     ],
-)
-def test_a_directory_without_records_is_refused(tmp_path: Path, files: tuple[str, ...], told: str) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match=told):
-        read_run(tmp_path)
+)  # fmt: skip
+def test_what_changes_the_returns_is_no_seed(make_run: MakeRun, changes: dict[str, Any]) -> None:
+    told = refusal(f"a={make_run('one')}", f"a={make_run('other', changes=changes)}", f"b={make_run('two')}")
+    assert "the label 'a' mixes" in told
 
 
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such directory"):
-        read_run(tmp_path / "missing")
+def test_where_a_run_lies_and_what_it_writes_may_differ_between_seeds(make_run: MakeRun) -> None:
+    place = SECOND_SEED | {"log": {"every_s": 9.0}, "resume": "must", "checkpoint": {"every": 7, "keep": 3}}
+    first, _ = read_runs([f"a={make_run('one')}", f"a={make_run('other', changes=place)}", f"b={make_run('two')}"])
+    assert len(first.runs) == 2
+
+
+def test_other_tasks_are_compared_with_a_warning_and_other_settings_are_listed(make_run: MakeRun) -> None:
+    changes = {"algo": {"name": "td3", "gamma": 0.9}, "seed": 5}
+    lines = warnings(read_runs([str(make_run("one")), str(make_run("two", changes=changes))]))
+    assert "warning: not the same task or algorithm (one, two): algo.name sac, td3" in lines
+    assert "configuration (one, two): algo.gamma 0.99, 0.9" in lines
+
+
+def test_equal_configurations_need_no_word(make_run: MakeRun) -> None:
+    assert warnings(read_runs([str(make_run("one")), str(make_run("two", changes=SECOND_SEED))])) == []

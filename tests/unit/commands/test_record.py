@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.commands.record import Request, record
+from offpolicy.commands.record import record
 from offpolicy.commands.saved_run import PolicyChoice
 from offpolicy.errors import ConfigError
 
@@ -17,5 +17,5 @@ CHOICE = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
 def test_only_a_new_npz_where_there_is_a_directory_is_written(tmp_path: Path, name: str) -> None:
     (tmp_path / "there.npz").write_bytes(b"precious")
     with pytest.raises(ConfigError, match=r"--out: got .*, allowed a new file in a directory that exists, ending in"):
-        record(Request(tmp_path / "run", CHOICE, tmp_path / name, episodes=1))
+        record(tmp_path / "run", CHOICE, out=tmp_path / name, episodes=1)
     assert (tmp_path / "there.npz").read_bytes() == b"precious"

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from offpolicy.analysis.runs import RunRecords, read_run
+from offpolicy.analysis.records import RunRecords, read_run
 from offpolicy.logger.aliases import INFERENCE_KEY, MIXED_WAIT_KEY, PIPELINE_KEY, vocabulary_of
 
 E0 = {

@@ -9,46 +9,44 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpolicy.analysis.contest import sections
-from offpolicy.analysis.groups import Group, read_groups
-from offpolicy.analysis.returns import first_reach
-from offpolicy.analysis.verdicts import Row
+from offpolicy.analysis.compare import Row, sections
+from offpolicy.analysis.runs import LabelledRuns, read_runs
 
 MakeRun = Callable[..., Path]
 
 
-def rows(groups: list[Group], reference: float | None = None) -> dict[str, Row]:
-    return {row.title: row for section in sections(groups, reference) for row in section.rows}
+def rows(compared: list[LabelledRuns], reference: float | None = None) -> dict[str, Row]:
+    return {row.title: row for section in sections(compared, reference) for row in section.rows}
 
 
-def groups_of(*words: str | Path) -> list[Group]:
-    return read_groups([str(word) for word in words])
+def read(*words: str | Path) -> list[LabelledRuns]:
+    return read_runs([str(word) for word in words])
 
 
 def test_less_time_is_faster_and_less_throughput_slower(make_run: MakeRun) -> None:
-    found = rows(groups_of(make_run("one"), make_run("two", train=13.0)))
+    found = rows(read(make_run("one"), make_run("two", train=13.0)))
     assert [found[title].cells[1].verdict for title in ("Train", "Iter Wall", "thru, env steps/s")] == ["slower"] * 3
-    found = rows(groups_of(make_run("three"), make_run("four", train=7.0)))
+    found = rows(read(make_run("three"), make_run("four", train=7.0)))
     assert [found[title].cells[1].verdict for title in ("Train", "Iter Wall", "thru, env steps/s")] == ["faster"] * 3
     assert found["Train"].cells[1].change is not None
     assert found["Train"].cells[1].change.value == pytest.approx(-0.3, abs=0.02)
 
 
 def test_equal_runs_are_noise(make_run: MakeRun) -> None:
-    found = rows(groups_of(make_run("one"), make_run("two")))
+    found = rows(read(make_run("one"), make_run("two")))
     assert {found[title].cells[1].verdict for title in ("Train", "Iter Wall", "Collector Wait")} == {"noise"}
 
 
 def test_a_sure_change_that_does_not_matter_is_noise(make_run: MakeRun) -> None:
     small = {"timing/learner_log_ms": 0.010}
-    found = rows(groups_of(make_run("one", extra=small), make_run("two", extra={"timing/learner_log_ms": 0.020})))
+    found = rows(read(make_run("one", extra=small), make_run("two", extra={"timing/learner_log_ms": 0.020})))
     assert found["Log"].cells[1].verdict == "noise", "0.01 ms of an iteration of 12 ms"
-    found = rows(groups_of(make_run("three"), make_run("four", extra={"timing/learner_log_ms": 2.0})))
+    found = rows(read(make_run("three"), make_run("four", extra={"timing/learner_log_ms": 2.0})))
     assert found["Log"].cells[0].verdict == ""
 
 
-def test_a_phase_that_is_zero_for_everybody_is_left_out(make_run: MakeRun) -> None:
-    assert "Checkpoint" not in rows(groups_of(make_run("one"), make_run("two")))
+def test_a_phase_that_is_zero_in_all_runs_is_left_out(make_run: MakeRun) -> None:
+    assert "Checkpoint" not in rows(read(make_run("one"), make_run("two")))
 
 
 def test_three_seeds_with_higher_returns_are_better(make_run: MakeRun) -> None:
@@ -58,7 +56,7 @@ def test_three_seeds_with_higher_returns_are_better(make_run: MakeRun) -> None:
     high = [
         f"high={make_run(f'h{seed}', returns=np.full(40, 0.0 + seed), changes={'seed': seed})}" for seed in range(3)
     ]
-    cell = rows(groups_of(*low, *high))["training return, end"].cells[1]
+    cell = rows(read(*low, *high))["training return, end"].cells[1]
     assert (cell.value, cell.verdict) == (1.0, "better")
     assert cell.change is not None
     assert cell.change.value == 50.0
@@ -70,18 +68,18 @@ def test_returns_that_differ_by_less_than_a_fiftieth_may_be_better(make_run: Mak
         for label, level in (("low", 100.0), ("high", 101.0))
         for seed in range(3)
     ]
-    assert rows(groups_of(*words))["training return, end"].cells[1].verdict == "better"
+    assert rows(read(*words))["training return, end"].cells[1].verdict == "better"
 
 
 def test_returns_of_one_run_that_share_their_episodes_get_no_verdict(make_run: MakeRun) -> None:
     episodes = {"rollout/episodes": 30.0}
     one, two = make_run("one", extra=episodes), make_run("two", returns=np.zeros(40), extra=episodes)
-    cell = rows(groups_of(one, two))["training return, end"].cells[1]
+    cell = rows(read(one, two))["training return, end"].cells[1]
     assert (cell.value, cell.change, cell.verdict) == (0.0, None, "")
 
 
 def test_means_over_episodes_that_are_not_counted_get_no_verdict_from_one_run(make_run: MakeRun) -> None:
-    cell = rows(groups_of(make_run("one"), make_run("two", returns=np.arange(40.0))))["training return, end"].cells[1]
+    cell = rows(read(make_run("one"), make_run("two", returns=np.arange(40.0))))["training return, end"].cells[1]
     assert (cell.value, cell.change, cell.verdict) == (34.5, None, "")
 
 
@@ -90,7 +88,7 @@ def test_returns_a_hundred_episodes_apart_are_drawn(make_run: MakeRun) -> None:
     records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     lines = [json.dumps(record | {"rollout/episodes": 50.0 * index}) for index, record in enumerate(records)]
     (path / "metrics.jsonl").write_text("\n".join(lines))
-    found = rows(groups_of(path, f"again={path}"))["training return, end"].cells
+    found = rows(read(path, f"again={path}"))["training return, end"].cells
     assert found[0].value == np.arange(79.0, 59.0, -2.0).mean()
     assert found[1].verdict == "noise"
 
@@ -102,19 +100,19 @@ def test_returns_are_drawn_though_the_first_records_have_no_mean_yet(make_run: M
     for record in counted[:3]:
         del record[key]  # no episode has ended
     (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, counted)))
-    found = rows(groups_of(path, f"again={path}"))["training return, end"].cells
+    found = rows(read(path, f"again={path}"))["training return, end"].cells
     assert found[0].value == np.arange(79.0, 59.0, -2.0).mean()
     assert found[1].verdict == "noise"
 
 
 def test_returns_are_compared_up_to_where_all_runs_have_got(make_run: MakeRun) -> None:
     long = make_run("long", count=80, returns=np.arange(80.0))
-    cells = rows(groups_of(make_run("short", returns=np.arange(40.0)), long))["training return, end"].cells
+    cells = rows(read(make_run("short", returns=np.arange(40.0)), long))["training return, end"].cells
     assert cells[0].value == cells[1].value == np.arange(30.0, 40.0).mean()
 
 
-def test_the_way_to_a_score_is_told_in_env_steps_and_in_seconds(make_run: MakeRun) -> None:
-    found = rows(groups_of(make_run("one"), make_run("two")), reference=-30.5)
+def test_the_way_to_a_score_is_in_env_steps_and_in_seconds(make_run: MakeRun) -> None:
+    found = rows(read(make_run("one"), make_run("two")), reference=-30.5)
     assert found["env steps to -30.5"].cells[0].value == pytest.approx(2050.0)
     assert found["wall seconds to -30.5"].cells[0].value == pytest.approx(20.5)
     assert found["env steps to -30.5"].cells[1].verdict == "", "one run on each side"
@@ -122,7 +120,7 @@ def test_the_way_to_a_score_is_told_in_env_steps_and_in_seconds(make_run: MakeRu
 
 def test_a_score_that_a_run_never_reached_says_so(make_run: MakeRun) -> None:
     seeds = [f"b={make_run(f's{seed}', returns=np.full(40, float(seed)), changes={'seed': seed})}" for seed in (0, 9)]
-    cells = rows(groups_of(make_run("one"), *seeds), reference=5.0)["env steps to 5"].cells
+    cells = rows(read(make_run("one"), *seeds), reference=5.0)["env steps to 5"].cells
     assert [cell.remark for cell in cells] == ["not reached", "1 of 2 runs"]
 
 
@@ -131,16 +129,16 @@ def test_without_a_value_in_the_common_range_there_is_no_score_to_reach(make_run
     records = [json.loads(line) for line in (late / "metrics.jsonl").read_text().splitlines()]
     lines = [json.dumps(record | {key: record[key] if index > 50 else None}) for index, record in enumerate(records)]
     (late / "metrics.jsonl").write_text("\n".join(lines))
-    found = rows(groups_of(make_run("early", count=20), late))
+    found = rows(read(make_run("early", count=20), late))
     assert [title for title in found if "steps to" in title] == []
     assert np.isnan(found["training return, end"].cells[1].value)
 
 
 def test_without_a_score_that_all_labels_reach_there_is_none_to_reach(make_run: MakeRun) -> None:
     low, high = make_run("low", returns=-100.0 + np.arange(40.0)), make_run("high", returns=np.arange(40.0))
-    found = rows(groups_of(low, high))
+    found = rows(read(low, high))
     assert [title for title in found if "steps to" in title] == []
-    assert "env steps to 20" in rows(groups_of(low, high), reference=20.0), "a score that is asked for is told"
+    assert "env steps to 20" in rows(read(low, high), reference=20.0), "a score that is asked for has a row"
 
 
 def test_an_old_mixed_wait_is_held_against_the_same_sum_of_ours(make_run: MakeRun) -> None:
@@ -148,7 +146,7 @@ def test_an_old_mixed_wait_is_held_against_the_same_sum_of_ours(make_run: MakeRu
     keys = {"timing/learner_wait_ms": 4.0, "perf/iter_ms": 9.0, "timing/learner_train_ms": 7.0}
     records = [keys | {"env_steps": 10.0 * k, "wall_s": float(k)} for k in range(1, 30)]
     (old / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    found = rows(groups_of(make_run("ours"), old))
+    found = rows(read(make_run("ours"), old))
     assert [cell.value for cell in found["Waits, mixed"].cells] == [2.0, 4.0]
     assert found["Waits, mixed"].cells[1].verdict == "slower"
     assert np.isnan(found["Collector Wait"].cells[1].value)
@@ -156,18 +154,12 @@ def test_an_old_mixed_wait_is_held_against_the_same_sum_of_ours(make_run: MakeRu
     assert found["Pipeline (no waits)"].cells[1].value == 9.0
 
 
-def test_other_amounts_of_work_per_iteration_are_told(make_run: MakeRun) -> None:
-    groups = groups_of(make_run("one"), make_run("two"))
-    assert "env steps/iteration" not in rows(groups)
+def test_other_amounts_of_work_per_iteration_have_a_row(make_run: MakeRun) -> None:
+    compared = read(make_run("one"), make_run("two"))
+    assert "env steps/iteration" not in rows(compared)
     wide = make_run("wide")
     records = [json.loads(line) for line in (wide / "metrics.jsonl").read_text().splitlines()]
     lines = [json.dumps(record | {"iteration": record["iteration"] / 4}) for record in records]
     (wide / "metrics.jsonl").write_text("\n".join(lines))
-    found = rows([*groups, *groups_of(make_run("three"), wide)[1:]])["env steps/iteration"]
+    found = rows([*compared, *read(make_run("three"), wide)[1:]])["env steps/iteration"]
     assert [cell.value for cell in found.cells] == [1.0, 1.0, 4.0]
-
-
-@pytest.mark.parametrize(("score", "place"), [(0.0, 10.0), (5.0, 15.0), (10.0, 20.0), (11.0, float("nan"))])
-def test_a_score_between_two_points_is_reached_between_them(score: float, place: float) -> None:
-    found = first_reach(np.array([10.0, 20.0, 30.0]), np.array([0.0, 10.0, 2.0]), score)
-    assert found == pytest.approx(place, nan_ok=True)

@@ -1,0 +1,150 @@
+"""Percentile bootstrap intervals (Efron 1979): of means over independent episodes, and of means over records.
+
+Records of a run are autocorrelated, so they are drawn in blocks (circular block bootstrap, Politis and Romano
+1992) that are a fixed fraction of the run (fixed b, Kiefer and Vogelsang 2005). Of several runs, runs are drawn
+first, then the blocks within each. The spread of few units is itself uncertain: every draw's distance from the mean
+is widened as Student's t is against the normal distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpolicy.types import Float64
+
+LEVEL = 0.95
+EPISODE_RESAMPLES, RECORD_RESAMPLES = 10_000, 4_000
+AT_ONCE = 500  # resamples drawn together: their indices stay small however many values there are
+# Blocks per run, few and long: blocks that are short against the memory of the records make noise look real
+# (measured in tests/unit/analysis/test_bootstrap.py); Student's t pays for their being few.
+BLOCKS = 6
+Indices = NDArray[np.int64]
+
+
+class Interval(NamedTuple):
+    """An estimate and the bounds between which it lies with 95 % confidence."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Values(NamedTuple):
+    """Values that one run recorded of a quantity, and their weights in a mean. [n], [n]."""
+
+    value: Float64
+    weight: Float64
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean."""
+        return float(np.average(self.value, weights=self.weight))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A mean, its bootstrap draws [RECORD_RESAMPLES], and the units that were drawn."""
+
+    mean: float
+    draws: Float64
+    units: int  # runs, or blocks of records
+    block: int  # records per block; 0 where runs were drawn
+
+
+def mean_interval(values: Float64) -> Interval:
+    """Returns the interval of the mean of independent values [E]; of paired differences, it is that of their mean."""
+    return _episode_interval(len(values), lambda index: values[index].mean(axis=-1))
+
+
+def ratio_interval(values: Float64, others: Float64) -> Interval:
+    """Returns that of mean(values) / mean(others), paired: [E], [E]; inf or NaN where a denominator is 0."""
+
+    def ratio(index: Indices) -> Float64:
+        with np.errstate(all="ignore"):
+            quotient: Float64 = values[index].mean(axis=-1) / others[index].mean(axis=-1)
+        return quotient
+
+    return _episode_interval(len(values), ratio)
+
+
+def draw(runs: Sequence[Values], seed: int) -> Drawn:
+    """Draws the mean over `runs`: over runs where there are two or more, else over blocks of the run's records."""
+    rng = np.random.default_rng(seed)
+    if len(runs) == 1:
+        (run,) = runs
+        length = block_length(len(run.value))
+        draws, units = _block_means(run, length, rng)
+        return Drawn(run.mean, run.mean + _widened(draws - run.mean, units, rng), units, length)
+    means = np.array([run.mean for run in runs])
+    blocks = [_block_means(run, block_length(len(run.value)), rng) for run in runs]
+    inside = np.stack([draws for draws, _ in blocks]) - means[:, None]  # [runs, RECORD_RESAMPLES]
+    chosen = rng.integers(len(runs), size=(len(runs), RECORD_RESAMPLES))
+    between = _widened(means[chosen].mean(axis=0) - means.mean(), len(runs), rng)
+    # The spread inside the runs is known from all their blocks, and so far better than that between few runs.
+    within = _widened(np.take_along_axis(inside, chosen, axis=0).mean(axis=0), sum(units for _, units in blocks), rng)
+    return Drawn(float(means.mean()), means.mean() + between + within, len(runs), 0)
+
+
+def difference_interval(drawn: Drawn, reference: Drawn) -> Interval:
+    """Returns that of the difference of two means drawn with different seeds; NaN where one had a single unit."""
+    return _interval(drawn.mean - reference.mean, drawn.draws - reference.draws)
+
+
+def block_length(count: int) -> int:
+    """Returns how many of `count` records that follow one another are drawn together."""
+    return max(1, math.ceil(count / BLOCKS))
+
+
+def _resampled(
+    estimate: Callable[[Indices], Float64], below: int, size: int, resamples: int, rng: np.random.Generator
+) -> Float64:
+    """Returns `estimate` of indices [..., size], each drawn with replacement from those below `below`. [resamples]."""
+    return np.concatenate([estimate(rng.integers(below, size=(AT_ONCE, size))) for _ in range(resamples // AT_ONCE)])
+
+
+def _interval(value: float, draws: Float64) -> Interval:
+    with np.errstate(all="ignore"):
+        low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high))
+
+
+def _episode_interval(count: int, estimate: Callable[[Indices], Float64]) -> Interval:
+    """Draws `count` independent episodes; the resamples are the same at every call."""
+    draws = _resampled(estimate, count, count, EPISODE_RESAMPLES, np.random.default_rng(0))
+    return _interval(float(estimate(np.arange(count))), draws)
+
+
+def _block_means(run: Values, length: int, rng: np.random.Generator) -> tuple[Float64, int]:
+    """Returns weighted means [RECORD_RESAMPLES] of as many blocks as the run holds, and how many those are.
+
+    Blocks wrap around the end, so that every record is in equally many.
+    """
+    count = len(run.value)
+    around = np.concatenate([np.arange(count), np.arange(length - 1)]) if length > 1 else np.arange(count)
+    kernel = np.ones(length)
+    sums = np.convolve((run.value * run.weight)[around], kernel, mode="valid")  # [count] by start of the block
+    weights = np.convolve(run.weight[around], kernel, mode="valid")
+    units = max(1, count // length)
+
+    def mean(starts: Indices) -> Float64:
+        with np.errstate(all="ignore"):
+            quotient: Float64 = sums[starts].sum(axis=1) / weights[starts].sum(axis=1)
+        return quotient
+
+    means = _resampled(mean, count, units, RECORD_RESAMPLES, rng)
+    return np.where(np.isfinite(means), means, run.mean), units
+
+
+def _widened(deviations: Float64, units: int, rng: np.random.Generator) -> Float64:
+    """Widens deviations [D] of the mean of `units` values as far as it is uncertain: Student's t, unbiased variance."""
+    if units < 2:
+        return np.full(len(deviations), np.nan)
+    degrees = units - 1
+    student = np.sqrt(degrees / rng.chisquare(degrees, size=len(deviations)))
+    return deviations * (math.sqrt(units / degrees) * student)

@@ -1,0 +1,89 @@
+"""Learning curves: the returns at the end of the range that all labels have, and where each run reached a score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpolicy.analysis.bootstrap import Values
+from offpolicy.analysis.records import RunRecords
+from offpolicy.analysis.runs import LabelledRuns
+from offpolicy.types import Float64
+
+EVAL, TRAINING = "eval/mean_reward", "rollout/ep_rew_mean"
+RETURNS = {EVAL: "eval return", TRAINING: "training return"}
+EPISODES, EPISODES_OF_A_MEAN = "rollout/episodes", 100  # the training return is a mean over so many episodes
+FINAL_FRACTION = 0.25  # fraction of the common range that a final return is the mean over
+REFERENCE_FRACTION = 0.9  # fraction of the way from where the curves begin to where all of them get
+
+
+def common_end(compared: Sequence[LabelledRuns]) -> float:
+    """Returns the env steps that every label has reached: curves are compared up to there."""
+    return min(labelled.last_env_steps for labelled in compared if labelled.has_env_steps)
+
+
+def final_values(labelled: LabelledRuns, key: str, end: float) -> list[Values]:
+    """Returns of each run the values of the last part of the range up to `end`; empty unless every run has some."""
+    if not labelled.has_env_steps:
+        return []
+    found: list[Values] = []
+    for run in labelled.runs:
+        steps = run.curve(key).env_steps
+        is_final = (steps > (1.0 - FINAL_FRACTION) * end) & (steps <= end)
+        found.append(_independent(run, key, np.flatnonzero(is_final)))
+    return found if all(len(values.value) for values in found) else []
+
+
+def _independent(run: RunRecords, key: str, rows: NDArray[np.int64]) -> Values:
+    """Returns the values of a curve in `rows`; of means over 100 episodes, from the last one back, disjoint ones.
+
+    Where episodes are not counted, the mean of those means alone: nothing is known of its spread.
+    """
+    found, episodes = run.curve(key).value, run.beside_curve(key, EPISODES)
+    chosen = found[rows]
+    if key == TRAINING and len(rows) and np.isfinite(episodes[rows]).all():
+        kept: list[int] = []
+        for row in rows[::-1]:
+            if not kept or episodes[kept[-1]] - episodes[row] >= EPISODES_OF_A_MEAN:
+                kept.append(int(row))
+        chosen = found[kept[::-1]]
+    elif key == TRAINING and len(rows):
+        chosen = np.array([chosen.mean()])
+    return Values(chosen, np.ones(len(chosen)))
+
+
+def reach_key(compared: Sequence[LabelledRuns]) -> str | None:
+    """Returns the curve by which a score is reached: evaluations where every run has some of them, else training."""
+    for key, least in ((EVAL, 3), (TRAINING, 2)):
+        if all(len(run.curve(key).value) >= least for labelled in compared for run in labelled.runs):
+            return key
+    return None
+
+
+def reference_score(compared: Sequence[LabelledRuns], key: str) -> float:
+    """Returns nine tenths of the way from where the best curve begins to where all labels get.
+
+    NaN if a label has no value yet, or gets no further than another begins: then no score is reached by all.
+    """
+    end = common_end(compared)
+    curves = [[y[x <= end] for x, y in labelled.curves(key)] for labelled in compared]
+    if any(not len(y) for runs in curves for y in runs):
+        return math.nan
+    begin = max(float(y[0]) for runs in curves for y in runs)
+    got = min(float(np.mean([y.max() for y in runs])) for runs in curves)
+    return begin + REFERENCE_FRACTION * (got - begin) if got > begin else math.nan
+
+
+def first_reach(axis: Float64, values: Float64, score: float) -> float:
+    """Returns where a curve first gets to `score`, on straight lines between its points; NaN if never. [n], [n]."""
+    above = np.flatnonzero(values >= score)
+    if not len(above):
+        return math.nan
+    index = int(above[0])
+    if index == 0:
+        return float(axis[0])
+    fraction = (score - values[index - 1]) / (values[index] - values[index - 1])
+    return float(axis[index - 1] + fraction * (axis[index] - axis[index - 1]))

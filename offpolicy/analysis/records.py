@@ -1,0 +1,290 @@
+"""The records of a run in today's metric names: from `metrics.jsonl` or, where there is none, TensorBoard event files.
+
+The framing of event files is read here: TensorBoard's own loader checks every checksum in Python (65 times slower,
+measured on 7 MB), and imports TensorFlow where that is installed.
+"""
+
+# pyright: reportAttributeAccessIssue=false
+# protobuf makes its classes when it is imported, where a type checker cannot see them
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from tensorboard.compat.proto import event_pb2
+from tensorboard.util import tensor_util
+
+from offpolicy.errors import ConfigError
+from offpolicy.logger.aliases import Vocabulary, vocabulary_of
+from offpolicy.logger.metrics import METRICS
+from offpolicy.types import Float64
+
+JSONL, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
+FOREIGN_WARMUP = 0.1  # fraction of the records of a trainer that does not say when learning began
+HEADER, FOOTER = 12, 4  # bytes around an event: its length with a checksum, and the checksum of the event
+BEGINNING = 1024  # bytes; the version of an event file and the start of a session take less than a hundred
+Row = dict[str, float]
+
+
+class Series(NamedTuple):
+    """The values of one key in the records that have one, and their weights in a mean. All [n]."""
+
+    env_steps: Float64
+    wall_s: Float64
+    value: Float64
+    weight: Float64
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """The records of one run, ascending in env steps; NaN where a record lacks a key."""
+
+    path: Path
+    vocabulary: Vocabulary
+    columns: Mapping[str, Float64]  # each [R]
+    is_steady: NDArray[np.bool_]  # [R] after the warm-up, and not the first record after a resume
+    notes: tuple[str, ...]  # where a key is not quite what its name of today says
+
+    @property
+    def last_env_steps(self) -> float:
+        """Env steps of the last record."""
+        return float(self.columns["env_steps"][-1])
+
+    def steady(self, key: str) -> Series:
+        """Returns the values of a phase or rate after the warm-up."""
+        return self._series(key, self.is_steady)
+
+    def curve(self, key: str) -> Series:
+        """Returns a learning curve from its first value on: each evaluation once, at the env steps of its policy."""
+        axis = self._axis(key)
+        return self._series(key, self._is_new(axis))._replace(env_steps=self.beside_curve(key, axis))
+
+    def beside_curve(self, key: str, other: str) -> Float64:
+        """Returns the values of `other` in the records that `curve(key)` is made of, NaN where it is absent. [n]."""
+        return self._column(other)[self._is_new(self._axis(key)) & ~np.isnan(self._column(key))]
+
+    def growth(self, counter: str) -> float:
+        """Returns by how much a counter grew over the records after the warm-up; 0 where it is not recorded."""
+        if counter not in self.columns:
+            return 0.0
+        return float(np.nansum(np.diff(self.columns[counter], prepend=0.0)[self.is_steady]))
+
+    def _axis(self, key: str) -> str:
+        is_of_an_evaluation = key.startswith("eval/") and "eval/env_steps" in self.columns
+        return "eval/env_steps" if is_of_an_evaluation else "env_steps"
+
+    def _is_new(self, axis: str) -> NDArray[np.bool_]:
+        """True for each record, but of those that repeat an evaluation for the first only. [R]."""
+        if axis == "env_steps":
+            return np.ones(len(self.is_steady), dtype=bool)
+        steps = self._column(axis)
+        is_new: NDArray[np.bool_] = np.append(True, np.diff(np.nan_to_num(steps, nan=-1.0)) > 0.0)
+        return is_new & ~np.isnan(steps)
+
+    def _series(self, key: str, chosen: NDArray[np.bool_]) -> Series:
+        value = self._column(key)
+        rows = chosen & ~np.isnan(value)
+        weight = self._window(METRICS[key].unit if key in METRICS else "")
+        return Series(self.columns["env_steps"][rows], self.columns["wall_s"][rows], value[rows], weight[rows])
+
+    def _column(self, key: str) -> Float64:
+        return self.columns.get(key, np.full(len(self.is_steady), np.nan))
+
+    def _window(self, unit: str) -> Float64:
+        """Returns the amount of what `unit` divides by in each record's window; ones where it is not recorded. [R]."""
+        over = {"ms/iteration": "iteration", "ms/vector step": "env_steps"}.get(unit, "wall_s")
+        if over not in self.columns or not unit:
+            return np.ones(len(self.is_steady))
+        grown = np.diff(self.columns[over], prepend=0.0)
+        return np.where(np.isfinite(grown) & (grown > 0.0), grown, 0.0 if over == "iteration" else 1.0)
+
+
+def read_run(path: Path) -> RunRecords:
+    """Returns the records of a run directory, finished or not. Raises `ConfigError` without a run or records there."""
+    if not path.is_dir():
+        raise ConfigError(f"run: got {str(path)!r}, allowed the directory of a run (there is no such directory)")
+    events = event_paths(path)
+    starts: list[int] | None = None
+    if (path / JSONL).is_file():
+        rows, starts = _jsonl_rows(path / JSONL), session_starts(events)
+    elif events:
+        rows = read_event_rows(events)
+    elif (path / "config.yaml").is_file():
+        raise ConfigError(f"run: {path} has no records yet (no {JSONL})")
+    else:
+        missing = f"it has neither {JSONL} nor {EVENT_FILES}"
+        raise ConfigError(f"run: got {str(path)!r}, allowed the directory of a run ({missing})")
+    if not rows:
+        raise ConfigError(f"run: {path} has no records yet")
+    return records_of(path, rows, starts)
+
+
+def records_of(path: Path, rows: list[Row], starts: Sequence[int] | None = None) -> RunRecords:
+    """Returns records under the names of today, in the vocabulary that the keys of `rows` fit.
+
+    `starts`: the env steps from which resumed processes wrote, as far as known, where `wall_s` is that of a process;
+    None: where it is that of the run.
+    """
+    held = {key: None for row in rows for key in row}
+    vocabulary = vocabulary_of(held)
+    renamed = [_renamed(row, vocabulary) for row in rows]
+    keys = {key: None for row in renamed for key in row}
+    columns = {key: np.array([row.get(key, math.nan) for row in renamed]) for key in keys}
+    is_restart = _restarts(columns, starts)
+    if starts is not None:  # the seconds of each process follow those that the processes before it have recorded
+        wall_s = columns["wall_s"]
+        columns["wall_s"] = wall_s + np.cumsum(np.where(is_restart, np.append(0.0, wall_s[:-1]), 0.0))
+    return RunRecords(path, vocabulary, columns, _steady(columns, is_restart), tuple(vocabulary.notes(held)))
+
+
+def _renamed(row: Row, vocabulary: Vocabulary) -> Row:
+    """Returns the row in the names of today; of several old names for one, the vocabulary's first counts."""
+    found: Row = {"env_steps": row["env_steps"] if "env_steps" in row else row.get("step", math.nan)}
+    aliases = {old: alias for old, alias in vocabulary.aliases.items() if old in row}
+    for old, alias in aliases.items():
+        if alias.key not in found or old == "axis/env_steps_total":
+            found[alias.key] = row[old] * alias.scale
+    taken = found.keys() | aliases.keys() | {"step"}
+    return found | {key: value for key, value in row.items() if key not in taken}
+
+
+def _jsonl_rows(path: Path) -> list[Row]:
+    """Returns the numbers of each whole line: a run that is being written or was killed may end with a torn one.
+
+    A step back in env steps, as a resume may take, drops the records beyond it.
+    """
+    rows: list[Row] = []
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            row = {key: float(value) for key, value in json.loads(line).items() if isinstance(value, int | float)}
+        except (ValueError, AttributeError):
+            continue
+        if not {"env_steps", "wall_s"} <= row.keys():
+            continue
+        while rows and rows[-1]["env_steps"] > row["env_steps"]:
+            rows.pop()
+        rows.append(row)
+    return rows
+
+
+def _steady(columns: Mapping[str, Float64], is_restart: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """True after the warm-up: once a whole window has seen gradient updates, else after the first tenth. [R]."""
+    count = len(columns["env_steps"])
+    updates = columns.get("train/n_updates")
+    if updates is None:
+        return np.arange(count) >= max(1, math.ceil(FOREIGN_WARMUP * count))
+    done = np.nan_to_num(_filled(updates))
+    return np.append(False, done[:-1] > 0.0) & ~is_restart
+
+
+def _restarts(columns: Mapping[str, Float64], starts: Sequence[int] | None) -> NDArray[np.bool_]:
+    """True for the first record after a resume: where a counter of the process falls, and at each of `starts`. [R].
+
+    Bound: without event files (`log.tensorboard=false`) a process that has already counted more by its first record
+    than the one before it by its last is not told from that: its seconds so far are then taken for the run's.
+    """
+    steps = columns["env_steps"]
+    falls, begun = np.zeros((2, len(steps)), dtype=bool)
+    for key in ("iteration", "rollout/episodes") + (("wall_s",) if starts is not None else ()):
+        if key in columns:
+            falls[1:] |= np.diff(_filled(columns[key])) < 0.0
+    for start in starts or ():
+        first = int(np.searchsorted(steps, start))
+        # A process may record where it resumes before it has taken a step.
+        is_before = first > 0 and steps[first - 1] == start - 1 and falls[first - 1] and not begun[first - 1]
+        if 0 < first < len(steps) and not is_before:
+            begun[first] = True
+    return falls | begun
+
+
+def _filled(values: Float64) -> Float64:
+    """Replaces NaN by the last value before it, 0 at the start. [R] -> [R]."""
+    known = np.where(np.isnan(values), 0, np.arange(len(values)))
+    return np.nan_to_num(values[np.maximum.accumulate(known)])
+
+
+def event_paths(run: Path) -> list[Path]:
+    """Returns the event files of a directory in the order in which they were begun."""
+
+    def begun_s(path: Path) -> int:
+        match = re.search(r"tfevents\.(\d+)", path.name)
+        return int(match.group(1)) if match else 0
+
+    return sorted(run.glob(EVENT_FILES), key=lambda path: (begun_s(path), path.name))
+
+
+def read_event_rows(paths: list[Path]) -> list[Row]:
+    """Returns one mapping per step, ascending: its scalars, `step`, and `wall_s` since the first event.
+
+    A torn event at the end of a file is left out. At the start of another session (`SessionLog.START`, as writers with
+    a purge step write it), earlier rows from that step on are dropped, and the pause does not count.
+    """
+    rows: dict[int, Row] = {}
+    first_s = last_s = math.nan
+    for path in paths:
+        for event in _events(path.read_bytes()):
+            if math.isnan(first_s):
+                first_s = last_s = event.wall_time
+            if _is_session_start(event):
+                rows = {step: row for step, row in rows.items() if step < event.step}
+                first_s += max(0.0, event.wall_time - last_s)
+            last_s = max(last_s, event.wall_time)
+            scalars = dict(_scalars(event))
+            if scalars:
+                row = rows.setdefault(event.step, {"step": float(event.step), "wall_s": event.wall_time - first_s})
+                row |= {tag: value for tag, value in scalars.items() if tag not in row}
+    return [rows[step] for step in sorted(rows)]
+
+
+def session_starts(paths: list[Path]) -> list[int]:
+    """Returns the steps from which processes that resumed a run wrote, ascending; none that a later one went back over.
+
+    Writers with a purge step say so (`SessionLog.START`) at the beginning of each file.
+    """
+    starts: list[int] = []
+    for path in paths:
+        with path.open("rb") as file:
+            beginning = file.read(BEGINNING)
+        for event in filter(_is_session_start, _events(beginning)):
+            starts = [*(start for start in starts if start < event.step), event.step]
+    return starts
+
+
+def _is_session_start(event: Any) -> bool:
+    return bool(event.HasField("session_log") and event.session_log.status == event.session_log.START)
+
+
+def _events(content: bytes) -> Iterator[Any]:  # Any: protobuf's classes exist at run time only
+    """Yields the whole events of a file."""
+    start = 0
+    while start + HEADER <= len(content):
+        (length,) = struct.unpack_from("<Q", content, start)
+        end = start + HEADER + length
+        if end + FOOTER > len(content):
+            return
+        try:
+            yield event_pb2.Event.FromString(content[start + HEADER : end])
+        except DecodeError:
+            return
+        start = end + FOOTER
+
+
+def _scalars(event: Any) -> Iterator[tuple[str, float]]:
+    """Yields tag and value of the numbers in an event: plain ones, and the one-number tensors of TensorFlow 2."""
+    for value in event.summary.value:
+        if value.HasField("simple_value"):
+            yield value.tag, float(value.simple_value)
+        elif value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":
+            array = tensor_util.make_ndarray(value.tensor)
+            if array.size == 1:
+                yield value.tag, float(array.reshape(()))

@@ -1,0 +1,163 @@
+"""A comparison as a report: tables for the terminal, Markdown, and one HTML page with its picture inside."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from offpolicy.analysis.bootstrap import Interval
+from offpolicy.analysis.compare import NOISE, Cell, Row, Section
+
+STYLES = {
+    NOISE: "dim",
+    **dict.fromkeys(("faster", "better"), "bold cyan"),
+    **dict.fromkeys(("slower", "worse"), "bold yellow"),
+}
+TITLE_WIDTH, VALUE_WIDTH, CHANGE_WIDTH, VERDICT_WIDTH = 22, 9, 6, 6  # characters, without the space between columns
+OTHER_WIDTH = VALUE_WIDTH + CHANGE_WIDTH + VERDICT_WIDTH + 3  # characters of a label beside the baseline, with it
+INTERVAL_WIDTH = 16  # characters that an interval adds
+MANY_TIMES = 3.0  # relative change from which it is written as a factor rather than in percent
+SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
+body{{font:15px/1.45 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}}
+table{{border-collapse:collapse;margin:1em 0}} th,td{{padding:.2em .7em;text-align:right;white-space:nowrap}}
+th:first-child,td:first-child{{text-align:left}} thead th{{border-bottom:2px solid #888}}
+tr.sum td{{border-top:1px solid #888}}
+td small{{color:#666}} .noise{{color:#888}} .faster,.better{{color:#00618f;font-weight:600}}
+.slower,.worse{{color:#a34e00;font-weight:600}} img{{max-width:100%}} li{{margin:.2em 0}}
+</style></head><body><h1>{title}</h1>
+<img alt="time per iteration and learning curves" src="data:image/png;base64,{png}">
+{tables}<ul>{notes}</ul></body></html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Compared labels, the first the baseline, with their tables; `notes` say what the numbers rest on."""
+
+    labels: tuple[str, ...]
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """One line."""
+        return f"{', '.join(self.labels[1:])} against {self.labels[0]}"
+
+
+def terminal(report: Report, width: int) -> RenderableType:
+    """Returns tables of as many columns as fit into `width`, with intervals where they fit."""
+    others = range(1, len(report.labels))
+    room = width - TITLE_WIDTH - VALUE_WIDTH - 1
+    at_once = max(1, room // OTHER_WIDTH)
+    with_intervals = room >= min(len(others), at_once) * (OTHER_WIDTH + INTERVAL_WIDTH)
+    parts: list[RenderableType] = []
+    for start in range(0, len(others), at_once):
+        for section in report.sections:
+            parts += [_table(report.labels, section, others[start : start + at_once], with_intervals), Text()]
+    return Group(*parts, *map(Text, report.notes))
+
+
+def _table(labels: Sequence[str], section: Section, others: Sequence[int], with_intervals: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    table.add_column(section.title, width=TITLE_WIDTH, overflow="fold")
+    table.add_column(labels[0], justify="right", width=VALUE_WIDTH, overflow="fold")
+    for index in others:
+        table.add_column(labels[index], justify="right", width=VALUE_WIDTH, overflow="fold")
+        table.add_column("change", justify="right", width=CHANGE_WIDTH + (INTERVAL_WIDTH if with_intervals else 0))
+        table.add_column("", width=VERDICT_WIDTH)
+    for row in section.rows:
+        first, *cells = (row.cells[index] for index in (0, *others))
+        if any(cell.remark or math.isfinite(cell.value) for cell in (first, *cells)):
+            texts = [Text(row.title, "bold" if row.is_sum else ""), Text(_value(first))]
+            for cell in cells:
+                change = _change(cell, row.is_relative, with_intervals)
+                texts += [Text(_value(cell)), Text(change), Text(cell.verdict, STYLES.get(cell.verdict, ""))]
+            table.add_row(*texts)
+    return table
+
+
+def _value(cell: Cell) -> str:
+    return cell.remark or quantity(cell.value)
+
+
+def quantity(value: float) -> str:
+    """Returns three or four digits in at most 7 characters; a dash where nothing is known."""
+    if not math.isfinite(value):
+        return "-"
+    for unit, suffix in SUFFIXES:
+        if abs(value) >= unit:
+            return f"{value / unit:,.3g}{suffix}"
+    if abs(value) >= 1000.0:
+        return f"{value:,.0f}"
+    return f"{value:.3f}" if abs(value) < 10.0 else f"{value:.1f}"
+
+
+def _change(cell: Cell, is_relative: bool, with_interval: bool) -> str:
+    """Returns a change in percent, as a factor where it is large, or, of an absolute one, as it is."""
+    if cell.change is None:
+        return ""
+    change: Interval = cell.change
+    if is_relative and change.value > MANY_TIMES:
+        return f"x{1.0 + change.value:,.3g}"
+    write, unit = (_percent, "%") if is_relative else (quantity, "")
+    sign = "+" if not is_relative and change.value >= 0.0 else ""
+    bounds = f" [{write(change.low)}, {write(change.high)}]" if with_interval else ""
+    return f"{sign}{write(change.value)}{unit}{bounds}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{round(100.0 * fraction) + 0:+d}" if abs(fraction) < 100.0 else "> 9999" if fraction > 0 else "< -9999"
+
+
+def markdown(report: Report, picture: str | None) -> str:
+    """Returns all labels in one table per section; `picture`: path of the image."""
+
+    def without_bars(text: str) -> str:
+        return text.replace("|", "\\|")
+
+    def cells(row: Row) -> str:
+        texts = [f"**{row.title}**" if row.is_sum else row.title]
+        for cell in row.cells:
+            verdict = cell.verdict if cell.verdict in (NOISE, "") else f"**{cell.verdict}**"
+            texts.append(" ".join(filter(None, (_value(cell), _change(cell, row.is_relative, True), verdict))))
+        return " | ".join(texts)
+
+    lines = [f"# {report.title}", ""]
+    lines += [f"![time per iteration and learning curves]({picture})", ""] if picture else []
+    for section in report.sections:
+        lines += [f"| {' | '.join((section.title, *map(without_bars, report.labels)))} |"]
+        lines += [f"| --- |{' ---: |' * len(report.labels)}"]
+        lines += [f"| {cells(row)} |" for row in section.rows] + [""]
+    return "\n".join([*lines, *(f"- {without_bars(note)}" for note in report.notes)]) + "\n"
+
+
+def html(report: Report, png: bytes) -> str:
+    """Returns one page that needs no other file."""
+
+    def cells(row: Row) -> str:
+        return "".join(
+            f"<td>{escape(_value(cell))} <small>{escape(_change(cell, row.is_relative, True))}</small>"
+            f' <span class="{cell.verdict}">{cell.verdict}</span></td>'
+            for cell in row.cells
+        )
+
+    tables = ""
+    for section in report.sections:
+        head = "".join(f"<th>{escape(text)}</th>" for text in (section.title, *report.labels))
+        rows = (
+            f'<tr class="{"sum" if row.is_sum else ""}"><td>{escape(row.title)}</td>{cells(row)}</tr>'
+            for row in section.rows
+        )
+        tables += f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
+    return PAGE.format(title=escape(report.title), png=base64.b64encode(png).decode(), tables=tables, notes=notes)
