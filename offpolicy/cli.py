@@ -62,7 +62,7 @@ def _key_lines(cls: Any, prefix: str) -> list[str]:  # Any: one of our configura
         else:
             default = _as_override(getattr(cls(), spec.name))
             entry = f"{prefix}{spec.name}={default}"
-            names = ", ".join(owners(spec.metadata)).upper()
+            names = ", ".join(owners(spec.metadata.get("only", ()))).upper()
             meaning = f"{names}: {spec.metadata['doc']}" if names else spec.metadata["doc"]
             lines.append(_wrapped(f"{entry:<32} {meaning}; {allowed_text(hint, spec.metadata)}"))
     return lines

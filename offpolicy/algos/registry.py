@@ -1,4 +1,4 @@
-"""From a configuration to its learner."""
+"""The update rule of every algorithm of the configuration, and its learner."""
 
 from __future__ import annotations
 
@@ -13,24 +13,16 @@ from offpolicy.algos.learners import ReplayAlgorithm, ReplayLearner, RolloutAlgo
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.schema import APPO, HORA_ADAPT, HORA_TEACH, SAC, TD3, AlgoConfig, AlgorithmInfo
 from offpolicy.protocols import Exchange
 from offpolicy.types import SpaceSpec
 
-
-def _hora(algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> RolloutAlgorithm:
-    rule = Adaptation if algo.is_adapting else Appo
-    return rule(algo, spec, device, seed, exchange)
-
-
-REPLAY_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], ReplayAlgorithm]] = {
-    "sac": Sac,
-    "td3": Td3,
-}
-ROLLOUT_RULES: Mapping[str, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], RolloutAlgorithm]] = {
-    "appo": Appo,
-    "hora": _hora,
-}
+REPLAY_ALGORITHMS: Mapping[
+    AlgorithmInfo, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], ReplayAlgorithm]
+] = {SAC: Sac, TD3: Td3}
+ROLLOUT_ALGORITHMS: Mapping[
+    AlgorithmInfo, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], RolloutAlgorithm]
+] = {APPO: Appo, HORA_TEACH: Appo, HORA_ADAPT: Adaptation}
 
 
 def make_learner(
@@ -41,13 +33,13 @@ def make_learner(
     exchange: Exchange | None = None,
     average_every: int = 0,
 ) -> BaseLearner:
-    """The learner named by `algo.name`; its weights and random numbers are a function of `seed` alone.
+    """Returns the learner of `algo`; its weights and random numbers are a function of `seed` alone.
 
     `exchange` joins it with the other ranks: gradients are averaged before each step, or, with `average_every` > 0,
     the networks every so many iterations.
     """
     group = exchange or SoloExchange()
     own = SoloExchange() if average_every else group
-    if algo.name in ROLLOUT_RULES:
-        return RolloutLearner(ROLLOUT_RULES[algo.name](algo, spec, device, seed, own), group, average_every)
-    return ReplayLearner(REPLAY_RULES[algo.name](algo, spec, device, seed, own), group, average_every)
+    if algo.learns_from_rollouts:
+        return RolloutLearner(ROLLOUT_ALGORITHMS[algo.info](algo, spec, device, seed, own), group, average_every)
+    return ReplayLearner(REPLAY_ALGORITHMS[algo.info](algo, spec, device, seed, own), group, average_every)

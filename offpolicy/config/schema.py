@@ -8,53 +8,105 @@ No torch, no hydra: this module loads in milliseconds and crosses process border
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from offpolicy.config.parsing import build, keys_of, option, plain
 from offpolicy.config.schedules import Ramp, Scheduled, value_at
 from offpolicy.errors import ConfigError
 
-REPLAY_ALGOS = ("sac", "td3")
-SAC, TD3 = ("sac",), ("td3",)
-ROLLOUT_ALGOS = ("appo", "hora")
-ADAPTING = "hora stage=adapt"  # uses fewer options than hora itself
-POLICY_GRADIENT, FROM_ROLLOUTS = ROLLOUT_ALGOS, (*ROLLOUT_ALGOS, ADAPTING)
-HORA = ("hora", ADAPTING)
 RANK_RUNNERS = ("multi_gpu", "appo")  # those that may have several learner ranks
+
+REPLAY_CURVES = ("actor_loss", "critic_loss", "alpha_loss", "ent_coef", "q_mean", "target_q_mean", "entropy")
+ROLLOUT_CURVES = (
+    *("actor_loss", "critic_loss", "approx_kl", "entropy", "explained_variance", "rho_clip_fraction"),
+    *("clip_fraction", "value_mean", "learning_rate"),
+)
+
+
+class PolicyKind(StrEnum):
+    """The actor of a policy, as `nets/policy.py` builds it."""
+
+    SQUASHED_GAUSSIAN = "squashed_gaussian"
+    DETERMINISTIC = "deterministic"
+    STOCHASTIC = "stochastic"  # a Gaussian for a Box, a categorical for discrete actions
+    TEACHER = "teacher"
+    STUDENT = "student"
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmInfo:
+    """What everything but the learner needs to know of an algorithm, or of one stage of it."""
+
+    name: str
+    policy: PolicyKind
+    curves: tuple[str, ...]  # the `train/` metrics that the panel shows, the most wanted first
+    learns_from_rollouts: bool = False  # each transition is used in one batch of rollouts; else sampled from a replay
+    stage: str | None = None  # None: the algorithm has no stages
+
+
+SAC = AlgorithmInfo("sac", PolicyKind.SQUASHED_GAUSSIAN, REPLAY_CURVES)
+TD3 = AlgorithmInfo("td3", PolicyKind.DETERMINISTIC, REPLAY_CURVES)
+APPO = AlgorithmInfo("appo", PolicyKind.STOCHASTIC, ROLLOUT_CURVES, learns_from_rollouts=True)
+HORA_TEACH = AlgorithmInfo("hora", PolicyKind.TEACHER, ROLLOUT_CURVES, learns_from_rollouts=True, stage="teach")
+HORA_ADAPT = AlgorithmInfo(
+    *("hora", PolicyKind.STUDENT, ("latent_loss", "latent_explained", "learning_rate")),
+    learns_from_rollouts=True, stage="adapt",
+)  # fmt: skip
+ALGORITHMS = (SAC, TD3, APPO, HORA_TEACH, HORA_ADAPT)
+
+# Who an option is for.
+FROM_REPLAY = tuple(info for info in ALGORITHMS if not info.learns_from_rollouts)
+FROM_ROLLOUTS = tuple(info for info in ALGORITHMS if info.learns_from_rollouts)
+POLICY_GRADIENT = (APPO, HORA_TEACH)
+HORA = (HORA_TEACH, HORA_ADAPT)
+
+
+@functools.cache
+def algorithm_info(name: str, stage: str = "") -> AlgorithmInfo:
+    """Returns the entry of `ALGORITHMS`; `stage` matters only to an algorithm that has stages."""
+    found = [info for info in ALGORITHMS if info.name == name]
+    return next((info for info in found if info.stage == stage), found[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgoConfig:
     """Hyper-parameters. Those that only some algorithms read are refused with the others, unless left alone."""
 
-    name: str = option("sac", "algorithm", choices=("sac", "td3", "appo", "hora"))
-    gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0, only=(*REPLAY_ALGOS, *POLICY_GRADIENT))
+    name: str = option("sac", "algorithm", choices=tuple(dict.fromkeys(info.name for info in ALGORITHMS)))
+    gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0, only=(*FROM_REPLAY, *POLICY_GRADIENT))
     hidden_dims: tuple[int, ...] = option((256, 256), "units of the hidden layers of actor and critics", ge=1)
     activation: str = option("relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"))
     normalize_obs: bool = option(False, "normalise observations with running statistics")
     max_grad_norm: float | None = option(None, "clip each loss's gradient norm to this; null: no clipping", gt=0.0)
     # SAC and TD3
-    tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, only=REPLAY_ALGOS)
-    batch_size: int = option(256, "rows per gradient update", ge=1, only=REPLAY_ALGOS)
-    learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, only=REPLAY_ALGOS)
-    utd: float = option(1.0, "gradient updates per environment transition", ge=0.001, le=64.0, only=REPLAY_ALGOS)
-    actor_lr: Scheduled = option(3e-4, "Adam step size of the actor", gt=0.0, only=REPLAY_ALGOS)
-    critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=REPLAY_ALGOS)
-    critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=REPLAY_ALGOS)
-    policy_delay: int = option(1, "critic updates per actor update", ge=1, only=REPLAY_ALGOS)
-    n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=REPLAY_ALGOS)
+    tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, only=FROM_REPLAY)
+    batch_size: int = option(256, "rows per gradient update", ge=1, only=FROM_REPLAY)
+    learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, only=FROM_REPLAY)
+    utd: float = option(1.0, "gradient updates per environment transition", ge=0.001, le=64.0, only=FROM_REPLAY)
+    actor_lr: Scheduled = option(3e-4, "Adam step size of the actor", gt=0.0, only=FROM_REPLAY)
+    critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=FROM_REPLAY)
+    critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=FROM_REPLAY)
+    policy_delay: int = option(1, "critic updates per actor update", ge=1, only=FROM_REPLAY)
+    n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=FROM_REPLAY)
     # SAC
-    alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=SAC)
-    init_alpha: float = option(1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=SAC)
-    auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=SAC)
-    target_entropy: Scheduled | None = option(None, "target entropy in the [-1, 1] space; null: -action_dim", only=SAC)
+    alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=(SAC,))
+    init_alpha: float = option(
+        1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=(SAC,)
+    )
+    auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=(SAC,))
+    target_entropy: Scheduled | None = option(
+        None, "target entropy in the [-1, 1] space; null: -action_dim", only=(SAC,)
+    )
     # TD3
-    exploration_noise: Scheduled = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=TD3)
-    target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=TD3)
-    target_noise_clip: float = option(0.5, "clip of the target-policy smoothing noise", ge=0.0, only=TD3)
+    exploration_noise: Scheduled = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=(TD3,))
+    target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=(TD3,))
+    target_noise_clip: float = option(0.5, "clip of the target-policy smoothing noise", ge=0.0, only=(TD3,))
     # APPO and HORA
     lr: Scheduled = option(3e-4, "Adam step size; one for everything that learns", gt=0.0, only=FROM_ROLLOUTS)
     lr_schedule: str = option(
@@ -91,13 +143,18 @@ class AlgoConfig:
 
     @property
     def is_adapting(self) -> bool:
-        """Whether this is HORA's second stage."""
-        return (self.name, self.stage) == ("hora", "adapt")
+        """True in HORA's second stage."""
+        return self.info is HORA_ADAPT
+
+    @property
+    def info(self) -> AlgorithmInfo:
+        """The entry of the algorithm and its stage in `ALGORITHMS`."""
+        return algorithm_info(self.name, self.stage)
 
     @property
     def learns_from_rollouts(self) -> bool:
-        """Whether every transition is used in one batch of rollouts, rather than sampled from a replay."""
-        return self.name in ROLLOUT_ALGOS
+        """True if each transition is used in one batch of rollouts, rather than sampled from a replay."""
+        return self.info.learns_from_rollouts
 
     @property
     def warmup(self) -> int:
@@ -329,21 +386,23 @@ def _impossible(cfg: RunConfig) -> list[str]:
     return problems
 
 
-def owners(limits: Mapping[str, Any]) -> list[str]:
-    """The algorithms that an option is for, where it is not for all."""
-    names = limits.get("only", ())
-    hora = "hora" if ADAPTING in names else "hora stage=teach"
-    return [hora if name == "hora" else name for name in names if name != ADAPTING]
+def owners(infos: Iterable[AlgorithmInfo]) -> list[str]:
+    """Returns the names of algorithms: with the stage where one of several is meant."""
+    stages: dict[str, list[AlgorithmInfo]] = {}
+    for info in infos:
+        stages.setdefault(info.name, []).append(info)
+    num_stages = Counter(info.name for info in ALGORITHMS)
+    return [name if len(own) == num_stages[name] else f"{name} stage={own[0].stage}" for name, own in stages.items()]
 
 
 def _not_for(algo: AlgoConfig) -> list[str]:
-    """Hyper-parameters of other algorithms: set, they would silently do nothing."""
-    name = ADAPTING if algo.is_adapting else algo.name
+    """Returns the problems of other algorithms' hyper-parameters: set, they would silently do nothing."""
+    name = "hora stage=adapt" if algo.is_adapting else algo.name
     return [
         f"algo.{spec.name}: got {getattr(algo, spec.name)!r}, allowed nothing with algo={name}:"
-        f" it is for {', '.join(owners(spec.metadata))}"
+        f" it is for {', '.join(owners(spec.metadata['only']))}"
         for spec in dataclasses.fields(algo)
-        if name not in spec.metadata.get("only", (name,)) and getattr(algo, spec.name) != spec.default
+        if algo.info not in spec.metadata.get("only", ALGORITHMS) and getattr(algo, spec.name) != spec.default
     ]
 
 
@@ -351,10 +410,10 @@ def _unused_section(cfg: RunConfig) -> list[str]:
     """Options of the replay where there is none, or of rollouts where there are none."""
     has_rollouts = cfg.algo.learns_from_rollouts
     section, name = (cfg.replay, "replay") if has_rollouts else (cfg.rollout, "rollout")
-    owners = ", ".join(REPLAY_ALGOS if has_rollouts else ROLLOUT_ALGOS)
+    users = ", ".join(owners(FROM_REPLAY if has_rollouts else FROM_ROLLOUTS))
     return [
         f"{name}.{spec.name}: got {getattr(section, spec.name)!r}, allowed nothing with algo={cfg.algo.name}:"
-        f" it is for {owners}"
+        f" it is for {users}"
         for spec in dataclasses.fields(section)
         if getattr(section, spec.name) != spec.default
     ] + _unused_band(cfg)

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel as Box
 from rich.text import Text
 
+from offpolicy.config.schema import algorithm_info
 from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
     LEARNER_ROWS,
@@ -220,20 +221,6 @@ def _phase_line(row: str, value_ms: float | None, wall_ms: float | None, frame: 
     return Text(row + columns.rjust(frame.width - len(row) - len(bar)) + bar)
 
 
-REPLAY_CURVES = ("actor_loss", "critic_loss", "alpha_loss", "ent_coef", "q_mean", "target_q_mean", "entropy")
-ROLLOUT_CURVES = (
-    *("actor_loss", "critic_loss", "approx_kl", "entropy", "explained_variance", "rho_clip_fraction"),
-    *("clip_fraction", "value_mean", "learning_rate"),
-)
-ADAPTATION_CURVES = ("latent_loss", "latent_explained", "learning_rate")
-
-
-def _curves(header: RunHeader) -> tuple[str, ...]:
-    if header.stage == "adapt":
-        return ADAPTATION_CURVES
-    return ROLLOUT_CURVES if header.has_rollouts else REPLAY_CURVES
-
-
 def _learning(record: Record, header: RunHeader) -> list[tuple[str, str]]:
     """Names and values of rewards and losses, the most wanted first: a small terminal shows the first twelve."""
     shown: list[tuple[str, str]] = [
@@ -244,7 +231,7 @@ def _learning(record: Record, header: RunHeader) -> list[tuple[str, str]]:
         ("Success", percent(number(record, "rollout/success_rate"), 1.0)),
         ("Episodes", count(number(record, "rollout/episodes"))),
     ]
-    for name in _curves(header):
+    for name in algorithm_info(header.algo, header.stage).curves:
         key = f"train/{name}"
         shown.append((METRICS[key].row or name, significant(number(record, key))))
     shown.append(("Updates", count(number(record, "train/n_updates"))))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offpolicy.config.schedules import Ramp
+from offpolicy.config.schema import algorithm_info
 from offpolicy.logger.device import device_keys
 from offpolicy.logger.evaluator import evaluator_keys
 from offpolicy.logger.metrics import RESET_KEY, ROLLOUT_KEY, collector_key, learner_key, prefetch_key
@@ -42,7 +43,6 @@ from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, SchedulerSt
 Record = dict[str, float | str | None]
 
 PLAIN_RUNNER = "single_gpu"  # goes without saying
-ROLLOUT_RUNNER = "appo"  # the one whose learners learn from rollouts
 PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
 
 
@@ -70,8 +70,8 @@ class RunHeader:
 
     @property
     def has_rollouts(self) -> bool:
-        """Whether the learner learns from rollouts rather than from a replay."""
-        return self.runner == ROLLOUT_RUNNER
+        """True if the learner learns from rollouts rather than from a replay."""
+        return algorithm_info(self.algo, self.stage).learns_from_rollouts
 
 
 @dataclass(slots=True)

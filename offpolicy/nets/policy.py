@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.schema import AlgoConfig, PolicyKind
 from offpolicy.nets.actors import (
     CategoricalActor,
     DeterministicActor,
@@ -58,35 +56,26 @@ class Policy(nn.Module):
         return {} if self.normalizer is None else {"obs": self.normalizer}
 
 
-def _squashed_gaussian(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
-    return SquashedGaussianActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation)
-
-
-def _deterministic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
-    noise = algo.value(algo.exploration_noise, 0)
-    return DeterministicActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, noise)
-
-
-def _stochastic(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
-    return stochastic_actor(algo, spec, spec.obs_dim)
-
-
-def _hora(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
-    return StudentActor(algo, spec) if algo.is_adapting else TeacherActor(algo, spec)
-
-
-_ACTORS: Mapping[str, Callable[[AlgoConfig, SpaceSpec], Actor]] = {
-    "sac": _squashed_gaussian,
-    "td3": _deterministic,
-    "appo": _stochastic,
-    "hora": _hora,
-}
+def make_actor(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
+    """Returns the actor of `algo` on the CPU, initialised from torch's global CPU generator."""
+    sizes = (spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation)
+    match algo.info.policy:
+        case PolicyKind.SQUASHED_GAUSSIAN:
+            return SquashedGaussianActor(*sizes)
+        case PolicyKind.DETERMINISTIC:
+            return DeterministicActor(*sizes, algo.value(algo.exploration_noise, 0))
+        case PolicyKind.STOCHASTIC:
+            return stochastic_actor(algo, spec, spec.obs_dim)
+        case PolicyKind.TEACHER:
+            return TeacherActor(algo, spec)
+        case PolicyKind.STUDENT:
+            return StudentActor(algo, spec)
 
 
 def make_policy(algo: AlgoConfig, spec: SpaceSpec) -> Policy:
-    """The policy of `algo` on the CPU, initialised from torch's global CPU generator."""
+    """Returns the policy of `algo` on the CPU, initialised from torch's global CPU generator."""
     normalizer = ObsNormalizer(spec.obs_dim) if algo.normalize_obs else None
-    return Policy(_ACTORS[algo.name](algo, spec), normalizer)
+    return Policy(make_actor(algo, spec), normalizer)
 
 
 def flat_size(policy: Policy) -> int:

@@ -1,0 +1,31 @@
+"""The table of the configuration and the table of update rules name the same algorithms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from offpolicy.algos import adaptation, appo, sac, td3
+from offpolicy.algos.learners import ReplayLearner, RolloutLearner
+from offpolicy.algos.registry import REPLAY_ALGORITHMS, ROLLOUT_ALGORITHMS, make_learner
+from offpolicy.config.schema import ALGORITHMS, FROM_REPLAY, FROM_ROLLOUTS, AlgoConfig, AlgorithmInfo
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(55, 2, (-1.0,) * 2, (1.0,) * 2, ("proprio_hist", "obs", "privileged"), ((25, 2), (3,), (2,)))
+
+
+def test_every_algorithm_has_an_update_rule_of_its_kind() -> None:
+    assert tuple(REPLAY_ALGORITHMS) == FROM_REPLAY
+    assert tuple(ROLLOUT_ALGORITHMS) == FROM_ROLLOUTS
+
+
+@pytest.mark.parametrize("info", ALGORITHMS, ids=lambda info: f"{info.name}-{info.stage}")
+def test_every_algorithm_makes_a_learner_of_its_kind(info: AlgorithmInfo) -> None:
+    algo = AlgoConfig(name=info.name, stage=info.stage or "teach", hidden_dims=(4,), encoder_dims=(4,))
+    learner = make_learner(algo, SPEC, torch.device("cpu"), 1)
+    assert type(learner) is (RolloutLearner if info.learns_from_rollouts else ReplayLearner)
+
+
+def test_the_panel_shows_metrics_that_the_algorithms_report() -> None:
+    reported = {name for module in (adaptation, appo, sac, td3) for names in module.METRICS.values() for name in names}
+    assert {name for info in ALGORITHMS for name in info.curves} <= reported
