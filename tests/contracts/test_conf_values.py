@@ -14,7 +14,7 @@ import yaml
 
 from offpolicy.config.overrides import conf_dir
 from offpolicy.config.parsing import plain
-from offpolicy.config.schema import RUNNER_DEFAULT_MODE, AlgoConfig, RunConfig, all_keys
+from offpolicy.config.schema import ALGORITHMS, RUNNER_DEFAULT_MODE, AlgoConfig, RunConfig, all_keys
 
 SHOWN = ("config.yaml", "algo/*.yaml", "runner/*.yaml", "logging/default.yaml")  # files that show defaults
 ENTRY = re.compile(r"( *)(\w+): ?([^#]*?)(?:  # (.*))?")
@@ -91,13 +91,14 @@ def test_a_shown_value_is_the_default_or_states_it(entry: Entry) -> None:
         assert entry.doc.startswith(FIELDS[entry.key].metadata["doc"]), f"{entry.file}: {entry.key}"
 
 
-@pytest.mark.parametrize("algo", ["sac", "td3", "appo", "hora"])
+@pytest.mark.parametrize("algo", sorted({info.name for info in ALGORITHMS}))
 def test_the_file_of_an_algorithm_shows_every_option_that_it_reads(algo: str) -> None:
     """HORA's file adds to that of APPO, and the files of its stages name the stage."""
     read = {
         f"algo.{spec.name}"
         for spec in dataclasses.fields(AlgoConfig)
-        if algo in spec.metadata.get("only", (algo,)) and (algo != "hora" or spec.name != "stage")
+        if algo in {info.name for info in spec.metadata.get("only", ALGORITHMS)}
+        and (algo != "hora" or spec.name != "stage")
     }
     files = {f"algo/{name}.yaml" for name in ({algo, "appo"} if algo == "hora" else {algo})}
     shown = {entry.key for entry in ENTRIES if entry.file in files and entry.key.startswith("algo.")}
