@@ -23,7 +23,6 @@ from offpolicy.nets.policy import flat_size, make_policy
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
-from offpolicy.processes.mailbox import Mailbox
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
 from offpolicy.timing.phases import CollectorPhase
@@ -34,6 +33,7 @@ from offpolicy.training.run_memory import (
     control_page,
     rollout_ring,
     waiting_for_rows,
+    weights_mailbox,
 )
 from offpolicy.training.worker_process import start_worker
 from offpolicy.training.worker_spec import SNAPSHOT_DIR, WorkerSpec
@@ -140,7 +140,7 @@ class Collector:
         networks = make_policy(algo, job.spec)
         policy = CollectorPolicy(
             networks,
-            Mailbox(self._child.block("weights"), 4 * flat_size(networks)),
+            weights_mailbox(self._child, flat_size(networks)),
             action_dim=job.spec.action_dim,
             warmup_steps=0
             if algo.learns_from_rollouts

@@ -10,11 +10,11 @@ import numpy as np
 from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext, PolicyEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
-from offpolicy.processes.evaluation_requests import EvaluationRequest, EvaluationRequests
+from offpolicy.processes.evaluation_requests import EvaluationRequest
 from offpolicy.processes.handshake import POLL_S
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_writer import Mark, open_lane
-from offpolicy.training.run_memory import EVALUATOR_WAKE, control_page, evaluator_reports
+from offpolicy.training.run_memory import EVALUATOR_WAKE, control_page, evaluation_requests, evaluator_reports
 from offpolicy.training.worker_process import start_worker
 from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import EvaluatorTotals
@@ -41,7 +41,7 @@ class EvaluatorProcess:
             self._should_stop, lambda text: child.send("warning", text=text), self._ledger, hooks
         )
         self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, context)
-        self._requests = EvaluationRequests(child.block("evaluation"), self._evaluation.policy_size)
+        self._requests = evaluation_requests(child, self._evaluation.policy_size)
         self._flat = np.zeros(self._evaluation.policy_size, np.float32)
         self._answered, self._reported, self._skipped = 0, 0, 0
 

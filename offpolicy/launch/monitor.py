@@ -94,7 +94,8 @@ class Monitor:
             self._learner = self._shared.learner_reports(message["metrics"])
             self._pace = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self.num_hosts)
             self.gpu = message["gpu"]
-            self._logger.set_attainable(message["attainable"])
+            if message["flops"]:
+                self._logger.set_flops(**message["flops"])
             self._logger.message(message["source"])
 
     def _baseline(self) -> Snapshot:

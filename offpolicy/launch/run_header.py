@@ -10,7 +10,6 @@ from offpolicy.config.run_files import env_differences, read_config
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
-from offpolicy.nets.flops import work_of
 from offpolicy.timing.clock import unix_s
 from offpolicy.training.memory_sizes import row_layout, transport_nbytes
 from offpolicy.training.worker_spec import WorkerSpec
@@ -19,7 +18,6 @@ from offpolicy.training.worker_spec import WorkerSpec
 def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
     """Returns the logger of a run, open on its directory."""
     cfg = job.cfg
-    work = work_of(cfg, job.spec, job.place.num_hosts)
     header = RunHeader(
         algo=cfg.algo.name,
         env_id=cfg.env.id,
@@ -30,8 +28,6 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
         num_envs=cfg.env.num_envs,
         started_unix_s=unix_s(),
         runner=cfg.runner.name,
-        flops_per_update=work.update,
-        flops_per_decision=work.inference,
         ramps=cfg.algo.ramps,
         stage=cfg.algo.stage if cfg.algo.name == "hora" else "",
         world_size=job.place.num_hosts * cfg.runner.world_size,

@@ -79,9 +79,14 @@ class OffPolicyLogger:
         self._origin = self.last_snapshot = origin
         self._rates.start_from(origin)
 
-    def set_attainable(self, flops_per_sec: float | None) -> None:
-        """Say what the learner's machine attains; the records from now on hold the run against it."""
-        self.header = replace(self.header, attainable_flops_per_sec=flops_per_sec)
+    def set_flops(self, per_update: float, per_decision: float, attainable_per_sec: float | None) -> None:
+        """Sets the work of the run's networks and what the learner's machine attains, for the records from now on."""
+        self.header = replace(
+            self.header,
+            flops_per_update=per_update,
+            flops_per_decision=per_decision,
+            attainable_flops_per_sec=attainable_per_sec,
+        )
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Record what happened since the last call, and warn of a rank that holds the others up."""

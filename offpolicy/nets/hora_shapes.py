@@ -1,8 +1,8 @@
-"""HORA's observation groups and the sizes of its networks: known without torch, for refusals and for shared memory."""
+"""HORA's observation groups and how many frames of history it needs: known without torch, for refusals."""
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 OBS, PRIVILEGED, HISTORY = "obs", "privileged", "proprio_hist"  # the groups, by their keys in a Dict observation
 CHANNELS = 32
@@ -11,12 +11,7 @@ CONVOLUTIONS = ((9, 2), (5, 1), (5, 1))  # kernel and stride over time, HORA (ar
 
 def lengths(num_frames: int) -> list[int]:
     """Frames before each convolution and after the last: 30, 11, 7, 3."""
-    return list(accumulate(CONVOLUTIONS, _after, initial=num_frames))
-
-
-def _after(length: int, convolution: tuple[int, int]) -> int:
-    kernel, stride = convolution
-    return (length - kernel) // stride + 1
+    return list(accumulate(CONVOLUTIONS, lambda length, layer: (length - layer[0]) // layer[1] + 1, initial=num_frames))
 
 
 def num_unread(num_frames: int) -> int:
@@ -26,20 +21,8 @@ def num_unread(num_frames: int) -> int:
 
 
 def is_long_enough(num_frames: int) -> bool:
-    """Whether anything is left after the last convolution."""
+    """True if a frame is left after the last convolution."""
     return all(length >= kernel for length, (kernel, _) in zip(lengths(num_frames), CONVOLUTIONS, strict=False))
 
 
 MIN_FRAMES = next(n for n in range(1, 1000) if is_long_enough(n))
-
-
-def mlp_parameters(*widths: int) -> int:
-    """Of linear layers between layers of these widths."""
-    return sum((before + 1) * after for before, after in pairwise(widths))
-
-
-def adaptation_parameters(num_frames: int, frame_dim: int, latent_dim: int) -> int:
-    """Of the adaptation module: two layers per frame, the convolutions, the head."""
-    per_frame = mlp_parameters(frame_dim, CHANNELS, CHANNELS)
-    convolutions = sum((CHANNELS * kernel + 1) * CHANNELS for kernel, _ in CONVOLUTIONS)
-    return per_frame + convolutions + (CHANNELS * lengths(num_frames)[-1] + 1) * latent_dim

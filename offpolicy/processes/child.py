@@ -36,9 +36,9 @@ class ChildContext:
     fds: Mapping[str, int]
     message_fd: int
 
-    def block(self, name: str) -> memoryview:
-        """The shared memory called `name`."""
-        return SharedBlock.attach(self.fds[name]).buffer
+    def block(self, name: str, at_least: int = 0) -> memoryview:
+        """The shared memory called `name`, grown first to `at_least` bytes."""
+        return SharedBlock.attach(self.fds[name], at_least).buffer
 
     def wake_event(self, name: str) -> WakeEvent:
         """The wake event called `name`."""

@@ -31,8 +31,13 @@ class SharedBlock:
         return cls(fd, size)
 
     @classmethod
-    def attach(cls, fd: int) -> SharedBlock:
-        """The block behind an inherited descriptor."""
+    def attach(cls, fd: int, at_least: int = 0) -> SharedBlock:
+        """The block behind an inherited descriptor, grown first to `at_least` bytes; what others see stays as it is.
+
+        Several processes may grow a block to the same size at once. Raises OSError if it does not fit.
+        """
+        if at_least:
+            os.posix_fallocate(fd, 0, at_least)
         return cls(fd, os.fstat(fd).st_size)
 
 

@@ -1,48 +1,128 @@
-"""What the machine attains: operations per second of bare matrix products, in the shapes and numbers of an update.
+"""The operations per second that a machine attains on bare matrix products, in the shapes of an update.
 
-Measured once, before the first update, with the learner's threads and on its device. Random streams are not touched:
-the matrices hold fixed numbers and are thrown away.
+Measured once per machine and configuration, before the first update, with the learner's threads and on its device, and
+then remembered on disk. Random streams are not touched: the matrices hold fixed numbers and are thrown away.
 
 Whatever else runs on the machine can only lengthen a reading. So a reading in which a thread of this process had to
 wait for a core does not count, the shortest of those that do is the one, and it must have been seen twice. All products
 take turns, so that no spell of disturbance covers every reading of one of them.
+
+The cache is one small file per key in `$OFFPOLICY_CACHE`, else `$XDG_CACHE_HOME/offpolicy`, else `~/.cache/offpolicy`.
+No home, a directory that cannot be written, or a file that makes no sense costs another measurement and nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import heapq
 import itertools
+import json
+import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from offpolicy.files import atomic_write
 from offpolicy.protocols import Fence
 from offpolicy.timing.clock import Clock, MonotonicClock, queued_ns
 from offpolicy.types import Direction, Product
 
+Key = dict[str, Any]  # Any: plain JSON values
 BUDGET_NS = 900_000_000
 MIN_ROUNDS = 30
-GROUP_NS = {"cpu": 100_000, "cuda": 2_000_000}  # of one reading; long beside a clock reading, or a wait for the device
+GROUP_NS = {
+    "cpu": 100_000,
+    "cuda": 2_000_000,
+}  # duration of a reading, long beside reading a clock or waking a device
 MAX_CALLS = 1000
-SPREAD = 1.3  # how near the second shortest reading must come to the shortest
-MAX_QUEUED = 0.02  # of a reading that counts: waiting for a core by its duration
+SPREAD = 1.3  # largest ratio of the second shortest reading to the shortest
+MAX_QUEUED = 0.02  # largest share of a reading's duration that was spent waiting for a core
 CPU_ROWS = 1024  # on a CPU more rows than that are no faster, only longer
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What readings are taken with."""
+    """The two clocks that readings are taken with."""
 
     clock: Clock = field(default_factory=MonotonicClock)
     queued_ns: Callable[[], int] = queued_ns
 
 
+def remembered_flops_per_sec(
+    products: Sequence[Product], device: torch.device, fence: Fence, cpu_model: str
+) -> float | None:
+    """Returns FLOP/s of `products` on their own, from disk if they are known there; None if they cannot be measured.
+
+    A machine too busy to measure now may be quieter when the next run starts, so None is not remembered.
+    """
+
+    def measure() -> float | None:
+        with contextlib.suppress(RuntimeError):  # no memory, or no cuBLAS: the run itself may work all the same
+            return attainable_flops_per_sec(products, device, fence)
+        return None
+
+    return remembered(cache_key(products, device, cpu_model), measure)
+
+
+def cache_key(products: Sequence[Product], device: torch.device, cpu_model: str) -> Key:
+    """Returns everything that the speed depends on."""
+    return {
+        "processor": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model,
+        "threads": torch.get_num_threads(),
+        "cores": len(os.sched_getaffinity(0)),
+        "dtype": "float32",
+        "precision": torch.get_float32_matmul_precision(),
+        "torch": torch.__version__,
+        "products": [list(product) for product in products],
+    }
+
+
+def remembered(key: Key, measure: Callable[[], float | None]) -> float | None:
+    """Returns the number under `key`, measured if it is not on disk."""
+    directory = cache_directory()
+    if directory is None:
+        return measure()
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    path = directory / f"attainable-{digest}.json"
+    known = _read(path, key)
+    if known is not None:
+        return known
+    measured = measure()
+    if measured is not None:
+        with contextlib.suppress(OSError):
+            directory.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, json.dumps({"key": key, "flops_per_sec": measured}), durable=False)
+    return measured
+
+
+def cache_directory() -> Path | None:
+    """Returns the directory of the cache; None for a user without a home, never one below the working directory."""
+    if chosen := os.environ.get("OFFPOLICY_CACHE"):
+        return Path(chosen)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "offpolicy" if os.path.isabs(home) else None
+
+
+def _read(path: Path, key: Key) -> float | None:
+    """Returns the number in an intact file of this key."""
+    try:
+        content = json.loads(path.read_text())
+        known = float(content["flops_per_sec"]) if content["key"] == key else math.nan
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return known if math.isfinite(known) and known > 0 else None
+
+
 def attainable_flops_per_sec(
     products: Sequence[Product], device: torch.device, fence: Fence, watch: Watch | None = None
 ) -> float | None:
-    """Operations of all products by their time alone, in FLOP/s; None where the machine is too busy to tell.
+    """Returns FLOP/s of all products by their time alone; None if the machine is too busy to measure it.
 
     `fence` waits for the device. Takes `BUDGET_NS` at most, and less on a quiet machine.
     """
@@ -60,7 +140,7 @@ def attainable_flops_per_sec(
 
 
 class Bench:
-    """Readings of one product, made as autograd would make it."""
+    """Readings of one product, made as autograd makes it."""
 
     def __init__(self, product: Product, device: torch.device, fence: Fence, watch: Watch) -> None:
         self._product, self._fence, self._watch = product, fence, watch
@@ -68,21 +148,21 @@ class Bench:
         self._left, self._right = _factors(product._replace(rows=self._rows), device)
         self._result = torch.empty(len(self._left), self._right.shape[1], device=device)
         self._group_ns = GROUP_NS[device.type]
-        self._shortest_ns: list[float] = []  # of a call: the two shortest readings that count
-        self._any_ns = float(self._time(1))  # of a call: the shortest of all; the first one chooses its kernel
+        self._shortest_ns: list[float] = []  # the two shortest durations of a call that count
+        self._any_ns = float(self._time(1))  # the shortest duration of a call; the first call chooses its kernel
 
     @property
     def is_known(self) -> bool:
-        """Whether the shortest reading was seen twice."""
+        """True if the shortest reading was seen twice."""
         return len(self._shortest_ns) == 2 and self._shortest_ns[1] <= SPREAD * self._shortest_ns[0]
 
     @property
     def seconds_per_update(self) -> float:
-        """The time that an update's products of this shape take."""
+        """Seconds that an update's products of this shape take."""
         return self._product.per_update * self._shortest_ns[0] * 1e-9 * self._product.rows / self._rows
 
     def read(self) -> None:
-        """One reading more."""
+        """Takes one more reading."""
         num_calls = max(1, min(MAX_CALLS, int(self._group_ns / self._any_ns)))
         queued_ns = self._watch.queued_ns()
         duration_ns = self._time(num_calls)

@@ -9,11 +9,10 @@ from typing import Protocol
 from offpolicy.collect.policy_evaluation import EvaluationContext, PolicyEvaluation
 from offpolicy.errors import EnvFailure, PeerEnvFailure
 from offpolicy.processes.control_page import EvaluatorWord
-from offpolicy.processes.evaluation_requests import EvaluationRequests
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import Collectives
-from offpolicy.training.run_memory import EVALUATOR_WAKE
+from offpolicy.training.run_memory import EVALUATOR_WAKE, evaluation_requests
 from offpolicy.training.weight_publisher import WeightPublisher
 
 ROUND_S = 1.0  # seconds after which ranks that wait for the last result meet: one may have failed, or be asked to stop
@@ -141,7 +140,7 @@ class AsyncEvaluator:
     def __init__(self, rank: RankContext, publisher: WeightPublisher, last_step: int) -> None:
         self._publisher, self._last_step = publisher, last_step
         self._words, self._gate = rank.control.evaluator, rank.gate
-        self._requests = EvaluationRequests(rank.child.block("evaluation"), len(publisher.flat))
+        self._requests = evaluation_requests(rank.child, len(publisher.flat))
         self._wake_event = rank.child.wake_event(EVALUATOR_WAKE)
 
     @property

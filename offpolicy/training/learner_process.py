@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.errors import EnvFailure
+from offpolicy.logger.summary import cpu_model
 from offpolicy.loop import Parts, train
 from offpolicy.replay.replay_source import Feed
+from offpolicy.timing.attainable import remembered_flops_per_sec
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.profiler import NoProfiler, Profiler
-from offpolicy.training.attainable import attainable
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.evaluators import AsyncEvaluator, Evaluator, InlineEvaluator, PeriodicEvaluation
@@ -56,9 +58,9 @@ def train_rank(
     profiler = make_profiler(rank)
     with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
         publisher.publish()
-    attainable_flops_per_sec = attainable(rank)
+    flops = measure_flops(rank)
     reporter = Reporter(state, health, profiler)
-    send_hello(state, attainable_flops_per_sec)
+    send_hello(state, flops)
     parts = Parts(
         source=rank.lane.around_source(source),
         learner=rank.lane.around_learner(learner),
@@ -109,7 +111,20 @@ def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
     return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations)
 
 
-def send_hello(state: RankState, attainable_flops_per_sec: float | None) -> None:
+def measure_flops(rank: RankContext) -> dict[str, float | None]:
+    """Returns FLOPs of an update and of a decision, and FLOP/s that the matrix products attain on rank 0's machine.
+
+    Only the leaders of a timed run's hosts are asked for them.
+    """
+    if not rank.is_leader or not rank.cfg.timing.enabled:
+        return {}
+    update, decision, products = count_work(rank.cfg, rank.spec, rank.job.place.num_hosts)
+    is_first = rank.rank == 0
+    attainable = remembered_flops_per_sec(products, rank.device, rank.fence, cpu_model()) if is_first else None
+    return {"per_update": update, "per_decision": decision, "attainable_per_sec": attainable}
+
+
+def send_hello(state: RankState, flops: dict[str, float | None]) -> None:
     """Sends what the supervisor needs before the first report."""
     rank, metrics = state.rank, state.start.metrics
     rank.child.send(
@@ -121,7 +136,7 @@ def send_hello(state: RankState, attainable_flops_per_sec: float | None) -> None
         device=str(rank.device),
         gpu=torch.cuda.get_device_name(rank.device) if rank.device.type == "cuda" else None,
         threads=torch.get_num_threads(),
-        attainable=attainable_flops_per_sec,
+        flops=flops,
         start=astuple(state.start.learning_start),
         source=state.source.describe(),
         backend=state.ranks.backend,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.nets.hora_shapes import HISTORY, PRIVILEGED, adaptation_parameters, mlp_parameters
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.row_layout import RowLayout
@@ -49,25 +47,6 @@ def save_s(cfg: RunConfig, spec: SpaceSpec) -> float:
 def peer_timeout_s(cfg: RunConfig, spec: SpaceSpec) -> float:
     """How long a rank may be waited for: `runner.timeout_s`, and two saves, since hosts save one after another."""
     return cfg.runner.timeout_s + 2 * save_s(cfg, spec)
-
-
-def max_policy_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
-    """An upper bound of the flat policy: a Gaussian actor, norms and the normaliser; torch-free."""
-    input_dim = spec.obs_dim + (cfg.algo.latent_dim if cfg.algo.name == "hora" else 0)
-    widths = (input_dim, *cfg.algo.hidden_dims, max(2 * spec.action_dim, spec.num_actions))
-    actor = mlp_parameters(*widths) + 2 * sum(widths)
-    return 4 * (actor + _latent_parameters(cfg, spec) + 4 * spec.obs_dim + 64)
-
-
-def _latent_parameters(cfg: RunConfig, spec: SpaceSpec) -> int:
-    """Of what HORA's policies infer the latent with."""
-    algo = cfg.algo
-    if algo.name != "hora":
-        return 0
-    if algo.is_adapting:
-        num_frames, frame_dim = spec.shape_of(HISTORY)
-        return adaptation_parameters(num_frames, frame_dim, algo.latent_dim)
-    return mlp_parameters(math.prod(spec.shape_of(PRIVILEGED)), *algo.encoder_dims, algo.latent_dim)
 
 
 def transport_name(cfg: RunConfig) -> str:

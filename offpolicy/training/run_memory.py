@@ -19,7 +19,6 @@ from offpolicy.replay.rollout_ring import RolloutRing
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.training.memory_sizes import (
     check_memory,
-    max_policy_nbytes,
     rollout_layout,
     row_layout,
     size_key,
@@ -47,7 +46,7 @@ class RunMemory:
         self.num_ranks = num_hosts * runner.world_size
         sizes = {
             "control": ControlPage.nbytes(runner.world_size, num_collectors),
-            "weights": Mailbox.nbytes(max_policy_nbytes(cfg, spec)),
+            "weights": Mailbox.nbytes(0),  # grown by those who open it: they know the policy's size
             "learner_report": Mailbox.nbytes(self.num_ranks * _report_layout(["_"] * MAX_METRICS).nbytes),
         }
         for index in range(num_collectors):
@@ -57,7 +56,7 @@ class RunMemory:
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
         if has_evaluator:
-            sizes["evaluation"] = EvaluationRequests.nbytes(max_policy_nbytes(cfg, spec))
+            sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown likewise
             sizes["evaluator_report"] = Mailbox.nbytes(EvaluatorReports.layout(EVALUATOR_PHASES).nbytes)
         check_memory(cfg, spec)
         try:
@@ -99,6 +98,16 @@ def wake_event_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
 def waiting_for_rows(cfg: RunConfig) -> list[str]:
     """The wake events of those who may wait for rows."""
     return [f"{role}_wake-{rank}" for role in ("learner", "packer") for rank in range(cfg.runner.world_size)]
+
+
+def weights_mailbox(context: ChildContext, policy_size: int) -> Mailbox:
+    """The mailbox of the flat policy [policy_size]. The supervisor has no networks, so its users allocate it."""
+    return Mailbox(context.block("weights", Mailbox.nbytes(4 * policy_size)), 4 * policy_size)
+
+
+def evaluation_requests(context: ChildContext, policy_size: int) -> EvaluationRequests:
+    """What rank 0 asks of the evaluator, of flat policies [policy_size]; allocated likewise."""
+    return EvaluationRequests(context.block("evaluation", EvaluationRequests.nbytes(4 * policy_size)), policy_size)
 
 
 def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:

@@ -6,9 +6,9 @@ import numpy as np
 
 from offpolicy.nets.policy import Policy, flat_size, flatten_into
 from offpolicy.processes.control_page import RankWord
-from offpolicy.processes.mailbox import Mailbox
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.training.rank_context import RankContext
+from offpolicy.training.run_memory import weights_mailbox
 
 
 class WeightPublisher:
@@ -16,7 +16,7 @@ class WeightPublisher:
 
     def __init__(self, rank: RankContext, policy: Policy) -> None:
         self._rank, self._policy = rank, policy
-        self._mailbox = Mailbox(rank.child.block("weights"), 4 * flat_size(policy))
+        self._mailbox = weights_mailbox(rank.child, flat_size(policy))
         self.flat = np.zeros(flat_size(policy), dtype=np.float32)
         self.version = 0  # of the weights published last
 

@@ -51,11 +51,10 @@ def main():
     run_dir = Path(sys.argv[1])
     cfg = RunConfig.from_mapping({"log": {"wandb": sys.argv[2]}, "total_timesteps": 2000})
     header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000,
-        flops_per_update=1e6, flops_per_decision=1e3,
         ramps={name: Ramp(start=1.0, end=0.0, over=9) for name in
             ("actor_lr", "critic_lr", "alpha_lr", "target_entropy", "exploration_noise")})
     logger = open_logger(run_dir, cfg, header, None)
-    logger.set_attainable(1e9)
+    logger.set_flops(1e6, 1e3, 1e9)
     logger.status("starting")
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
     logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3, 7, 0.5, 1))

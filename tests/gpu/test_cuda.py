@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import AlgoConfig, RunConfig
-from offpolicy.nets.flops import products_of
 from offpolicy.nets.policy import flat_size, flatten_into
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.attainable import attainable_flops_per_sec
@@ -151,7 +151,7 @@ def test_timing_adds_no_wait_for_the_device_and_changes_no_parameter(monkeypatch
 
 def test_what_the_device_attains_is_known_within_seconds() -> None:
     cfg, device = RunConfig.from_mapping({"algo": {"name": "sac"}}), torch.device("cuda", 0)
-    attained = attainable_flops_per_sec(products_of(cfg, SPEC), device, DeviceFence(device))
+    attained = attainable_flops_per_sec(count_work(cfg, SPEC).products, device, DeviceFence(device))
     assert attained is not None
     assert 1e10 < attained < 1e15
 

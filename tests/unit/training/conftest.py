@@ -35,7 +35,7 @@ class FakeChild:
         self.blocks: dict[str, memoryview] = {}
         self.sent: list[tuple[str, dict[str, Any]]] = []
 
-    def block(self, name: str) -> memoryview:
+    def block(self, name: str, at_least: int = 0) -> memoryview:
         return self.blocks.setdefault(name, memoryview(bytearray(BLOCK_BYTES)))
 
     def send(self, kind: str, **fields: Any) -> None:
