@@ -1,0 +1,52 @@
+"""How a run ended, in the words and numbers of its summary."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offpolicy.launch.outcome import Outcome, outcome_of, print_failure
+from offpolicy.processes.supervisor import Failure
+
+CRASH = Failure("learner", 1, 4711, 800, 1, "RuntimeError: boom", "Traceback ...\nRuntimeError: boom\n")
+HANG = Failure("collector", 0, 4712, 800, 70, "no progress for 68 s")
+
+
+@pytest.mark.parametrize(
+    ("monitored", "supervised", "outcome"),
+    [
+        ({"is_complete": True}, {}, Outcome("completed", 0, "1,200 env steps done")),
+        (
+            {"saved_steps": [400, 900]},
+            {"signal_code": 130},
+            Outcome("interrupted", 130, "stopped by a signal; checkpoint saved at env step 900"),
+        ),
+        ({}, {"signal_code": 143}, Outcome("interrupted", 143, "stopped by a signal; nothing saved")),
+        ({}, {"failure": CRASH}, Outcome("failed", 1, "learner 1: RuntimeError: boom")),
+        ({"is_complete": True}, {"failure": CRASH}, Outcome("failed", 1, "learner 1: RuntimeError: boom")),
+        # A child that dies of the signal itself is no failure; one that hangs in the stop is.
+        ({}, {"failure": CRASH, "signal_code": 130}, Outcome("interrupted", 130, "stopped by a signal; nothing saved")),
+        ({}, {"failure": HANG, "signal_code": 130}, Outcome("failed", 70, "collector 0: no progress for 68 s")),
+        ({"stopped_by": 2}, {}, Outcome("interrupted", 143, "the host of rank 2 asked to stop; nothing saved")),
+        ({}, {}, Outcome("failed", 1, "the learner left before the budget was spent")),
+    ],
+)
+def test_every_end_has_a_status_a_code_and_a_reason(
+    monitored: dict[str, Any], supervised: dict[str, Any], outcome: Outcome
+) -> None:
+    snapshot = SimpleNamespace(env_steps=1200)
+    facts: dict[str, Any] = {"is_complete": False, "saved_steps": [], "stopped_by": None} | monitored
+    monitor: Any = SimpleNamespace(snapshot=lambda: snapshot, **facts)
+    supervisor: Any = SimpleNamespace(**({"failure": None, "signal_code": 0} | supervised))
+    assert outcome_of(supervisor, monitor) == outcome
+
+
+def test_the_last_line_on_stderr_names_the_process_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_failure(CRASH)
+    *traceback, last = capsys.readouterr().err.splitlines()
+    assert traceback == ["Traceback ...", "RuntimeError: boom"]
+    assert last == "offpolicy: learner 1 (pid 4711) failed at env step 800: RuntimeError: boom"
+    print_failure(None)
+    assert capsys.readouterr().err == ""

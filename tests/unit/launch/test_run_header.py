@@ -1,0 +1,78 @@
+"""The run header says what was decided for the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.launch.run_header import announce
+from offpolicy.training.worker_spec import HostPlan, WorkerSpec
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
+
+
+def header(
+    *, place: HostInfo | None = None, has_evaluator: bool = False, start_step: int = 0, rejected: Any = (), **tree: Any
+) -> list[str]:
+    plan = HostPlan(has_evaluator, learner_threads=3, collector_threads=1)
+    cfg = RunConfig.from_mapping(tree)
+    job = WorkerSpec(cfg, SPEC, plan, place or HostInfo(), "runs/x", start_step, None, 0)
+    lines: list[str] = []
+    logger: Any = SimpleNamespace(message=lines.append)
+    run: Any = SimpleNamespace(path=Path("runs/x"), rejected=rejected)
+    announce(logger, job, run)
+    return lines
+
+
+def test_a_plain_run_names_directory_memory_and_threads() -> None:
+    assert header(replay={"capacity": 4096}) == [
+        "run directory: runs/x",
+        "replay: 4,096 rows x 56 B = 0.2 MiB of shared memory",
+        "single_gpu, alternate: threads learner 3, collector 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"has_evaluator": True}, "evaluation: beside training, in a process with a thread of its own"),
+        ({"start_step": 4000}, "resuming at env step 4,000"),
+        ({"rejected": ["step-9 is damaged"]}, "warning: step-9 is damaged"),
+        (
+            {"place": HostInfo(host=1, num_hosts=2, job="j", attempt=2), "runner": {"name": "multi_gpu"}},
+            "host 1 of 2, launched by torchrun as j, restart 2",
+        ),
+        (
+            {"runner": {"name": "multi_gpu", "world_size": 2}},
+            "2 learner ranks average gradients: batch 128 per rank, 256 together",
+        ),
+        (
+            {"runner": {"name": "multi_gpu", "world_size": 2, "sync": "parameters", "sync_every": 4}},
+            "2 learner ranks average parameters every 4 iterations: batch 128 per rank, 256 together",
+        ),
+        (
+            {
+                "algo": {"name": "appo"},
+                "runner": {"name": "appo", "world_size": 2},
+                "collect": {"num_collectors": 4},
+            },
+            "2 learner ranks average gradients: 2 collectors per rank",
+        ),
+    ],
+)
+def test_what_is_special_has_a_line(given: dict[str, Any], line: str) -> None:
+    assert line in header(**given)
+
+
+def test_rollouts_are_announced_instead_of_a_replay() -> None:
+    lines = header(
+        algo={"name": "appo"}, runner={"name": "appo"}, rollout={"length": 16}, collect={"num_collectors": 2}
+    )
+    assert lines[1].startswith("rollouts: 1 of 16 steps x 1 environments = ")
+    assert lines[1].endswith("MiB of shared memory in 2 rings, one per collector; block when full")

@@ -1,0 +1,114 @@
+"""Which batch source a rank gets, and what it is built from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpolicy.errors import ConfigError
+from offpolicy.processes.shared_memory import WakeEvent
+from offpolicy.replay.prefetch_source import PrefetchSource
+from offpolicy.replay.rate_limiter import LearningStart
+from offpolicy.replay.replay_source import ReplaySource
+from offpolicy.replay.resident_source import ResidentSource
+from offpolicy.training import batch_sources
+from offpolicy.training.batch_sources import (
+    Replay,
+    configured_source,
+    demonstrations,
+    prefetch_source,
+    rollout_source,
+    source_identity,
+)
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.resume import TrainingStart
+from offpolicy.types import MetricTotals
+from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
+
+SMALL = {"algo": {"batch_size": 8, "learning_starts": 8}, "total_timesteps": 100}
+NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
+FRESH = TrainingStart(LearningStart(8, 0), 0, 0, NO_METRICS, None, None)
+
+
+def replay_of(rank: RankContext) -> Replay:
+    rank.child.wake_event = lambda name: WakeEvent.create()  # type: ignore[method-assign]  # a fake child
+    return Replay.open(rank, ranks_of(FakeWorld()), FRESH)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [("auto", ReplaySource), ("direct", ReplaySource), ("prefetch", PrefetchSource), ("resident", ResidentSource)],
+)
+def test_on_a_cpu_auto_samples_directly_and_a_named_source_is_kept(
+    make_rank: MakeRank, source: str, kind: type[object]
+) -> None:
+    chosen = configured_source(replay_of(make_rank(**SMALL, replay={"source": source})))
+    assert type(chosen) is kind
+    chosen.close()
+
+
+def test_the_double_buffer_prefetches_into_the_configured_slots(make_rank: MakeRank) -> None:
+    source = prefetch_source(replay_of(make_rank(**SMALL, replay={"slots": 3})))
+    assert "3 slots" in source.describe()
+    source.close()
+
+
+def test_a_resident_copy_that_does_not_fit_is_refused(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_sources, "available_memory", lambda: 100)
+    with pytest.raises(ConfigError, match=r"replay\.source: resident needs .* GiB on cpu"):
+        configured_source(replay_of(make_rank(**SMALL, replay={"source": "resident"})))
+
+
+def test_every_observation_is_taken_by_one_rank(make_rank: MakeRank) -> None:
+    tree = {
+        **SMALL,
+        "algo": {"normalize_obs": True, "batch_size": 8, "learning_starts": 8},
+        "runner": {"name": "multi_gpu", "world_size": 2},
+        "collect": {"num_collectors": 3},
+    }
+    assert [replay_of(make_rank(index=i, **tree)).source_spec.fresh_rings for i in (0, 1)] == [(0, 2), (1,)]
+    assert replay_of(make_rank(**SMALL)).source_spec.fresh_rings == ()
+
+
+def test_ranks_divide_the_batch(make_rank: MakeRank) -> None:
+    tree = {**SMALL, "runner": {"name": "multi_gpu", "world_size": 2}}
+    assert replay_of(make_rank(**tree)).source_spec.batch_size == 4
+
+
+def test_a_rank_learns_from_the_rollouts_of_its_own_collectors(make_rank: MakeRank) -> None:
+    tree = {
+        "algo": {"name": "appo"},
+        "runner": {"name": "appo", "world_size": 2},
+        "collect": {"num_collectors": 4},
+        "rollout": {"length": 8},
+    }
+    rank = make_rank(index=1, **tree)
+    rollout_source(rank, ranks_of(FakeWorld(2)))
+    assert sorted(rank.child.blocks) == ["rollouts-1", "rollouts-3"]  # type: ignore[attr-defined]  # a fake child
+
+
+def test_another_kind_of_source_has_another_identity(make_rank: MakeRank) -> None:
+    rank = make_rank(**SMALL)
+    replay = replay_of(rank)
+    prefetched = prefetch_source(replay)
+    identities = [source_identity(rank, source, replay) for source in (configured_source(replay), prefetched)]
+    assert identities == [["ReplaySource", "cpu"], ["PrefetchSource", "cpu", 2, True, False]]
+    prefetched.close()
+
+
+def test_a_resume_that_lost_its_place_in_the_demonstrations_takes_another_order(
+    make_rank: MakeRank, tmp_path: Path
+) -> None:
+    row = np.arange(10, dtype=np.float32)
+    path = tmp_path / "demos.npz"
+    obs = np.repeat(row[:, None], 4, axis=1)
+    given = dict.fromkeys(("obs", "next_obs"), obs) | {"action": np.zeros((10, 2)), "reward": row}
+    np.savez(path, **given, terminated=row == 9, truncated=row < 0)
+    heads = set()
+    for start_step in (0, 300, 400):
+        share = demonstrations(make_rank(start_step=start_step, replay={"demos": str(path)}))
+        assert share is not None
+        heads.add(tuple(share.rows.take(10).tolist()))
+    assert len(heads) == 3

@@ -1,0 +1,128 @@
+"""When a checkpoint is saved, who saves in which order, and what a failure on one rank means for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.checkpoint import CHECKPOINTS
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.errors import PeerSaveError, SaveError
+from offpolicy.training.checkpointer import Checkpointer
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.worker_spec import SNAPSHOT_DIR
+from offpolicy.types import Float64
+from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
+
+
+class FakeState:
+    """Writes an empty file in place of streams and networks; `error` is raised instead, if there is one."""
+
+    def __init__(self, rank: RankContext, world: FakeWorld) -> None:
+        self.rank, self.ranks = rank, ranks_of(world)
+        self.learner = SimpleNamespace(settle=lambda: None)
+        self.error: SaveError | None = None
+        self.eval_steps: list[int] = []
+
+    def write_streams(self, directory: Path) -> None:
+        if self.error is not None:
+            raise self.error
+        (directory / f"rank-{self.rank.rank}.json").write_text("{}")
+
+    def fill(self, draft: Any, last_eval_step: int, *, has_replay: bool) -> None:
+        self.eval_steps.append(last_eval_step)
+        draft.add_json("state", {"has_replay": has_replay})
+
+
+def checkpointer(rank: RankContext, world: FakeWorld) -> tuple[Checkpointer, FakeState]:
+    state: Any = FakeState(rank, world)
+    health: Any = SimpleNamespace(require_now=lambda: None)
+    leave_snapshots(rank)
+    return Checkpointer(state, health, lambda: 30), state
+
+
+def leave_snapshots(rank: RankContext) -> None:
+    for index in range(rank.cfg.collect.num_collectors):
+        directory = Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-collector-{index}"
+        directory.mkdir(exist_ok=True)
+        (directory / f"collector-{index}.json").write_text("{}")
+
+
+def saved(rank: RankContext) -> list[str]:
+    return sorted(path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS).glob("step-*"))
+
+
+def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    for world.env_steps in (90, 120, 180):
+        saver.run_if_due()
+    assert saved(rank) == ["step-000000000120"]
+    assert state.eval_steps == [30]
+    assert rank.child.sent == [("checkpoint", {"env_steps": 120})]  # type: ignore[attr-defined]  # a fake child
+    assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
+
+
+def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_rank: MakeRank) -> None:
+    rank, world = make_rank(collect={"num_collectors": 2}), FakeWorld()
+    saver, _ = checkpointer(rank, world)
+    world.env_steps = 50
+    saver.run_last(is_complete=True)
+    names = {path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000050").iterdir()}
+    assert {"collector-0.json", "collector-1.json", "rank-0.json", "state.json"} <= names
+    assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}*")) == []
+
+
+def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    state.error = SaveError("no space left on device")
+    world.env_steps = 100
+    saver.run_if_due()
+    (warning,) = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    assert warning == ("warning", {"text": "checkpoint at 100 not saved: no space left on device"})
+    leave_snapshots(rank)
+    with pytest.raises(SaveError, match="no space left"):
+        saver.run_last(is_complete=True)
+    assert saved(rank) == []
+    assert rank.gate.num_releases == 2  # type: ignore[attr-defined]  # the collectors never stay held
+
+
+def test_a_rank_whose_peer_cannot_save_does_not_either(make_rank: MakeRank) -> None:
+    votes: Iterable[float] = iter([0.0, 1.0])  # snapshots are there; then a peer fails to write its streams
+
+    def peer(own: Float64) -> list[Float64]:
+        return [np.array([next(iter(votes))])]  # type: ignore[call-overload]
+
+    rank, world = make_rank(), FakeWorld(2, peer)
+    saver, _ = checkpointer(rank, world)
+    world.env_steps = 50
+    with pytest.raises(PeerSaveError):
+        saver.run_last(is_complete=True)
+    assert saved(rank) == []
+
+
+def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_rank: MakeRank) -> None:
+    rank, world = make_rank(start_step=50), FakeWorld()
+    saver, state = checkpointer(rank, world)
+    rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # a fake gate
+    world.env_steps = 50
+    saver.run_last(is_complete=False)
+    assert (saved(rank), state.eval_steps) == ([], [])
+
+
+def test_a_rank_that_leads_no_host_leaves_its_streams_to_the_leader(make_rank: MakeRank) -> None:
+    rank = make_rank(index=1, place=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
+    world = FakeWorld()
+    saver, _ = checkpointer(rank, world)
+    world.env_steps = 50
+    saver.run_last(is_complete=True)
+    assert (Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-rank-1" / "rank-1.json").is_file()
+    assert saved(rank) == []

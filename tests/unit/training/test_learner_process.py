@@ -1,0 +1,102 @@
+"""The parts that every learner rank is assembled from, and one whole training on fakes of everything around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.processes.control_page import RankWord
+from offpolicy.timing.profiler import NoProfiler, Profiler
+from offpolicy.training import learner_process
+from offpolicy.training.evaluators import AsyncEvaluator, InlineEvaluator
+from offpolicy.training.learner_process import build_learner, make_profiler, periodic_evaluation, train_rank
+from offpolicy.training.resume import load_start
+from offpolicy.training.weight_publisher import WeightPublisher
+from offpolicy.types import Batch, Batches
+from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
+
+TWO_RANKS = {"runner": {"name": "multi_gpu", "world_size": 2}}
+
+
+@pytest.mark.parametrize(
+    ("index", "has_evaluator", "episodes", "kind"),
+    [(0, False, 1, InlineEvaluator), (0, True, 1, AsyncEvaluator), (0, False, 0, None), (1, True, 1, None)],
+)
+def test_rank_0_evaluates_itself_unless_a_process_does(
+    make_rank: MakeRank, index: int, has_evaluator: bool, episodes: int, kind: type[object] | None
+) -> None:
+    rank = make_rank(index=index, has_evaluator=has_evaluator, eval={"episodes": episodes}, **TWO_RANKS, **TINY)
+    rank.child.wake_event = lambda name: None  # type: ignore[method-assign, return-value, assignment]  # a fake child
+    learner = tiny_learner(rank)
+    publisher = WeightPublisher(rank, learner.policy)
+    evaluation = periodic_evaluation(rank, ranks_of(FakeWorld()), learner, publisher, 0)
+    evaluator = evaluation._evaluator
+    assert evaluator is None if kind is None else type(evaluator) is kind
+    evaluation.close()
+
+
+def test_only_rank_0_of_a_traced_run_is_profiled(make_rank: MakeRank) -> None:
+    tree = {"timing": {"trace": True, "profile_at": 5}, **TWO_RANKS}
+    rank, other = make_rank(**tree), make_rank(index=1, **tree)
+    for context in (rank, other):
+        object.__setattr__(context.job, "trace_dir", context.job.run_dir)
+    assert isinstance(make_profiler(rank), Profiler)
+    assert isinstance(make_profiler(other), NoProfiler)
+    assert isinstance(make_profiler(make_rank()), NoProfiler)
+
+
+class FakeSource:
+    """Hands out three batches of four rows."""
+
+    samples, sample_age_sum, rollouts = 0, 0.0, None
+
+    def __init__(self) -> None:
+        self.first_unseen_row = [0]
+        self.left, self.is_closed = 3, False
+
+    def wait_ready(self) -> None: ...
+    def wait_batch(self) -> None: ...
+    def release(self) -> None: ...
+
+    def is_exhausted(self) -> bool:
+        return self.left == 0
+
+    def sample(self) -> torch.Tensor:
+        self.left -= 1
+        return torch.zeros(0)
+
+    def to_device(self, rows: torch.Tensor) -> Batches:
+        column = torch.zeros(4)
+        batch = Batch(torch.ones(4, 4), torch.zeros(4, 2), column, torch.ones(4, 4), column, column + 0.99)
+        return Batches((batch,), None)
+
+    def random_state(self) -> dict[str, Any]:
+        return {}
+
+    def describe(self) -> str:
+        return "replay source: fake"
+
+    def packer_account(self) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_process, "attainable", lambda rank: None, raising=False)
+    rank = make_rank(eval={"episodes": 0}, timing={"enabled": False}, collect={"num_collectors": 1}, **TINY)
+    rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # no collectors: nothing to save
+    ranks, source = ranks_of(FakeWorld()), FakeSource()
+    learner = build_learner(rank, ranks)
+    before = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+    train_rank(rank, ranks, learner, source, load_start(rank, ranks, learner))
+    kinds = [kind for kind, _ in rank.child.sent]  # type: ignore[attr-defined]  # a fake child
+    assert kinds == ["hello", "done"]
+    assert (learner.num_updates, rank.words.get(RankWord.UPDATES), rank.words.get(RankWord.VERSION)) == (3, 3, 4)
+    assert source.is_closed
+    after = learner.policy.state_dict()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert np.isfinite(np.concatenate([tensor.numpy().ravel() for tensor in after.values()])).all()

@@ -1,0 +1,101 @@
+"""Reports are sent when all ranks have agreed to one, and once more at the end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.errors import NumericsError
+from offpolicy.processes.control_page import RankWord
+from offpolicy.timing.profiler import NoProfiler
+from offpolicy.training.health import HealthCheck
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.reporter import Reporter
+from offpolicy.training.run_memory import learner_reports
+from offpolicy.types import Float64, MetricTotals
+from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
+
+
+class FakeLearner:
+    """A learner with one metric and a number of updates."""
+
+    def __init__(self) -> None:
+        self.num_updates, self.diverged = 3, False
+
+    def read_metrics(self) -> MetricTotals:
+        return MetricTotals(("critic_loss",), np.array([1.5]), np.array([1.0]))
+
+    def has_diverged(self) -> bool:
+        return self.diverged
+
+    def is_origin(self) -> bool:
+        return True
+
+    def shared_tensors(self) -> dict[str, Any]:
+        return {"actor": torch.arange(3.0)}
+
+
+def reporter(rank: RankContext, world: FakeWorld) -> tuple[Reporter, FakeLearner]:
+    learner: Any = FakeLearner()
+    source = SimpleNamespace(samples=12, sample_age_sum=34.0, rollouts=None, packer_account=lambda: None)
+    start = SimpleNamespace(metrics=learner.read_metrics())
+    ranks = ranks_of(world)
+    state: Any = SimpleNamespace(rank=rank, learner=learner, source=source, ranks=ranks, start=start)
+    return Reporter(state, HealthCheck(rank.cfg, learner, ranks), NoProfiler()), learner
+
+
+def published(rank: RankContext, num_ranks: int = 1) -> Any:
+    return learner_reports(rank.child.block("learner_report"), ["critic_loss"], num_ranks)
+
+
+def test_an_iteration_updates_the_progress_words_and_asks_no_other_rank(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    report, _ = reporter(rank, world)
+    report.run_if_due()
+    report.run_if_due()
+    words = [rank.words.get(word) for word in (RankWord.PROGRESS, RankWord.ITERATIONS, RankWord.UPDATES)]
+    assert (words, world.gathered, published(rank).version) == ([2, 2, 3], [], 0)
+
+
+def test_an_agreed_report_is_one_collective_and_holds_every_rank(make_rank: MakeRank) -> None:
+    def other(own: Float64) -> list[Float64]:
+        row = own.copy()
+        return [row]
+
+    rank = make_rank(runner={"name": "multi_gpu", "world_size": 2}, timing={"enabled": False})
+    world = FakeWorld(2, other)
+    world.is_reporting = True
+    report, _ = reporter(rank, world)
+    report.run_if_due()
+    assert len(world.gathered) == 1
+    totals = published(rank, 2).read()
+    assert [(each.updates, each.samples, each.sample_age_sum) for each in totals] == [(3, 12, 34.0)] * 2
+
+
+def test_a_loss_that_is_no_number_ends_the_run_at_the_next_report(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    report, learner = reporter(rank, world)
+    learner.diverged = world.is_reporting = True
+    with pytest.raises(NumericsError, match="a loss became NaN or Inf"):
+        report.run_if_due()
+
+
+def test_the_last_report_says_how_the_run_ended(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    world.env_steps = 80
+    report, _ = reporter(rank, world)
+    report.run_last(is_complete=True)
+    sent = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    assert sent == [("done", {"is_complete": True, "env_steps": 80, "stopped_by": None})]
+    assert published(rank).version == 1
+
+
+def test_own_counters_are_published_without_asking_the_other_ranks(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    report, _ = reporter(rank, world)
+    report.publish_own()
+    assert (world.gathered, published(rank).version) == ([], 1)

@@ -1,0 +1,141 @@
+"""Where a rank starts, and that its random streams continue on all ranks or on none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.replay.rate_limiter import LearningStart
+from offpolicy.replay.ring import Ring
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.resume import RankState, TrainingStart, load_start
+from offpolicy.types import Float64
+from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
+
+
+class FakeSource:
+    """A batch source whose random state is a number."""
+
+    def __init__(self, drawn: int = 0) -> None:
+        self.drawn, self.first_unseen_row = drawn, [drawn]
+
+    def random_state(self) -> dict[str, Any]:
+        return {"drawn": self.drawn}
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        self.drawn = state["drawn"]
+
+
+def state_of(
+    rank: RankContext, learner: Any, start: TrainingStart, *, drawn: int = 0, world: FakeWorld | None = None
+) -> RankState:
+    ring = Ring(memoryview(bytearray(Ring.nbytes(16, 2, 4))), 2, np.float32)
+    return RankState(rank, ranks_of(world or FakeWorld()), learner, FakeSource(drawn), ["fake"], [ring], start)
+
+
+def save(rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_replay: bool = True) -> Any:
+    """A checkpoint of a learner that has done five updates; returns the learner."""
+    learner = tiny_learner(rank)
+    learner.num_updates = 5
+    start = TrainingStart(LearningStart(4, 0), 0, 0, learner.read_metrics(), None, "runs/teacher, env step 9")
+    state = state_of(rank, learner, start, drawn=drawn)
+    state.ranks.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
+    with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
+        state.write_streams(draft.path)
+        state.fill(draft, 20, has_replay=has_replay)
+    return learner
+
+
+def test_a_fresh_run_starts_with_nothing(make_rank: MakeRank) -> None:
+    rank = make_rank(**TINY)
+    start = load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
+    assert (start.learning_start, start.updates, start.last_eval_step) == (LearningStart(4, 0), 0, 0)
+    assert (start.checkpoint, start.teacher) == (None, None)
+
+
+def test_a_resumed_run_starts_where_its_checkpoint_was_saved(make_rank: MakeRank) -> None:
+    saved = save(make_rank(**TINY))
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    learner = tiny_learner(rank)
+    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    assert (start.learning_start, start.updates, start.last_eval_step) == (LearningStart(4, 0), 5, 20)
+    assert (learner.num_updates, start.teacher) == (5, "runs/teacher, env step 9")
+    for name, tensor in learner.start_tensors().items():
+        assert torch.equal(tensor, saved.start_tensors()[name]), name
+
+
+def test_without_saved_rows_on_any_host_learning_starts_again_after_new_ones(make_rank: MakeRank) -> None:
+    save(make_rank(**TINY))
+
+    def other_host_without_rows(own: Float64) -> list[Float64]:
+        row = own.copy()
+        row[4] = 0.0
+        return [row]
+
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    world = FakeWorld(2, other_host_without_rows)
+    start = load_start(rank, ranks_of(world), tiny_learner(rank))
+    assert start.learning_start == LearningStart(44, 5)
+
+
+def test_random_streams_continue_where_the_checkpoint_has_them(make_rank: MakeRank) -> None:
+    save(make_rank(**TINY), drawn=7)
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    learner = tiny_learner(rank)
+    state = state_of(rank, learner, load_start(rank, ranks_of(FakeWorld()), learner))
+    state.resume_streams()
+    assert (state.source.drawn, state.source.first_unseen_row) == (7, [7])  # type: ignore[attr-defined]
+    assert rank.child.sent == []  # type: ignore[attr-defined]  # a fake child
+
+
+@pytest.mark.parametrize("own_flag", [0.0, 1.0])
+def test_if_one_rank_cannot_continue_its_streams_none_does(make_rank: MakeRank, own_flag: float) -> None:
+    save(make_rank(**TINY), drawn=7)
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    learner = tiny_learner(rank)
+    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    state = state_of(rank, learner, start, world=FakeWorld(1, lambda own: [np.ones(1)]))
+    if own_flag:
+        object.__setattr__(state, "source_identity", ["another"])
+    state.resume_streams()
+    assert state.source.drawn == 0  # type: ignore[attr-defined]  # a fake source
+    warnings = [fields["text"] for kind, fields in rank.child.sent if kind == "warning"]  # type: ignore[attr-defined]
+    assert len(warnings) == int(own_flag)  # only the rank that cannot says why
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, ""),
+        ({"source_identity": ["another"]}, "the batches came from ['fake'] before"),
+        ({"num_ranks": 2}, "1 learner ranks before, 2 now"),
+        ({"checkpoint": None}, "learner rank 0 was not there when the checkpoint was saved"),
+    ],
+)
+def test_what_keeps_a_continuation_from_being_exact_is_named(
+    make_rank: MakeRank, change: dict[str, Any], why: str
+) -> None:
+    save(make_rank(**TINY))
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    learner = tiny_learner(rank)
+    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    if "checkpoint" in change:
+        object.__setattr__(start, "checkpoint", None)
+    state = state_of(rank, learner, start, world=FakeWorld(change.get("num_ranks", 1)))
+    object.__setattr__(state, "source_identity", change.get("source_identity", ["fake"]))
+    assert state.why_not_exact() == why
+
+
+def test_a_checkpoint_without_rows_names_the_rows_it_would_have_had(make_rank: MakeRank) -> None:
+    rank = make_rank(**TINY)
+    save(rank, has_replay=False)
+    checkpoint = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).at(40)
+    facts = SimpleNamespace(**checkpoint.json("state"))
+    assert not checkpoint.has("replay-0")
+    assert (facts.env_steps, facts.num_ranks, facts.last_eval_step, facts.start) == (40, 1, 20, [4, 0])

@@ -1,0 +1,52 @@
+"""Every process of a run sets up torch the same way and opens its time account at its birth."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.phases import CollectorPhase
+from offpolicy.training.worker_process import start_worker
+from tests.unit.training.conftest import MakeRank
+
+
+@pytest.fixture(autouse=True)
+def torch_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+
+
+def test_threads_and_denormals_are_set(make_rank: MakeRank) -> None:
+    start_worker(make_rank().job, "collector", 0, CollectorPhase, threads=1)
+    assert torch.get_num_threads() == 1
+    assert (torch.tensor([1e-40]) * 0.5).item() == 0.0
+
+
+@pytest.mark.parametrize(("is_enabled", "kind"), [(True, Ledger), (False, NullLedger)])
+def test_without_timing_no_clock_is_read(make_rank: MakeRank, is_enabled: bool, kind: type[object]) -> None:
+    ledger = start_worker(make_rank(timing={"enabled": is_enabled}).job, "collector", 0, CollectorPhase, threads=1)
+    assert type(ledger) is kind
+
+
+@pytest.mark.parametrize(("is_background", "policies"), [(False, []), (True, [os.SCHED_BATCH])])
+def test_a_background_process_yields_its_core(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, is_background: bool, policies: list[int]
+) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda pid, policy, param: chosen.append(policy))
+    start_worker(make_rank().job, "evaluator", 0, CollectorPhase, threads=1, is_background=is_background)
+    assert chosen == policies
+
+
+def test_a_sandbox_that_refuses_the_scheduler_is_no_error(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    start_worker(make_rank().job, "evaluator", 0, CollectorPhase, threads=1, is_background=True)
