@@ -1,4 +1,4 @@
-"""Evaluation of a policy on fresh, seeded environments."""
+"""Evaluation of a policy on newly made, seeded environments."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from offpolicy.collect.post import Episode, Interval
-from offpolicy.collect.tracks import Tracks
+from offpolicy.collect.episode_hook import Episode, Interval
 from offpolicy.config.schema import EnvConfig
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import Policy
@@ -22,7 +20,7 @@ from offpolicy.timing.ledger import NullLedger, TimeAccount
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.types import Bool, Episodes, EvalResult, Float32, Float64, SpaceSpec, StepOutcome
 
-# Environments side by side: those that are stepped in one call cost little more when they are many.
+# Most environments side by side: those that are stepped in one call cost little more when they are many.
 MAX_EVAL_ENVS = {"sync": 16, "mujoco": 128}
 Actor = Callable[[Float32], Float32]  # observations [N, O] to actions [N, A]
 
@@ -40,39 +38,92 @@ class Vector(Protocol):
     def step(self, action: Float32) -> StepOutcome: ...
 
 
-def never() -> bool:
-    """Do not stop."""
-    return False
-
-
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Who follows an evaluation while it goes on."""
+class EpisodeCallbacks:
+    """What is called while episodes run, and what their `Episode` says of the policy."""
 
-    should_stop: Callable[[], bool] = never  # asked at every vector step; also as each environment is made or reset
-    on_end: Callable[[Episode, Interval], None] | None = None  # called at the end of each episode, with when it was
-    on_pause: Callable[[Interval], None] | None = None  # called when the ends of one vector step have been told
-    env_steps: int = 0  # what the episodes are told to be of
+    should_stop: Callable[[], bool] = lambda: False  # at every vector step, and as each environment is made or reset
+    on_end: Callable[[Episode, Interval], None] | None = None  # at the end of each episode, with its time
+    on_pause: Callable[[Interval], None] | None = None  # after the calls of `on_end` of one vector step, with theirs
+    env_steps: int = 0
     policy_version: int = 0
     ledger: TimeAccount = field(default_factory=NullLedger)
     clock: Clock = field(default_factory=MonotonicClock)
 
 
-def evaluate(policy: Policy, env: EnvConfig, *, episodes: int, seed: int, watch: Watch) -> EvalResult | None:
+class EpisodeAccumulator:
+    """The running episode of each environment; its steps are kept only if asked for."""
+
+    def __init__(self, obs: Float32, now_ns: int, *, keeps_steps: bool) -> None:
+        """obs: the first ones [N, O]."""
+        num_envs = len(obs)
+        self._keeps_steps = keeps_steps
+        self._return, self._length = np.zeros(num_envs), np.zeros(num_envs)
+        self._steps: list[list[tuple[Float32, float]]] = [[] for _ in range(num_envs)]  # action [A] and reward
+        self._obs: list[list[Float32]] = [[] for _ in range(num_envs)]
+        self._outcome: StepOutcome | None = None
+        self.started_ns = [now_ns] * num_envs
+        self.begin(np.ones(num_envs, np.bool_), obs, now_ns)
+
+    def begin(self, where: Bool, obs: Float32, now_ns: int) -> None:
+        """Begins new episodes `where` [N]; obs: [N, O]."""
+        self._return[where] = self._length[where] = 0.0
+        for env in np.flatnonzero(where):
+            self.started_ns[env] = now_ns
+            self._steps[env], self._obs[env] = [], [obs[env]] if self._keeps_steps else []
+
+    def add(self, action: Float32, outcome: StepOutcome, is_running: Bool) -> None:
+        """Adds one vector step where an episode is running [N]: the autoreset rows come after its end."""
+        self._outcome = outcome
+        self._return += np.where(is_running, outcome.reward, 0.0)
+        self._length += is_running
+        if self._keeps_steps:
+            for env in np.flatnonzero(is_running):
+                self._steps[env].append((action[env], float(outcome.reward[env])))
+                self._obs[env].append(outcome.next_obs[env])
+
+    def result(self, env: int) -> Float64:
+        """Returns return, length and measure of the episode that has just ended there [3]."""
+        assert self._outcome is not None  # an episode has a step
+        return np.array([self._return[env], self._length[env], self._outcome.measure[env]])
+
+    def episode(self, env: int, index: int, env_steps: int, policy_version: int) -> Episode:
+        """Returns the episode that has just ended there, number `index` of the evaluation."""
+        assert self._outcome is not None
+        outcome, steps = self._outcome, self._steps[env]
+        return Episode(
+            index=index,
+            env_steps=env_steps,
+            policy_version=policy_version,
+            ep_return=float(self._return[env]),
+            length=len(steps),
+            success=float(outcome.success[env]),
+            measure=float(outcome.measure[env]),
+            terminated=bool(outcome.terminated[env]),
+            truncated=bool(outcome.truncated[env]),
+            obs=np.stack(self._obs[env], dtype=np.float32),
+            action=np.stack([action for action, _ in steps], dtype=np.float32),
+            reward=np.array([reward for _, reward in steps], np.float64),
+        )
+
+
+def evaluate(
+    policy: Policy, env: EnvConfig, *, episodes: int, seed: int, callbacks: EpisodeCallbacks
+) -> EvalResult | None:
     """Mean and standard deviation of the raw returns of `episodes` complete episodes of the deterministic policy.
 
-    Told to stop, there is no result.
+    None if stopped.
     """
-    found = run_episodes(acting(policy), env, episodes=episodes, seed=seed, watch=watch)
+    found = run_episodes(deterministic_actor(policy), env, episodes=episodes, seed=seed, callbacks=callbacks)
     if len(found.ep_return) < episodes:
         return None
     returns, lengths = found.ep_return, found.length
     means = float(returns.mean()), float(returns.std()), float(lengths.mean())
-    return EvalResult(watch.env_steps, *means, episodes, watch.policy_version)
+    return EvalResult(callbacks.env_steps, *means, episodes, callbacks.policy_version)
 
 
-def acting(policy: Policy) -> Actor:
-    """A policy as its deterministic actions, of arrays."""
+def deterministic_actor(policy: Policy) -> Actor:
+    """Returns the policy's deterministic actions as a function of arrays."""
     device = next(policy.parameters()).device
 
     def act(obs: Float32) -> Float32:
@@ -83,87 +134,79 @@ def acting(policy: Policy) -> Actor:
     return act
 
 
-def random_actions(spec: SpaceSpec, seed: int) -> Actor:
-    """Actions drawn uniformly, whatever is observed: from [-1, 1], or from the numbers of discrete ones."""
+def random_actor(spec: SpaceSpec, seed: int) -> Actor:
+    """Returns uniformly random actions, from [-1, 1] or from the numbers of discrete ones."""
     rng = generator(seed, "random_policy")
     if spec.num_actions:
         return lambda obs: rng.integers(spec.num_actions, size=(len(obs), 1)).astype(np.float32)
     return lambda obs: rng.uniform(-1.0, 1.0, (len(obs), spec.action_dim)).astype(np.float32)
 
 
-def run_episodes(act: Actor, env: EnvConfig, *, episodes: int, seed: int, watch: Watch | None = None) -> Episodes:
-    """`episodes` complete episodes, each begun with a seed of its own; fewer when told to stop."""
-    watch = watch or Watch()
+def run_episodes(
+    act: Actor, env: EnvConfig, *, episodes: int, seed: int, callbacks: EpisodeCallbacks | None = None
+) -> Episodes:
+    """Runs `episodes` complete episodes, each with its own seed; fewer if stopped."""
+    callbacks = callbacks or EpisodeCallbacks()
     vectorization = "mujoco" if env.vectorization == "mujoco" else "sync"
     num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
-    with watch.ledger.phase(EvaluatorPhase.ENV_RESET):
-        vector = make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, watch.should_stop)
+    with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
+        vector = make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, callbacks.should_stop)
     try:
-        found = play(act, vector, episodes=episodes, seed=env_seed(seed, "evaluation"), watch=watch)
+        found = step_episodes(act, vector, episodes, env_seed(seed, "evaluation"), callbacks)
     finally:
         vector.close()
     return Episodes(*found[np.isfinite(found[:, 1])].T)  # those that have a length
 
 
-def play(act: Actor, vector: Vector, *, episodes: int, seed: int, watch: Watch) -> Float64:
-    """Return, length and measure of every episode [E, 3]; NaN for one that was not finished.
+def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callbacks: EpisodeCallbacks) -> Float64:
+    """Returns return, length and measure of every episode [E, 3]; NaN for one that was not finished.
 
-    Environment i plays the episodes i, i + N, i + 2N ...: which ones are played, and in which environment, does not
-    depend on who is first to finish, which would favour short ones. It begins the next one at once; where the
-    environments can only be reset together, once all have finished (`begins_singly`).
+    Environment i runs the episodes i, i + N, i + 2N ...: which ones are run, and in which environment, does not depend
+    on which finishes first; that would favour short ones. It begins the next one at once; where the environments can
+    only be reset together (`begins_singly` is False), once all have finished.
     """
-    phase, num_envs = watch.ledger.phase, vector.num_envs
+    phase, num_envs = callbacks.ledger.phase, vector.num_envs
     found = np.full((episodes, 3), np.nan)
-    number = np.arange(num_envs)  # [N] of the episode that each environment plays
-    is_playing = number < episodes
+    number = np.arange(num_envs)  # [N] episode of each environment
+    is_running = number < episodes
     with phase(EvaluatorPhase.ENV_RESET):
         obs = vector.reset(seed)
-    tracks = Tracks(obs, watch.clock.now_ns(), keeps_steps=watch.on_end is not None)
-    while is_playing.any() and not watch.should_stop():
+    running = EpisodeAccumulator(obs, callbacks.clock.now_ns(), keeps_steps=callbacks.on_end is not None)
+    while is_running.any() and not callbacks.should_stop():
         with phase(EvaluatorPhase.ACTION_SELECT):
             action = act(obs)
         with phase(EvaluatorPhase.ENV_STEP):
             outcome = vector.step(action)
         obs = outcome.next_obs
-        tracks.add(action, outcome, is_playing)
-        ends = (outcome.terminated | outcome.truncated) & is_playing
-        for env in np.flatnonzero(ends).tolist():
-            found[number[env]] = tracks.result(env)
-        _hand_over(watch, tracks, ends, number)
-        is_playing &= ~ends
-        begins = _begins(number, ends, is_playing, episodes, begins_singly=vector.begins_singly)
-        if begins.any() and not watch.should_stop():  # a slow environment is not reset once more for nothing
+        running.add(action, outcome, is_running)
+        is_over = (outcome.terminated | outcome.truncated) & is_running
+        for env in np.flatnonzero(is_over).tolist():
+            found[number[env]] = running.result(env)
+        if callbacks.on_end is not None and is_over.any():
+            _call_on_end(callbacks, running, {env: int(number[env]) for env in np.flatnonzero(is_over).tolist()})
+        is_running &= ~is_over
+        begins = is_over if vector.begins_singly else np.full(num_envs, not is_running.any())
+        begins = begins & (number + num_envs < episodes)
+        if begins.any() and not callbacks.should_stop():  # a stop does not wait for the reset of a slow environment
             number = np.where(begins, number + num_envs, number)
-            is_playing |= begins
+            is_running |= begins
             with phase(EvaluatorPhase.ENV_RESET):
-                obs = _begin(vector, seed, number, begins)
-            tracks.begin(begins, obs, watch.clock.now_ns())
-        watch.ledger.close()
+                if vector.begins_singly:
+                    obs = vector.begin(seed, number.tolist(), begins)
+                else:
+                    obs = vector.reset(seed, int(number[0]))
+            running.begin(begins, obs, callbacks.clock.now_ns())
+        callbacks.ledger.close()
     return found
 
 
-def _begins(number: NDArray[np.int64], ends: Bool, is_playing: Bool, episodes: int, *, begins_singly: bool) -> Bool:
-    """Where the next episode begins now [N]."""
-    may_begin = ends if begins_singly else np.full(len(ends), not is_playing.any())
-    begins: Bool = may_begin & (number + len(number) < episodes)
-    return begins
-
-
-def _begin(vector: Vector, seed: int, number: NDArray[np.int64], begins: Bool) -> Float32:
-    """Begin the episodes `number` [N] where they begin; where that cannot be told apart, everywhere."""
-    if vector.begins_singly:
-        return vector.begin(seed, number.tolist(), begins)
-    return vector.reset(seed, int(number[0]))
-
-
-def _hand_over(watch: Watch, tracks: Tracks, ends: Bool, number: NDArray[np.int64]) -> None:
-    """Tell of the episodes `number` [N] where one has ended [N]; no other one goes on meanwhile."""
-    if watch.on_end is None or not ends.any():
-        return
-    ended_ns = watch.clock.now_ns()  # of all of them: who is told of later has not played on
-    for env in np.flatnonzero(ends).tolist():
-        episode = tracks.episode(env, int(number[env]), watch.env_steps, watch.policy_version)
-        with watch.ledger.phase(EvaluatorPhase.POST_BACKPRESSURE):
-            watch.on_end(episode, Interval(tracks.started_ns[env], ended_ns))
-    if watch.on_pause is not None:
-        watch.on_pause(Interval(ended_ns, watch.clock.now_ns()))
+def _call_on_end(callbacks: EpisodeCallbacks, running: EpisodeAccumulator, index_of: dict[int, int]) -> None:
+    """Calls `on_end` with the episode of each environment of `index_of`; no other episode advances meanwhile."""
+    assert callbacks.on_end is not None
+    ended_ns = callbacks.clock.now_ns()  # of all of them: those that are handed over later did not run longer
+    for env, index in index_of.items():
+        episode = running.episode(env, index, callbacks.env_steps, callbacks.policy_version)
+        with callbacks.ledger.phase(EvaluatorPhase.POST_BACKPRESSURE):
+            callbacks.on_end(episode, Interval(running.started_ns[env], ended_ns))
+    if callbacks.on_pause is not None:
+        callbacks.on_pause(Interval(ended_ns, callbacks.clock.now_ns()))

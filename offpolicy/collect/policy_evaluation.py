@@ -3,26 +3,60 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from offpolicy.collect.episode_log import EpisodeLog, Record
-from offpolicy.collect.evaluation import Watch, evaluate
-from offpolicy.collect.post import Episode, Interval, overlap
-from offpolicy.collect.post_queue import STOPPED, Done, PostConfig, PostQueue
+from offpolicy.collect.episode_hook import STOPPED, Episode, EpisodeHook, HookConfig, HookResult, Interval
+from offpolicy.collect.evaluation import EpisodeCallbacks, evaluate
 from offpolicy.config.schema import RunConfig
+from offpolicy.files import JsonlFile
 from offpolicy.nets.policy import flat_size, load_flat, make_policy
 from offpolicy.timing.ledger import NullLedger, TimeAccount
 from offpolicy.timing.phases import EvaluatorPhase
+from offpolicy.timing.trace_reader import Overlap, Times, total_ns, union
 from offpolicy.timing.trace_writer import Mark, TraceLane
 from offpolicy.types import EvalResult, Float32, SpaceSpec
 
 EPISODES_FILE = "eval_episodes.jsonl"
 NS_PER_S = 1e9
 HOOK_NAMES = ("hook", *Mark)  # names of the records of the hook's trace track
+Record = dict[str, float | str | None]
+
+
+class EpisodeLog:
+    """A file with a line per episode, whole or not at all. One that cannot be written costs a warning, not the run."""
+
+    def __init__(self, path: Path, start_step: int, warn: Callable[[str], None]) -> None:
+        """`start_step`: lines of later env steps are superseded; 0 for a new run. `warn` gets the first failure."""
+        self._name, self._warn = path.name, warn
+        self._has_warned = False
+        self._file: JsonlFile | None = None
+        try:
+            self._file = JsonlFile(path, start_step or None)
+        except OSError as error:
+            self._warn_once(error)
+
+    def append(self, record: Record) -> None:
+        """Writes a line, if that is possible."""
+        try:
+            if self._file is not None:
+                self._file.append(record)
+        except OSError as error:
+            self._warn_once(error)
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _warn_once(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._warn(f"{self._name} cannot be written: {error}; its lines are dropped while that is so")
+        self._has_warned = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +84,12 @@ class PolicyEvaluation:
         self._hook_runs: list[Interval] = []
         self._pauses: list[Interval] = []
         self.episodes, self.post_failures = 0, 0  # of all evaluations
-        self._hook: PostQueue | None = None
+        self._hook: EpisodeHook | None = None
         self._log: EpisodeLog | None = None
         if cfg.eval.hook is not None:
             self._log = EpisodeLog(run_dir / EPISODES_FILE, start_step, context.warn)
-            hook = PostConfig(cfg.eval.hook, cfg.eval.post_queue, cfg.env.step_timeout_s)
-            self._hook = PostQueue(hook, context.should_stop, self._finish_episode)
+            hook = HookConfig(cfg.eval.hook, cfg.eval.post_queue, cfg.env.step_timeout_s)
+            self._hook = EpisodeHook(hook, context.should_stop, self._finish_episode)
 
     @property
     def policy_size(self) -> int:
@@ -80,7 +114,7 @@ class PolicyEvaluation:
         self._records, self._rollouts, self._hook_runs, self._pauses = {}, [], [], []
         with context.ledger.phase(EvaluatorPhase.WEIGHT_APPLY):
             load_flat(self._policy, flat)
-        watch = Watch(
+        callbacks = EpisodeCallbacks(
             should_stop=context.should_stop,
             on_end=None if self._hook is None else self._start_hook,
             on_pause=self._pauses.append,
@@ -88,7 +122,7 @@ class PolicyEvaluation:
             policy_version=policy_version,
             ledger=context.ledger,
         )
-        result = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, watch=watch)
+        result = evaluate(self._policy, cfg.env, episodes=cfg.eval.episodes, seed=cfg.seed, callbacks=callbacks)
         if self._hook is not None:
             with context.ledger.phase(EvaluatorPhase.POST_BACKPRESSURE):
                 self._hook.drain()
@@ -107,25 +141,25 @@ class PolicyEvaluation:
         self._context.ledger.mark(Mark.EPISODE_ENDED, self.episodes + episode.index)
         self._hook.submit(episode)
 
-    def _finish_episode(self, done: Done) -> None:
+    def _finish_episode(self, result: HookResult) -> None:
         """Logs an episode and the result of its hook; a failure costs nothing else."""
-        record, trace = self._records[done.episode_index], self._context.hook_trace
-        if done.interval is not None:
-            self._hook_runs.append(done.interval)
+        record, trace = self._records[result.episode_index], self._context.hook_trace
+        if result.interval is not None:
+            self._hook_runs.append(result.interval)
             if trace is not None:
-                trace.span(HOOK_NAMES.index("hook"), *done.interval)
-                trace.mark(Mark.EPISODE_HOOKED, done.interval.start_ns, self.episodes + done.episode_index)
-        if done.error is not None and done.error != STOPPED:
+                trace.span(HOOK_NAMES.index("hook"), *result.interval)
+                trace.mark(Mark.EPISODE_HOOKED, result.interval.start_ns, self.episodes + result.episode_index)
+        if result.error is not None and result.error != STOPPED:
             self.post_failures += 1
             if self.post_failures == 1:  # a hook that fails once fails often
-                self._report_failure(record, done.error)
+                self._report_failure(record, result.error)
         assert self._log is not None
         self._log.append(
             {
                 **record,
-                "post_started_s": done.interval.start_ns / NS_PER_S if done.interval else None,
-                "post_ended_s": done.interval.end_ns / NS_PER_S if done.interval else None,
-                "post_error": _last_line(done.error) if done.error else None,
+                "post_started_s": result.interval.start_ns / NS_PER_S if result.interval else None,
+                "post_ended_s": result.interval.end_ns / NS_PER_S if result.interval else None,
+                "post_error": _last_line(result.error) if result.error else None,
             }
         )
 
@@ -154,3 +188,28 @@ def _episode_record(episode: Episode, interval: Interval) -> Record:
 
 def _last_line(error: str) -> str:
     return error.strip().splitlines()[-1]
+
+
+def overlap(
+    rollouts: Sequence[Interval], hook_runs: Sequence[Interval], pauses: Sequence[Interval] = ()
+) -> float | None:
+    """Returns the share of the shorter of the two kinds of work that was done during the other, 0 to 1.
+
+    `(busy_rollouts + busy_hook - makespan) / min(busy_rollouts, busy_hook)`, where the makespan is the time in which at
+    least one of them was busy; None where one of the two has done nothing. No episode advanced during the `pauses`,
+    which do not overlap.
+    """
+    if not rollouts or not hook_runs:
+        return None
+    begin = min(each.start_ns for each in (*rollouts, *hook_runs))
+    end = max(each.end_ns for each in (*rollouts, *hook_runs))
+    edges = [begin, *(edge for pause in sorted(pauses) for edge in pause), end]
+    between = [union([_times(rollouts)], window) for window in zip(edges[::2], edges[1::2], strict=True)]
+    played, hooked = union(between, (begin, end)), union([_times(hook_runs)], (begin, end))
+    both = Overlap(total_ns(played), total_ns(hooked), total_ns(union([played, hooked], (begin, end))))
+    return both.ratio if min(both.one_ns, both.other_ns) else None
+
+
+def _times(intervals: Sequence[Interval]) -> tuple[Times, Times]:
+    starts, stops = np.array(intervals, np.int64).T
+    return starts, stops

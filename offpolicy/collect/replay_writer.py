@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offpolicy.errors import NumericsError
+from offpolicy.replay.demonstrations import Transitions
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
-from offpolicy.types import Choice, Float32, Float64, StepOutcome
+from offpolicy.types import Bool, Choice, Float32, Float64, StepOutcome
 
 
 class Writer(Protocol):
@@ -93,12 +95,15 @@ class ReplayWriter:
         obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `NumericsError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
         """
-        rows = self._layout.pack(obs, choice.action, outcome.next_obs)
-        scalars = self._layout.scalars(rows)
-        scalars[:, 0] = outcome.reward
-        scalars[:, 1] = outcome.terminated
-        scalars[:, 2] = outcome.truncated
-        scalars[:, 3] = self._gamma
+        layout = self._layout
+        rows: Float32 = np.empty((len(obs), layout.width), dtype=np.float32)
+        rows[:, layout.obs] = obs
+        rows[:, layout.next_obs] = outcome.next_obs
+        rows[:, layout.action] = choice.action
+        rows[:, layout.REWARD] = outcome.reward
+        rows[:, layout.TERMINATED] = outcome.terminated
+        rows[:, layout.TRUNCATED] = outcome.truncated
+        rows[:, layout.DISCOUNT] = self._gamma
         if not outcome.is_valid.all():
             rows = rows[outcome.is_valid]
         envs = np.flatnonzero(outcome.is_valid)
@@ -109,39 +114,42 @@ class ReplayWriter:
         self._store(rows, envs)
         return len(rows)
 
-    def _store(self, rows: Float32, envs: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def _store(self, rows: Float32, envs: NDArray[np.int64]) -> None:
         if self._n_step > 1:
             rows = self._accumulate(rows, envs)
         if len(rows):
             self._ring.append(rows)
 
-    def _accumulate(self, rows: Float32, envs: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Float32:
-        """Feed one step of each environment into its open windows; returns the rows that became complete."""
-        complete: list[Float32] = []
+    def _accumulate(self, rows: Float32, envs: NDArray[np.int64]) -> Float32:
+        """Adds one step of each environment to its open windows; returns the rows that became complete."""
+        layout, complete = self._layout, list[Float32]()
         for row, env in zip(rows, envs, strict=True):
             windows = self._windows[env]
             windows.append(_Window(row.copy()))
-            reward, terminated, truncated, _ = self._layout.scalars(row[None])[0].tolist()
+            reward, is_end = float(row[layout.REWARD]), row[layout.TERMINATED] or row[layout.TRUNCATED]
             for window in windows:
                 window.reward += window.discount * reward
                 window.discount *= self._gamma
                 window.num_steps += 1
-            while windows and (windows[0].num_steps == self._n_step or terminated or truncated):
+            while windows and (windows[0].num_steps == self._n_step or is_end):
                 complete.append(self._complete(windows.popleft(), row))
-        return np.array(complete, dtype=np.float32).reshape(-1, self._layout.width)
+        return np.array(complete, dtype=np.float32).reshape(-1, layout.width)
 
     def _complete(self, window: _Window, last: Float32) -> Float32:
-        """The window's row with the end of the span taken from the row `last`."""
-        o = self._layout.obs_dim
-        window.row[o : 2 * o] = last[o : 2 * o]
-        window.row[-4:] = window.reward, last[-3], last[-2], window.discount
-        return window.row
+        """Returns the window's row, whose span ends with the step of the row `last`."""
+        layout, row = self._layout, window.row
+        for column in (layout.next_obs, layout.TERMINATED, layout.TRUNCATED):
+            row[column] = last[column]
+        row[layout.REWARD], row[layout.DISCOUNT] = window.reward, window.discount
+        return row
 
     def _describe(self, row: Float32) -> dict[str, list[float]]:
-        """The row's fields by name, for the dump."""
-        o, a = self._layout.obs_dim, self._layout.action_dim
-        names, ends = ("obs", "next_obs", "action", "reward"), (o, 2 * o, 2 * o + a, 2 * o + a + 1)
-        return {name: row[start:end].tolist() for name, start, end in zip(names, (0, *ends), ends, strict=False)}
+        """Returns the row's fields by name, for the dump."""
+        layout = self._layout
+        columns: dict[str, slice | int] = {
+            "obs": layout.obs, "next_obs": layout.next_obs, "action": layout.action, "reward": layout.REWARD,
+        }  # fmt: skip
+        return {name: np.atleast_1d(row[column]).tolist() for name, column in columns.items()}
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """The incomplete rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
@@ -163,3 +171,29 @@ class BadRowError(NumericsError):
         culprits = [name for name, values in row.items() if not np.isfinite(values).all()]
         super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {env_index}")
         self.env_index, self.row = env_index, row
+
+
+def demonstration_rows(found: Transitions, layout: RowLayout, *, gamma: float, n_step: int) -> Float32:
+    """Returns one row [W] of `n_step` steps, fewer at an episode's end, for every transition. [M, W].
+
+    Raises `ConfigError` if sums over steps are asked for and the rows of an episode do not follow each other.
+    """
+    if n_step > 1:
+        found.require_sequences("algo.n_step")
+    ring = Ring(memoryview(bytearray(Ring.nbytes(len(found), layout.width, 4))), layout.width, np.float32)
+    writer = ReplayWriter(ring, layout, gamma=gamma, n_step=n_step, num_envs=len(found.first))
+    if n_step == 1:
+        index = np.arange(len(found))
+        writer.write(found.obs, Choice(found.action, None, 0), _outcome(found, index, np.ones(len(found), np.bool_)))
+    else:  # every episode is an environment: all take their step t together
+        for step in range(int(found.length.max())):
+            is_valid = step < found.length
+            index = found.first + np.where(is_valid, step, 0)
+            writer.write(found.obs[index], Choice(found.action[index], None, 0), _outcome(found, index, is_valid))
+    return np.array(ring.read_range(0, ring.committed), dtype=np.float32)
+
+
+def _outcome(found: Transitions, index: NDArray[np.int64], is_valid: Bool) -> StepOutcome:
+    unknown = np.full(len(index), np.nan, np.float32)
+    ends = found.terminated[index], found.truncated[index]
+    return StepOutcome(found.next_obs[index], found.reward[index], *ends, is_valid, unknown, unknown)

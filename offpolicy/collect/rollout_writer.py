@@ -16,7 +16,6 @@ from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
 from offpolicy.types import Choice, Float32, Float64, StepOutcome
 
 FIRST_VERSION = 1  # of the weights that a learner publishes when it starts
-_COLUMNS = ("log_prob", "reward", "terminated", "truncated", "is_valid")  # the last ones of a row
 
 
 class RolloutWriter:
@@ -62,12 +61,14 @@ class RolloutWriter:
             self._stamp = RolloutStamp(self.rollouts, choice.version, 0)
         layout = self._ring.layout
         rows = self._rows[self._step]
-        rows[:, : layout.obs_dim] = obs
-        rows[:, layout.obs_dim : -len(_COLUMNS)] = choice.action
-        assert choice.log_prob is not None  # an on-policy actor tells it; narrows the type
-        columns = (choice.log_prob, outcome.reward, outcome.terminated, outcome.truncated, outcome.is_valid)
-        for index, column in enumerate(columns, start=-len(_COLUMNS)):
-            rows[:, index] = column
+        assert choice.log_prob is not None  # an on-policy actor returns it
+        rows[:, layout.obs] = obs
+        rows[:, layout.action] = choice.action
+        rows[:, layout.LOG_PROB] = choice.log_prob
+        rows[:, layout.REWARD] = outcome.reward
+        rows[:, layout.TERMINATED] = outcome.terminated
+        rows[:, layout.TRUNCATED] = outcome.truncated
+        rows[:, layout.IS_VALID] = outcome.is_valid
         self._require_finite(rows, outcome.next_obs)
         num_steps = int(outcome.is_valid.sum())
         self._stamp = self._stamp._replace(num_steps=self._stamp.num_steps + num_steps)
@@ -78,7 +79,7 @@ class RolloutWriter:
 
     def _finish(self, last_obs: Float32) -> None:
         self._rows[-1] = 0.0
-        self._rows[-1, :, : self._ring.layout.obs_dim] = last_obs
+        self._rows[-1, :, self._ring.layout.obs] = last_obs
         self._ring.commit(self._stamp)
         self.rollouts += 1
         self._step = 0
@@ -93,10 +94,13 @@ class RolloutWriter:
 
     def _describe(self, row: Float32, next_obs: Float32) -> dict[str, list[float]]:
         """The row's fields by name, for the dump."""
-        o = self._ring.layout.obs_dim
-        scalars = {name: [value] for name, value in zip(_COLUMNS, row[-len(_COLUMNS) :].tolist(), strict=True)}
-        arrays = {"obs": row[:o], "next_obs": next_obs, "action": row[o : -len(_COLUMNS)]}
-        return {name: values.tolist() for name, values in arrays.items()} | scalars
+        layout = self._ring.layout
+        columns: dict[str, slice | int] = {
+            "obs": layout.obs, "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD,
+            "terminated": layout.TERMINATED, "truncated": layout.TRUNCATED, "is_valid": layout.IS_VALID,
+        }  # fmt: skip
+        fields = {name: np.atleast_1d(row[column]).tolist() for name, column in columns.items()}
+        return {"obs": fields.pop("obs"), "next_obs": next_obs.tolist(), **fields}
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """What no learner has taken yet: the rollouts that wait, and the open one as far as it goes; for a snapshot.

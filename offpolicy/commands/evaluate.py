@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
-from offpolicy.collect.evaluation import random_actions, run_episodes
+from offpolicy.collect.evaluation import random_actor, run_episodes
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.run_files import env_differences
 from offpolicy.errors import ConfigError
@@ -41,7 +41,7 @@ def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, 
     seed = runs[0].cfg.seed if choice.seed is None else choice.seed
     actors = [run.actor(choice.device) for run in runs]
     if with_random:
-        names, envs, actors = [*names, RANDOM], [*envs, reference], [*actors, random_actions(runs[0].spec, seed)]
+        names, envs, actors = [*names, RANDOM], [*envs, reference], [*actors, random_actor(runs[0].spec, seed)]
     found = [run_episodes(act, env, episodes=episodes, seed=seed) for act, env in zip(actors, envs, strict=True)]
     if reference.measure is not None and any(np.isnan(one.measure).all() for one in found):
         raise ConfigError(f"env.measure: got {reference.measure!r}, which the info of no episode's end holds")

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from gymnasium.error import DependencyNotInstalled
+from numpy.typing import NDArray
 from rich.console import Console
 
-from offpolicy.collect.film import Film
+from offpolicy.collect.evaluation import Actor
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
-from offpolicy.errors import ConfigError, SaveError
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
+from offpolicy.envs.make import Env, make_env
+from offpolicy.envs.spaces import action_map
+from offpolicy.envs.vector import env_seeds
+from offpolicy.errors import ConfigError, EnvFailure, SaveError
+from offpolicy.seeding import env_seed
 
+DEFAULT_FPS = 30
+Picture = NDArray[np.uint8]  # [height, width, 3]
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 
 
@@ -63,3 +76,58 @@ def _write(film: Film, path: Path) -> int:
     except OSError as error:
         raise SaveError(f"{path}: {error.strerror or error}") from error
     return count
+
+
+class Film:
+    """The pictures of `episodes` episodes that begin like those of an evaluation, made while they are iterated."""
+
+    def __init__(self, act: Actor, env: EnvConfig, *, episodes: int, seed: int) -> None:
+        """Raises as `make_env`, and `ConfigError` where the environment draws no pictures."""
+        self._cfg = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
+        self._act, self._episodes, self._seed = act, episodes, seed
+        _require_pictures(env)
+        self._env: Env = make_env(self._cfg)
+        self.fps = int(self._env.metadata.get("render_fps", DEFAULT_FPS))
+        self.returns: list[float] = []  # of the episodes that are over
+
+    def __iter__(self) -> Iterator[Picture]:
+        """Raises `EnvFailure` if the environment fails, in a step or in drawing."""
+        codec = codec_of(self._env)
+        door, actions = EnvAdapter(self._cfg, 0, 1, codec, self._env), action_map(codec)
+        for seed in env_seeds(env_seed(self._seed, "evaluation"), self._episodes):
+            obs, info = door.reset(seed=seed)
+            _raise_failure(info)
+            yield self._picture()
+            total, is_over = 0.0, False
+            while not is_over:
+                obs, reward, terminated, truncated, info = door.step(actions.apply(self._act(obs[None]))[0])
+                _raise_failure(info)
+                total, is_over = total + reward, terminated or truncated
+                yield self._picture()
+            self.returns.append(total)
+
+    def close(self) -> None:
+        """Close the environment."""
+        with contextlib.suppress(Exception):  # its pictures are made
+            self._env.close()
+
+    def _picture(self) -> Picture:
+        try:
+            picture: Any = self._env.render()
+        except (ImportError, DependencyNotInstalled) as error:
+            raise ConfigError(f"env.id: {self._cfg.id} cannot be drawn: {error}") from error
+        except Exception as error:
+            raise EnvFailure(f"{self._cfg.id} could not be drawn: {error!r}; MUJOCO_GL chooses the renderer") from error
+        return np.asarray(picture, np.uint8)
+
+
+def _require_pictures(env: EnvConfig) -> None:
+    with contextlib.closing(make_env(env)) as plain:
+        modes = plain.metadata.get("render_modes", [])
+    if "rgb_array" not in modes:
+        raise ConfigError(f"env.id: {env.id} draws no pictures: its render modes are {modes}, needed rgb_array")
+
+
+def _raise_failure(info: dict[str, Any]) -> None:
+    if FAILURE_KEY in info:
+        raise EnvFailure(info[FAILURE_KEY])

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
-from offpolicy.collect.demonstrations import Recorder
-from offpolicy.collect.evaluation import Watch, run_episodes
+from offpolicy.collect.episode_hook import Episode, Interval
+from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
-from offpolicy.errors import ConfigError
+from offpolicy.errors import ConfigError, SaveError
+from offpolicy.files import atomic_file
+from offpolicy.replay.demonstrations import to_env
+from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
 
 def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int:
@@ -24,9 +30,47 @@ def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int
         raise ConfigError(f"run: {path} has Discrete actions; only SAC and TD3, which need a Box, learn from files")
     seed = run.cfg.seed if choice.seed is None else choice.seed
     recorder = Recorder(run.spec)
-    found = run_episodes(run.actor(choice.device), run.env, episodes=episodes, seed=seed, watch=Watch(on_end=recorder))
+    found = run_episodes(
+        run.actor(choice.device), run.env, episodes=episodes, seed=seed, callbacks=EpisodeCallbacks(on_end=recorder)
+    )
     count, returns = recorder.save(out), found.ep_return
     Console(markup=False, highlight=False).print(
         f"{out}: {count:,} transitions of {len(returns)} episodes, mean return {returns.mean():,.1f}", soft_wrap=True
     )
     return 0
+
+
+class Recorder:
+    """Collects the transitions of whole episodes, each at its end."""
+
+    def __init__(self, spec: SpaceSpec) -> None:
+        self._spec = spec
+        self._columns: dict[str, list[Float32 | Float64 | Bool]] = {}
+
+    def __call__(self, episode: Episode, _: Interval) -> None:
+        """Keeps the transitions of an episode."""
+        is_last = np.arange(episode.length) == episode.length - 1
+        steps: dict[str, Float32 | Float64 | Bool] = {
+            "obs": episode.obs[:-1],
+            "action": to_env(episode.action, self._spec),
+            "reward": episode.reward,
+            "next_obs": episode.obs[1:],
+            "terminated": is_last & episode.terminated,
+            "truncated": is_last & episode.truncated,
+            "episode": np.full(episode.length, episode.index, np.float64),
+        }
+        for name, values in steps.items():
+            self._columns.setdefault(name, []).append(values)
+
+    def save(self, path: Path) -> int:
+        """Writes an `.npz` of demonstrations, episode after episode; returns their number. Raises `SaveError`."""
+        columns = {name: np.concatenate(values) for name, values in self._columns.items()}
+        order = np.argsort(columns["episode"], kind="stable")
+        arrays: dict[str, NDArray[Any]] = {name: values[order] for name, values in columns.items()}
+        arrays["episode"] = arrays["episode"].astype(np.int64)
+        try:
+            with atomic_file(path, durable=False) as file:
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+        except OSError as error:
+            raise SaveError(f"{path}: {error.strerror}") from error
+        return len(order)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
-from offpolicy.collect.evaluation import Actor, acting
+from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import EnvConfig, RunConfig
@@ -62,7 +62,7 @@ class SavedRun:
         policy = make_policy(self.cfg.algo, self.spec).eval()
         tensors, prefix = learner_tensors(self.checkpoint), "policy."
         policy.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
-        return acting(policy.to(pick_device(device, 0)))
+        return deterministic_actor(policy.to(pick_device(device, 0)))
 
 
 def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping[str, Any]) -> EnvConfig:

@@ -8,7 +8,7 @@ import sys
 
 from offpolicy.checkpoint import Checkpoint
 from offpolicy.checkpoint.fingerprint import fingerprint
-from offpolicy.collect.hook_probe import check_hook
+from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import RunConfig
 from offpolicy.envs.probe import check_id, probe

@@ -7,19 +7,21 @@ perhaps `episode` [M], all in the environment's own units; a Dict observation is
 
 from __future__ import annotations
 
+import importlib
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.errors import ConfigError
-from offpolicy.replay.minari_demos import is_minari, read_minari
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
 KEY = "replay.demos"
+MINARI_PREFIX = "minari:"
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 Int64 = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[Any]]
@@ -173,3 +175,54 @@ def _ordered(found: Transitions, episode: NDArray[Any] | None) -> Transitions:
     last = np.append(first[1:], len(found)) - 1
     truncated[last] |= ~sorted_rows.terminated[last]
     return replace(sorted_rows, truncated=truncated, first=first)
+
+
+def is_minari(source: str) -> bool:
+    """True if a name means a Minari data set: `minari:<id>`, or the directory of one."""
+    return source.startswith(MINARI_PREFIX) or (Path(source) / "data").is_dir()
+
+
+def read_minari(source: str, spec: SpaceSpec) -> Arrays:
+    """Returns the data set as the arrays of an `.npz` of demonstrations; downloads nothing. Raises `ConfigError`."""
+    try:
+        minari: Any = importlib.import_module("minari")  # Any: optional, so no type checker may count on it
+    except ImportError:
+        raise ConfigError(f"{KEY}: {source} needs Minari: pip install 'offpolicy[minari]'") from None
+    try:
+        if source.startswith(MINARI_PREFIX):
+            data = minari.load_dataset(source.removeprefix(MINARI_PREFIX))
+        else:
+            data = minari.MinariDataset(Path(source) / "data")
+        episodes = [_episode(number, found, spec) for number, found in enumerate(data.iterate_episodes())]
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(f"{KEY}: {source} cannot be read by Minari: {error}") from None
+    if not episodes:
+        raise ConfigError(f"{KEY}: {source} holds no episode")
+    return {name: np.concatenate([episode[name] for episode in episodes]) for name in episodes[0]}
+
+
+def _episode(number: int, found: Any, spec: SpaceSpec) -> dict[str, NDArray[Any]]:
+    """One episode of T transitions, whose observations are T + 1."""
+    obs, length = _flat(found.observations, spec), len(found.rewards)
+    return {
+        "obs": obs[:length],
+        "action": np.asarray(found.actions).reshape(length, -1),
+        "reward": np.asarray(found.rewards),
+        "next_obs": obs[1 : length + 1],
+        "terminated": np.asarray(found.terminations),
+        "truncated": np.asarray(found.truncations),
+        "episode": np.full(length, number),
+    }
+
+
+def _flat(observations: Any, spec: SpaceSpec) -> NDArray[Any]:
+    """Observations [T + 1, O]: those of a Dict side by side in the order of the environment. Raises `KeyError`."""
+    if not isinstance(observations, Mapping):
+        return np.asarray(observations).reshape(len(observations), -1)
+    columns = []
+    for key in spec.obs_keys:
+        part: Any = observations
+        for name in key.split("/"):
+            part = part[name]
+        columns.append(np.asarray(part).reshape(len(part), -1))
+    return np.concatenate(columns, axis=1)

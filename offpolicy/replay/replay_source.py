@@ -131,7 +131,7 @@ class RateLimitedSource:
         for number in self._spec.fresh_rings:
             ring = self._rings[number]
             stop = ring.committed
-            blocks.append(self._spec.layout.obs_of(ring.read_range(self.first_unseen_row[number], stop)))
+            blocks.append(ring.read_range(self.first_unseen_row[number], stop)[:, self._spec.layout.obs])
             self.first_unseen_row[number] = stop
         self._fresh = np.concatenate(blocks)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.protocols import CopyTimer, Fence, StepCount, StepGate
-from offpolicy.replay.mixture import ResidentDemos
+from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks

@@ -2,9 +2,8 @@
 
 Two counters of rows ever written make it safe. The writer announces (`reserved`), copies, then reveals (`committed`).
 A reader draws below `committed`, copies, and afterwards reads `reserved` again: rows at or below
-`reserved - capacity` may have been recycled meanwhile and are drawn anew. A third word, `floor`, is raised by a
-writer that takes over from a killed one, before it lowers `reserved`: rows the dead writer had started to recycle
-are never shown. Readers therefore read `reserved` first and `floor` second.
+`reserved - capacity` may have been recycled meanwhile and are drawn again. A third word holds the first row that was
+written to this buffer: a restored ring continues the indices of a checkpoint.
 
 Rows are named by their logical index (how many rows were written before them), never by their slot.
 Each word is an aligned 8-byte store with a single writer; on x86-64 stores are seen in program order.
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEADER_BYTES = 64
-_RESERVED, _COMMITTED, _FLOOR = 0, 1, 2
+_RESERVED, _COMMITTED, _FIRST = 0, 1, 2  # words of the header
 
 
 class Ring:
@@ -33,22 +32,21 @@ class Ring:
 
     @staticmethod
     def nbytes(capacity: int, width: int, itemsize: int) -> int:
-        """Bytes of the buffer of a ring."""
+        """Returns the bytes of the buffer of a ring."""
         return HEADER_BYTES + capacity * width * itemsize
 
     @property
     def committed(self) -> int:
-        """Rows ever written; every index below it, and not below `oldest`, is readable."""
+        """Number of rows ever written; every index below it, and not below `oldest`, is readable."""
         return self._words[_COMMITTED]
 
     @property
     def oldest(self) -> int:
         """The lowest index that is certainly intact now."""
-        reserved = self._words[_RESERVED]
-        return max(self._words[_FLOOR], reserved - self.capacity, 0)
+        return max(self._words[_FIRST], self._words[_RESERVED] - self.capacity, 0)
 
     def append(self, rows: NDArray[Any]) -> None:
-        """Write rows [n, W], n <= capacity, and reveal them."""
+        """Writes rows [n, W], n <= capacity, and reveals them."""
         start = self._words[_COMMITTED]
         self._words[_RESERVED] = start + len(rows)
         slot = start % self.capacity
@@ -58,33 +56,28 @@ class Ring:
             self._rows[: len(rows) - head] = rows[head:]
         self._words[_COMMITTED] = start + len(rows)
 
-    def take_over(self) -> None:
-        """Make the ring consistent after its writer died; called by the new writer before it writes."""
-        self._words[_FLOOR] = self.oldest
-        self._words[_RESERVED] = self._words[_COMMITTED]
-
     def restore(self, first: int, rows: NDArray[Any]) -> None:
-        """Fill an unused ring with saved rows whose logical indices start at `first`; the newest that fit are kept."""
+        """Fills an unused ring with saved rows, the first of index `first`; keeps the newest that fit."""
         kept = rows[-self.capacity :]
         start = first + len(rows) - len(kept)
-        self._words[_FLOOR] = start
+        self._words[_FIRST] = start
         self._words[_RESERVED] = self._words[_COMMITTED] = start
         for begin in range(0, len(kept), 65536):
             self.append(kept[begin : begin + 65536])
 
     def read(self, index: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.bool_]:
-        """Copy the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
+        """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
         np.take(self._rows, index % self.capacity, axis=0, out=out, mode="clip")
         return index >= self.oldest
 
     def spans(self, start: int, stop: int) -> list[NDArray[Any]]:
-        """Views of the rows [start, stop) in order: one, or two where they wrap. Not safe from a writer."""
+        """Returns views of the rows [start, stop) in order: one, or two where they wrap. Not safe from a writer."""
         head, tail = start % self.capacity, stop - start
         first = self._rows[head : head + tail]
         return [first] if len(first) == tail else [first, self._rows[: tail - len(first)]]
 
     def copy_range(self, start: int, out: NDArray[Any]) -> int:
-        """Copy the rows [start, start + len(out)), at most `capacity` of them, into `out` [n, W].
+        """Copies the rows [start, start + len(out)), at most `capacity` of them, into `out` [n, W].
 
         Returns the first index that was intact throughout: the rows before it were recycled meanwhile.
         """
@@ -95,7 +88,7 @@ class Ring:
         return max(start, self.oldest)
 
     def read_range(self, start: int, stop: int) -> NDArray[Any]:
-        """A copy of the rows [start, stop); rows recycled before or during the copy are left out."""
+        """Returns a copy of the rows [start, stop); those recycled before or during the copy are left out."""
         start = max(start, self.oldest)
         rows = np.empty((max(stop - start, 0), self.width), dtype=self._rows.dtype)
         return rows[self.copy_range(start, rows) - start :]

@@ -12,7 +12,7 @@ fills that one while no slot is free, and throws it away if there is still none 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,22 @@ class RolloutLayout:
     length: int  # T
     num_envs: int  # N, of one collector
 
+    LOG_PROB: ClassVar[int] = -5
+    REWARD: ClassVar[int] = -4
+    TERMINATED: ClassVar[int] = -3
+    TRUNCATED: ClassVar[int] = -2
+    IS_VALID: ClassVar[int] = -1
+
+    @property
+    def obs(self) -> slice:
+        """The observation that was acted on."""
+        return slice(0, self.obs_dim)
+
+    @property
+    def action(self) -> slice:
+        """The action."""
+        return slice(self.obs_dim, self.obs_dim + self.action_dim)
+
     @property
     def width(self) -> int:
         """W, the columns of a row."""
@@ -51,16 +67,16 @@ class RolloutLayout:
         return 4 * (self.length + 1) * self.num_envs * self.width
 
     def split(self, rows: Tensor, progress: float, env_steps: int = 0) -> Rollouts:
-        """Views of `rows` [T + 1, B, W] as the fields of a batch."""
-        steps, o, a = rows[:-1], self.obs_dim, self.action_dim
+        """Returns views of `rows` [T + 1, B, W] as the fields of a batch."""
+        steps = rows[:-1]
         return Rollouts(
-            obs=rows[..., :o],
-            action=steps[..., o : o + a],
-            log_prob=steps[..., -5],
-            reward=steps[..., -4],
-            terminated=steps[..., -3],
-            truncated=steps[..., -2],
-            is_valid=steps[..., -1],
+            obs=rows[..., self.obs],
+            action=steps[..., self.action],
+            log_prob=steps[..., self.LOG_PROB],
+            reward=steps[..., self.REWARD],
+            terminated=steps[..., self.TERMINATED],
+            truncated=steps[..., self.TRUNCATED],
+            is_valid=steps[..., self.IS_VALID],
             progress=progress,
             env_steps=env_steps,
         )

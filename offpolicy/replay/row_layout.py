@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from offpolicy.types import Batch, Float32
+from offpolicy.types import Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,10 +13,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Columns of one float32 row: obs, next_obs, action, reward, terminated, truncated, discount."""
+    """Columns of one float32 row: obs, next_obs, action, reward, terminated, truncated, discount.
+
+    Each is an index into the last dimension of arrays and tensors: `rows[:, layout.obs]`, `rows[:, layout.REWARD]`.
+    """
 
     obs_dim: int
     action_dim: int
+
+    REWARD: ClassVar[int] = -4
+    TERMINATED: ClassVar[int] = -3
+    TRUNCATED: ClassVar[int] = -2
+    DISCOUNT: ClassVar[int] = -1
+
+    @property
+    def obs(self) -> slice:
+        """The observation that was acted on."""
+        return slice(0, self.obs_dim)
+
+    @property
+    def next_obs(self) -> slice:
+        """The observation that the row's span ends in."""
+        return slice(self.obs_dim, 2 * self.obs_dim)
+
+    @property
+    def action(self) -> slice:
+        """The action."""
+        return slice(2 * self.obs_dim, 2 * self.obs_dim + self.action_dim)
 
     @property
     def width(self) -> int:
@@ -31,31 +52,12 @@ class RowLayout:
         return 4 * self.width
 
     def split(self, rows: Tensor) -> Batch:
-        """Views of `rows` [B, W] as the fields of a batch."""
-        o, a = self.obs_dim, self.action_dim
+        """Returns views of `rows` [B, W] as the fields of a batch."""
         return Batch(
-            obs=rows[:, :o],
-            next_obs=rows[:, o : 2 * o],
-            action=rows[:, 2 * o : 2 * o + a],
-            reward=rows[:, -4],
-            terminated=rows[:, -3],
-            discount=rows[:, -1],
+            obs=rows[:, self.obs],
+            next_obs=rows[:, self.next_obs],
+            action=rows[:, self.action],
+            reward=rows[:, self.REWARD],
+            terminated=rows[:, self.TERMINATED],
+            discount=rows[:, self.DISCOUNT],
         )
-
-    def pack(self, obs: Float32, action: Float32, next_obs: Float32) -> Float32:
-        """A new block [N, W] with the array columns filled; the scalar columns are set through `scalars`."""
-        rows = np.empty((len(obs), self.width), dtype=np.float32)
-        o, a = self.obs_dim, self.action_dim
-        rows[:, :o] = obs
-        rows[:, o : 2 * o] = next_obs
-        rows[:, 2 * o : 2 * o + a] = action
-        return rows
-
-    @staticmethod
-    def scalars(rows: Float32) -> Float32:
-        """The view [N, 4] of reward, terminated, truncated, discount."""
-        return rows[:, -4:]
-
-    def obs_of(self, rows: Float32) -> Float32:
-        """The view [N, O] of the observations."""
-        return rows[:, : self.obs_dim]

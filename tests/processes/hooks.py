@@ -37,6 +37,11 @@ def die_at_1(given: Episode) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_after_100_ms(given: Episode) -> None:
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def die_with_a_child(given: Episode) -> None:
     """The child lives on for a while, with all pipes of the worker."""
     if os.fork() == 0:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from offpolicy.collect.demonstrations import Recorder
-from offpolicy.collect.evaluation import Watch, random_actions, run_episodes
+from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
+from offpolicy.commands.record import Recorder
 from offpolicy.config.schema import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.replay.demonstrations import read_demos
@@ -30,7 +30,7 @@ VARIANTS = {
 def _demos(tmp_path: Path) -> None:
     """Two episodes of random actions in `demos.npz`."""
     recorder, spec = Recorder(probe(POINT)), probe(POINT)
-    run_episodes(random_actions(spec, 0), POINT, episodes=2, seed=0, watch=Watch(on_end=recorder))
+    run_episodes(random_actor(spec, 0), POINT, episodes=2, seed=0, callbacks=EpisodeCallbacks(on_end=recorder))
     recorder.save(tmp_path / "demos.npz")
 
 

@@ -50,7 +50,6 @@ def reserve_nothing(rows):  # seeded bug: recycling is not announced
 
 
 append = {"right": ring.append, "commit_first": commit_first, "reserve_nothing": reserve_nothing}[variant]
-ring.take_over()
 while True:
     start = ring.committed
     append((np.arange(start, start + chunk, dtype=np.float64)[:, None] + np.arange(width) / 1024))

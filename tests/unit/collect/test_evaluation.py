@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.collect.evaluation import MAX_EVAL_ENVS, Watch, acting, evaluate, play, random_actions, run_episodes
-from offpolicy.collect.post import Episode, Interval
-from offpolicy.collect.tracks import Tracks
+from offpolicy.collect.episode_hook import Episode, Interval
+from offpolicy.collect.evaluation import (
+    MAX_EVAL_ENVS,
+    EpisodeAccumulator,
+    EpisodeCallbacks,
+    deterministic_actor,
+    evaluate,
+    random_actor,
+    run_episodes,
+    step_episodes,
+)
 from offpolicy.config.schema import AlgoConfig, EnvConfig
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.timing.clock import FakeClock
@@ -73,7 +81,7 @@ def stay(obs: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("begins_singly", [True, False])
 def test_every_environment_contributes_its_episodes_however_long_they_are(begins_singly: bool) -> None:
     vector = Scripted([1, 5, 2, 3, 1], 2, begins_singly=begins_singly)
-    found = play(stay, vector, episodes=5, seed=0, watch=Watch())
+    found = step_episodes(stay, vector, 5, 0, EpisodeCallbacks())
     assert found[:, 0].tolist() == [1.0, 5.0, 2.0, 3.0, 1.0]  # by number, not by who is first
     assert found[:, 1].tolist() == [1.0, 5.0, 2.0, 3.0, 1.0]
 
@@ -81,11 +89,11 @@ def test_every_environment_contributes_its_episodes_however_long_they_are(begins
 def test_an_environment_that_has_finished_does_not_wait_for_the_slowest() -> None:
     lengths = [1, 9] * 4
     alone, together = Scripted(lengths, 2), Scripted(lengths[::-1] + lengths, 2, begins_singly=False)
-    play(stay, alone, episodes=8, seed=0, watch=Watch())
+    step_episodes(stay, alone, 8, 0, EpisodeCallbacks())
     assert alone.num_steps == 4 * 9  # the environment of the long ones; the other one was done long before
     assert sorted(alone.begun) == list(range(8))
     assert alone.begun[2:5] == [2, 4, 6]
-    play(stay, together, episodes=8, seed=0, watch=Watch())
+    step_episodes(stay, together, 8, 0, EpisodeCallbacks())
     assert together.num_steps == 4 * 9
 
 
@@ -94,7 +102,7 @@ def test_short_and_long_ones_in_one_environment_cost_what_they_last_and_no_wave(
     steps = []
     for begins_singly in (True, False):
         vector = Scripted(lengths, 2, begins_singly=begins_singly)
-        play(stay, vector, episodes=4, seed=0, watch=Watch())
+        step_episodes(stay, vector, 4, 0, EpisodeCallbacks())
         steps.append(vector.num_steps)
     assert steps == [10, 18]
 
@@ -109,7 +117,7 @@ def standard_error(returns: np.ndarray) -> float:
 
 
 def test_where_the_length_is_the_return_the_mean_is_true() -> None:
-    returns = play(stay, Scripted(LENGTHS, 32), episodes=64, seed=0, watch=Watch())[:, 0]
+    returns = step_episodes(stay, Scripted(LENGTHS, 32), 64, 0, EpisodeCallbacks())[:, 0]
     assert abs(returns.mean() - TRUTH) < standard_error(returns)
 
 
@@ -126,7 +134,7 @@ def test_taking_the_first_to_finish_would_not_be_true() -> None:
 
 
 def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(monkeypatch: pytest.MonkeyPatch) -> None:
-    act = acting(make(4, 2))
+    act = deterministic_actor(make(4, 2))
     together = run_episodes(act, POINT_MASS, episodes=5, seed=3)
     monkeypatch.setitem(MAX_EVAL_ENVS, "sync", 2)
     in_waves = run_episodes(act, POINT_MASS, episodes=5, seed=3)
@@ -145,7 +153,7 @@ def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(mon
 @pytest.mark.parametrize("begins_singly", [True, False])
 def test_once_told_to_stop_no_environment_is_reset_again(begins_singly: bool) -> None:
     vector = Scripted([2], 1, begins_singly=begins_singly)
-    found = play(stay, vector, episodes=5, seed=1, watch=Watch(should_stop=lambda: vector.num_steps == 2))
+    found = step_episodes(stay, vector, 5, 1, EpisodeCallbacks(should_stop=lambda: vector.num_steps == 2))
     assert vector.begun == [0]
     assert np.isfinite(found[:, 1]).tolist() == [True] + [False] * 4
 
@@ -154,7 +162,7 @@ def test_the_measure_is_that_of_the_episodes_end() -> None:
     hand = "offpolicy.envs.hand:HandRotation-v0"
     kwargs = {"groups": ["obs"], "max_episode_steps": 4}
     cfg = EnvConfig(id=hand, kwargs=kwargs, vectorization="mujoco", measure="net_rotation")
-    act = random_actions(SpaceSpec(96, 16, (-1.0,) * 16, (1.0,) * 16), seed=1)
+    act = random_actor(SpaceSpec(96, 16, (-1.0,) * 16, (1.0,) * 16), seed=1)
     found = run_episodes(act, cfg, episodes=3, seed=1)
     assert np.isfinite(found.measure).all()
     assert len(set(found.measure)) == 3
@@ -163,23 +171,25 @@ def test_the_measure_is_that_of_the_episodes_end() -> None:
 
 def test_random_actions_reach_both_ends_and_every_choice() -> None:
     obs = np.zeros((400, 3), np.float32)
-    box = random_actions(SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2), seed=1)(obs)
+    box = random_actor(SpaceSpec(3, 2, (-1.0,) * 2, (1.0,) * 2), seed=1)(obs)
     assert (box.shape, box.dtype) == ((400, 2), np.float32)
     assert box.min() < -0.95 < 0.95 < box.max()
-    choices = random_actions(SpaceSpec(3, 1, (0.0,), (3.0,), num_actions=4), seed=1)(obs)
+    choices = random_actor(SpaceSpec(3, 1, (0.0,), (3.0,), num_actions=4), seed=1)(obs)
     assert set(choices[:, 0].tolist()) == {0.0, 1.0, 2.0, 3.0}
 
 
 def test_exactly_the_episodes_asked_for_are_counted() -> None:
     for episodes in (1, 5, 33):
-        returns, lengths, _ = run_episodes(acting(make(3, 1)), COUNTER, episodes=episodes, seed=0)
+        returns, lengths, _ = run_episodes(deterministic_actor(make(3, 1)), COUNTER, episodes=episodes, seed=0)
         assert len(returns) == episodes
         assert set(lengths) == {7.0}
 
 
 def test_the_same_seed_gives_the_same_returns_and_another_seed_others() -> None:
-    policy, watch = make(4, 2), Watch(env_steps=10, policy_version=3)
-    first, again, other = (evaluate(policy, POINT_MASS, episodes=3, seed=seed, watch=watch) for seed in (1, 1, 2))
+    policy, callbacks = make(4, 2), EpisodeCallbacks(env_steps=10, policy_version=3)
+    first, again, other = (
+        evaluate(policy, POINT_MASS, episodes=3, seed=seed, callbacks=callbacks) for seed in (1, 1, 2)
+    )
     assert first is not None
     assert other is not None
     assert first == again
@@ -203,8 +213,8 @@ def test_the_time_of_an_evaluation_is_in_its_phases() -> None:
         return begin(seed, numbers, where)
 
     vector.step, vector.begin = slow_step, slow_begin  # type: ignore[method-assign]
-    watch = Watch(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(1000))
-    play(stay, vector, episodes=2, seed=0, watch=watch)
+    callbacks = EpisodeCallbacks(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(1000))
+    step_episodes(stay, vector, 2, 0, callbacks)
     account = ledger.account()
     spent = {name: ns for name, ns in account.phases_ns.items() if ns}
     assert spent == {"env_step": 500, "env_reset": 7, "post_backpressure": 2000}
@@ -221,8 +231,8 @@ def test_an_episode_is_handed_over_at_its_end_with_all_its_steps() -> None:
         return step(action)
 
     vector.step = slow_step  # type: ignore[method-assign]
-    watch = Watch(clock=clock, on_end=lambda *each: told.append(each), env_steps=70, policy_version=6)
-    play(stay, vector, episodes=3, seed=0, watch=watch)
+    callbacks = EpisodeCallbacks(clock=clock, on_end=lambda *each: told.append(each), env_steps=70, policy_version=6)
+    step_episodes(stay, vector, 3, 0, callbacks)
     assert [(episode.index, interval) for episode, interval in told] == [(0, (0, 20)), (2, (20, 30)), (1, (0, 40))]
     last = told[-1][0]
     assert (last.env_steps, last.policy_version, last.length, last.ep_return) == (70, 6, 4, 4.0)
@@ -250,7 +260,7 @@ def test_each_environment_made_and_each_one_reset_shows_progress() -> None:
 
     gymnasium.register("SlowToMake-v0", Slow)
     try:
-        run_episodes(stay, EnvConfig(id="SlowToMake-v0"), episodes=3, seed=0, watch=Watch(should_stop))
+        run_episodes(stay, EnvConfig(id="SlowToMake-v0"), episodes=3, seed=0, callbacks=EpisodeCallbacks(should_stop))
     finally:
         gymnasium.registry.pop("SlowToMake-v0")
     assert seen == ["made", "asked"] * 3 + ["reset", "asked"] * 3
@@ -270,21 +280,21 @@ def test_episodes_that_end_in_one_step_end_at_once_however_long_they_are_told_of
         clock.advance(1000)
 
     vector.step = slow_step  # type: ignore[method-assign]
-    play(stay, vector, episodes=3, seed=0, watch=Watch(clock=clock, on_end=wait, on_pause=pauses.append))
+    step_episodes(stay, vector, 3, 0, EpisodeCallbacks(clock=clock, on_end=wait, on_pause=pauses.append))
     assert told == [(0, 20), (0, 20), (0, 2030)]
     assert pauses == [(20, 2020), (2030, 3030)]
 
 
 def test_an_episode_is_put_together_before_the_wait_for_the_hook_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
-    ledger, build = Ledger(EvaluatorPhase, clock), Tracks.episode
+    ledger, build = Ledger(EvaluatorPhase, clock), EpisodeAccumulator.episode
 
-    def slow(tracks: Tracks, *of: int) -> Episode:
+    def slow(running: EpisodeAccumulator, *of: int) -> Episode:
         clock.advance(100)
-        return build(tracks, *of)
+        return build(running, *of)
 
-    monkeypatch.setattr(Tracks, "episode", slow)
+    monkeypatch.setattr(EpisodeAccumulator, "episode", slow)
     ledger.end_warmup()
-    watch = Watch(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(7))
-    play(stay, Scripted([2], 1), episodes=1, seed=0, watch=watch)
+    callbacks = EpisodeCallbacks(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(7))
+    step_episodes(stay, Scripted([2], 1), 1, 0, callbacks)
     assert ledger.account().phases_ns["post_backpressure"] == 7

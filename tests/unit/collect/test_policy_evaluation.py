@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from offpolicy.collect import policy_evaluation
-from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation
-from offpolicy.collect.post import Episode, Interval
-from offpolicy.collect.post_queue import STOPPED, Done, PostConfig
+from offpolicy.collect.episode_hook import STOPPED, Episode, HookConfig, HookResult, Interval
+from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation, overlap
 from offpolicy.config.schema import RunConfig
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.types import SpaceSpec
@@ -29,13 +28,13 @@ class Answering:
     errors: dict[int, str] = {}
     seen: list[Any] = []
 
-    def __init__(self, cfg: PostConfig, should_stop: Callable[[], bool], on_done: Callable[[Done], None]) -> None:
+    def __init__(self, cfg: HookConfig, should_stop: Callable[[], bool], on_done: Callable[[HookResult], None]) -> None:
         self._on_done = on_done
 
     def submit(self, episode: Episode) -> None:
         self.seen.append(weakref.ref(episode.obs))
         now_ns, error = MonotonicClock.now_ns(), self.errors.get(episode.index)
-        self._on_done(Done(episode.index, None if error else Interval(now_ns, now_ns + 1), error))
+        self._on_done(HookResult(episode.index, None if error else Interval(now_ns, now_ns + 1), error))
 
     def open(self) -> None: ...
 
@@ -56,7 +55,7 @@ def make_evaluation(tmp_path: Path, warnings: list[str], monkeypatch: pytest.Mon
     def make(start_step: int = 0, errors: dict[int, str] | None = None, hook: str | None = "a:b") -> PolicyEvaluation:
         monkeypatch.setattr(Answering, "errors", errors or {})
         monkeypatch.setattr(Answering, "seen", [])
-        monkeypatch.setattr(policy_evaluation, "PostQueue", Answering)
+        monkeypatch.setattr(policy_evaluation, "EpisodeHook", Answering)
         cfg = RunConfig.from_mapping({"env": POINT_MASS, "eval": {"episodes": 3, "hook": hook}})
         context = EvaluationContext(lambda: False, warnings.append)
         return PolicyEvaluation(cfg, SPEC, tmp_path, start_step, context)
@@ -152,3 +151,33 @@ def test_the_time_of_the_hand_over_is_left_out_of_the_overlap(
         assert [pause.start_ns for pause in pauses] == [rollouts[0].end_ns]  # they all end in one step
         assert pauses[0].end_ns >= posts[-1].start_ns
     made.close()
+
+
+# -- the number -------------------------------------------------------------------------------------------------------
+
+
+def spans(*pairs: tuple[int, int]) -> list[Interval]:
+    return [Interval(*pair) for pair in pairs]
+
+
+def test_what_is_done_twice_at_once_counts_once() -> None:
+    assert overlap(spans((0, 10), (2, 5), (8, 12)), spans((6, 12), (8, 30))) == 0.5  # 6 of the 12 that were played
+
+
+def test_the_overlap_is_the_share_of_the_shorter_work_that_was_hidden() -> None:
+    assert overlap(spans((0, 80)), spans((80, 100))) == 0.0
+    assert overlap(spans((0, 80)), spans((40, 60))) == 1.0
+    assert overlap(spans((0, 80)), spans((70, 90))) == 0.5
+    assert overlap(spans((0, 80)), []) is None
+    assert overlap([], spans((0, 80))) is None
+
+
+def test_time_in_which_neither_was_busy_is_nobodys() -> None:
+    assert overlap(spans((0, 80)), spans((100, 120))) == 0.0
+
+
+def test_an_episode_that_stood_still_for_the_hook_was_not_played_meanwhile() -> None:
+    played, posts = spans((0, 50), (0, 130)), spans((50, 110), (110, 170))
+    assert overlap(played, posts) == 80 / 120
+    assert overlap(played, posts, spans((50, 110), (130, 170))) == 20 / 70
+    assert overlap(spans((0, 50)), spans((50, 110)), spans((0, 50))) is None

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
+from offpolicy.collect.replay_writer import BadRowError, ReplayWriter, demonstration_rows
+from offpolicy.replay.demonstrations import Transitions
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Choice, StepOutcome
@@ -118,3 +119,52 @@ def test_a_replay_counts_env_steps_not_rollouts() -> None:
     assert (writer.handed_over(7), writer.may_go(7, 8), writer.may_go(7, 7)) == (7, True, False)
     assert writer.takes_new_weights
     assert (writer.rollouts, writer.dropped) == (0, 0)
+
+
+def transitions(*lengths: int, terminated: tuple[int, ...] = ()) -> Transitions:
+    """Episodes whose observations count from 10, 20, ..., with a reward of 1, 2, 3, ... over all rows."""
+    obs = np.concatenate([10.0 * (n + 1) + np.arange(length) for n, length in enumerate(lengths)])
+    first = np.cumsum((0, *lengths))[:-1]
+    count, last = len(obs), np.cumsum(lengths) - 1
+    ends = np.isin(np.arange(count), last[list(terminated)] if terminated else [])
+    return Transitions(
+        obs=obs[:, None].astype(np.float32),
+        action=np.zeros((count, 1), np.float32),
+        reward=1.0 + np.arange(count),
+        next_obs=(obs[:, None] + 1).astype(np.float32),
+        terminated=ends,
+        truncated=np.isin(np.arange(count), last) & ~ends,
+        first=first,
+    )
+
+
+def rows(found: Transitions, n_step: int) -> dict[float, list[float]]:
+    """By first observation: the last, the reward, terminated, truncated and the discount."""
+    made = demonstration_rows(found, LAYOUT, gamma=GAMMA, n_step=n_step)
+    return {float(row[0]): [float(row[1]), *map(float, row[3:])] for row in made}
+
+
+def test_with_one_step_a_row_is_a_transition() -> None:
+    assert rows(transitions(2, 1, terminated=(1,)), 1) == {
+        10.0: [11.0, 1.0, 0.0, 0.0, 0.5],
+        11.0: [12.0, 2.0, 0.0, 1.0, 0.5],
+        20.0: [21.0, 3.0, 1.0, 0.0, 0.5],
+    }
+
+
+def test_with_more_steps_a_row_sums_until_its_episode_ends_and_never_beyond() -> None:
+    found = rows(transitions(4, 1, 2, terminated=(0,)), 3)
+    assert found == {
+        10.0: [13.0, 1 + 2 / 2 + 3 / 4, 0.0, 0.0, 0.125],
+        11.0: [14.0, 2 + 3 / 2 + 4 / 4, 1.0, 0.0, 0.125],
+        12.0: [14.0, 3 + 4 / 2, 1.0, 0.0, 0.25],
+        13.0: [14.0, 4.0, 1.0, 0.0, 0.5],
+        20.0: [21.0, 5.0, 0.0, 1.0, 0.5],
+        30.0: [32.0, 6 + 7 / 2, 0.0, 1.0, 0.25],
+        31.0: [32.0, 7.0, 0.0, 1.0, 0.5],
+    }
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 5, 64])
+def test_every_transition_begins_exactly_one_row(n_step: int) -> None:
+    assert len(rows(transitions(9, 1, 8, 4), n_step)) == 22

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpolicy.collect.evaluation import Watch, play
-from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation
-from offpolicy.collect.post import Episode, Interval, overlap
-from offpolicy.collect.post_queue import STOPPED, Done, PostConfig, PostQueue
+from offpolicy.collect.episode_hook import STOPPED, Episode, EpisodeHook, HookConfig, HookResult, Interval
+from offpolicy.collect.evaluation import EpisodeCallbacks, step_episodes
+from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation, overlap
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.timing.clock import MonotonicClock
@@ -32,20 +31,20 @@ MS = 1_000_000
 HOOKS = "tests.processes.hooks"
 
 
-class Answers(list[Done]):
-    """What a queue was told."""
+class Answers(list[HookResult]):
+    """The results of a hook, as they come."""
 
     @property
     def errors(self) -> dict[int, str | None]:
         return {done.episode_index: done.error.splitlines()[-1] if done.error else None for done in self}
 
 
-MakeQueue = Callable[..., tuple[PostQueue, Answers]]
+MakeHook = Callable[..., tuple[EpisodeHook, Answers]]
 
 
 @pytest.fixture
-def make_queue() -> Iterator[MakeQueue]:
-    opened: list[PostQueue] = []
+def make_hook() -> Iterator[MakeHook]:
+    opened: list[EpisodeHook] = []
 
     def make(
         hook: str,
@@ -53,9 +52,9 @@ def make_queue() -> Iterator[MakeQueue]:
         queue: int = 2,
         timeout_s: float = 10.0,
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> tuple[PostQueue, Answers]:
+    ) -> tuple[EpisodeHook, Answers]:
         answers = Answers()
-        post = PostQueue(PostConfig(f"{HOOKS}:{hook}", queue, timeout_s), should_stop, answers.append)
+        post = EpisodeHook(HookConfig(f"{HOOKS}:{hook}", queue, timeout_s), should_stop, answers.append)
         opened.append(post)
         post.open()
         return post, answers
@@ -68,8 +67,8 @@ def make_queue() -> Iterator[MakeQueue]:
 # -- the queue --------------------------------------------------------------------------------------------------------
 
 
-def test_every_episode_is_answered_once_in_its_order(make_queue: MakeQueue) -> None:
-    post, answers = make_queue("fail_if_odd")
+def test_every_episode_is_answered_once_in_its_order(make_hook: MakeHook) -> None:
+    post, answers = make_hook("fail_if_odd")
     for index in range(5):
         post.submit(episode(index))
     post.drain()
@@ -79,16 +78,16 @@ def test_every_episode_is_answered_once_in_its_order(make_queue: MakeQueue) -> N
     assert all(done.interval is not None for done in answers)
 
 
-def test_a_large_episode_does_not_block_in_the_pipe(make_queue: MakeQueue) -> None:
-    post, answers = make_queue("take_100_ms")
+def test_a_large_episode_does_not_block_in_the_pipe(make_hook: MakeHook) -> None:
+    post, answers = make_hook("take_100_ms")
     for index in range(3):
         post.submit(episode(index, length=100_000))
     post.drain()
     assert [done.error for done in answers] == [None] * 3
 
 
-def test_a_worker_that_dies_costs_what_it_had_and_the_next_one_goes_on(make_queue: MakeQueue) -> None:
-    post, answers = make_queue("die_at_1")
+def test_a_worker_that_dies_costs_what_it_had_and_the_next_one_goes_on(make_hook: MakeHook) -> None:
+    post, answers = make_hook("die_at_1")
     for index in range(2):
         post.submit(episode(index))
     post.drain()
@@ -97,29 +96,37 @@ def test_a_worker_that_dies_costs_what_it_had_and_the_next_one_goes_on(make_queu
     assert answers.errors == {0: None, 1: "the worker of the hook was killed by SIGKILL", 2: None}
 
 
-def test_an_exit_in_the_hook_is_a_failure_like_another(make_queue: MakeQueue) -> None:
-    post, answers = make_queue("exit_with_3")
+def test_a_worker_that_dies_takes_the_episodes_that_wait_with_it(make_hook: MakeHook) -> None:
+    post, answers = make_hook("die_after_100_ms")
+    for index in range(3):
+        post.submit(episode(index, length=10_000))
+    post.drain()
+    assert answers.errors == dict.fromkeys(range(3), "the worker of the hook was killed by SIGKILL")
+
+
+def test_an_exit_in_the_hook_is_a_failure_like_another(make_hook: MakeHook) -> None:
+    post, answers = make_hook("exit_with_3")
     post.submit(episode())
     post.drain()
     assert answers.errors == {0: "SystemExit: 3"}
 
 
-def test_a_silent_hook_is_given_up(make_queue: MakeQueue) -> None:
-    post, answers = make_queue("hang", timeout_s=0.2)
+def test_a_silent_hook_is_given_up(make_hook: MakeHook) -> None:
+    post, answers = make_hook("hang", timeout_s=0.2)
     post.submit(episode())
     post.drain()
     assert answers.errors == {0: "the worker of the hook gave no answer for 0.2 s (env.step_timeout_s)"}
 
 
-def test_a_death_is_seen_though_a_child_of_the_hook_holds_the_pipe(make_queue: MakeQueue) -> None:
-    post, answers = make_queue("die_with_a_child", timeout_s=3.0)
+def test_a_death_is_seen_though_a_child_of_the_hook_holds_the_pipe(make_hook: MakeHook) -> None:
+    post, answers = make_hook("die_with_a_child", timeout_s=3.0)
     post.submit(episode())
     post.drain()
     assert answers.errors == {0: "the worker of the hook exited with code 7"}
 
 
-def test_a_worker_that_died_idle_is_replaced_and_costs_nothing(make_queue: MakeQueue) -> None:
-    post, answers = make_queue("take_100_ms")
+def test_a_worker_that_died_idle_is_replaced_and_costs_nothing(make_hook: MakeHook) -> None:
+    post, answers = make_hook("take_100_ms")
     post.submit(episode(0))
     post.drain()
     (pid,) = (int(found) for found in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
@@ -136,7 +143,7 @@ def test_a_worker_that_cannot_start_again_costs_its_episodes_only(
     monkeypatch.chdir(tmp_path)
     module, answers = tmp_path / "gone_hooks.py", Answers()
     module.write_text("import os\n\n\ndef die(given):\n    os._exit(7)\n")
-    with closing(PostQueue(PostConfig("gone_hooks:die", 2, 10.0), lambda: False, answers.append)) as post:
+    with closing(EpisodeHook(HookConfig("gone_hooks:die", 2, 10.0), lambda: False, answers.append)) as post:
         post.open()
         module.unlink()
         for index in range(3):
@@ -147,9 +154,9 @@ def test_a_worker_that_cannot_start_again_costs_its_episodes_only(
 
 
 def test_a_worker_that_the_system_refuses_costs_its_episodes_only(
-    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+    make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    post, answers = make_queue("die_at_1")
+    post, answers = make_hook("die_at_1")
     post.submit(episode(1))
     post.drain()
     monkeypatch.setattr(sys, "executable", "/no/such/interpreter")
@@ -159,9 +166,9 @@ def test_a_worker_that_the_system_refuses_costs_its_episodes_only(
 
 
 @pytest.mark.parametrize("call", ["drain", "submit", "close"])
-def test_told_to_stop_nothing_waits_for_the_hook_and_no_episode_is_lost(make_queue: MakeQueue, call: str) -> None:
+def test_told_to_stop_nothing_waits_for_the_hook_and_no_episode_is_lost(make_hook: MakeHook, call: str) -> None:
     asked = list[str]()
-    post, answers = make_queue("hang", queue=1, should_stop=lambda: len(asked) > 0)
+    post, answers = make_hook("hang", queue=1, should_stop=lambda: len(asked) > 0)
     for index in range(2):
         post.submit(episode(index))
     asked.append("to stop")
@@ -174,9 +181,9 @@ def test_told_to_stop_nothing_waits_for_the_hook_and_no_episode_is_lost(make_que
     assert len(answers) == len(answers.errors)
 
 
-def test_what_was_done_when_it_was_told_to_stop_counts_as_done(make_queue: MakeQueue) -> None:
+def test_what_was_done_when_it_was_told_to_stop_counts_as_done(make_hook: MakeHook) -> None:
     asked = list[str]()
-    post, answers = make_queue("take_100_ms", should_stop=lambda: len(asked) > 0)
+    post, answers = make_hook("take_100_ms", should_stop=lambda: len(asked) > 0)
     post.submit(episode(0))
     time.sleep(1.0)  # ten times what it takes; nobody listens
     asked.append("to stop")
@@ -194,7 +201,7 @@ def test_what_was_done_when_it_was_told_to_stop_counts_as_done(make_queue: MakeQ
     ],
 )
 def test_a_hook_that_does_not_exist_is_refused(hook: str, cause: str) -> None:
-    post = PostQueue(PostConfig(hook, 2, 10.0), lambda: False, lambda done: None)
+    post = EpisodeHook(HookConfig(hook, 2, 10.0), lambda: False, lambda done: None)
     with (
         closing(post),
         pytest.raises(ConfigError, match=rf"eval\.hook: got '{hook}', allowed module:function: {cause}"),
@@ -238,7 +245,7 @@ class Timed:
         self.rollouts, self.pauses = list[Interval](), list[Interval]()
         answers, late = Answers(), list[Episode]()
         ledger = Ledger(EvaluatorPhase, MonotonicClock())
-        with closing(PostQueue(PostConfig(f"{HOOKS}:{hook}", 2, 10.0), lambda: False, answers.append)) as post:
+        with closing(EpisodeHook(HookConfig(f"{HOOKS}:{hook}", 2, 10.0), lambda: False, answers.append)) as post:
 
             def on_end(ended: Episode, interval: Interval) -> None:
                 self.rollouts.append(interval)
@@ -246,8 +253,8 @@ class Timed:
 
             post.open()
             ledger.end_warmup()
-            watch = Watch(on_end=on_end, on_pause=self.pauses.append, ledger=ledger)
-            play(stay, Sleeping(lengths), episodes=8, seed=0, watch=watch)
+            callbacks = EpisodeCallbacks(on_end=on_end, on_pause=self.pauses.append, ledger=ledger)
+            step_episodes(stay, Sleeping(lengths), 8, 0, callbacks)
             self.phases_ns = ledger.account().phases_ns
             for each in late:
                 post.submit(each)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offpolicy.collect.film import DEFAULT_FPS, Film
+from offpolicy.commands.play import DEFAULT_FPS, Film
 from offpolicy.config.schema import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
 
