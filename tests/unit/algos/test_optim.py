@@ -236,3 +236,30 @@ def test_the_tensor_that_the_optimiser_reads_stays_the_same_one(schedule: str) -
     size.follow_kl(torch.tensor(1.0))
     assert size.value is value
     assert float(value) < LR
+
+
+ADAM = (
+    "(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs,"
+    " Tensor(e!)[] max_exp_avg_sqs, Tensor[] state_steps, *, {} lr, float beta1, float beta2, float weight_decay,"
+    " float eps, bool amsgrad, bool maximize, Tensor? grad_scale=None, Tensor? found_inf=None) -> ()"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "overload", "signature"),
+    [
+        ("_fused_adam_", "default", ADAM.format("float")),
+        ("_fused_adam_", "tensor_lr", ADAM.format("Tensor")),
+        (
+            *("_amp_foreach_non_finite_check_and_unscale_", "default"),
+            "(Tensor(a!)[] self, Tensor(b!) found_inf, Tensor inv_scale) -> ()",
+        ),
+        ("_foreach_mul_", "Tensor", "(Tensor(a!)[] self, Tensor other) -> ()"),
+        ("_foreach_lerp_", "Scalar", "(Tensor(a!)[] self, Tensor[] tensors1, Scalar weight) -> ()"),
+    ],
+)
+def test_torch_keeps_the_private_kernels_of_a_step(name: str, overload: str, signature: str) -> None:
+    kernel = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    assert kernel is not None, f"torch {torch.__version__} has no torch.{name} ({overload})"
+    found = str(kernel._schema)
+    assert found.endswith(signature), f"torch {torch.__version__} changed torch.{name}: {found}"
