@@ -1,21 +1,79 @@
-"""The terminal: a panel that redraws itself, or one plain line per interval. A closed terminal never raises."""
+"""Numbers as a reader wants them, and plain lines of them: one per interval. A closed terminal never raises."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Protocol, TextIO
 
 from rich.console import Console, RenderableType
-from rich.live import Live
-from rich.panel import Panel as Box
-from rich.text import Text
 
-from offpolicy.logger.panel import render
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.text import duration, fixed, number, rate, text
 from offpolicy.timing.bottleneck import Verdict
 
-REFRESH_S = 0.25  # at most 4 Hz: a redraw costs milliseconds and a reader gains nothing from more
+UNKNOWN = "-"
+
+
+def number(record: Mapping[str, float | str | None], key: str) -> float | None:
+    """The number under `key`, or None."""
+    value = record.get(key)
+    return None if value is None or isinstance(value, str) else value
+
+
+def text(record: Mapping[str, float | str | None], key: str) -> str:
+    """The text under `key`, or ''."""
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def duration(seconds: float | None) -> str:
+    """`1:58`, `2:03:04` or `3d 4:05:06`."""
+    if seconds is None:
+        return UNKNOWN
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if not hours:
+        return f"{minute}:{second:02d}"
+    days, hour = divmod(hours, 24)
+    clock = f"{hour}:{minute:02d}:{second:02d}"
+    return f"{days}d {clock}" if days else clock
+
+
+def rate(value: float | None) -> str:
+    """One decimal below 1000, none from there on."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def fixed(value: float | None, decimals: int) -> str:
+    """`decimals` places."""
+    return UNKNOWN if value is None else f"{value:.{decimals}f}"
+
+
+def significant(value: float | None) -> str:
+    """Three significant digits in at most 7 characters, for losses and values of any size."""
+    if value is None:
+        return UNKNOWN
+    mantissa, _, exponent = f"{value:#.3g}".partition("e")
+    return mantissa.rstrip(".") + (f"e{int(exponent)}" if exponent else "")
+
+
+def milliseconds(value: float | None) -> str:
+    """Two decimals below 1000 ms, none from there on: a column of them fits 8 characters."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
+
+
+def count(value: float | None) -> str:
+    """With thousands separators."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def percent(part: float | None, whole: float | None) -> str:
+    """`part` of `whole` with one decimal."""
+    return UNKNOWN if part is None or not whole else f"{100.0 * part / whole:.1f}%"
 
 
 class View(Protocol):
@@ -96,82 +154,6 @@ class PlainLines:
             silence(self._stream)
 
 
-class Panel:
-    """A rich panel on a terminal, redrawn by the caller's calls only: no refresh thread."""
-
-    def __init__(self, console: Console, header: RunHeader) -> None:
-        self._console = console
-        self._header = header
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        self._is_open = True
-        self._is_started = False
-        self._record: Record | None = None
-        self._verdict: Verdict | None = None
-        self._drawn_s = float("-inf")
-
-    def record(self, record: Record, verdict: Verdict | None = None) -> None:
-        """Draw the record, unless the last drawing is less than 250 ms old on the run's clock."""
-        wall_s = number(record, "wall_s") or 0.0
-        self._record, self._verdict = record, verdict
-        if wall_s - self._drawn_s >= REFRESH_S:
-            self._drawn_s = wall_s
-            self._draw(self._rendered(record))
-
-    def status(self, status: str) -> None:
-        """Draw the status, until there is a record."""
-        if self._record is None:
-            self._draw(Box(Text(status), title="offpolicy", title_align="left"))
-
-    def message(self, message: str) -> None:
-        """Print above the panel."""
-        self._guarded(Text(message))
-
-    def finish(self, table: RenderableType) -> None:
-        """Leave the last record on screen, with the summary below it."""
-        if self._record is not None:
-            self._draw(self._rendered(self._record))
-        self.close()
-        self._guarded(table)
-
-    def close(self) -> None:
-        """Stop drawing; a second call does nothing."""
-        if self._is_started:
-            self._is_started = False
-            try:
-                self._live.stop()
-            except (OSError, ValueError):
-                self._fail()
-
-    def _rendered(self, record: Record) -> RenderableType:
-        width, height = self._console.size
-        # One line less than the terminal: a full screen would scroll by one line at each redraw.
-        ascii_only = self._console.options.ascii_only
-        return render(record, self._verdict, self._header, width, height - 1, ascii_only=ascii_only)
-
-    def _draw(self, renderable: RenderableType) -> None:
-        if not self._is_open:
-            return
-        try:
-            if not self._is_started:
-                self._live.start()
-                self._is_started = True
-            self._live.update(renderable, refresh=True)
-        except (OSError, ValueError):
-            self._fail()
-
-    def _guarded(self, renderable: RenderableType) -> None:
-        if not self._is_open:
-            return
-        try:
-            self._console.print(renderable)
-        except (OSError, ValueError):
-            self._fail()
-
-    def _fail(self) -> None:
-        self._is_open = False
-        silence(self._console.file)
-
-
 def silence(stream: object) -> None:
     """Point a dead standard stream at the null device, or its flush at exit would fail and change the exit code."""
     try:
@@ -181,10 +163,3 @@ def silence(stream: object) -> None:
         os.close(null)
     except (OSError, ValueError, AttributeError):
         return
-
-
-def open_view(panel: str, stream: TextIO, header: RunHeader) -> View:
-    """The panel if `panel` is on, or auto on a terminal; else plain lines."""
-    if panel == "on" or (panel == "auto" and stream.isatty()):
-        return Panel(Console(file=stream, force_terminal=True if panel == "on" else None), header)
-    return PlainLines(stream, header)

@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from offpolicy.logger.console import count, duration, fixed, rate
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
 from offpolicy.logger.stragglers import least_waiting
 from offpolicy.logger.summary import WARMUP
-from offpolicy.logger.text import count, duration, fixed, rate
 from offpolicy.timing.phases import LearnerPhase
 
 Section = Mapping[str, Any]  # Any: a nested mapping of summary.json

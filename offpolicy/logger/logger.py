@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.config.schema import RunConfig
-from offpolicy.logger.console import View, open_view
+from offpolicy.logger.console import View
 from offpolicy.logger.final_table import final_table
 from offpolicy.logger.metrics import require_known
+from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
 from offpolicy.logger.sinks.jsonl import JsonlSink
 from offpolicy.logger.sinks.sink import SafeSink, Sink, Summary, open_sink

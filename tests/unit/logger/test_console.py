@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from rich.text import Text
 
-from offpolicy.logger.console import Panel, PlainLines, open_view, plain_line
+from offpolicy.logger.console import PlainLines, duration, milliseconds, plain_line, rate, significant
 from offpolicy.logger.record import Record, RunHeader
 
 EXAMPLE: Record = {
@@ -24,10 +23,6 @@ EXAMPLE: Record = {
     "time/eta_s": 118.6,
     "perf/bottleneck": "learner(train 94%)",
 }
-
-
-def panel_on(stream: io.StringIO, header: RunHeader) -> Panel:
-    return Panel(Console(file=stream, force_terminal=True, width=80, height=24, color_system=None), header)
 
 
 def test_the_plain_line_is_the_documented_one() -> None:
@@ -64,9 +59,6 @@ def test_a_closed_stream_never_raises(header: RunHeader) -> None:
     stream = io.StringIO()
     stream.close()
     PlainLines(stream, header).record(EXAMPLE)
-    panel_on_closed = Panel(Console(file=stream, force_terminal=True), header)
-    panel_on_closed.record(EXAMPLE)
-    panel_on_closed.close()
 
 
 def test_an_ascii_pipe_replaces_what_it_cannot_say(header: RunHeader) -> None:
@@ -79,7 +71,7 @@ def test_an_ascii_pipe_replaces_what_it_cannot_say(header: RunHeader) -> None:
 def test_head_ends_a_run_neither_with_a_traceback_nor_with_another_exit_code(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from offpolicy.logger.console import open_view\n"
+        "from offpolicy.logger.panel import open_view\n"
         "from offpolicy.logger.record import RunHeader\n"
         "header = RunHeader(algo='sac', env_id='X', seed=1, mode='alternate', total_timesteps=1)\n"
         "view = open_view('auto', sys.stdout, header)\n"
@@ -100,58 +92,27 @@ def test_head_ends_a_run_neither_with_a_traceback_nor_with_another_exit_code(tmp
     assert (done.returncode, done.stderr) == (0, "alive")
 
 
-def test_a_file_gets_plain_lines_and_a_forced_panel_gets_a_panel(header: RunHeader) -> None:
-    assert isinstance(open_view("auto", io.StringIO(), header), PlainLines)
-    assert isinstance(open_view("off", io.StringIO(), header), PlainLines)
-    assert isinstance(open_view("on", io.StringIO(), header), Panel)
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(None, "-"), (0.9, "0:00"), (118.9, "1:58"), (3600.0, "1:00:00"), (90061.0, "1d 1:01:01")],
+)
+def test_durations_read_like_a_clock(seconds: float | None, expected: str) -> None:
+    assert duration(seconds) == expected
 
 
-def test_the_panel_redraws_at_most_four_times_a_second(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    panel = panel_on(stream, header)
-    for tick in range(20):
-        panel.record({**EXAMPLE, "wall_s": tick * 0.05})
-    panel.close()
-    drawn = stream.getvalue().count("sac | Pendulum-v1")
-    assert 4 <= drawn <= 5
+@pytest.mark.parametrize(("value", "expected"), [(None, "-"), (151.23, "151.2"), (4100.4, "4100"), (155.0, "155.0")])
+def test_rates_have_one_decimal_below_a_thousand(value: float | None, expected: str) -> None:
+    assert rate(value) == expected
 
 
-def test_a_message_stands_above_the_panel(header: RunHeader) -> None:
-    stream = io.StringIO()
-    panel = panel_on(stream, header)
-    panel.record({**EXAMPLE, "wall_s": 1.0})
-    panel.message("warning: look here")
-    panel.close()
-    shown = stream.getvalue()
-    assert shown.rindex("warning: look here") < shown.rindex("sac | Pendulum-v1")
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, "-"), (0.0, "0.00"), (-812.34, "-812"), (3.1, "3.10"), (1.23e7, "1.23e7"), (-4.5e-9, "-4.50e-9")],
+)
+def test_losses_have_three_digits_and_fit_eight_characters(value: float | None, expected: str) -> None:
+    assert significant(value) == expected
 
 
-def test_a_status_is_shown_until_there_is_a_record(header: RunHeader) -> None:
-    stream = io.StringIO()
-    panel = panel_on(stream, header)
-    panel.status("collecting random steps 10/1000")
-    panel.record({**EXAMPLE, "wall_s": 1.0})
-    panel.status("too late")
-    panel.close()
-    assert "collecting random steps 10/1000" in stream.getvalue()
-    assert "too late" not in stream.getvalue()
-
-
-def test_the_summary_follows_the_last_record(header: RunHeader) -> None:
-    stream = io.StringIO()
-    panel = panel_on(stream, header)
-    panel.record({**EXAMPLE, "wall_s": 1.0})
-    panel.record({**EXAMPLE, "wall_s": 1.1, "env_steps": 20_000})
-    panel.finish(Text("the summary"))
-    panel.close()
-    shown = stream.getvalue()
-    assert "20,000 / 20,000" in shown
-    assert shown.rstrip().endswith("the summary")
-
-
-def test_the_panel_leaves_no_thread_and_gives_stdout_back(header: RunHeader) -> None:
-    before = sys.stdout
-    panel = panel_on(io.StringIO(), header)
-    panel.record({**EXAMPLE, "wall_s": 1.0})
-    panel.close()
-    assert sys.stdout is before
+@pytest.mark.parametrize(("value", "expected"), [(0.1, "0.10"), (999.994, "999.99"), (12345.6, "12,346")])
+def test_milliseconds_fit_their_column(value: float, expected: str) -> None:
+    assert milliseconds(value) == expected

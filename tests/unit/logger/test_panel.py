@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import sys
 from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
+from offpolicy.logger.console import PlainLines
 from offpolicy.logger.metrics import METRICS, MetricClass
-from offpolicy.logger.panel import render
+from offpolicy.logger.panel import Panel, open_view, render
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import Advice, Bottleneck, Detail, Verdict
 from offpolicy.timing.phases import LearnerPhase
@@ -22,7 +26,8 @@ VERDICT = Verdict(
 
 
 def lines_of(record: Record, header: RunHeader, width: int, height: int, *, ascii_only: bool = False) -> list[str]:
-    console = Console(width=width, height=height, color_system=None, force_terminal=False)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8")
+    console = Console(file=stream, width=width, height=height, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(render(record, VERDICT, header, width, height, ascii_only=ascii_only))
     return capture.get().rstrip("\n").split("\n")
@@ -65,7 +70,7 @@ def test_rollouts_have_their_age_duration_and_losses_instead_of_a_replay(
         (80, 24, "│ Return     -750.0  Ep Length    150.0 │"),
         (80, 24, "│ bottleneck learner(train 92%)  "),
         (160, 50, "because    it is busy "),
-        (160, 50, "Train                    6.10   92.4% ███████████████  │"),
+        (160, 50, "Train                    6.10   92.4% ━━━━━━━━━━━━━━━"),
     ],
 )
 def test_values_stand_in_their_rows(record: Record, header: RunHeader, width: int, height: int, expected: str) -> None:
@@ -197,3 +202,77 @@ def test_huge_values_never_push_their_row_out_of_the_frame(record: Record, heade
     huge = {key: -1.23456789e12 if isinstance(value, float) else value for key, value in record.items()}
     assert {cell_len(line) for line in lines_of(huge, header, 80, 24)} == {80}
     assert "-1.23e12" in "\n".join(lines_of(huge, header, 80, 24))
+
+
+RECORD: Record = {"env_steps": 2000}
+
+
+def panel_on(stream: io.StringIO, header: RunHeader) -> Panel:
+    return Panel(Console(file=stream, force_terminal=True, width=80, height=24, color_system=None), header)
+
+
+def test_a_closed_terminal_never_raises(header: RunHeader, record: Record) -> None:
+    stream = io.StringIO()
+    stream.close()
+    panel = Panel(Console(file=stream, force_terminal=True), header)
+    panel.record(record)
+    panel.message("still here")
+    panel.finish(Text("the end"))
+    panel.close()
+
+
+def test_a_file_gets_plain_lines_and_a_forced_panel_gets_a_panel(header: RunHeader) -> None:
+    assert isinstance(open_view("auto", io.StringIO(), header), PlainLines)
+    assert isinstance(open_view("off", io.StringIO(), header), PlainLines)
+    assert isinstance(open_view("on", io.StringIO(), header), Panel)
+
+
+def test_the_panel_redraws_at_most_four_times_a_second(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    panel = panel_on(stream, header)
+    for tick in range(20):
+        panel.record({**RECORD, "wall_s": tick * 0.05})
+    panel.close()
+    drawn = stream.getvalue().count("sac | Pendulum-v1")
+    assert 4 <= drawn <= 5
+
+
+def test_a_message_stands_above_the_panel(header: RunHeader) -> None:
+    stream = io.StringIO()
+    panel = panel_on(stream, header)
+    panel.record({**RECORD, "wall_s": 1.0})
+    panel.message("warning: look here")
+    panel.close()
+    shown = stream.getvalue()
+    assert shown.rindex("warning: look here") < shown.rindex("sac | Pendulum-v1")
+
+
+def test_a_status_is_shown_until_there_is_a_record(header: RunHeader) -> None:
+    stream = io.StringIO()
+    panel = panel_on(stream, header)
+    panel.status("collecting random steps 10/1000")
+    panel.record({**RECORD, "wall_s": 1.0})
+    panel.status("too late")
+    panel.close()
+    assert "collecting random steps 10/1000" in stream.getvalue()
+    assert "too late" not in stream.getvalue()
+
+
+def test_the_summary_follows_the_last_record(header: RunHeader) -> None:
+    stream = io.StringIO()
+    panel = panel_on(stream, header)
+    panel.record({**RECORD, "wall_s": 1.0})
+    panel.record({**RECORD, "wall_s": 1.1, "env_steps": 20_000})
+    panel.finish(Text("the summary"))
+    panel.close()
+    shown = stream.getvalue()
+    assert "20,000 / 20,000" in shown
+    assert shown.rstrip().endswith("the summary")
+
+
+def test_the_panel_leaves_no_thread_and_gives_stdout_back(header: RunHeader) -> None:
+    before = sys.stdout
+    panel = panel_on(io.StringIO(), header)
+    panel.record({**RECORD, "wall_s": 1.0})
+    panel.close()
+    assert sys.stdout is before
