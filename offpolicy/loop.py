@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from offpolicy.protocols import BatchSource, Fence, FinalEvaluation, Learner, Periodic, Publisher, StopSignal, World
+from offpolicy.protocols import BatchSource, FinalEvaluation, Learner, Periodic, Publisher, StopSignal, World
+from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import TimeAccount
+from offpolicy.timing.phases import DeviceSpan
 from offpolicy.timing.phases import LearnerPhase as Phase
 
 
@@ -16,7 +18,7 @@ class Parts:
 
     source: BatchSource[Any]  # Any: what it hands out is what the learner takes, which the runner sees to
     learner: Learner
-    fence: Fence
+    device_timer: DeviceTimer
     publisher: Publisher
     evaluator: FinalEvaluation
     checkpointer: Periodic
@@ -31,7 +33,7 @@ def train(parts: Parts) -> bool:
 
     Every nanosecond of this thread lands in one phase or in `other`; what comes before the first batch is warm-up.
     """
-    phase = parts.ledger.phase
+    phase, on_device = parts.ledger.phase, parts.device_timer.span
     parts.source.release()
     with phase(Phase.COLLECTOR_WAIT):
         parts.source.wait_ready()
@@ -47,11 +49,12 @@ def train(parts: Parts) -> bool:
             parts.source.wait_batch()
         with phase(Phase.REPLAY_SAMPLE):
             rows = parts.source.sample()
-        with phase(Phase.H2D):
+        with phase(Phase.H2D), on_device(DeviceSpan.H2D):
             batches = parts.source.to_device(rows)
         with phase(Phase.TRAIN):
-            parts.learner.update(batches)
-            parts.fence.wait()  # publishing would have to wait anyway; here the time lands on its cause
+            with on_device(DeviceSpan.TRAIN):
+                parts.learner.update(batches)
+            parts.device_timer.wait()  # publishing would have to wait anyway; here the time lands on its cause
         with phase(Phase.WEIGHT_PUBLISH):
             parts.publisher.publish()
         with phase(Phase.EVALUATION):

@@ -51,23 +51,11 @@ class Learner(Protocol):
         ...
 
 
-class Fence(Protocol):
-    """Waiting for the device."""
+class DeviceSync(Protocol):
+    """Waits for the device."""
 
     def wait(self) -> None:
-        """Return when the work queued so far is done."""
-        ...
-
-
-class CopyTimer(Protocol):
-    """Times copies on the current stream of a device, for the thread that issues them; never waits."""
-
-    def start(self) -> None:
-        """A copy begins here."""
-        ...
-
-    def stop(self) -> None:
-        """It ends here."""
+        """Returns when the work queued so far is done."""
         ...
 
 

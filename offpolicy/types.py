@@ -181,7 +181,7 @@ class EpisodeRecord(NamedTuple):
     success: float  # 1 or 0 if the environment says so, else NaN
 
 
-SPREAD_BINS = 449  # of a histogram of durations; see offpolicy/timing/histogram.py
+HISTOGRAM_BINS = 449  # of a histogram of durations; see offpolicy/timing/histogram.py
 
 
 class SchedulerStats(NamedTuple):
@@ -211,10 +211,10 @@ class Account:
     iterations: int
     phases_ns: Mapping[str, int]
     cpu_ns: int  # CPU time of the process since its start
-    load: SchedulerStats = SchedulerStats()
-    apart: TaggedTime = TaggedTime()
+    scheduler: SchedulerStats = SchedulerStats()
+    tagged: TaggedTime = TaggedTime()
     # [phases + 1, bins] over iterations, the last row their whole: the counts of offpolicy/timing/histogram.py
-    spread: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    histogram: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
 
 NUM_LAGS = 32  # policy lags told apart: 0 to 30 versions, and more

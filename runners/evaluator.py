@@ -13,7 +13,7 @@ from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.evaluation_requests import EvaluationRequest
 from offpolicy.processes.handshake import POLL_S
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.timing.trace_writer import Mark, open_lane
+from offpolicy.timing.trace_writer import Mark, open_track
 from offpolicy.training.run_memory import EVALUATOR_WAKE, control_page, evaluation_requests, evaluator_reports
 from offpolicy.training.worker_process import start_worker
 from offpolicy.training.worker_spec import WorkerSpec
@@ -36,7 +36,7 @@ class EvaluatorProcess:
         self._wake_event = child.wake_event(EVALUATOR_WAKE)
         self._learner_wake = child.wake_event("learner_wake-0")
         self._reports = evaluator_reports(child.block("evaluator_report"))
-        hooks = open_lane(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
+        hooks = open_track(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
         context = EvaluationContext(
             self._should_stop, lambda text: child.send("warning", text=text), self._ledger, hooks
         )

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offpolicy.commands import trace
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.run_files import read_config, write_config
 from offpolicy.config.schema import RANK_RUNNERS, ReplayConfig, RunConfig
@@ -28,9 +27,10 @@ from offpolicy.launch.teacher import find_teacher
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.processes.signals import signals_held
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
+from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.clock import Stopwatch
-from offpolicy.timing.trace_reader import shrink_lanes
-from offpolicy.timing.trace_writer import open_lane
+from offpolicy.timing.trace_reader import shrink_tracks
+from offpolicy.timing.trace_writer import begin_trace, open_track
 from offpolicy.training.memory_sizes import peer_timeout_s, save_s
 from offpolicy.training.run_memory import RunMemory
 from offpolicy.training.worker_spec import WorkerSpec
@@ -64,7 +64,8 @@ def train(cfg: RunConfig) -> int:
     memory = RunMemory(plan.cfg, spec, place.num_hosts, has_evaluator=host_plan.has_evaluator)
     with plan.claim() as run, signals_held(), _store_listener(plan.cfg, place) as listener:
         cfg = _run_config(plan, run, spec)
-        trace_dir = trace.begin(cfg, run.path, track_names(cfg, has_evaluator=host_plan.has_evaluator))
+        names = track_names(cfg, has_evaluator=host_plan.has_evaluator)
+        trace_dir = begin_trace(run.path, names, cfg.timing.trace_mb) if cfg.timing.trace else None
         job = WorkerSpec(
             cfg=cfg,
             spec=spec,
@@ -104,7 +105,7 @@ def _supervise(
     job: WorkerSpec, memory: RunMemory, logger: OffPolicyLogger, host: SupervisorConfig, listener: socket.socket | None
 ) -> tuple[int, Failure | None]:
     """Runs the processes and writes the summary; signals count until that is done."""
-    counters = open_lane(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
+    counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     monitor = Monitor(job.cfg, memory, logger, host.elapsed_s, job.place.num_hosts, counters)
     with Supervisor(memory.control, tuple(memory.wake_events.values()), host) as supervisor:
         outcome = Outcome("failed", 1, "the supervisor failed")
@@ -173,9 +174,9 @@ def _log_file(path: Path) -> Iterator[int]:
 
 def _write_trace(trace_dir: Path, run_dir: Path, logger: OffPolicyLogger) -> None:
     """Writes `trace.json`; where it cannot be written now, `offpolicy trace` can make it later."""
-    logger.message(f"writing {run_dir / trace.TRACE_JSON}")
+    logger.message(f"writing {run_dir / TRACE_JSON}")
     try:
-        shrink_lanes(trace_dir)
-        trace.write_json(trace_dir, run_dir)
+        shrink_tracks(trace_dir)
+        export_trace(trace_dir, run_dir)
     except (OSError, ConfigError) as error:
-        logger.message(f"{trace.TRACE_JSON} not written: {error}; offpolicy trace {run_dir} makes it from {trace_dir}")
+        logger.message(f"{TRACE_JSON} not written: {error}; offpolicy trace {run_dir} makes it from {trace_dir}")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.stats import Spread
+from benchmarks.stats import Percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Measurement:
     limit: float | None = None
 
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> Percentiles:
         """Median and range."""
-        return Spread.of(self.samples)
+        return Percentiles.of(self.samples)
 
     @property
     def is_over(self) -> bool:

@@ -17,7 +17,7 @@ import torch
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement
 from offpolicy.loop import Parts, train
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import TimeAccount, make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import Batches
@@ -63,7 +63,7 @@ def _parts(work: _Work, stamps: _Stamps, ledger: TimeAccount, iterations: int) -
     return Parts(
         source=_OneBatch(iterations),
         learner=work,
-        fence=DeviceFence(torch.device("cpu")),
+        device_timer=DeviceTimer(StreamSync(torch.device("cpu"))),
         publisher=idle,
         evaluator=idle,
         checkpointer=idle,

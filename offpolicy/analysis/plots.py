@@ -18,7 +18,7 @@ from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.errors import ConfigError
 from offpolicy.logger.aliases import COMPOSITES
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
-from offpolicy.timing.trace_reader import Lane
+from offpolicy.timing.trace_reader import ThreadTrack
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.types import Float64
 
@@ -193,15 +193,15 @@ class Track(NamedTuple):
         return self.name.split()[0]
 
 
-def tracks_of(lanes: Sequence[Lane]) -> list[Track]:
+def tracks_of(threads: Sequence[ThreadTrack]) -> list[Track]:
     """Returns the threads that keep an account: each learner, its packer, then the collectors."""
     tracks: list[Track] = []
-    for lane in lanes:
-        if lane.thread.split()[0] in KINDS and lane.has_spans:
-            spans = [(phase, *span) for phase in lane.names for span in zip(*lane.spans(phase), strict=True)]
+    for thread in threads:
+        if thread.thread.split()[0] in KINDS and thread.has_spans:
+            spans = [(phase, *span) for phase in thread.names for span in zip(*thread.spans(phase), strict=True)]
             segments = [Segment(phase, int(start_ns), int(stop_ns)) for phase, start_ns, stop_ns in spans]
             segments.sort(key=lambda segment: segment.start_ns)
-            tracks.append(Track(lane.thread, segments, [at_ns for at_ns, _ in lane.marks(Mark.ITERATION)]))
+            tracks.append(Track(thread.thread, segments, [at_ns for at_ns, _ in thread.marks(Mark.ITERATION)]))
     return tracks
 
 

@@ -142,7 +142,7 @@ def step(parts: CollectorParts) -> None:
     with phase(CollectorPhase.ENV_STEP):
         outcome = parts.env.step(choice.action)
     if parts.desk.has_finished:  # in the last step: in this one an environment was reset instead (NEXT_STEP)
-        parts.ledger.set_apart(CollectorPhase.ENV_STEP)
+        parts.ledger.tag(CollectorPhase.ENV_STEP)
     with phase(CollectorPhase.REPLAY_WRITE):
         progress.env_steps += parts.writer.write(progress.obs, choice, outcome)
         progress.vector_steps += 1

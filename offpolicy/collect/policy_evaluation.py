@@ -17,7 +17,7 @@ from offpolicy.nets.policy import flat_size, load_flat, make_policy
 from offpolicy.timing.ledger import NullLedger, TimeAccount
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_reader import Overlap, Times, total_ns, union
-from offpolicy.timing.trace_writer import Mark, TraceLane
+from offpolicy.timing.trace_writer import Mark, TraceTrack
 from offpolicy.types import EvalResult, Float32, SpaceSpec
 
 EPISODES_FILE = "eval_episodes.jsonl"
@@ -66,7 +66,7 @@ class EvaluationContext:
     should_stop: Callable[[], bool]  # asked at every vector step
     warn: Callable[[str], None]  # gets the first failure of the hook, and of writing the episode log
     ledger: TimeAccount = field(default_factory=NullLedger)
-    hook_trace: TraceLane | None = None
+    hook_trace: TraceTrack | None = None
 
 
 class PolicyEvaluation:

@@ -19,7 +19,6 @@ from offpolicy.errors import ConfigError
 from offpolicy.logger.final_table import COLLECTOR_NAMES, LEARNER_NAMES
 from offpolicy.logger.summary import WARMUP, WHOLE
 from offpolicy.timing.phases import LEARNER_PERIODIC, CollectorPhase
-from offpolicy.timing.waterfall import waterfall
 from offpolicy.timing.what_if import (
     HALVED_EPOCHS,
     HALVED_UTD,
@@ -30,6 +29,7 @@ from offpolicy.timing.what_if import (
     Setting,
     flip_delay_s,
     pipeline_of,
+    waterfall,
     what_ifs,
 )
 

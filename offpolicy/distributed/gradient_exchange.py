@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.distributed.process_group import RankGroup
-from offpolicy.protocols import Fence
+from offpolicy.protocols import DeviceSync
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
 
@@ -20,8 +20,8 @@ class GroupExchange:
     would look like another one's lateness.
     """
 
-    def __init__(self, group: RankGroup, device: torch.device, fence: Fence, ledger: TimeAccount) -> None:
-        self._group, self._device, self._fence, self._ledger = group, device, fence, ledger
+    def __init__(self, group: RankGroup, device: torch.device, device_sync: DeviceSync, ledger: TimeAccount) -> None:
+        self._group, self._device, self._device_sync, self._ledger = group, device, device_sync, ledger
         # gloo moves host memory: gradients of a GPU pass through a pinned block.
         self._is_staged = device.type == "cuda" and not group.uses_nccl
         self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
@@ -46,7 +46,7 @@ class GroupExchange:
                 flat.copy_(bucket)
             means = [piece.view_as(tensor) for piece, tensor in zip(torch.split(flat, sizes), tensors, strict=True)]
             torch._foreach_copy_(list(tensors), means)
-            self._fence.wait()
+            self._device_sync.wait()
 
     def gather(self, vector: Tensor) -> Tensor:
         """The vectors [n] of all ranks as [R, n], on the vector's device, the same bits everywhere."""
@@ -63,7 +63,7 @@ class GroupExchange:
                 tensor.copy_(block)
 
     def _wait_for_all(self) -> None:
-        self._fence.wait()
+        self._device_sync.wait()
         with self._ledger.phase(LearnerPhase.RANK_BARRIER):
             self._group.arrive()
 

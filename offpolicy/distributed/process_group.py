@@ -22,7 +22,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
 from offpolicy.errors import PeerLostError
-from offpolicy.protocols import Fence
+from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Stopwatch
 
 T = TypeVar("T")
@@ -33,11 +33,11 @@ class RankGroup:
     """One rank among all of them; `rank` counts over all hosts."""
 
     def __init__(
-        self, store: Store, rank: int, num_ranks: int, *, backend: str, timeout_s: float, fence: Fence
+        self, store: Store, rank: int, num_ranks: int, *, backend: str, timeout_s: float, device_sync: DeviceSync
     ) -> None:
-        """Meet the others. `fence` waits for the device. Raises `PeerLostError` if they do not all come in time."""
+        """Meet the others. `device_sync` waits for the device. Raises `PeerLostError` if one does not come in time."""
         self.rank, self.num_ranks = rank, num_ranks
-        self._store, self._timeout_s, self._fence = store, timeout_s, fence
+        self._store, self._timeout_s, self._device_sync = store, timeout_s, device_sync
         timeout = timedelta(seconds=timeout_s)
 
         def meet() -> Any:  # Any: torch types the result of new_group as a group, an int or None
@@ -64,7 +64,7 @@ class RankGroup:
 
         def reduce() -> None:
             dist.all_reduce(bucket)
-            self._fence.wait()  # here, where the loss of a rank in the middle of it is understood
+            self._device_sync.wait()  # here, where the loss of a rank in the middle of it is understood
 
         self._collective(reduce)
 

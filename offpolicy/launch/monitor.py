@@ -15,7 +15,7 @@ from offpolicy.processes.reports import LearnerReports
 from offpolicy.processes.supervisor import Child
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_learning_step, make_rate_limiter
 from offpolicy.timing.clock import Every, MonotonicClock
-from offpolicy.timing.trace_writer import TraceLane
+from offpolicy.timing.trace_writer import TraceTrack
 from offpolicy.training.run_memory import COLLECTOR_COUNTERS, RunMemory
 from offpolicy.types import CollectorTotals, EvalResult, LearnerTotals, MetricTotals, Snapshot
 
@@ -35,7 +35,7 @@ class Monitor:
         logger: OffPolicyLogger,
         elapsed_s: Callable[[], float],
         num_hosts: int,
-        trace: TraceLane | None = None,
+        trace: TraceTrack | None = None,
     ) -> None:
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
         self._trace = trace
@@ -146,7 +146,7 @@ class Monitor:
             self._asked_s = None
             self._log()
 
-    def _trace_levels(self, trace: TraceLane) -> None:
+    def _trace_levels(self, trace: TraceTrack) -> None:
         now_ns = MonotonicClock.now_ns()
         if self._shared.rings:
             trace.count(ROWS, now_ns, self._replay_rows)

@@ -30,13 +30,13 @@ from offpolicy.timing.rates import (
     NS_PER_S,
     Elapsed,
     Rates,
-    apart_ns,
     collector_windows,
     compute_rates,
     learner_elapsed,
     learner_windows,
     num_updates,
     packer_elapsed,
+    tagged_excess_ns,
 )
 from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, SchedulerStats, Snapshot, TaggedTime
 
@@ -141,13 +141,13 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mod
 
 def _descheduled(window: Elapsed) -> float:
     """The share of the time in which a side could have run, and others had the core."""
-    return window.load.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
+    return window.scheduler.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
 
 
 def _reset_share(window: Elapsed) -> float:
     """The share of env_step that there would not be without resets, as far as it can be told."""
     env_step_ns = window.phases_ns.get(CollectorPhase.ENV_STEP, 0)
-    return (apart_ns(window, CollectorPhase.ENV_STEP) or 0.0) / env_step_ns if env_step_ns > 0 else 0.0
+    return (tagged_excess_ns(window, CollectorPhase.ENV_STEP) or 0.0) / env_step_ns if env_step_ns > 0 else 0.0
 
 
 def _late_rank(previous: Snapshot | None, current: Snapshot) -> int | None:
@@ -167,9 +167,9 @@ def _collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed
         sum(window.iterations for window in windows),
         {phase: sum(window.phases_ns.get(phase, 0) for window in windows) for phase in CollectorPhase},
         sum(window.cpu_ns for window in windows),
-        SchedulerStats(*(sum(parts) for parts in zip(*(window.load for window in windows), strict=True))),
-        TaggedTime(*(sum(parts) for parts in zip(*(window.apart for window in windows), strict=True))),
-        sum_spreads([window.spread for window in windows]),
+        SchedulerStats(*(sum(parts) for parts in zip(*(window.scheduler for window in windows), strict=True))),
+        TaggedTime(*(sum(parts) for parts in zip(*(window.tagged for window in windows), strict=True))),
+        sum_spreads([window.histogram for window in windows]),
     )
 
 
@@ -184,14 +184,14 @@ def _phase_keys(previous: Snapshot | None, current: Snapshot) -> Record:
         record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
         record["perf/learner_pipeline_ms"] = sum(learner.mean_ms(phase) for phase in PIPELINE)
-        record |= spread_keys("learner", (*LearnerPhase, ITERATION), learner.spread)
+        record |= spread_keys("learner", (*LearnerPhase, ITERATION), learner.histogram)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
         record[ROLLOUT_KEY] = rollout_ms(previous, current)
-        reset_ns = apart_ns(collector, CollectorPhase.ENV_STEP)
+        reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
         record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
-        record |= spread_keys("collector", (*CollectorPhase, CYCLE), collector.spread)
+        record |= spread_keys("collector", (*CollectorPhase, CYCLE), collector.histogram)
     return record
 
 
@@ -211,8 +211,8 @@ def _cpu_keys(side: str, window: Elapsed) -> Record:
         return {}
     return {
         f"cpu/{side}_pct": 100.0 * window.cpu_ns / window.total_ns,
-        f"cpu/{side}_descheduled_pct": 100.0 * window.load.runnable_ns / window.total_ns,
-        f"cpu/{side}_preemptions_per_sec": window.load.preemptions * NS_PER_S / window.total_ns,
+        f"cpu/{side}_descheduled_pct": 100.0 * window.scheduler.runnable_ns / window.total_ns,
+        f"cpu/{side}_preemptions_per_sec": window.scheduler.preemptions * NS_PER_S / window.total_ns,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from offpolicy.logger.metrics import spread_key
-from offpolicy.timing.histogram import Counts, spread_of
+from offpolicy.timing.histogram import Counts, percentiles_of
 
 STATISTICS = ("p50", "p95", "p99", "max")
 ITERATION, CYCLE = "iter", "cycle"  # the whole of the phases of the learner, of the collector
@@ -17,7 +17,7 @@ def spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> dict
         return {}
     record: dict[str, float] = {}
     for phase, own_counts in zip(phases, counts, strict=True):
-        spread = spread_of(own_counts)
+        spread = percentiles_of(own_counts)
         if spread is None:
             return {}
         # Known to 3 %: more digits would only fill the files.

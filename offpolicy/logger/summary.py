@@ -13,7 +13,7 @@ from typing import Any
 from offpolicy.files import atomic_write
 from offpolicy.logger.record import judge_window
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
-from offpolicy.timing.histogram import spread_of
+from offpolicy.timing.histogram import percentiles_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import NS_PER_S, Rates, compute_rates, num_updates
 from offpolicy.types import Account, EvalResult, Snapshot
@@ -115,9 +115,9 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
 
 def _spread_section(account: Account, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """Percentiles of every phase, and of the whole, over the iterations since the warm-up; empty before them."""
-    if account.spread is None:
+    if account.histogram is None:
         return {}
-    spreads = zip(names, map(spread_of, account.spread), strict=True)
+    spreads = zip(names, map(percentiles_of, account.histogram), strict=True)
     return {str(name): spread._asdict() for name, spread in spreads if spread is not None}
 
 

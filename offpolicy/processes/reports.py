@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.types import (
+    HISTOGRAM_BINS,
     NUM_LAGS,
-    SPREAD_BINS,
     Account,
     CollectorTotals,
     DeviceTotals,
@@ -37,7 +37,7 @@ class ReportLayout:
 
     def __init__(self, phases: Sequence[str], metrics: Sequence[str], packer_phases: Sequence[str]) -> None:
         self.metrics = tuple(metrics)
-        self._account, self._packer = AccountPart(phases), AccountPart(packer_phases, has_spread=False)
+        self._account, self._packer = AccountPart(phases), AccountPart(packer_phases, has_histogram=False)
         fixed = (3, _ROLLOUT_NUMBERS, _DEVICE_NUMBERS)
         parts = (self._account.size, self._packer.size, *fixed, len(self.metrics), len(self.metrics))
         self._cuts = np.cumsum(parts)[:-1]
@@ -97,9 +97,9 @@ class AccountPart:
     The wall is not sent: it is the sum of the phases, so an account that arrives closes, however long the run.
     """
 
-    def __init__(self, phases: Sequence[str], *, has_spread: bool = True) -> None:
+    def __init__(self, phases: Sequence[str], *, has_histogram: bool = True) -> None:
         self._phases = tuple(phases)
-        self._shape = (len(self._phases) + 1 if has_spread else 0, SPREAD_BINS)
+        self._shape = (len(self._phases) + 1 if has_histogram else 0, HISTOGRAM_BINS)
         self._num_counters = _COUNTERS + len(self._phases)
         self.size = self._num_counters + self._shape[0] * self._shape[1]
 
@@ -107,11 +107,11 @@ class AccountPart:
         """The numbers of the account; zeros for None."""
         numbers = np.zeros(self.size, dtype=np.int64)
         if account is not None:
-            counters = (1, account.warmup_ns, account.iterations, account.cpu_ns, *account.load, *account.apart)
+            counters = (1, account.warmup_ns, account.iterations, account.cpu_ns, *account.scheduler, *account.tagged)
             numbers[:_COUNTERS] = counters
             numbers[_COUNTERS : self._num_counters] = [account.phases_ns[phase] for phase in self._phases]
-            if account.spread is not None and self._shape[0]:
-                numbers[self._num_counters :] = account.spread.ravel()
+            if account.histogram is not None and self._shape[0]:
+                numbers[self._num_counters :] = account.histogram.ravel()
         return numbers
 
     def unpack(self, numbers: NDArray[Any]) -> Account | None:  # Any: int64, or float64 that holds integers
@@ -119,12 +119,19 @@ class AccountPart:
         if not numbers[0]:
             return None
         counters = [int(number) for number in numbers[1 : self._num_counters]]
-        warmup_ns, iterations, cpu_ns, runnable_ns, preemptions, num_apart, apart_ns, *phases = counters
+        warmup_ns, iterations, cpu_ns, runnable_ns, preemptions, num_tagged, tagged_ns, *phases = counters
         phases_ns = dict(zip(self._phases, phases, strict=True))
-        spread = numbers[self._num_counters :].astype(np.int64).reshape(self._shape)
-        load, apart = SchedulerStats(runnable_ns, preemptions), TaggedTime(num_apart, apart_ns)
+        histogram = numbers[self._num_counters :].astype(np.int64).reshape(self._shape)
+        scheduler, tagged = SchedulerStats(runnable_ns, preemptions), TaggedTime(num_tagged, tagged_ns)
         return Account(
-            sum(phases), warmup_ns, iterations, phases_ns, cpu_ns, load, apart, spread if self._shape[0] else None
+            sum(phases),
+            warmup_ns,
+            iterations,
+            phases_ns,
+            cpu_ns,
+            scheduler,
+            tagged,
+            histogram if self._shape[0] else None,
         )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offpolicy.errors import ConfigError
-from offpolicy.protocols import Fence
+from offpolicy.protocols import DeviceSync
 from offpolicy.replay.sampler import Bounds, Draw, UniformSampler
 from offpolicy.replay.staging import CopyStream, nbytes_text, staging_blocks
 from offpolicy.seeding import generator
@@ -142,7 +142,7 @@ class ResidentDemos:
     Raises `ConfigError` if the device or the host has no room.
     """
 
-    def __init__(self, share: Share, max_batches: int, device: torch.device, fence: Fence) -> None:
+    def __init__(self, share: Share, max_batches: int, device: torch.device, device_sync: DeviceSync) -> None:
         self.share = share
         rows = share.rows.rows
         try:
@@ -150,11 +150,11 @@ class ResidentDemos:
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             size = nbytes_text(rows.nbytes)
             raise ConfigError(f"replay.demos: {size} of demonstrations do not fit on {device} ({error})") from error
-        self._lane = CopyStream(device, fence)
+        self._copy_stream = CopyStream(device, device_sync)
         shape = (max_batches * share.per_batch,)
         self._blocks = cycle(staging_blocks(shape, torch.int64, device, "replay.demos", "lower replay.demo_share"))
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._gathered = self._lane.learner_mark()
+        self._gathered = self._copy_stream.learner_mark()
 
     def prepare(self, num_batches: int) -> None:
         """Have the order of the demonstrations at hand."""
@@ -164,10 +164,10 @@ class ResidentDemos:
         """The next rows [U, D, W] on the device."""
         count = num_batches * self.share.per_batch
         block = next(self._blocks)
-        self._lane.block_until(block.copied)
+        self._copy_stream.block_until(block.copied)
         block.values[:count].numpy()[:] = self.share.rows.take(count)
-        block.copied = self._lane.copy(self._index[:count], block.values[:count], after=self._gathered)
-        self._lane.hold_learner(block.copied)
+        block.copied = self._copy_stream.copy(self._index[:count], block.values[:count], after=self._gathered)
+        self._copy_stream.stall_learner_stream(block.copied)
         rows = self._rows.index_select(0, self._index[:count])
-        self._gathered = self._lane.learner_mark()
+        self._gathered = self._copy_stream.learner_mark()
         return rows.view(num_batches, self.share.per_batch, -1)

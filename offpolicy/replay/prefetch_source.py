@@ -23,8 +23,7 @@ from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, Request, Slot, host_block, nbytes_text
-from offpolicy.timing.device import DeviceFence
-from offpolicy.timing.device_timer import UNTIMED, TimerBeside
+from offpolicy.timing.device_timer import UNTIMED, BackgroundCopyTimer, StreamSync
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import PackerPhase as Phase
 from offpolicy.types import Account
@@ -55,10 +54,10 @@ class Packer:
         device: torch.device,
         ledger: TimeAccount,
         *,
-        copies: TimerBeside = UNTIMED,
+        copies: BackgroundCopyTimer | None = None,
     ) -> None:
         self.sampler = sampler
-        self.lane = CopyStream(device, DeviceFence(device), copies)
+        self.copy_stream = CopyStream(device, StreamSync(device), copies or UNTIMED)
         self._copies = copies
         self._gate = gate
         self._todo: deque[Slot] = deque()  # the first one is being packed
@@ -88,7 +87,7 @@ class Packer:
 
     def take(self) -> Slot:
         """The slot posted first, once it is packed and on the device. Raises what the thread raised."""
-        with self._copies.learner_waiting(), self._changed:
+        with self._copies.learner_waiting() if self._copies else UNTIMED, self._changed:
             self._changed.wait_for(lambda: self._packed or self._error)
             if self._error is not None:
                 raise self._error
@@ -147,10 +146,11 @@ class Packer:
             slot.pack(self.sampler, bounds)
         if slot.is_staged:
             with phase(Phase.SLOT_WAIT):
-                self.lane.block_until(slot.last_use)
+                self.copy_stream.block_until(slot.last_use)
             with phase(Phase.COPY):
-                self.lane.block_until(slot.copy_to_device(self.lane))
-                self._copies.settle()
+                self.copy_stream.block_until(slot.copy_to_device(self.copy_stream))
+                if self._copies is not None:
+                    self._copies.split_finished()
 
     def _wait_for_rows(self, env_steps: int) -> None:
         self._is_waiting_for_rows = True
@@ -190,7 +190,7 @@ class PrefetchSource(RateLimitedSource):
             Slot(host, host if is_on_host else torch.empty_like(host, device=spec.device)) for host in self._staging
         ]
         for slot in slots:
-            slot.last_use = packer.lane.learner_mark()  # its memory may have been something else's until here
+            slot.last_use = packer.copy_stream.learner_mark()  # its memory may have been something else's until here
         self._in_use, self._free = slots[0], deque(slots[1:])
         self._resumed: deque[Request] = deque()
 
@@ -209,7 +209,7 @@ class PrefetchSource(RateLimitedSource):
         if self._in_use.num_left:
             return
         # The learner's work on the slot is queued on its stream, all of it: from that point on the slot is free.
-        self._in_use.last_use = self._packer.lane.learner_mark()
+        self._in_use.last_use = self._packer.copy_stream.learner_mark()
         self._free.append(self._in_use)
         if self._packer.is_idle:
             self._post()

@@ -9,6 +9,7 @@ again, and for the age of the samples only when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import cycle
 from typing import Any
 
@@ -16,11 +17,12 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.protocols import CopyTimer, Fence, StepCount, StepGate
+from offpolicy.protocols import DeviceSync, StepCount, StepGate
 from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
+from offpolicy.timing.device_timer import UNTIMED
 
 KEY = "replay.source=resident"
 INSTEAD = "use replay.source=direct"
@@ -39,7 +41,7 @@ class Mirror:
         self._ring, self._store = ring, store  # [capacity, W]
         self.first = self.last = 0
 
-    def load(self, block: StagingBlock, stop: int, lane: CopyStream, after: torch.Event | None) -> None:
+    def load(self, block: StagingBlock, stop: int, copy_stream: CopyStream, after: torch.Event | None) -> None:
         """Copy the next rows below `stop`, as many as the block holds, into the store once `after` is reached."""
         room = min(len(block.values), self._ring.capacity)
         start = min(max(self.last, self._ring.oldest), stop)
@@ -47,7 +49,7 @@ class Mirror:
         intact = min(self._ring.copy_range(start, block.values[: end - start].numpy()), end)
         filled = intact - start
         for target in self._places(intact, end):
-            block.copied = lane.copy(target, block.values[filled : filled + len(target)], after)
+            block.copied = copy_stream.copy(target, block.values[filled : filled + len(target)], after)
             filled += len(target)
         if intact > self.last:
             self.first = intact  # the rows in between were recycled before they could be copied
@@ -63,8 +65,8 @@ class Mirror:
 class ResidentSampler:
     """Draws rows uniformly, with replacement, from the copies of `rings` (of one capacity) on `device`.
 
-    `fence` waits for the device's current stream, `timer` times the copies. Raises `ConfigError` if the device or the
-    host has no room.
+    `device_sync` waits for the device's current stream, `timer` times the copies. Raises `ConfigError` if the device or
+    the host has no room.
     """
 
     def __init__(
@@ -72,8 +74,8 @@ class ResidentSampler:
         rings: Sequence[Ring],
         device: torch.device,
         seed: int,
-        fence: Fence,
-        timer: CopyTimer | None = None,
+        device_sync: DeviceSync,
+        timer: AbstractContextManager[None] = UNTIMED,
         demos: ResidentDemos | None = None,
     ) -> None:
         self._rings, self._device = tuple(rings), device
@@ -81,13 +83,13 @@ class ResidentSampler:
         self._capacity, width = rings[0].capacity, rings[0].width
         self._store = _device_block(len(rings), self._capacity, width, device)
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
-        self._lane = CopyStream(device, fence, timer)
+        self._copy_stream = CopyStream(device, device_sync, timer)
         self._blocks = cycle(_staging((STAGING_ROWS, width), torch.float32, device))
         # What a draw must know of the rings: `_describe_rings` says what the rows are.
         self._host_tables = cycle(_staging((3, len(rings)), torch.int64, device))
         self._table = torch.zeros((3, len(rings)), dtype=torch.int64, device=device)
         # When the store and the table are free to be written: first when they are made, then after the last gather.
-        self._gathered = self._lane.learner_mark()
+        self._gathered = self._copy_stream.learner_mark()
         self.generator = torch.Generator(device).manual_seed(seed)
         self.age_sum = torch.zeros((), dtype=torch.int64, device=device)  # in transitions, over all rows drawn
 
@@ -118,7 +120,7 @@ class ResidentSampler:
         index = position + shifts[ring]
         rows = self._store.flatten(0, 1).index_select(0, index % self._capacity + ring * self._capacity)
         self.age_sum += len(self._rings) * (newest[ring] - index).sum()
-        self._gathered = self._lane.learner_mark()
+        self._gathered = self._copy_stream.learner_mark()
         return rows
 
     def _load_new(self) -> None:
@@ -126,19 +128,21 @@ class ResidentSampler:
             stop = ring.committed
             while mirror.last < stop:
                 block = next(self._blocks)
-                self._lane.block_until(block.copied)
-                mirror.load(block, stop, self._lane, after=self._gathered)
+                self._copy_stream.block_until(block.copied)
+                mirror.load(block, stop, self._copy_stream, after=self._gathered)
 
     def _describe_rings(self) -> None:
         """Per ring, laid end to end: where it ends, its logical index minus the position, the rows ever written."""
         block = next(self._host_tables)
-        self._lane.block_until(block.copied)
+        self._copy_stream.block_until(block.copied)
         table, end = block.values.numpy(), 0
         for number, (mirror, ring) in enumerate(zip(self._mirrors, self._rings, strict=True)):
             end += mirror.last - mirror.first
             table[:, number] = end, mirror.last - end, ring.committed
-        block.copied = self._lane.copy(self._table, block.values, after=self._gathered)
-        self._lane.hold_learner(block.copied)  # copies are done in turn: those of the rows before this one
+        block.copied = self._copy_stream.copy(self._table, block.values, after=self._gathered)
+        self._copy_stream.stall_learner_stream(
+            block.copied
+        )  # copies are done in turn: those of the rows before this one
 
 
 def _device_block(num_rings: int, capacity: int, width: int, device: torch.device) -> Tensor:

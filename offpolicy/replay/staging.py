@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import ConfigError
-from offpolicy.protocols import CopyTimer, Fence
+from offpolicy.protocols import DeviceSync
 from offpolicy.replay.sampler import Bounds, Draw, Sampler
+from offpolicy.timing.device_timer import UNTIMED
 
 
 def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str) -> Tensor:
@@ -57,11 +59,13 @@ class CopyStream:
     """Copies to the device beside the learner's stream, in an order that only `block_until` makes the host wait for.
 
     A mark is a point in the device's work. On the CPU it is None: everything is done when a call returns.
-    `timer` times the copies.
+    Every copy is issued inside the context `timer`.
     """
 
-    def __init__(self, device: torch.device, fence: Fence, timer: CopyTimer | None = None) -> None:
-        self._device, self._fence, self._timer = device, fence, timer
+    def __init__(
+        self, device: torch.device, device_sync: DeviceSync, timer: AbstractContextManager[None] = UNTIMED
+    ) -> None:
+        self._device, self._device_sync, self._timer = device, device_sync, timer
         self._stream = (
             torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types there
             if device.type == "cuda"
@@ -82,17 +86,13 @@ class CopyStream:
             return None
         if after is not None:
             self._stream.wait_event(after)
-        with torch.cuda.stream(self._stream):
-            if self._timer is not None:
-                self._timer.start()
+        with torch.cuda.stream(self._stream), self._timer:
             target.copy_(source, non_blocking=True)
-            if self._timer is not None:
-                self._timer.stop()
         mark: torch.Event = self._stream.record_event()
         return mark
 
-    def hold_learner(self, until: torch.Event | None) -> None:
-        """What the learner's stream is given from now on starts once `until` is reached; the host does not wait."""
+    def stall_learner_stream(self, until: torch.Event | None) -> None:
+        """Makes the learner's stream wait for `until` before what it is given from now on; the host does not wait."""
         if until is not None:
             torch.cuda.current_stream(self._device).wait_event(until)
 
@@ -102,7 +102,7 @@ class CopyStream:
             return
         with torch.cuda.stream(self._stream):
             torch.cuda.current_stream(self._device).wait_event(mark)
-            self._fence.wait()
+            self._device_sync.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +160,10 @@ class Slot:
         packed = self._staging[: self.request.num_batches]
         self._draw = sampler.fill(packed.numpy().reshape(-1, packed.shape[-1]), bounds)
 
-    def copy_to_device(self, lane: CopyStream) -> torch.Event | None:
+    def copy_to_device(self, copy_stream: CopyStream) -> torch.Event | None:
         """Start the copy of what was packed; returns the mark of its end."""
         count = self.request.num_batches
-        return lane.copy(self._rows[:count], self._staging[:count], after=self.last_use)
+        return copy_stream.copy(self._rows[:count], self._staging[:count], after=self.last_use)
 
     def hand_out(self, count: int) -> tuple[Tensor, Draw]:
         """The next batches [count, B, W], to be used until the slot is free again, and which rows they are."""

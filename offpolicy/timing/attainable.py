@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.files import atomic_write
-from offpolicy.protocols import Fence
+from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Clock, MonotonicClock, queued_ns
 from offpolicy.types import Direction, Product
 
@@ -55,7 +55,7 @@ class Watch:
 
 
 def remembered_flops_per_sec(
-    products: Sequence[Product], device: torch.device, fence: Fence, cpu_model: str
+    products: Sequence[Product], device: torch.device, device_sync: DeviceSync, cpu_model: str
 ) -> float | None:
     """Returns FLOP/s of `products` on their own, from disk if they are known there; None if they cannot be measured.
 
@@ -64,7 +64,7 @@ def remembered_flops_per_sec(
 
     def measure() -> float | None:
         with contextlib.suppress(RuntimeError):  # no memory, or no cuBLAS: the run itself may work all the same
-            return attainable_flops_per_sec(products, device, fence)
+            return attainable_flops_per_sec(products, device, device_sync)
         return None
 
     return remembered(cache_key(products, device, cpu_model), measure)
@@ -120,15 +120,15 @@ def _read(path: Path, key: Key) -> float | None:
 
 
 def attainable_flops_per_sec(
-    products: Sequence[Product], device: torch.device, fence: Fence, watch: Watch | None = None
+    products: Sequence[Product], device: torch.device, device_sync: DeviceSync, watch: Watch | None = None
 ) -> float | None:
     """Returns FLOP/s of all products by their time alone; None if the machine is too busy to measure it.
 
-    `fence` waits for the device. Takes `BUDGET_NS` at most, and less on a quiet machine.
+    `device_sync` waits for the device. Takes `BUDGET_NS` at most, and less on a quiet machine.
     """
     watch = watch or Watch()
     begun_ns, are_known = watch.clock.now_ns(), False
-    benches = [Bench(product, device, fence, watch) for product in products]
+    benches = [Bench(product, device, device_sync, watch) for product in products]
     for num_readings, bench in enumerate(itertools.cycle(benches), start=1):
         bench.read()
         are_known = all(each.is_known for each in benches)
@@ -142,8 +142,8 @@ def attainable_flops_per_sec(
 class Bench:
     """Readings of one product, made as autograd makes it."""
 
-    def __init__(self, product: Product, device: torch.device, fence: Fence, watch: Watch) -> None:
-        self._product, self._fence, self._watch = product, fence, watch
+    def __init__(self, product: Product, device: torch.device, device_sync: DeviceSync, watch: Watch) -> None:
+        self._product, self._device_sync, self._watch = product, device_sync, watch
         self._rows = min(product.rows, CPU_ROWS) if device.type == "cpu" else product.rows
         self._left, self._right = _factors(product._replace(rows=self._rows), device)
         self._result = torch.empty(len(self._left), self._right.shape[1], device=device)
@@ -174,7 +174,7 @@ class Bench:
         start_ns = self._watch.clock.now_ns()
         for _ in itertools.repeat(None, num_calls):
             torch.mm(self._left, self._right, out=self._result)
-        self._fence.wait()
+        self._device_sync.wait()
         return max(1, self._watch.clock.now_ns() - start_ns)
 
 

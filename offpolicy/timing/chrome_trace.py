@@ -1,7 +1,7 @@
 """A trace as trace viewers read it: the Trace Event Format of Chrome, which Perfetto and TensorBoard open too.
 
-Every process and thread is named, all share one clock, an arrow leads from the publication of weights to whoever
-applies them and from an episode's end to its hook, counters have a row of their own.
+Every process and thread is named, all share one clock, an arrow leads from the publication of weights to each process
+that applies them and from an episode's end to its hook, counters have rows.
 """
 
 from __future__ import annotations
@@ -12,68 +12,93 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
+from offpolicy.errors import ConfigError
 from offpolicy.files import atomic_file
-from offpolicy.timing.trace_reader import Lane
-from offpolicy.timing.trace_writer import ARROWS, Kind
+from offpolicy.timing.profiler import PROFILE, read_profile
+from offpolicy.timing.trace_reader import ThreadTrack, read_tracks
+from offpolicy.timing.trace_writer import ARROWS, Kind, Mark
+
+TRACE_JSON = "trace.json"
 
 Event = dict[str, Any]  # Any: numbers, text, and the mapping `args`
 
 
-def write_chrome_trace(path: Path, lanes: Sequence[Lane], more: Iterable[Event] = ()) -> None:
-    """Write the lanes, and events that are already in the format and on their clock, as JSON. Raises OSError.
+def export_trace(directory: Path, run_dir: Path) -> None:
+    """Writes `trace.json` from the tracks of one start; one without an iteration does not replace that of another.
+
+    Raises OSError, or `ConfigError` if nothing was traced.
+    """
+    path, tracks = run_dir / TRACE_JSON, read_tracks(directory)
+    if not path.exists() or any(track.marks(Mark.ITERATION) for track in tracks):
+        write_chrome_trace(path, tracks, _profile_events(directory, tracks))
+
+
+def _profile_events(directory: Path, tracks: Sequence[ThreadTrack]) -> Iterator[Event]:
+    """The events of torch.profiler, if it was attached, on the clock of the trace. Raises `ConfigError` if damaged."""
+    path = directory / PROFILE
+    if path.is_file():
+        try:
+            content = json.loads(path.read_text())
+        except ValueError as error:
+            raise ConfigError(f"{path} is damaged ({error}); delete it") from None
+        yield from read_profile(content, _origin_ns(tracks), {track.pid for track in tracks})
+
+
+def write_chrome_trace(path: Path, tracks: Sequence[ThreadTrack], more: Iterable[Event] = ()) -> None:
+    """Writes the tracks, and events that are already in the format and on their clock, as JSON. Raises OSError.
 
     The file is replaced at once: a reader sees the old one or the new one.
     """
-    start_ns = origin_ns(lanes)
     with atomic_file(path, durable=False) as file:
         text = TextIOWrapper(file, encoding="ascii")
-        _write(text, lanes, start_ns, more)
+        _write(text, tracks, _origin_ns(tracks), more)
         text.detach()  # flushed, and not closed before its time
 
 
-def origin_ns(lanes: Sequence[Lane]) -> int:
-    """The instant that counts as 0 in the file: the first record of all lanes."""
-    return min(int(lane.records["at"].min()) for lane in lanes)
+def _origin_ns(tracks: Sequence[ThreadTrack]) -> int:
+    """The instant that counts as 0 in the file: the first record of all tracks."""
+    return min(int(track.records["at"].min()) for track in tracks)
 
 
-def _write(file: IO[str], lanes: Sequence[Lane], start_ns: int, more: Iterable[Event]) -> None:
-    clock = {"clock": "CLOCK_MONOTONIC", "start_unix_ns": start_ns + lanes[0].unix_minus_monotonic_ns}
+def _write(file: IO[str], tracks: Sequence[ThreadTrack], start_ns: int, more: Iterable[Event]) -> None:
+    clock = {"clock": "CLOCK_MONOTONIC", "start_unix_ns": start_ns + tracks[0].unix_minus_monotonic_ns}
     file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(clock)},"traceEvents":[\n')
     separator = ""
-    for text in _events(lanes, start_ns, more):
+    for text in _events(tracks, start_ns, more):
         file.write(separator + text)
         separator = ",\n"
     file.write("\n]}\n")
 
 
-def _events(lanes: Sequence[Lane], start_ns: int, more: Iterable[Event]) -> Iterator[str]:
-    for event in _names(lanes):
+def _events(tracks: Sequence[ThreadTrack], start_ns: int, more: Iterable[Event]) -> Iterator[str]:
+    numbered = _with_tid(tracks)
+    for event in _names(numbered):
         yield json.dumps(event)
-    for tid, lane in _with_tid(lanes):
-        yield from _spans(lane, tid, start_ns)
-    yield from _arrows(lanes, start_ns)
+    for tid, track in numbered:
+        yield from _spans(track, tid, start_ns)
+    yield from _arrows(numbered, start_ns)
     for event in more:
         yield json.dumps(event)
 
 
-def _with_tid(lanes: Sequence[Lane]) -> list[tuple[int, Lane]]:
+def _with_tid(tracks: Sequence[ThreadTrack]) -> list[tuple[int, ThreadTrack]]:
     """Threads numbered inside their process."""
     seen: dict[int, int] = {}
-    numbered: list[tuple[int, Lane]] = []
-    for lane in lanes:
-        seen[lane.pid] = seen.get(lane.pid, 0) + 1
-        numbered.append((seen[lane.pid], lane))
+    numbered: list[tuple[int, ThreadTrack]] = []
+    for track in tracks:
+        seen[track.pid] = seen.get(track.pid, 0) + 1
+        numbered.append((seen[track.pid], track))
     return numbered
 
 
-def _names(lanes: Sequence[Lane]) -> Iterator[Event]:
-    """Metadata: what processes and threads are called and in which order they are shown."""
-    for place, (tid, lane) in enumerate(_with_tid(lanes)):
-        where = {"ph": "M", "pid": lane.pid, "tid": tid}
+def _names(numbered: Sequence[tuple[int, ThreadTrack]]) -> Iterator[Event]:
+    """Metadata: the names of processes and threads, and the order in which they are shown."""
+    for place, (tid, track) in enumerate(numbered):
+        where = {"ph": "M", "pid": track.pid, "tid": tid}
         if tid == 1:
-            yield {**where, "name": "process_name", "args": {"name": lane.process}}
+            yield {**where, "name": "process_name", "args": {"name": track.process}}
             yield {**where, "name": "process_sort_index", "args": {"sort_index": place}}
-        yield {**where, "name": "thread_name", "args": {"name": lane.thread}}
+        yield {**where, "name": "thread_name", "args": {"name": track.thread}}
         yield {**where, "name": "thread_sort_index", "args": {"sort_index": tid}}
 
 
@@ -82,11 +107,11 @@ def us(ns: int) -> str:
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
-def _spans(lane: Lane, tid: int, start_ns: int) -> Iterator[str]:
+def _spans(track: ThreadTrack, tid: int, start_ns: int) -> Iterator[str]:
     """Spans and counters. Text, not dictionaries: there can be two million."""
-    place = f'"pid":{lane.pid},"tid":{tid}'
-    names = [json.dumps(name) for name in lane.names]
-    for at, value, name, kind, _ in lane.records.tolist():
+    place = f'"pid":{track.pid},"tid":{tid}'
+    names = [json.dumps(name) for name in track.names]
+    for at, value, name, kind, _ in track.records.tolist():
         when = us(at - start_ns)
         if kind == Kind.SPAN:
             yield f'{{"ph":"X",{place},"ts":{when},"dur":{us(value)},"name":{names[name]}}}'
@@ -95,21 +120,21 @@ def _spans(lane: Lane, tid: int, start_ns: int) -> Iterator[str]:
             yield f'{{"ph":"C",{place},"ts":{when},"name":{names[name]},"args":{level}}}'
 
 
-def _arrows(lanes: Sequence[Lane], start_ns: int) -> Iterator[str]:
-    """From where something was handed over to each place where it was taken; the name tells its number."""
+def _arrows(numbered: Sequence[tuple[int, ThreadTrack]], start_ns: int) -> Iterator[str]:
+    """Arrows from each start mark to every end mark of the same number, which is in the arrow's name."""
     arrow_id = 0
     for begins, ends, what in ARROWS:
-        given = {
-            number: (f'"pid":{lane.pid},"tid":{tid}', at)
-            for tid, lane in _with_tid(lanes)
-            for at, number in lane.marks(begins)
+        started = {
+            number: (f'"pid":{track.pid},"tid":{tid}', at)
+            for tid, track in numbered
+            for at, number in track.marks(begins)
         }
-        for tid, lane in _with_tid(lanes):
-            for at, number in lane.marks(ends):
-                if number not in given:
+        for tid, track in numbered:
+            for at, number in track.marks(ends):
+                if number not in started:
                     continue
-                place, given_at = given[number]
+                place, started_at = started[number]
                 arrow_id += 1
                 arrow = f'"cat":"{what}","name":"{what} {number}","id":{arrow_id}'
-                yield f'{{"ph":"s",{place},"ts":{us(given_at - start_ns)},{arrow}}}'
-                yield f'{{"ph":"f","bp":"e","pid":{lane.pid},"tid":{tid},"ts":{us(at - start_ns)},{arrow}}}'
+                yield f'{{"ph":"s",{place},"ts":{us(started_at - start_ns)},{arrow}}}'
+                yield f'{{"ph":"f","bp":"e","pid":{track.pid},"tid":{tid},"ts":{us(at - start_ns)},{arrow}}}'

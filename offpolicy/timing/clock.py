@@ -1,4 +1,4 @@
-"""Where time comes from: the monotonic clock of the machine, or a scripted one in tests."""
+"""The monotonic clock of the machine, and the few other readings of time; tests use a scripted clock instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock(Protocol):
     """A source of integer nanoseconds that never steps back."""
 
     def now_ns(self) -> int:
-        """The present instant."""
+        """The current instant."""
         ...
 
 
@@ -28,23 +28,8 @@ class MonotonicClock:
     now_ns = staticmethod(time.perf_counter_ns)
 
 
-class FakeClock:
-    """A clock that stands still until told to move; for tests."""
-
-    def __init__(self, now_ns: int = 0) -> None:
-        self._now_ns = now_ns
-
-    def now_ns(self) -> int:
-        """The present instant."""
-        return self._now_ns
-
-    def advance(self, ns: int) -> None:
-        """Move forward by `ns` nanoseconds."""
-        self._now_ns += ns
-
-
 def process_birth_ns() -> int:
-    """When this process started, on the scale of `MonotonicClock` (to the kernel's tick, 10 ms).
+    """The start of this process on the scale of `MonotonicClock` (to the kernel's tick, 10 ms).
 
     A ledger that opens here accounts for the interpreter's start and the imports too.
     """
@@ -70,25 +55,25 @@ class _Schedstat(threading.local):
             self._fd = -1
 
     def runnable_ns(self) -> int:
-        """Time in which the thread could have run and did not; 0 where the kernel does not say."""
+        """Time in which the thread could have run and did not; 0 where the kernel has no such statistics."""
         return int(os.pread(self._fd, 64, 0).split()[1]) if self._fd >= 0 else 0
 
 
 _SCHEDSTAT = _Schedstat()
 
 
-def thread_load() -> SchedulerStats:
-    """How the calling thread fared in the scheduler."""
+def scheduler_stats() -> SchedulerStats:
+    """The scheduler statistics of the calling thread."""
     return SchedulerStats(_SCHEDSTAT.runnable_ns(), resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
 
 
 def unix_minus_monotonic_ns() -> int:
-    """What to add to the monotonic clock to get nanoseconds since 1970."""
+    """The difference between nanoseconds since 1970 and the monotonic clock."""
     return time.time_ns() - time.perf_counter_ns()
 
 
 def queued_ns() -> int:
-    """How long the threads of this process have waited for a core, all together; 0 where the kernel does not tell."""
+    """The time that all threads of this process have waited for a core; 0 without the kernel's statistics."""
     total = 0
     with contextlib.suppress(OSError):  # no /proc
         for task in Path("/proc/self/task").iterdir():
@@ -108,7 +93,7 @@ def unix_s() -> float:
 
 
 class Stopwatch:
-    """Seconds since it was made; the supervisor's clock for cadence and deadlines."""
+    """Seconds since its construction; the supervisor's clock for cadence and deadlines."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or MonotonicClock()
@@ -128,7 +113,7 @@ class Every:
         self._next_s = elapsed_s() + period_s
 
     def is_due(self) -> bool:
-        """Whether a period has passed since the last time this was true."""
+        """True if a period has passed since the last time this was true."""
         now_s = self._elapsed_s()
         if now_s < self._next_s:
             return False

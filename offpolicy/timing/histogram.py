@@ -1,4 +1,4 @@
-"""How a phase's time is spread over the iterations: a histogram that two reports can be subtracted from each other.
+"""Histograms of a phase's time over the iterations, which two reports can be subtracted from each other.
 
 Sixteen bins per doubling, so that a value read back from its bin is off by 3 % at most; everything below a microsecond
 is one bin. Counts are cumulative, like every other counter of a report: a lost report costs freshness only, and the
@@ -14,17 +14,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.types import SPREAD_BINS
+from offpolicy.types import HISTOGRAM_BINS
 
 Counts = NDArray[np.int64]
 
-FLOOR_BITS = 10  # shorter than 2^10 ns: bin 0
+FLOOR_BITS = 10  # durations below 2^10 ns are in bin 0
 BINS_PER_DOUBLING = 16
-DOUBLINGS = 28  # up to 2^38 ns, 275 s; longer times land in the last bin
-NUM_BINS = SPREAD_BINS
+DOUBLINGS = 28  # up to 2^38 ns, 275 s; longer durations are in the last bin
+NUM_BINS = HISTOGRAM_BINS
 LAST_BIN = NUM_BINS - 1
 FLOOR_NS = 1 << FLOOR_BITS
-MANY = 1024  # iterations noted before they are counted
+MANY = 1024  # iterations that are noted before they are counted
 assert NUM_BINS == 1 + BINS_PER_DOUBLING * DOUBLINGS
 
 
@@ -35,21 +35,16 @@ def bins_of(ns: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(ns < FLOOR_NS, 0, np.minimum(((bits - FLOOR_BITS - 1) << 4) + step + 1, LAST_BIN)).astype(np.int64)
 
 
-def _middles_ns() -> NDArray[np.float64]:
-    """The middle of every bin, in ns."""
-    octave, step = np.divmod(np.arange(NUM_BINS - 1), BINS_PER_DOUBLING)
-    width = 2.0 ** (FLOOR_BITS + octave) / BINS_PER_DOUBLING
-    above_floor = (BINS_PER_DOUBLING + step + 0.5) * width
-    return np.concatenate(([2.0 ** (FLOOR_BITS - 1)], above_floor))
+_OCTAVE, _STEP = np.divmod(np.arange(NUM_BINS - 1), BINS_PER_DOUBLING)
+BIN_MIDDLES_NS: NDArray[np.float64] = np.concatenate(
+    ([2.0 ** (FLOOR_BITS - 1)], (BINS_PER_DOUBLING + _STEP + 0.5) * 2.0 ** (FLOOR_BITS + _OCTAVE) / BINS_PER_DOUBLING)
+)
 
 
-MIDDLES_NS = _middles_ns()
+class HistogramRecorder:
+    """Histograms of several cumulative durations, and of their sum, all counted once per iteration.
 
-
-class SpreadRecorder:
-    """Histograms of several cumulative durations, and of their whole, all counted once per iteration.
-
-    An iteration is only noted; it is counted when somebody asks, or when there are many: a note takes well below a
+    An iteration is only noted; it is counted when counts are read, or when there are many: a note takes well below a
     microsecond, counting it several.
     """
 
@@ -62,17 +57,17 @@ class SpreadRecorder:
         self._notes = array("q")  # the totals of every iteration since
 
     def add(self, total_ns: list[int]) -> None:
-        """Note what each phase has taken since the start."""
+        """Notes the time of each phase since the start."""
         self._notes.extend(total_ns)
         if len(self._notes) >= MANY * self._num_phases:
             self._count()
 
     def last_ns(self, phase: int) -> int:
-        """What a phase had taken at the end of the last iteration."""
+        """The time of a phase from the start to the end of the last iteration."""
         return self._notes[phase - self._num_phases] if self._notes else int(self._before_ns[phase])
 
     def counts(self) -> Counts:
-        """The counts [phases + 1, NUM_BINS]; the last row is that of whole iterations."""
+        """Returns the counts [phases + 1, NUM_BINS]; the last row is that of whole iterations."""
         self._count()
         return self._counts.copy()
 
@@ -87,7 +82,7 @@ class SpreadRecorder:
         self._notes = array("q")
 
 
-class Spread(NamedTuple):
+class Percentiles(NamedTuple):
     """Percentiles of one quantity over the iterations of a window, in ms, each within 3 %."""
 
     iterations: int
@@ -97,13 +92,13 @@ class Spread(NamedTuple):
     max: float
 
 
-def spread_of(counts: Sequence[int] | Counts) -> Spread | None:
-    """The percentiles of one histogram [NUM_BINS]; None where nothing was counted."""
+def percentiles_of(counts: Sequence[int] | Counts) -> Percentiles | None:
+    """Returns the percentiles of one histogram [NUM_BINS]; None where nothing was counted."""
     up_to = np.cumsum(counts)
     total = int(up_to[-1])
     if total <= 0:
         return None
-    # The value that so many per cent of the iterations do not exceed.
+    # The rank of the value that so many per cent of the iterations do not exceed.
     ranks = np.ceil(np.array([0.50, 0.95, 0.99, 1.0]) * total)
-    values_ms = MIDDLES_NS[np.searchsorted(up_to, ranks)] / 1e6
-    return Spread(total, *(float(value) for value in values_ms))
+    values_ms = BIN_MIDDLES_NS[np.searchsorted(up_to, ranks)] / 1e6
+    return Percentiles(total, *(float(value) for value in values_ms))

@@ -1,4 +1,4 @@
-"""The account of one process's wall time: it closes, by construction, in integer nanoseconds.
+"""The account of one thread's wall time: it closes, by construction, in integer nanoseconds.
 
 Exactly one phase is open at any instant, `other` by default. Switching closes one phase and opens the next at the
 same clock reading, so no nanosecond is counted twice and none is lost: `sum(phases) == wall`. Entering a phase inside
@@ -12,9 +12,9 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol
 
-from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, thread_load
-from offpolicy.timing.histogram import SpreadRecorder
-from offpolicy.timing.trace_writer import Mark, TraceLane
+from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
+from offpolicy.timing.histogram import HistogramRecorder
+from offpolicy.timing.trace_writer import Mark, TraceTrack
 from offpolicy.types import Account, TaggedTime
 
 
@@ -28,35 +28,35 @@ class PhaseSpan(Protocol):
 
 
 class TimeAccount(Protocol):
-    """What loops need of a ledger; `Ledger` keeps the account, `NullLedger` reads no clock."""
+    """A ledger as the loops see it; `Ledger` keeps the account, `NullLedger` reads no clock."""
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
-        """The span of a phase, for a `with` statement."""
+        """Returns the span of a phase, for a `with` statement."""
         ...
 
     def close(self) -> None:
-        """End the iteration here; the next one starts at the same nanosecond."""
+        """Ends the iteration; the next one starts at the same nanosecond."""
         ...
 
     def end_warmup(self) -> None:
-        """Put everything so far into the warm-up bucket; the account starts here."""
+        """Puts the time until now into the warm-up bucket; the account starts here."""
         ...
 
     def account(self) -> Account | None:
-        """The cumulative account up to now; None when timing is off."""
+        """Returns the cumulative account up to now; None when timing is off."""
         ...
 
     def mark(self, mark: Mark, value: int) -> None:
-        """Note an instant in the trace, if there is one."""
+        """Writes an instant into the trace, if there is one."""
         ...
 
-    def set_apart(self, phase: StrEnum) -> None:
-        """Count what `phase` took in this iteration as of a special kind, too; always the same phase."""
+    def tag(self, phase: StrEnum) -> None:
+        """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         ...
 
 
 class _Span:
-    """Reusable: one object per phase, made once, so that a phase costs two clock readings and no allocation."""
+    """A reusable object per phase, so that a phase costs two clock readings and no allocation."""
 
     __slots__ = ("_index", "_is_open", "_ledger", "_outer")
 
@@ -79,8 +79,8 @@ class _Span:
 class Ledger:
     """The account of one thread over the phases of one enum, which must contain `other`.
 
-    With a `trace` (see `trace_names`) every phase but `other` is written down when it closes. Without `has_spread` its
-    account is made in a microsecond or two, for threads that are asked in every iteration.
+    With a `trace` (see `trace_names`) every phase but `other` is written into it when it closes. Without a histogram an
+    account takes a microsecond or two, for threads that are asked for one in every iteration.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class Ledger:
         phases: type[StrEnum],
         clock: Clock | None = None,
         opened_ns: int | None = None,
-        trace: TraceLane | None = None,
+        trace: TraceTrack | None = None,
         *,
-        has_spread: bool = True,
+        has_histogram: bool = True,
     ) -> None:
         self._now_ns = (clock or MonotonicClock()).now_ns
-        self._trace, self._has_spread = trace, has_spread
+        self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
         self._spans = {phase: _Span(self, index) for index, phase in enumerate(phases)}
         self._phases_ns = [0] * len(self.names)
-        self._spread = SpreadRecorder(len(self.names))
-        self._apart = TaggedTime()
+        self._histogram = HistogramRecorder(len(self.names))
+        self._tagged = TaggedTime()
         self._open = self._other = self.names.index("other")
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
         self._start_ns = self._last_ns = self._born_ns
@@ -106,11 +106,11 @@ class Ledger:
         self._is_warm = False
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
-        """The span of a phase, for a `with` statement."""
+        """Returns the span of a phase, for a `with` statement."""
         return self._spans[phase]
 
     def switch(self, index: int) -> int:
-        """Close the open phase, open another at the same instant, and return the index of the one closed."""
+        """Closes the open phase, opens another at the same instant, and returns the index of the closed one."""
         now_ns = self._now_ns()
         closed = self._open
         self._phases_ns[closed] += now_ns - self._last_ns
@@ -120,15 +120,15 @@ class Ledger:
         return closed
 
     def close(self) -> None:
-        """End the iteration here; the next one starts at the same nanosecond."""
+        """Ends the iteration; the next one starts at the same nanosecond."""
         self.switch(self._open)
         self._iterations += 1
-        self._spread.add(self._phases_ns)
+        self._histogram.add(self._phases_ns)
         if self._trace is not None:
             self._trace.mark(Mark.ITERATION, self._last_ns, self._iterations)
 
     def end_warmup(self) -> None:
-        """Put everything so far into the warm-up bucket; the account starts here. Only the first call counts."""
+        """Puts the time until now into the warm-up bucket; the account starts here. Only the first call counts."""
         if not self._is_warm:
             self._start_here()
             self._is_warm = True
@@ -137,12 +137,12 @@ class Ledger:
         self.switch(self._open)
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
-        self._spread = SpreadRecorder(len(self.names))
-        self._apart = TaggedTime()
+        self._histogram = HistogramRecorder(len(self.names))
+        self._tagged = TaggedTime()
         self._iterations = 0
 
     def account(self) -> Account:
-        """The cumulative account up to now; `sum(phases_ns.values()) == wall_ns`. All is warm-up until that ends."""
+        """Returns the account up to now; `sum(phases_ns.values()) == wall_ns`. All time is warm-up until that ends."""
         if self._is_warm:
             self.switch(self._open)
         else:
@@ -153,25 +153,25 @@ class Ledger:
             iterations=self._iterations,
             phases_ns=dict(zip(self.names, self._phases_ns, strict=True)),
             cpu_ns=cpu_ns(),
-            load=thread_load(),
-            apart=self._apart,
-            spread=self._spread.counts() if self._has_spread else None,
+            scheduler=scheduler_stats(),
+            tagged=self._tagged,
+            histogram=self._histogram.counts() if self._has_histogram else None,
         )
 
-    def set_apart(self, phase: StrEnum) -> None:
-        """Count what `phase` took in this iteration as of a special kind, too; always the same phase."""
+    def tag(self, phase: StrEnum) -> None:
+        """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         row = self.names.index(phase)
-        taken_ns = self._phases_ns[row] - self._spread.last_ns(row)
-        self._apart = TaggedTime(self._apart.iterations + 1, self._apart.ns + taken_ns)
+        taken_ns = self._phases_ns[row] - self._histogram.last_ns(row)
+        self._tagged = TaggedTime(self._tagged.iterations + 1, self._tagged.ns + taken_ns)
 
     def mark(self, mark: Mark, value: int) -> None:
-        """Note an instant in the trace, if there is one."""
+        """Writes an instant into the trace, if there is one."""
         if self._trace is not None:
             self._trace.mark(mark, self._now_ns(), value)
 
 
 def trace_names(phases: type[StrEnum]) -> tuple[str, ...]:
-    """What the records of a ledger's trace may be called: its phases, in their order, and the marks."""
+    """The names of the records of a ledger's trace: its phases, in their order, and the marks."""
     return (*map(str, phases), *Mark)
 
 
@@ -188,29 +188,29 @@ class _NullSpan:
 
 
 class NullLedger:
-    """Timing switched off: no clock reading, no allocation, no account."""
+    """The ledger of a run without timing: no clock reading, no allocation, no account."""
 
     _span = _NullSpan()
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
-        """A span that does nothing."""
+        """Returns a span that does nothing."""
         return self._span
 
     def close(self) -> None:
-        """Do nothing."""
+        """Does nothing."""
 
     def end_warmup(self) -> None:
-        """Do nothing."""
+        """Does nothing."""
 
     def account(self) -> None:
-        """There is none."""
+        """Returns None."""
         return
 
     def mark(self, mark: Mark, value: int) -> None:
-        """Do nothing."""
+        """Does nothing."""
 
-    def set_apart(self, phase: StrEnum) -> None:
-        """Do nothing."""
+    def tag(self, phase: StrEnum) -> None:
+        """Does nothing."""
 
 
 def make_ledger(
@@ -218,8 +218,8 @@ def make_ledger(
     *,
     is_enabled: bool,
     opened_ns: int | None = None,
-    trace: TraceLane | None = None,
-    has_spread: bool = True,
+    trace: TraceTrack | None = None,
+    has_histogram: bool = True,
 ) -> TimeAccount:
-    """A ledger on the machine's clock, or the null object."""
-    return Ledger(phases, None, opened_ns, trace, has_spread=has_spread) if is_enabled else NullLedger()
+    """Returns a ledger on the machine's clock, or the null object."""
+    return Ledger(phases, None, opened_ns, trace, has_histogram=has_histogram) if is_enabled else NullLedger()

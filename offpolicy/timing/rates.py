@@ -18,7 +18,7 @@ from offpolicy.timing.histogram import Counts
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
 from offpolicy.types import Account, CollectorTotals, SchedulerStats, Snapshot, TaggedTime
 
-FEW_ARRIVALS = 5  # vector steps or iterations: a window with fewer is stretched into the past
+FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
@@ -38,16 +38,16 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """What one clock saw between two readings; `wall_ns` and `phases_ns` without the warm-up, `total_ns` with it."""
+    """One clock between two readings; `wall_ns` and `phases_ns` without the warm-up, `total_ns` with it."""
 
     wall_ns: int
     total_ns: int
     iterations: int
     phases_ns: Mapping[str, int]
     cpu_ns: int
-    load: SchedulerStats = SchedulerStats()
-    apart: TaggedTime = TaggedTime()
-    spread: Counts | None = field(default=None, compare=False)  # [phases + 1, bins]
+    scheduler: SchedulerStats = SchedulerStats()
+    tagged: TaggedTime = TaggedTime()
+    histogram: Counts | None = field(default=None, compare=False)  # [phases + 1, bins]
 
     def mean_ms(self, phase: str) -> float:
         """Mean of `phase` per iteration, of which there must be some; a phase that never opened is 0, not absent."""
@@ -56,38 +56,37 @@ class Elapsed:
 
 @dataclass(frozen=True, slots=True)
 class CollectorWindow:
-    """What one collector did between two readings; `elapsed` is None when timing is off."""
+    """One collector between two readings; `elapsed` is None when timing is off."""
 
     elapsed: Elapsed | None
-    env_steps: float  # of the whole window
-    steady_steps: float  # those that belong to `elapsed.wall_ns`; the whole window's when timing is off
+    env_steps: float  # all of the window
+    steady_steps: float  # those in `elapsed.wall_ns`; all when timing is off
     policy_env_steps: float  # those acted by the policy, that is, since learning began
 
 
 START_OF_CLOCK = Account(wall_ns=0, warmup_ns=0, iterations=0, phases_ns={}, cpu_ns=0)
+NOTHING_COLLECTED = CollectorTotals(account=None, env_steps=0, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
 
 
 def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None:
     """`current - previous`; a missing `previous` is the start of the clock, a missing `current` gives None."""
     if current is None:
         return None
-    before = previous or START_OF_CLOCK
-    total_ns = current.wall_ns + current.warmup_ns - before.wall_ns - before.warmup_ns
-    cpu_ns = current.cpu_ns - before.cpu_ns
-    load = SchedulerStats(*(now - then for now, then in zip(current.load, before.load, strict=True)))
-    if before.warmup_ns != current.warmup_ns:
-        # The warm-up ended inside the window: the account started anew there, and all of it is of this window.
-        wall_ns, phases_ns = current.wall_ns, current.phases_ns
-        return Elapsed(wall_ns, total_ns, current.iterations, phases_ns, cpu_ns, load, current.apart, current.spread)
+    origin = previous or START_OF_CLOCK
+    # Where the warm-up ended inside the window, the account restarted there, and all of it belongs to the window.
+    before = origin if origin.warmup_ns == current.warmup_ns else START_OF_CLOCK
+    histogram = current.histogram
+    if histogram is not None and before.histogram is not None:
+        histogram = histogram - before.histogram
     return Elapsed(
-        current.wall_ns - before.wall_ns,
-        total_ns,
-        current.iterations - before.iterations,
-        {name: ns - before.phases_ns.get(name, 0) for name, ns in current.phases_ns.items()},
-        cpu_ns,
-        load,
-        TaggedTime(*(now - then for now, then in zip(current.apart, before.apart, strict=True))),
-        current.spread if current.spread is None or before.spread is None else current.spread - before.spread,
+        wall_ns=current.wall_ns - before.wall_ns,
+        total_ns=current.wall_ns + current.warmup_ns - origin.wall_ns - origin.warmup_ns,
+        iterations=current.iterations - before.iterations,
+        phases_ns={name: ns - before.phases_ns.get(name, 0) for name, ns in current.phases_ns.items()},
+        cpu_ns=current.cpu_ns - origin.cpu_ns,
+        scheduler=SchedulerStats(*(now - then for now, then in zip(current.scheduler, origin.scheduler, strict=True))),
+        tagged=TaggedTime(*(now - then for now, then in zip(current.tagged, before.tagged, strict=True))),
+        histogram=histogram,
     )
 
 
@@ -123,24 +122,18 @@ def collector_windows(previous: Snapshot | None, current: Snapshot) -> tuple[Col
     )
 
 
-NOTHING_COLLECTED = CollectorTotals(account=None, env_steps=0, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
-
-
 def _collector_window(before: CollectorTotals, current: CollectorTotals) -> CollectorWindow:
-    window = elapsed(before.account, current.account)
+    earlier, account = before.account, current.account
+    window = elapsed(earlier, account)
     env_steps = float(current.env_steps - before.env_steps)
     vector_steps = current.vector_steps - before.vector_steps
     policy_steps = current.policy_steps - before.policy_steps
     steady_steps = env_steps
-    if window is not None and _restarted(before.account, current.account):
+    if window is not None and account is not None and (earlier is None or earlier.warmup_ns != account.warmup_ns):
         # Steps of the warm-up are in the counter but not in the account: divided by steady time they would
         # overstate every rate of the window in which the warm-up ends.
         steady_steps = _part(env_steps, window.iterations, vector_steps)
     return CollectorWindow(window, env_steps, steady_steps, _part(env_steps, policy_steps, vector_steps))
-
-
-def _restarted(before: Account | None, current: Account | None) -> bool:
-    return before is None or current is None or before.warmup_ns != current.warmup_ns
 
 
 def _part(env_steps: float, steps: int, vector_steps: int) -> float:
@@ -149,7 +142,7 @@ def _part(env_steps: float, steps: int, vector_steps: int) -> float:
 
 
 def collector_active_ns(phases_ns: Mapping[str, int]) -> int:
-    """The collector's own work: every phase but its wait for the learner."""
+    """The collector's work: every phase but its wait for the learner."""
     return sum(ns for name, ns in phases_ns.items() if name != CollectorPhase.LEARNER_WAIT)
 
 
@@ -165,12 +158,8 @@ def predict_steps_per_sec(collector: float | None, learner: float | None, mode: 
     """
     if not collector or not learner:
         return None
-    predictions = {"overlap": min(collector, learner), "alternate": _in_turns(collector, learner)}
-    return predictions["overlap" if mode == "free" else mode]
-
-
-def _in_turns(collector: float, learner: float) -> float:
-    return 1.0 / (1.0 / collector + 1.0 / learner)
+    overlapped, in_turns = min(collector, learner), 1.0 / (1.0 / collector + 1.0 / learner)
+    return {"overlap": overlapped, "free": overlapped, "alternate": in_turns}[mode]
 
 
 UtdOf = Callable[[int, Elapsed | None, Sequence[CollectorWindow]], float | None]
@@ -220,14 +209,11 @@ def _utd_by_clocks(updates: int, learner: Elapsed | None, collectors: Sequence[C
     timed = [window.elapsed for window in collectors if window.elapsed is not None]
     if counted is None or learner is None or not timed or min(side.iterations for side in (learner, *timed)) < 1:
         return counted
-    per_ns = sum(_ratio(window.policy_env_steps, _wall_ns(window)) or 0.0 for window in collectors)
+    walls_ns = [window.elapsed.wall_ns if window.elapsed is not None else 0 for window in collectors]
+    per_ns = sum(_ratio(window.policy_env_steps, ns) or 0.0 for window, ns in zip(collectors, walls_ns, strict=True))
     clocked = _ratio(_ratio(updates, learner.wall_ns) or 0.0, per_ns) or counted
     unsure = 1.0 / learner.iterations + max(1.0 / side.iterations for side in timed)
     return min(max(clocked, counted * (1.0 - unsure)), counted * (1.0 + unsure))
-
-
-def _wall_ns(window: CollectorWindow) -> int:
-    return window.elapsed.wall_ns if window.elapsed is not None else 0
 
 
 def _on_all_hosts(window: CollectorWindow, num_hosts: int) -> CollectorWindow:
@@ -244,18 +230,18 @@ def num_updates(snapshot: Snapshot) -> int:
     return snapshot.learners[0].updates if snapshot.learners else 0
 
 
-def apart_ns(window: Elapsed, phase: str) -> float | None:
-    """How much longer `phase` took in the window because some iterations were of the special kind; None: cannot tell.
+def tagged_excess_ns(window: Elapsed, phase: str) -> float | None:
+    """The time by which tagged iterations lengthened `phase` in the window; None if all of them were tagged.
 
     That is their mean minus that of the others, times their number, never below 0.
     """
-    special, plain = window.apart, window.iterations - window.apart.iterations
-    if special.iterations == 0:
+    tagged, plain = window.tagged, window.iterations - window.tagged.iterations
+    if tagged.iterations == 0:
         return 0.0
     if plain <= 0:
         return None
-    plain_mean_ns = (window.phases_ns.get(phase, 0) - special.ns) / plain
-    return max(0.0, special.ns - special.iterations * plain_mean_ns)
+    plain_mean_ns = (window.phases_ns.get(phase, 0) - tagged.ns) / plain
+    return max(0.0, tagged.ns - tagged.iterations * plain_mean_ns)
 
 
 def policy_steps(snapshot: Snapshot) -> int:
@@ -284,7 +270,7 @@ def _collector_capacity(collectors: tuple[CollectorWindow, ...]) -> float | None
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:
-    """None where either side saw nothing: no rate is known, and zero would be a claim."""
+    """None where either number is 0: no rate is known, and zero would be a claim."""
     return numerator / denominator if numerator > 0 and denominator > 0 else None
 
 
@@ -295,27 +281,24 @@ class RateWindow:
     """
 
     def __init__(self) -> None:
-        self._kept: deque[Snapshot] = deque()  # the first one is as far back as any window reaches
+        self._kept: deque[Snapshot] = deque()  # the first one is the farthest start of a window
 
     def start_from(self, origin: Snapshot) -> None:
-        """Measure from here, where nothing else was kept: a resumed run does not count what came before."""
+        """Measures from here: a resumed run does not count the steps before."""
         self._kept = deque([origin])
 
     def rates(self, current: Snapshot, mode: str, num_hosts: int) -> Rates:
         """The rates up to `current`, which is kept; without thru where no collector has reported since the last one."""
-        while len(self._kept) > 1 and _has_arrivals(self._kept[1], current):
+        while len(self._kept) > 1 and _is_long_enough(self._kept[1], current):
             self._kept.popleft()
         before, last = (self._kept[0], self._kept[-1]) if self._kept else (None, None)
         rates = _rates(before, current, mode, num_hosts, _utd_by_clocks)
         self._kept.append(current)
-        return rates if _has_news(last, current) else replace(rates, steps_per_sec=None)
+        has_collected = any(window.env_steps > 0 for window in collector_windows(last, current))
+        return rates if has_collected else replace(rates, steps_per_sec=None)
 
 
-def _has_arrivals(before: Snapshot, current: Snapshot) -> bool:
+def _is_long_enough(before: Snapshot, current: Snapshot) -> bool:
+    """True if each side has arrived `FEW_ARRIVALS` times."""
     sides = (learner_elapsed(before, current), *(window.elapsed for window in collector_windows(before, current)))
     return all(side is None or side.iterations >= FEW_ARRIVALS for side in sides)
-
-
-def _has_news(last: Snapshot | None, current: Snapshot) -> bool:
-    """Whether a collector has done something since."""
-    return any(window.env_steps > 0 for window in collector_windows(last, current))

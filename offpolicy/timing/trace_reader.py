@@ -1,4 +1,4 @@
-"""Reading the lanes of a trace: what each thread did, how long its phases were, how far two sides overlapped."""
+"""Reads the tracks of a trace: what each thread did, how long its phases were, how far two sides overlapped."""
 
 from __future__ import annotations
 
@@ -12,26 +12,15 @@ from numpy.typing import NDArray
 
 from offpolicy.errors import ConfigError
 from offpolicy.timing.phases import LEARNER_WAITS, CollectorPhase
-from offpolicy.timing.trace_writer import (
-    COUNT,
-    COUNT_AT,
-    HEADER_NBYTES,
-    LENGTH_AT,
-    MAGIC,
-    RECORD,
-    SUFFIX,
-    TEXT_AT,
-    Kind,
-)
+from offpolicy.timing.trace_writer import HEADER, HEADER_NBYTES, MAGIC, RECORD_TYPE, SUFFIX, Kind
 
 Times = NDArray[np.int64]
-RECORD_TYPE = np.dtype([("at", "<i8"), ("value", "<i8"), ("name", "<u2"), ("kind", "<u2"), ("unused", "<u4")])
-# A side that is in one of these is not working.
-WAITS = frozenset((*LEARNER_WAITS, CollectorPhase.LEARNER_WAIT))
+WAITS = frozenset((*LEARNER_WAITS, CollectorPhase.LEARNER_WAIT))  # phases in which a thread does not work
+ROLES = ("learner", "collector", "evaluator", "supervisor")  # in the order in which their tracks are shown
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ThreadTrack:
     """The records of one thread, by time. `num_lost` older ones were replaced by newer."""
 
     name: str  # of the file: collector-0
@@ -39,7 +28,7 @@ class Lane:
     thread: str
     pid: int
     names: tuple[str, ...]
-    records: NDArray[np.void]
+    records: NDArray[np.void]  # of `RECORD_TYPE`
     num_lost: int
     unix_minus_monotonic_ns: int
 
@@ -62,7 +51,7 @@ class Lane:
 
     @property
     def has_spans(self) -> bool:
-        """Whether the thread has been in any phase; without, it has no window."""
+        """True if the thread has been in any phase; without, it has no window."""
         return len(self.spans()[0]) > 0
 
     @property
@@ -72,12 +61,43 @@ class Lane:
         return int(starts.min()), int(stops.max())
 
 
-def read_lanes(directory: Path) -> list[Lane]:
-    """The lanes of a trace that hold something, learners first. Raises `ConfigError` if there is none."""
-    lanes = [lane for path in sorted(directory.glob(f"*{SUFFIX}")) if (lane := _read(path)) is not None]
-    if not lanes:
+def read_tracks(directory: Path) -> list[ThreadTrack]:
+    """The tracks of a trace that hold something, learners first. Raises `ConfigError` if there is none."""
+    tracks = [track for path in sorted(directory.glob(f"*{SUFFIX}")) if (track := _read(path)) is not None]
+    if not tracks:
         raise ConfigError(f"run: {directory} holds no trace; train with timing.trace=true")
-    return sorted(lanes, key=_place)
+    return sorted(tracks, key=_order)
+
+
+def _order(track: ThreadTrack) -> tuple[int, int, bool]:
+    role, _, index = track.process.partition(" ")
+    return ROLES.index(role) if role in ROLES else len(ROLES), int(index or 0), track.thread != track.process
+
+
+def _read(path: Path) -> ThreadTrack | None:
+    """None for a track that was never opened, or that is empty."""
+    with path.open("rb") as file:
+        text = file.read(HEADER_NBYTES)
+        if not text.startswith(MAGIC):
+            return None
+        _, written, length = HEADER.unpack_from(text)
+        ring = np.fromfile(file, dtype=RECORD_TYPE, count=written)  # as many as are there
+        file.seek(0)
+        _, written_since, _ = HEADER.unpack(file.read(HEADER.size))
+    records = _in_order(ring, written, written_since)
+    if len(records) == 0:
+        return None
+    header = json.loads(text[HEADER.size : HEADER.size + length])
+    return ThreadTrack(
+        name=path.name.removesuffix(SUFFIX),
+        process=header["process"],
+        thread=header["thread"],
+        pid=header["pid"],
+        names=tuple(header["names"]),
+        records=records,
+        num_lost=written - len(records),
+        unix_minus_monotonic_ns=header["unix_minus_monotonic_ns"],
+    )
 
 
 def _in_order(ring: NDArray[np.void], written: int, written_since: int) -> NDArray[np.void]:
@@ -88,53 +108,19 @@ def _in_order(ring: NDArray[np.void], written: int, written_since: int) -> NDArr
     return np.roll(ring, -(written % len(ring)))[replaced:]
 
 
-def shrink_lanes(directory: Path) -> None:
-    """Give back the disk that a run has reserved and not needed.
+def shrink_tracks(directory: Path) -> None:
+    """Returns the disk that a run has reserved and not needed, once no process has a track open any more.
 
-    Only when no process has a lane open any more: one that writes into what was cut off is killed.
+    A process that wrote into what was cut off would be killed.
     """
     for path in directory.glob(f"*{SUFFIX}"):
         with path.open("r+b") as file:
-            header = file.read(HEADER_NBYTES)
-            (written,) = COUNT.unpack_from(header, COUNT_AT)
-            if HEADER_NBYTES + written * RECORD.size < path.stat().st_size:
-                file.truncate(HEADER_NBYTES + written * RECORD.size)
-        if not header.startswith(MAGIC):
+            magic, written, _ = HEADER.unpack(file.read(HEADER.size))
+            nbytes = HEADER_NBYTES + written * RECORD_TYPE.itemsize
+            if nbytes < path.stat().st_size:
+                file.truncate(nbytes)
+        if magic != MAGIC:
             path.unlink()
-
-
-ORDER = ("learner", "collector", "evaluator", "supervisor")
-
-
-def _place(lane: Lane) -> tuple[int, int, bool]:
-    role, _, index = lane.process.partition(" ")
-    return ORDER.index(role) if role in ORDER else len(ORDER), int(index or 0), lane.thread != lane.process
-
-
-def _read(path: Path) -> Lane | None:
-    """None for a lane that nobody opened, or that is empty."""
-    with path.open("rb") as file:
-        header = file.read(HEADER_NBYTES)
-        if not header.startswith(MAGIC):
-            return None
-        (written,), (length,) = COUNT.unpack_from(header, COUNT_AT), COUNT.unpack_from(header, LENGTH_AT)
-        ring = np.fromfile(file, dtype=RECORD_TYPE, count=written)  # as many as are there
-        file.seek(COUNT_AT)
-        (written_since,) = COUNT.unpack(file.read(COUNT.size))
-    told = json.loads(header[TEXT_AT : TEXT_AT + length])
-    records = _in_order(ring, written, written_since)
-    if len(records) == 0:
-        return None
-    return Lane(
-        name=path.name.removesuffix(SUFFIX),
-        process=told["process"],
-        thread=told["thread"],
-        pid=told["pid"],
-        names=tuple(told["names"]),
-        records=records,
-        num_lost=written - len(records),
-        unix_minus_monotonic_ns=told["unix_minus_monotonic_ns"],
-    )
 
 
 def union(spans: Sequence[tuple[Times, Times]], window: tuple[int, int]) -> tuple[Times, Times]:
@@ -156,7 +142,7 @@ def total_ns(spans: tuple[Times, Times]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How two sides shared the time in which both are known, in ns."""
+    """The work of two sides in the time in which both are known, in ns."""
 
     one_ns: int  # the one side worked
     other_ns: int  # the other side worked
@@ -174,22 +160,26 @@ class Overlap:
         return self.both_ns / least if least else 0.0
 
 
-def overlap_of(one: Sequence[Lane], other: Sequence[Lane]) -> Overlap | None:
+def overlap_of(one: Sequence[ThreadTrack], other: Sequence[ThreadTrack]) -> Overlap | None:
     """The overlap of two groups of threads, each busy when any of its threads is; None if never seen together."""
-    begin = max(lane.window[0] for lane in (*one, *other))
-    end = min(lane.window[1] for lane in (*one, *other))
-    if begin >= end:
+    window = _common_window((*one, *other))
+    if window is None:
         return None
-    window = begin, end
-    first, second = (union([lane.work() for lane in lanes], window) for lanes in (one, other))
+    first, second = (union([track.work() for track in tracks], window) for tracks in (one, other))
     return Overlap(total_ns(first), total_ns(second), total_ns(union([first, second], window)))
 
 
-def share_inside(inner: tuple[Times, Times], outer: Sequence[Lane]) -> float | None:
-    """The share of the `inner` spans during which a thread of `outer` worked, where all are known; None of nothing."""
-    window = max(lane.window[0] for lane in outer), min(lane.window[1] for lane in outer)
-    if window[0] >= window[1]:
+def share_inside(inner: tuple[Times, Times], outer: Sequence[ThreadTrack]) -> float | None:
+    """The share of the `inner` spans in which a thread of `outer` worked, while all are known; None without spans."""
+    window = _common_window(outer)
+    if window is None:
         return None
-    inside, work = union([inner], window), union([lane.work() for lane in outer], window)
+    inside, work = union([inner], window), union([track.work() for track in outer], window)
     total = total_ns(inside)
     return (total + total_ns(work) - total_ns(union([inside, work], window))) / total if total else None
+
+
+def _common_window(tracks: Sequence[ThreadTrack]) -> tuple[int, int] | None:
+    """The time that every track covers; None if there is none."""
+    begin, end = max(track.window[0] for track in tracks), min(track.window[1] for track in tracks)
+    return (begin, end) if begin < end else None

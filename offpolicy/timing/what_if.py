@@ -1,4 +1,4 @@
-"""What a change would bring, before it is made: the costs of one env step on each side, scaled, and put together again.
+"""Predictions of throughput: what a change would bring before it is made, and what a run lost to its prediction.
 
 A collector spends `a` active seconds on an env step, the learner `u`; then I = C / a with C collectors, T = 1 / u, and
 the collection mode says what they do together (`predict_steps_per_sec`). A change multiplies the cost of some phases.
@@ -15,9 +15,9 @@ from typing import NamedTuple
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import predict_steps_per_sec
 
-# What an update costs; the rest of an iteration costs the same however many updates it holds.
+# Phases that take time per update; the others take the same time however many updates an iteration holds.
 PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, LearnerPhase.PARAM_SYNC)
-FASTER = 0.8
+FASTER = 0.8  # factor of a phase that is 20 % faster
 ONE_MORE_COLLECTOR = "one more collector and core"
 HALVED_UTD, TWICE_THE_BATCH, HALVED_EPOCHS = (
     "algo.utd halved",
@@ -30,7 +30,7 @@ HALVED_UTD, TWICE_THE_BATCH, HALVED_EPOCHS = (
 class Pipeline:
     """Two sides of a run: active seconds per env step by phase, the collectors that share the steps, the mode."""
 
-    collector_s: Mapping[str, float]  # of one collector, per env step of its own
+    collector_s: Mapping[str, float]  # of one collector, per env step that it makes
     learner_s: Mapping[str, float]
     num_collectors: int
     mode: str
@@ -47,13 +47,13 @@ class Pipeline:
 
     @property
     def steps_per_sec(self) -> float:
-        """Of both together."""
+        """Env steps per second of both sides together."""
         together = predict_steps_per_sec(self.collector_capacity, self.learner_capacity, self.mode)
         assert together is not None  # both capacities are positive
         return together
 
     def scaled(self, factors: Mapping[str, float]) -> Pipeline:
-        """The same with the cost of some phases multiplied; a phase of both sides (`other`) is scaled on both."""
+        """Returns the pipeline with the cost of some phases multiplied; a phase of both sides (`other`), on both."""
         collector = {phase: cost * factors.get(phase, 1.0) for phase, cost in self.collector_s.items()}
         learner = {phase: cost * factors.get(phase, 1.0) for phase, cost in self.learner_s.items()}
         return replace(self, collector_s=collector, learner_s=learner)
@@ -69,7 +69,7 @@ class Capacities(NamedTuple):
 def pipeline_of(
     collector: Mapping[str, float], learner: Mapping[str, float], measured: Capacities, num_collectors: int, mode: str
 ) -> Pipeline:
-    """From the time of all phases on either side, in any unit, and the measured capacities.
+    """Returns the pipeline of the time of all phases on either side, in any unit, and the measured capacities.
 
     Raises ValueError where a side has no active time.
     """
@@ -77,14 +77,14 @@ def pipeline_of(
     acting = {name: time for name, time in collector.items() if name != CollectorPhase.LEARNER_WAIT}
     learning = {name: time for name, time in learner.items() if name not in idle}
     return Pipeline(
-        _shared_out(acting, num_collectors / measured.collector),
-        _shared_out(learning, 1.0 / measured.learner),
+        _split(acting, num_collectors / measured.collector),
+        _split(learning, 1.0 / measured.learner),
         num_collectors,
         mode,
     )
 
 
-def _shared_out(times: Mapping[str, float], seconds: float) -> dict[str, float]:
+def _split(times: Mapping[str, float], seconds: float) -> dict[str, float]:
     total = sum(times.values())
     if total <= 0:
         raise ValueError("a side without active time costs nothing per env step")
@@ -92,7 +92,7 @@ def _shared_out(times: Mapping[str, float], seconds: float) -> dict[str, float]:
 
 
 class WhatIf(NamedTuple):
-    """A change and what it is predicted to give."""
+    """A change and the pipeline predicted after it."""
 
     change: str
     pipeline: Pipeline
@@ -100,16 +100,16 @@ class WhatIf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What of a run's configuration says which changes are possible."""
+    """The parts of a run's configuration that decide which changes are possible."""
 
     has_replay: bool
-    updates_per_iteration: float  # below 1 an iteration holds one update, and there are fewer of them
+    updates_per_iteration: float  # below 1 an iteration holds one update, and there are fewer iterations
     epochs: int
     may_add_collector: bool
 
 
 def what_ifs(now: Pipeline, setting: Setting) -> Iterator[WhatIf]:
-    """The changes that a user may think of. Without a replay there are no batches, and no ratio of updates."""
+    """Yields the changes to consider. Without a replay there are no batches, and no ratio of updates."""
     for phase in (CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT, LearnerPhase.TRAIN):
         yield WhatIf(f"{phase} 20 % faster", now.scaled({phase: FASTER}))
     if setting.may_add_collector:
@@ -125,7 +125,7 @@ def what_ifs(now: Pipeline, setting: Setting) -> Iterator[WhatIf]:
 
 
 def _half_the_updates(now: Pipeline, setting: Setting) -> Pipeline:
-    """Half as many per iteration, or half as many iterations, each with its publication and what follows from it."""
+    """Half the updates per iteration, or half the iterations, each with its publication and the work that follows."""
     if setting.updates_per_iteration > 1.0:
         return now.scaled(dict.fromkeys(PER_UPDATE, 0.5))
     fewer = now.scaled({CollectorPhase.WEIGHT_APPLY: 0.5})
@@ -133,8 +133,50 @@ def _half_the_updates(now: Pipeline, setting: Setting) -> Pipeline:
 
 
 def flip_delay_s(now: Pipeline) -> float:
-    """Seconds per env step of a collector that turn the verdict: N (1/T - 1/I) of one env step, negative if it is past.
+    """Seconds more per env step of a collector at which the verdict turns: N (1/T - 1/I); negative if it has turned.
 
     Up to there a slower environment costs nothing where both sides overlap; a faster one from there on brings nothing.
     """
     return now.num_collectors * (1.0 / now.learner_capacity - 1.0 / now.collector_capacity)
+
+
+# The learner's waits, but for that for collectors: they add up in turns, and where the learner is the slower side.
+OTHER_WAITS = (LearnerPhase.REPLAY_BATCH_WAIT, LearnerPhase.RANK_BARRIER, LearnerPhase.SYNC_COORDINATION)
+
+
+class Loss(NamedTuple):
+    """A cause, and the env steps per second that are left after it."""
+
+    cause: str
+    steps_per_sec: float
+
+
+def waterfall(
+    collector: float, learner: float, mode: str, steps_per_sec: float, learner_ns: Mapping[str, int]
+) -> list[Loss]:
+    """From min(I, T) down to `steps_per_sec`: the env steps per second lost by each cause.
+
+        1 / thru = 1 / predicted + pauses + waits that overlapping does not hide + the rest
+
+    All terms are seconds per env step on the learner's clock. The last one is the difference, so the account closes; it
+    is small where the model of the collection mode is right. `collector` and `learner` are I and T in env steps per
+    second, `learner_ns` the phases of the learner over the time in which `steps_per_sec` was reached. Causes that cost
+    nothing are left out. Raises ValueError without a wall.
+    """
+    wall_ns = sum(learner_ns.values())
+    if wall_ns <= 0:
+        raise ValueError("a waterfall needs the learner's wall")
+    together = predict_steps_per_sec(collector, learner, mode)
+    if not together:
+        raise ValueError("a waterfall needs I and T")
+    losses = [Loss("min(I, T)", min(collector, learner))]
+    if mode == "alternate":
+        losses.append(Loss("taking turns", together))
+    waits = OTHER_WAITS if mode == "alternate" or learner <= collector else ()
+    left = together
+    for phase in (*waits, *LEARNER_PERIODIC):
+        cost_s = learner_ns.get(phase, 0) / wall_ns / steps_per_sec
+        if cost_s > 0:
+            left = 1.0 / (1.0 / left + cost_s)
+            losses.append(Loss(phase, left))
+    return [*losses, Loss("the rest", steps_per_sec)]

@@ -20,8 +20,8 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.replay.sampler import Sampler, UniformSampler
 from offpolicy.timing.ledger import make_ledger, trace_names
-from offpolicy.timing.phases import PackerPhase
-from offpolicy.timing.trace_writer import open_lane
+from offpolicy.timing.phases import DeviceSpan, PackerPhase
+from offpolicy.timing.trace_writer import open_track
 from offpolicy.training.memory_sizes import available_memory, check_share, rollout_layout, row_layout
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
@@ -109,11 +109,11 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     common = {spec.name: getattr(replay.source_spec, spec.name) for spec in fields(SourceSpec)}
     spec = PrefetchSpec(**common, num_slots=options.slots, prefetch=options.prefetch, newest=options.newest)
     gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
-    lane = open_lane(
+    track = open_track(
         rank.job.trace_dir, f"packer-{index}", trace_names(PackerPhase), f"learner {index}", f"packer {index}"
     )
-    ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=lane, has_spread=False)
-    packer = Packer(replay.sampler(), gate, rank.device, ledger, copies=rank.lane.copies_beside())
+    ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
+    packer = Packer(replay.sampler(), gate, rank.device, ledger, copies=rank.device_timer.background_copies())
     return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)
 
 
@@ -123,9 +123,9 @@ def resident_source(replay: Replay) -> ResidentSource:
     # The last check, now that the device is known: a resident copy that was asked for never becomes something else.
     check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
     share = replay.demos
-    demos = None if share is None else ResidentDemos(share, spec.pace.max_updates, rank.device, rank.fence)
-    timer = rank.lane.held_copies()
-    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.fence, timer, demos)
+    demos = None if share is None else ResidentDemos(share, spec.pace.max_updates, rank.device, rank.device_sync)
+    timer = rank.device_timer.span(DeviceSpan.H2D)
+    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_sync, timer, demos)
     return ResidentSource(spec, replay.rings, sampler, rank.gate, replay.ranks.world, replay.updates)
 
 

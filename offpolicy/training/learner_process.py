@@ -62,9 +62,9 @@ def train_rank(
     reporter = Reporter(state, health, profiler)
     send_hello(state, flops)
     parts = Parts(
-        source=rank.lane.around_source(source),
-        learner=rank.lane.around_learner(learner),
-        fence=rank.lane.around_fence(rank.fence),
+        source=source,
+        learner=learner,
+        device_timer=rank.device_timer,
         publisher=publisher,
         evaluator=evaluation,
         checkpointer=checkpointer,
@@ -120,7 +120,7 @@ def measure_flops(rank: RankContext) -> dict[str, float | None]:
         return {}
     update, decision, products = count_work(rank.cfg, rank.spec, rank.job.place.num_hosts)
     is_first = rank.rank == 0
-    attainable = remembered_flops_per_sec(products, rank.device, rank.fence, cpu_model()) if is_first else None
+    attainable = remembered_flops_per_sec(products, rank.device, rank.device_sync, cpu_model()) if is_first else None
     return {"per_update": update, "per_decision": decision, "attainable_per_sec": attainable}
 
 

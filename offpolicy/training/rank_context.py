@@ -14,11 +14,10 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.seeding import generator, torch_seed
-from offpolicy.timing.device import DEVICE_SPANS, DeviceFence
-from offpolicy.timing.device_timer import DeviceTime, Traces, make_lane
+from offpolicy.timing.device_timer import DEVICE_SPANS, DeviceTimer, DeviceTraces, StreamSync, make_device_timer
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.trace_writer import open_lane
+from offpolicy.timing.trace_writer import open_track
 from offpolicy.training.run_memory import control_page, learner_gate
 from offpolicy.training.worker_process import start_worker
 from offpolicy.training.worker_spec import WorkerSpec
@@ -33,8 +32,8 @@ class RankContext:
     job: WorkerSpec
     ledger: TimeAccount
     device: torch.device
-    fence: DeviceFence
-    lane: DeviceTime
+    device_sync: StreamSync
+    device_timer: DeviceTimer
     control: ControlPage
     gate: LearnerGate
 
@@ -46,8 +45,10 @@ class RankContext:
         device = pick_device(job.cfg.device, index)
         control = control_page(child.block("control"), job.cfg)
         gate = learner_gate(child, job, control, f"learner_wake-{index}", is_main=True)
-        lane = make_lane(device, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(job, index))
-        return cls(child, job, ledger, device, DeviceFence(device), lane, control, gate)
+        device_timer = make_device_timer(
+            device, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(job, index)
+        )
+        return cls(child, job, ledger, device, StreamSync(device), device_timer, control, gate)
 
     @property
     def cfg(self) -> RunConfig:
@@ -129,10 +130,10 @@ def pick_device(name: str, local_rank: int) -> torch.device:
     return device
 
 
-def _device_traces(job: WorkerSpec, rank: int) -> Traces:
+def _device_traces(job: WorkerSpec, rank: int) -> DeviceTraces:
     """Opens a trace of the device's main stream, and one of the copies beside it."""
-    lanes = [
-        open_lane(job.trace_dir, f"{name}-{rank}", DEVICE_SPANS, f"learner {rank}", f"device {rank}, {what}")
+    tracks = [
+        open_track(job.trace_dir, f"{name}-{rank}", DEVICE_SPANS, f"learner {rank}", f"device {rank}, {what}")
         for name, what in (("device", "work"), ("device_copies", "copies"))
     ]
-    return Traces(*lanes)
+    return DeviceTraces(*tracks)

@@ -90,8 +90,10 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     )
     backend = pick_backend(rank)
     timeout_s = peer_timeout_s(rank.cfg, rank.spec)
-    group = RankGroup(store, rank.rank, rank.num_ranks, backend=backend, timeout_s=timeout_s, fence=rank.fence)
-    exchange = GroupExchange(group, rank.device, rank.fence, rank.ledger)
+    group = RankGroup(
+        store, rank.rank, rank.num_ranks, backend=backend, timeout_s=timeout_s, device_sync=rank.device_sync
+    )
+    exchange = GroupExchange(group, rank.device, rank.device_sync, rank.ledger)
     world = RankWorld(group, rank.gate, _report_requests(rank), is_leader=rank.is_leader)
     average_every = runner.sync_every if runner.sync == "parameters" else 0
     collectives = Collectives(world, rank.ledger)

@@ -67,6 +67,6 @@ class Reporter:
                 account=self._rank.ledger.account(),
                 packer=source.packer_account(),
                 rollouts=source.rollouts,
-                device=self._rank.lane.totals(),
+                device=self._rank.device_timer.totals(),
             )
         )

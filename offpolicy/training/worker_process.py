@@ -10,7 +10,7 @@ import torch
 
 from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
-from offpolicy.timing.trace_writer import open_lane
+from offpolicy.timing.trace_writer import open_track
 from offpolicy.training.worker_spec import WorkerSpec
 
 
@@ -28,5 +28,5 @@ def start_worker(
     if is_background:
         with contextlib.suppress(OSError):  # a sandbox may refuse it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    trace = open_lane(spec.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
+    trace = open_track(spec.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
     return make_ledger(phases, is_enabled=spec.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=trace)

@@ -28,13 +28,14 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import build_summary, write_summary
 from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.types import (NUM_LAGS, SPREAD_BINS, Account, TaggedTime, CollectorTotals, DeviceTotals, EpisodeRecord,
+from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, TaggedTime,
+    CollectorTotals, DeviceTotals, EpisodeRecord,
     EvalResult, EvaluatorTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals, Snapshot)
 
 def snapshot(k):
     def account(phases):
         phases_ns = {phase: k * 10**6 for phase in phases}
-        spread = np.full((len(phases) + 1, SPREAD_BINS), k)
+        spread = np.full((len(phases) + 1, HISTOGRAM_BINS), k)
         stats, tagged = SchedulerStats(k, k), TaggedTime(k // 10, k)
         return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, stats, tagged, spread)
     learner, steps = account(LearnerPhase), account(CollectorPhase)

@@ -21,8 +21,8 @@ from offpolicy.config.schema import AlgoConfig, RunConfig
 from offpolicy.nets.policy import flat_size, flatten_into
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.attainable import attainable_flops_per_sec
-from offpolicy.timing.device import DeviceFence
-from offpolicy.timing.device_timer import make_lane
+from offpolicy.timing.device_timer import StreamSync, make_device_timer
+from offpolicy.timing.phases import DeviceSpan
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -57,14 +57,14 @@ def test_updates_on_the_device_stay_close_to_those_on_the_cpu(name: str) -> None
     assert losses["cuda"]["critic_loss"] == pytest.approx(losses["cpu"]["critic_loss"], rel=tolerance)
 
 
-def test_the_fence_waits_for_the_work_queued_so_far() -> None:
+def test_the_device_sync_waits_for_the_work_queued_so_far() -> None:
     device = torch.device("cuda")
     work = torch.randn(4096, 4096, device=device)
     for _ in range(50):
         work = work @ work * 1e-3
     event = torch.cuda.Event()
     event.record()
-    DeviceFence(device).wait()
+    StreamSync(device).wait()
     assert event.query()
 
 
@@ -80,9 +80,10 @@ def test_published_weights_are_those_on_the_device() -> None:
 def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:
     """Copies of 64 MiB; the learner waits for every second one."""
     device = torch.device("cuda", 0)
-    lane = make_lane(device, is_enabled=True)
-    timer = lane.copies_beside()
-    copies = CopyStream(device, DeviceFence(device), timer)
+    device_timer = make_device_timer(device, is_enabled=True)
+    timer = device_timer.background_copies()
+    assert timer is not None
+    copies = CopyStream(device, StreamSync(device), timer)
     source, target = torch.ones(1 << 24, pin_memory=True), torch.zeros(1 << 24, device=device)
     expected_ms, stream = 0.0, copies._stream
     for index in range(20):
@@ -91,10 +92,10 @@ def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:
             begin.record(stream)
             copies.block_until(copies.copy(target, source, after=copies.learner_mark()))
             end.record(stream)
-            timer.settle()
+            timer.split_finished()
         end.synchronize()
         expected_ms += begin.elapsed_time(end)
-    totals = lane.totals()
+    totals = device_timer.totals()
     assert totals is not None
     assert (totals.h2d_ns + totals.h2d_hidden_ns) / 1e6 == pytest.approx(expected_ms, rel=0.05)
     assert totals.h2d_ns / totals.h2d_hidden_ns == pytest.approx(1.0, rel=0.2)
@@ -103,19 +104,13 @@ def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:
 @pytest.mark.parametrize(("side", "count", "expected"), [(8, 2000, 1), (8192, 20, 0)])
 def test_tiny_kernels_are_launch_bound_and_large_ones_are_not(side: int, count: int, expected: int) -> None:
     device = torch.device("cuda", 0)
-    lane = make_lane(device, is_enabled=True)
-    fence, work = lane.around_fence(DeviceFence(device)), torch.ones(side, side, device=device)
-
-    class Products:
-        def update(self, batch: int) -> None:
-            for _ in range(batch):
-                torch.mm(work, work)
-
-    learner = lane.around_learner(Products())
+    device_timer, work = make_device_timer(device, is_enabled=True), torch.ones(side, side, device=device)
     for _ in range(6):
-        learner.update(count)
-        fence.wait()
-    totals = lane.totals()
+        with device_timer.span(DeviceSpan.TRAIN):
+            for _ in range(count):
+                torch.mm(work, work)
+        device_timer.wait()
+    totals = device_timer.totals()
     assert totals is not None
     assert totals.train_ns > 0
     assert totals.iterations == 6
@@ -138,11 +133,12 @@ def test_timing_adds_no_wait_for_the_device_and_changes_no_parameter(monkeypatch
     states, device = [], torch.device("cuda", 0)
     for is_enabled in (False, True):
         counts.append(Counter[str]())
-        lane, learner = make_lane(device, is_enabled=is_enabled), make_learner(AlgoConfig(name="sac"), SPEC, device, 7)
-        timed, fence = lane.around_learner(learner), lane.around_fence(DeviceFence(device))
+        device_timer = make_device_timer(device, is_enabled=is_enabled)
+        learner = make_learner(AlgoConfig(name="sac"), SPEC, device, 7)
         for seed in range(10):
-            timed.update(batches("cuda", seed))
-            fence.wait()
+            with device_timer.span(DeviceSpan.TRAIN):
+                learner.update(batches("cuda", seed))
+            device_timer.wait()
         states.append(learner.state().tensors)
     assert counts[0] == counts[1]
     assert counts[0]["stream"] == 10
@@ -151,7 +147,7 @@ def test_timing_adds_no_wait_for_the_device_and_changes_no_parameter(monkeypatch
 
 def test_what_the_device_attains_is_known_within_seconds() -> None:
     cfg, device = RunConfig.from_mapping({"algo": {"name": "sac"}}), torch.device("cuda", 0)
-    attained = attainable_flops_per_sec(count_work(cfg, SPEC).products, device, DeviceFence(device))
+    attained = attainable_flops_per_sec(count_work(cfg, SPEC).products, device, StreamSync(device))
     assert attained is not None
     assert 1e10 < attained < 1e15
 

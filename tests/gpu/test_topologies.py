@@ -21,7 +21,7 @@ from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 from offpolicy.types import Batches
@@ -115,7 +115,7 @@ def make_source(kind: str, ring: Ring) -> Feed[Batches]:
     gate = Gate()
     if kind == "resident":
         spec = SourceSpec(LAYOUT, pace, 256, CUDA, normalize_obs=False)
-        sampler = ResidentSampler([ring], CUDA, 7, DeviceFence(CUDA))
+        sampler = ResidentSampler([ring], CUDA, 7, StreamSync(CUDA))
         return ResidentSource(spec, [ring], sampler, gate, gate, 0)
     plan = PrefetchSpec(LAYOUT, pace, 256, CUDA, normalize_obs=False)
     packer = Packer(UniformSampler([ring], np.random.default_rng(7), guard=64), gate, CUDA, Ledger(PackerPhase))

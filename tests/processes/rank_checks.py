@@ -26,7 +26,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
 from offpolicy.distributed.world import RankWorld
 from offpolicy.errors import PeerLostError
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import Batch, Batches, SpaceSpec
@@ -44,9 +44,11 @@ class Rank:
         bind_interface(None)
         self.index = index
         store = open_store(HostInfo(), index, listen_fd=store_fd, port=port, timeout_s=60.0)
-        self.group = RankGroup(store, index, NUM_RANKS, backend="gloo", timeout_s=timeout_s, fence=DeviceFence(CPU))
+        self.group = RankGroup(
+            store, index, NUM_RANKS, backend="gloo", timeout_s=timeout_s, device_sync=StreamSync(CPU)
+        )
         ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
-        self.exchange = GroupExchange(self.group, CPU, DeviceFence(CPU), ledger)
+        self.exchange = GroupExchange(self.group, CPU, StreamSync(CPU), ledger)
 
     def learner(self, seed: int = 1, *, average_every: int = 0, **algo: Any) -> BaseLearner:
         return make_learner(config(**algo), SPEC, CPU, seed, self.exchange, average_every)
@@ -268,7 +270,7 @@ def meetings(rank: Rank) -> Answer:
 def waiting_phases(rank: Rank) -> Answer:
     """Where the time of an averaging goes, in ms, when rank 1 comes 100 ms late."""
     ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
-    exchange = GroupExchange(rank.group, CPU, DeviceFence(CPU), ledger)
+    exchange = GroupExchange(rank.group, CPU, StreamSync(CPU), ledger)
     tensors = [torch.full((3, 2), 1.0 + rank.index), torch.tensor(5.0 - rank.index)]
     rank.group.arrive()
     ledger.end_warmup()

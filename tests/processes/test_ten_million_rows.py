@@ -31,7 +31,7 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import Draw, SampleAges, UniformSampler
 from offpolicy.replay.staging import CopyStream
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 
@@ -187,12 +187,12 @@ class ShownTooSoon(CopyStream):
         self.late = lambda: target.copy_(kept)
 
 
-def check_resident(count: int, kind: type[Ring] = Ring, lane: type[CopyStream] = CopyStream) -> int:
+def check_resident(count: int, kind: type[Ring] = Ring, copy_stream: type[CopyStream] = CopyStream) -> int:
     """Bad rows among `count` of a resident source: torn, foreign, or not in what its copy is said to hold."""
     bad = 0
     with Field(kind).written() as field:
-        sampler = ResidentSampler(field.rings, CPU, 0, DeviceFence(CPU))
-        sampler._lane = lane(CPU, DeviceFence(CPU))
+        sampler = ResidentSampler(field.rings, CPU, 0, StreamSync(CPU))
+        sampler._copy_stream = copy_stream(CPU, StreamSync(CPU))
         spec = replace(SPEC, batch_size=8192)
         source = ResidentSource(spec, field.rings, sampler, field, field, updates=0)
         while source.samples < count:
@@ -253,4 +253,4 @@ def test_a_copy_that_takes_no_second_look_is_caught() -> None:
 
 
 def test_rows_that_are_shown_before_they_were_copied_are_caught() -> None:
-    assert until_seen(lambda: check_resident(300_000, lane=ShownTooSoon))
+    assert until_seen(lambda: check_resident(300_000, copy_stream=ShownTooSoon))

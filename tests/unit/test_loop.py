@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from offpolicy.loop import Parts, train
-from offpolicy.timing.clock import FakeClock
+from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
+from tests.fakes import FakeClock
 
 
 class Tape:
@@ -15,7 +16,7 @@ class Tape:
 
     COST_NS = {
         "wait_ready": 1, "meet": 10, "wait_batch": 100, "sample": 1000, "to_device": 10_000, "update": 10**5,
-        "fence": 10**6, "publish": 10**7, "release": 10**8, "eval": 10**9, "save": 10**10, "report": 10**11,
+        "device_sync": 10**6, "publish": 10**7, "release": 10**8, "eval": 10**9, "save": 10**10, "report": 10**11,
     }  # fmt: skip
 
     def __init__(self, iterations: int, stop_at: int | None = None) -> None:
@@ -47,7 +48,7 @@ class Tape:
         self.note("update")
 
     def wait(self) -> None:
-        self.note("fence")
+        self.note("device_sync")
 
     def publish(self) -> None:
         self.note("publish")
@@ -84,15 +85,15 @@ def run(tape: Tape, *, has_result: bool = True) -> tuple[bool, Ledger]:
     duties = {name: Duty(tape, name) for name in ("eval", "save", "report")}
     duties["eval"].has_result = has_result
     parts = Parts(
-        source=tape, learner=tape, fence=tape, publisher=tape, world=tape, stop=tape, ledger=ledger,
+        source=tape, learner=tape, device_timer=DeviceTimer(tape), publisher=tape, world=tape, stop=tape, ledger=ledger,
         evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"],
     )  # fmt: skip
     return train(parts), ledger
 
 
 ITERATION = [
-    "wait_ready", "meet", "wait_batch", "sample", "to_device", "update", "fence", "publish", "eval", "save", "release",
-    "report",
+    "wait_ready", "meet", "wait_batch", "sample", "to_device", "update", "device_sync", "publish", "eval", "save",
+    "release", "report",
 ]  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None
     assert account.phases_ns == {
         "collector_wait": 4 * cost["wait_ready"], "rank_barrier": 4 * cost["meet"],
         "replay_batch_wait": 3 * cost["wait_batch"], "replay_sample": 3 * cost["sample"], "h2d": 3 * cost["to_device"],
-        "train": 3 * (cost["update"] + cost["fence"]), "param_sync": 0, "weight_publish": 3 * cost["publish"],
+        "train": 3 * (cost["update"] + cost["device_sync"]), "param_sync": 0, "weight_publish": 3 * cost["publish"],
         "evaluation": 10 * cost["eval"], "checkpoint": 10 * cost["save"], "sync_coordination": 3 * cost["release"],
         "log": 10 * cost["report"], "other": 0,
     }  # fmt: skip

@@ -12,7 +12,7 @@ from offpolicy.analysis.plots import Segment, Track, aligned, clipped, curves_fi
 from offpolicy.errors import ConfigError
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
-from offpolicy.timing.trace_reader import RECORD_TYPE, Lane
+from offpolicy.timing.trace_reader import RECORD_TYPE, ThreadTrack
 from offpolicy.timing.trace_writer import Kind, Mark
 
 MS = 1_000_000
@@ -38,7 +38,7 @@ def test_a_track_holds_the_spans_of_a_thread_in_their_order_and_its_boundaries()
     rows = [("train", 3, 5, Kind.SPAN), ("log", 8, 1, Kind.SPAN), (Mark.ITERATION, 9, 1, Kind.MARK)]
     rows.append(("train", 9, 2, Kind.SPAN))
     records = np.array([(at, value, names.index(name), kind, 0) for name, at, value, kind in rows], dtype=RECORD_TYPE)
-    traced = Lane("learner-0", "learner 0", "learner 0", 1, names, records, 0, 0)
+    traced = ThreadTrack("learner-0", "learner 0", "learner 0", 1, names, records, 0, 0)
     [own] = tracks_of([traced])
     assert own.segments == [Segment("train", 3, 8), Segment("log", 8, 9), Segment("train", 9, 11)]
     assert (own.name, own.kind, own.boundaries) == ("learner 0", "learner", [9])
@@ -46,7 +46,7 @@ def test_a_track_holds_the_spans_of_a_thread_in_their_order_and_its_boundaries()
 
 def test_a_thread_without_an_account_has_no_track() -> None:
     records = np.array([(0, 1, 0, Kind.COUNTER, 0)], dtype=RECORD_TYPE)
-    assert tracks_of([Lane("supervisor", "supervisor", "supervisor", 1, ("debt",), records, 0, 0)]) == []
+    assert tracks_of([ThreadTrack("supervisor", "supervisor", "supervisor", 1, ("debt",), records, 0, 0)]) == []
 
 
 def test_the_window_is_that_of_median_length() -> None:

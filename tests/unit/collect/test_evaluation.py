@@ -23,10 +23,10 @@ from offpolicy.collect.evaluation import (
 )
 from offpolicy.config.schema import AlgoConfig, EnvConfig
 from offpolicy.nets.policy import Policy, make_policy
-from offpolicy.timing.clock import FakeClock
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.types import SpaceSpec, StepOutcome
+from tests.fakes import FakeClock
 
 POINT_MASS = EnvConfig(id="offpolicy.envs.toy:PointMass-v0")
 COUNTER = EnvConfig(id="offpolicy.envs.toy:Counter-v0", kwargs={"truncate_at": 7})

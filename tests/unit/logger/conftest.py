@@ -12,7 +12,7 @@ from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates
 from offpolicy.types import (
-    SPREAD_BINS,
+    HISTOGRAM_BINS,
     Account,
     CollectorTotals,
     EpisodeRecord,
@@ -37,11 +37,11 @@ def timed(phases: type[LearnerPhase] | type[CollectorPhase], per_step_us: dict[s
     phases_ns = {str(phase): steps * 1000 * per_step_us.get(phase, 0) for phase in phases}
     wall_ns = steps * 66 * MS // 10
     phases_ns["other"] = wall_ns - sum(phases_ns.values())
-    spread = np.zeros((len(phases_ns) + 1, SPREAD_BINS), dtype=np.int64)
+    histogram = np.zeros((len(phases_ns) + 1, HISTOGRAM_BINS), dtype=np.int64)
     for row, ns in enumerate([*phases_ns.values(), wall_ns]):
-        spread[row, bins_of(np.array([ns // max(steps, 1)]))] = steps
-    load = SchedulerStats(runnable_ns=wall_ns // 10, preemptions=2 * steps)
-    return Account(wall_ns, 2000 * MS, steps, phases_ns, wall_ns // 2, load, spread=spread)
+        histogram[row, bins_of(np.array([ns // max(steps, 1)]))] = steps
+    scheduler = SchedulerStats(runnable_ns=wall_ns // 10, preemptions=2 * steps)
+    return Account(wall_ns, 2000 * MS, steps, phases_ns, wall_ns // 2, scheduler, histogram=histogram)
 
 
 @pytest.fixture

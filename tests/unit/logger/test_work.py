@@ -10,10 +10,10 @@ import pytest
 from offpolicy.algos.flops import count_work
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
-from offpolicy.timing.clock import FakeClock
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import CollectorTotals, LearnerTotals, MetricTotals, Snapshot, SpaceSpec
+from tests.fakes import FakeClock
 
 MS = 1_000_000
 NUM_ITERATIONS = 40

@@ -11,8 +11,8 @@ import pytest
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.processes.reports import CollectorReports, LearnerReports
 from offpolicy.types import (
+    HISTOGRAM_BINS,
     NUM_LAGS,
-    SPREAD_BINS,
     Account,
     CollectorTotals,
     DeviceTotals,
@@ -154,7 +154,7 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
 
 # Two accounts with seven numbers and a flag besides their phases; the first with how each phase and the whole spread;
 # three counters, rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), sums and counts.
-ROW = (8 + 2 + 3 * SPREAD_BINS) + (8 + 3) + 3 + 34 + 8 + 2 + 2
+ROW = (8 + 2 + 3 * HISTOGRAM_BINS) + (8 + 3) + 3 + 34 + 8 + 2 + 2
 
 
 def test_the_payload_is_known_before_the_names_of_the_metrics() -> None:

@@ -21,11 +21,11 @@ from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
-from offpolicy.timing.clock import FakeClock
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import Batches
+from tests.fakes import FakeClock
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
@@ -94,9 +94,9 @@ def make_source() -> Iterator[MakeSource]:
             packer = Packer(sampler, world, device, NullLedger())
             source = PrefetchSource(plan, rings, packer, world, world, updates=0)
         else:
-            fence = DeviceFence(device)
-            mixed = None if share is None else ResidentDemos(share, PACE.max_updates, device, fence)
-            resident = ResidentSampler(rings, device, 0, fence, demos=mixed)
+            device_sync = StreamSync(device)
+            mixed = None if share is None else ResidentDemos(share, PACE.max_updates, device, device_sync)
+            resident = ResidentSampler(rings, device, 0, device_sync, demos=mixed)
             source = ResidentSource(spec, rings, resident, world, world, updates=0)
         made.append(source)
         return source
@@ -245,7 +245,7 @@ def test_a_slow_restart_of_the_demonstrations_is_replay_batch_wait_and_nothing_e
     monkeypatch.setattr(EndlessRows, "_order", slow_order)
     monkeypatch.setattr(RateLimiter, "is_spent", lambda pace, env_steps, updates: updates >= 105)
     ledger = Ledger(LearnerPhase, clock)
-    train(Parts(make_source(kind, world, demos()), idle, idle, idle, idle, idle, idle, idle, idle, ledger))
+    train(Parts(make_source(kind, world, demos()), idle, DeviceTimer(idle), idle, idle, idle, idle, idle, idle, ledger))
     account = ledger.account()
     assert {phase: ns for phase, ns in account.phases_ns.items() if ns} == {"replay_batch_wait": 32 * 30}
     assert account.wall_ns == 32 * 30

@@ -368,7 +368,7 @@ def test_without_timing_there_is_no_account() -> None:
     source.close()
 
 
-class Lane:
+class Track:
     """A lane that writes down what it is told."""
 
     def __init__(self) -> None:
@@ -391,15 +391,15 @@ class Lane:
 def test_a_slot_is_shown_once_its_copy_is_done_and_copied_once_its_last_use_has_ended(
     make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane = Lane()
-    monkeypatch.setattr(prefetch, "CopyStream", lambda *args: lane)
+    copy_stream = Track()
+    monkeypatch.setattr(prefetch, "CopyStream", lambda *args: copy_stream)
     source = make_source(World(), num_slots=2)
     assert [slot.last_use for slot in (source._in_use, *source._free)] == ["use 1", "use 2"]
     staging = source._staging[1]
     source._free[0] = staged = Slot(staging, torch.zeros_like(staging))  # as on a device: the learner sees copies only
     staged.last_use = "use 2"  # type: ignore[assignment]
     rows = take(source)
-    assert lane.tape == ["wait for use 2", "copy after use 2", "wait for copy"]
+    assert copy_stream.tape == ["wait for use 2", "copy after use 2", "wait for copy"]
     assert torch.equal(rows, staging)
     take(source)
     assert staged.last_use == "use 4"  # marked when the learner asked for the next batch; use 3 was that of the other

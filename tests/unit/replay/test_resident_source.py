@@ -18,7 +18,7 @@ from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import StreamSync
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 WIDTH = LAYOUT.width
@@ -48,7 +48,7 @@ def append(ring: Ring, count: int) -> None:
 
 
 def make_sampler(*rings: Ring, device: torch.device = CPU, seed: int = 0) -> ResidentSampler:
-    return ResidentSampler(rings, device, seed, DeviceFence(device))
+    return ResidentSampler(rings, device, seed, StreamSync(device))
 
 
 def refreshed(sampler: ResidentSampler, count: int = 2000) -> list[int]:
@@ -141,14 +141,14 @@ class LateDevice:
         self.last_copy_from[source.data_ptr()] = len(self.queue)
         return len(self.queue)
 
-    def hold_learner(self, until: int) -> None:
+    def stall_learner_stream(self, until: int) -> None:
         while self.num_done < until:
             self.queue[self.num_done]()
             self.num_done += 1
 
     def block_until(self, mark: int | None) -> None:
         self.known = max(self.known, mark or 0)
-        self.hold_learner(self.known)
+        self.stall_learner_stream(self.known)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import Bounds, UniformSampler
 from offpolicy.replay.staging import CopyStream, Request, Slot, nbytes_text
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import StreamSync
 
 WIDTH = 3
 
@@ -78,7 +78,7 @@ def test_a_staged_slot_hands_out_what_was_copied() -> None:
     slot = packed_slot(staging, rows, Request(2, None, 0))
     assert slot.is_staged
     assert (rows == -2.0).all()
-    slot.copy_to_device(CopyStream(torch.device("cpu"), DeviceFence(torch.device("cpu"))))
+    slot.copy_to_device(CopyStream(torch.device("cpu"), StreamSync(torch.device("cpu"))))
     assert torch.equal(slot.hand_out(2)[0], staging)
     assert not packed_slot(staging, staging, Request(1, None, 0)).is_staged
 
@@ -127,15 +127,15 @@ class FakeEvent:
 
 def test_a_copy_is_ordered_on_the_device_and_the_host_waits_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda(monkeypatch)
-    lane = CopyStream(torch.device("cuda"), cuda)
+    copy_stream = CopyStream(torch.device("cuda"), cuda)
     target, source = torch.zeros(2), torch.ones(2)
-    copied = lane.copy(target, source, after=lane.learner_mark())
-    lane.hold_learner(copied)
+    copied = copy_stream.copy(target, source, after=copy_stream.learner_mark())
+    copy_stream.stall_learner_stream(copied)
     assert cuda.tape == ["learner marks", "copies waits for learner", "copies marks", "learner waits for copies"]
-    lane.block_until(copied)
+    copy_stream.block_until(copied)
     assert cuda.tape[4:] == ["copies waits for copies", "host waits for copies"]
     cuda.is_finished = True
-    lane.block_until(copied)
+    copy_stream.block_until(copied)
     assert len(cuda.tape) == 6
     assert torch.equal(target, source)
 
@@ -144,45 +144,45 @@ class TapeTimer:
     def __init__(self, cuda: FakeCuda) -> None:
         self._cuda = cuda
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         self._cuda.tape.append(f"{self._cuda.current.name}: from here")
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._cuda.tape.append(f"{self._cuda.current.name}: to here")
 
 
 def test_a_copy_is_timed_on_its_own_stream_without_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda(monkeypatch)
-    lane = CopyStream(torch.device("cuda"), cuda, TapeTimer(cuda))
-    lane.copy(torch.zeros(2), torch.ones(2), after=lane.learner_mark())
+    copy_stream = CopyStream(torch.device("cuda"), cuda, TapeTimer(cuda))
+    copy_stream.copy(torch.zeros(2), torch.ones(2), after=copy_stream.learner_mark())
     assert cuda.tape[1:] == ["copies waits for learner", "copies: from here", "copies: to here", "copies marks"]
 
 
 def test_on_the_cpu_a_copy_is_done_when_the_call_returns() -> None:
-    lane = CopyStream(torch.device("cpu"), DeviceFence(torch.device("cpu")))
+    copy_stream = CopyStream(torch.device("cpu"), StreamSync(torch.device("cpu")))
     target = torch.zeros(2)
-    mark = lane.copy(target, torch.ones(2), after=lane.learner_mark())
+    mark = copy_stream.copy(target, torch.ones(2), after=copy_stream.learner_mark())
     assert mark is None
     assert target.tolist() == [1, 1]
-    lane.hold_learner(mark)
-    lane.block_until(mark)
+    copy_stream.stall_learner_stream(mark)
+    copy_stream.block_until(mark)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_the_device_a_copy_waits_for_the_learner_and_the_learner_for_the_copy() -> None:
     device = torch.device("cuda", 0)
-    lane = CopyStream(device, DeviceFence(device))
+    copy_stream = CopyStream(device, StreamSync(device))
     target = torch.zeros(1 << 20, device=device)
     source = torch.ones(1 << 20, pin_memory=True)
     busy = torch.randn(4096, 4096, device=device)
     for _ in range(50):
         busy = busy @ busy * 1e-3
     seen_before = target.clone()  # queued after the matrix products, before the copy
-    copied = lane.copy(target, source, after=lane.learner_mark())
-    lane.hold_learner(copied)
+    copied = copy_stream.copy(target, source, after=copy_stream.learner_mark())
+    copy_stream.stall_learner_stream(copied)
     seen_after = target.clone()
-    lane.block_until(copied)
+    copy_stream.block_until(copied)
     assert copied is not None
     assert copied.query()
     assert (seen_before.sum().item(), seen_after.sum().item()) == (0.0, float(1 << 20))

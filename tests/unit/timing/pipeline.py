@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from offpolicy.timing.clock import FakeClock
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import CollectorTotals, LearnerTotals, MetricTotals, Snapshot
+from tests.fakes import FakeClock
 
 MS = 1_000_000
 S = 1000 * MS

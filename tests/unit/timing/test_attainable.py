@@ -25,12 +25,12 @@ from offpolicy.timing.attainable import (
     remembered,
     remembered_flops_per_sec,
 )
-from offpolicy.timing.clock import FakeClock
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import Direction, Product
+from tests.fakes import FakeClock
 
 CPU = torch.device("cpu")
-FENCE = DeviceFence(CPU)
+FENCE = StreamSync(CPU)
 PRODUCTS = (
     Product(Direction.FORWARD, 8, 3, 5, per_update=6.0),
     Product(Direction.WEIGHTS, 8, 3, 5, per_update=2.0),

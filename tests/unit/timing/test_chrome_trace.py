@@ -12,8 +12,8 @@ import pytest
 from offpolicy.timing.chrome_trace import write_chrome_trace
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.trace_reader import RECORD_TYPE, Lane, read_lanes
-from offpolicy.timing.trace_writer import Kind, Mark, create_lanes, open_lane
+from offpolicy.timing.trace_reader import ThreadTrack, read_tracks
+from offpolicy.timing.trace_writer import RECORD_TYPE, Kind, Mark, create_tracks, open_track
 from tests.trace_format import problems_of
 
 MS = 1_000_000
@@ -21,30 +21,32 @@ COLLECTOR = tuple(map(str, CollectorPhase))
 START = 7_000 * MS
 
 
-def lane(process: str, pid: int, names: tuple[str, ...], *rows: tuple[Kind, str, int, int], thread: str = "") -> Lane:
+def track(
+    process: str, pid: int, names: tuple[str, ...], *rows: tuple[Kind, str, int, int], thread: str = ""
+) -> ThreadTrack:
     """Records of (kind, name, ms after the start, value)."""
     records = [(START + at * MS, value, names.index(name), kind, 0) for kind, name, at, value in rows]
-    return Lane(process, process, thread or process, pid, names, np.array(records, dtype=RECORD_TYPE), 0, 5)
+    return ThreadTrack(process, process, thread or process, pid, names, np.array(records, dtype=RECORD_TYPE), 0, 5)
 
 
-LANES = [
-    lane(
+TRACKS = [
+    track(
         "learner 0", 11, trace_names(LearnerPhase),
         (Kind.SPAN, "train", 0, 4 * MS), (Kind.SPAN, "weight_publish", 4, 2 * MS), (Kind.MARK, Mark.PUBLISHED, 5, 3),
         (Kind.MARK, Mark.ITERATION, 6, 1),
     ),
-    lane("learner 0", 11, ("pack",), (Kind.SPAN, "pack", 1, MS + 1), thread="packer 0"),
-    lane(
+    track("learner 0", 11, ("pack",), (Kind.SPAN, "pack", 1, MS + 1), thread="packer 0"),
+    track(
         "collector 0", 12, trace_names(CollectorPhase),
         (Kind.SPAN, "weight_apply", 6, MS), (Kind.MARK, Mark.APPLIED, 6, 3), (Kind.MARK, Mark.APPLIED, 8, 99),
     ),
-    lane("supervisor", 10, ("update debt",), (Kind.COUNTER, "update debt", 2, -1500)),
+    track("supervisor", 10, ("update debt",), (Kind.COUNTER, "update debt", 2, -1500)),
 ]  # fmt: skip
 
 
 @pytest.fixture
 def events(tmp_path: Path) -> list[dict[str, Any]]:
-    write_chrome_trace(tmp_path / "trace.json", LANES)
+    write_chrome_trace(tmp_path / "trace.json", TRACKS)
     content = json.loads((tmp_path / "trace.json").read_text())
     assert problems_of(content) == []
     traced: list[dict[str, Any]] = content["traceEvents"]
@@ -80,7 +82,7 @@ def test_a_counter_keeps_its_level(events: list[dict[str, Any]]) -> None:
     assert (counter["name"], counter["args"]) == ("update debt", {"update debt": -1.5})
 
 
-def test_a_broken_trace_is_seen_to_be_broken() -> None:
+def test_the_check_of_the_format_finds_broken_traces() -> None:
     """The check itself can fail: a span without a duration, an arrow that ends nowhere, a thread without a name."""
     event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0.0, "name": "train"}
     arrow = {"ph": "s", "pid": 1, "tid": 1, "ts": 0.0, "name": "weights", "cat": "weights", "id": 1}
@@ -88,9 +90,9 @@ def test_a_broken_trace_is_seen_to_be_broken() -> None:
 
 
 def fill(directory: Path, thread: str, phases: tuple[str, ...], mark: Mark, iterations: int) -> None:
-    """A lane of typical iterations, hours after the start: every phase a span, a version published or applied."""
+    """A track of typical iterations, hours after the start: every phase a span, a version published or applied."""
     names = (*phases, *Mark)
-    own = open_lane(str(directory), thread, names, f"{thread} 0")
+    own = open_track(str(directory), thread, names, f"{thread} 0")
     assert own is not None
     for version in range(iterations):
         at = 4 * 3600 * 10**9 + version * 10 * MS
@@ -102,12 +104,12 @@ def fill(directory: Path, thread: str, phases: tuple[str, ...], mark: Mark, iter
 
 
 def test_a_trace_stays_below_what_was_allowed_however_long_the_run(tmp_path: Path) -> None:
-    create_lanes(tmp_path / "0", ["learner", "collector"], 2)
+    create_tracks(tmp_path / "0", ["learner", "collector"], 2)
     learner = ("collector_wait", "replay_sample", "h2d", "rank_barrier", "train", "weight_publish", "log")
     fill(tmp_path / "0", "learner", learner, Mark.PUBLISHED, 3_000)
     fill(tmp_path / "0", "collector", COLLECTOR[:5], Mark.APPLIED, 3_000)
-    lanes = read_lanes(tmp_path / "0")
-    assert all(lane.num_lost > 0 for lane in lanes)
-    write_chrome_trace(tmp_path / "trace.json", lanes)
+    tracks = read_tracks(tmp_path / "0")
+    assert all(track.num_lost > 0 for track in tracks)
+    write_chrome_trace(tmp_path / "trace.json", tracks)
     assert 1.4e6 < (tmp_path / "trace.json").stat().st_size <= 2e6
     assert problems_of(json.loads((tmp_path / "trace.json").read_text())) == []

@@ -17,11 +17,12 @@ from offpolicy.collect.collector import CollectorParts, Progress, collect
 from offpolicy.loop import Parts, train
 from offpolicy.processes.handshake import Turn
 from offpolicy.timing.clock import MonotonicClock
-from offpolicy.timing.device import DeviceFence
+from offpolicy.timing.device_timer import make_device_timer
 from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 ITERATIONS = 100
+ON_CPU = make_device_timer(torch.device("cpu"), is_enabled=True)
 CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time_ns")
 
 
@@ -60,8 +61,7 @@ class Idle:
 
 def learn(idle: Idle) -> None:
     ledger = make_ledger(LearnerPhase, is_enabled=False)
-    fence = DeviceFence(torch.device("cpu"))
-    train(Parts(idle, idle, fence, idle, idle, idle, idle, idle, idle, ledger))
+    train(Parts(idle, idle, ON_CPU, idle, idle, idle, idle, idle, idle, ledger))
 
 
 def collect_steps(idle: Idle) -> None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from offpolicy.timing.clock import FakeClock
-from offpolicy.timing.histogram import MANY, MIDDLES_NS, NUM_BINS, Counts, SpreadRecorder, bins_of, spread_of
+from offpolicy.timing.histogram import (
+    BIN_MIDDLES_NS,
+    MANY,
+    NUM_BINS,
+    Counts,
+    HistogramRecorder,
+    bins_of,
+    percentiles_of,
+)
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
 from offpolicy.timing.rates import elapsed
+from tests.fakes import FakeClock
 
 MS = 1_000_000
 ROWS = tuple(Phase)
@@ -17,7 +25,7 @@ ROWS = tuple(Phase)
 
 def counts_of(durations_ms: list[float]) -> Counts:
     """The histogram of one phase that took so long in each iteration."""
-    recorder, total_ns = SpreadRecorder(1), 0
+    recorder, total_ns = HistogramRecorder(1), 0
     for duration_ms in durations_ms:
         total_ns += round(duration_ms * MS)
         recorder.add([total_ns])
@@ -26,18 +34,18 @@ def counts_of(durations_ms: list[float]) -> Counts:
 
 def test_two_delays_that_alternate_are_both_recovered() -> None:
     """A mean would say 13 ms, a time that no iteration took; a moving average something in between."""
-    spread = spread_of(counts_of([1.0] * 60 + [31.0] * 40))
-    assert spread is not None
-    assert spread.iterations == 100
-    assert spread.p50 == pytest.approx(1.0, rel=0.05)
-    assert (spread.p95, spread.p99, spread.max) == pytest.approx((31.0, 31.0, 31.0), rel=0.05)
+    histogram = percentiles_of(counts_of([1.0] * 60 + [31.0] * 40))
+    assert histogram is not None
+    assert histogram.iterations == 100
+    assert histogram.p50 == pytest.approx(1.0, rel=0.05)
+    assert (histogram.p95, histogram.p99, histogram.max) == pytest.approx((31.0, 31.0, 31.0), rel=0.05)
 
 
 def test_one_slow_iteration_in_a_hundred_is_the_maximum_alone() -> None:
-    spread = spread_of(counts_of([2.0] * 99 + [500.0]))
-    assert spread is not None
-    assert (spread.p50, spread.p95, spread.p99) == pytest.approx((2.0, 2.0, 2.0), rel=0.05)
-    assert spread.max == pytest.approx(500.0, rel=0.05)
+    histogram = percentiles_of(counts_of([2.0] * 99 + [500.0]))
+    assert histogram is not None
+    assert (histogram.p50, histogram.p95, histogram.p99) == pytest.approx((2.0, 2.0, 2.0), rel=0.05)
+    assert histogram.max == pytest.approx(500.0, rel=0.05)
 
 
 @pytest.mark.parametrize("exponent", range(3, 12))
@@ -45,7 +53,7 @@ def test_one_slow_iteration_in_a_hundred_is_the_maximum_alone() -> None:
 def test_a_duration_is_read_back_to_three_per_cent(exponent: int, digit: float) -> None:
     ns = round(digit * 10**exponent)
     if 2**10 < ns < 2**38:
-        assert MIDDLES_NS[bins_of(np.array([ns]))] == pytest.approx([ns], rel=0.033)
+        assert BIN_MIDDLES_NS[bins_of(np.array([ns]))] == pytest.approx([ns], rel=0.033)
 
 
 def test_the_bins_begin_where_they_should() -> None:
@@ -55,7 +63,7 @@ def test_the_bins_begin_where_they_should() -> None:
 
 
 def test_iterations_are_counted_once_however_often_somebody_asks() -> None:
-    recorder, total_ns, num_iterations = SpreadRecorder(1), 0, 2 * MANY + 7
+    recorder, total_ns, num_iterations = HistogramRecorder(1), 0, 2 * MANY + 7
     for index in range(num_iterations):
         total_ns += (index % 2 + 1) * MS
         recorder.add([total_ns])
@@ -67,7 +75,7 @@ def test_iterations_are_counted_once_however_often_somebody_asks() -> None:
 
 
 def test_the_totals_of_the_last_iteration_are_known() -> None:
-    recorder = SpreadRecorder(2)
+    recorder = HistogramRecorder(2)
     assert (recorder.last_ns(0), recorder.last_ns(1)) == (0, 0)
     recorder.add([3, 4])
     recorder.add([5, 9])
@@ -77,7 +85,7 @@ def test_the_totals_of_the_last_iteration_are_known() -> None:
 
 
 def test_nothing_counted_has_no_percentiles() -> None:
-    assert spread_of(np.zeros(NUM_BINS, dtype=np.int64)) is None
+    assert percentiles_of(np.zeros(NUM_BINS, dtype=np.int64)) is None
 
 
 def test_a_ledger_counts_every_phase_and_the_whole_of_every_iteration() -> None:
@@ -90,10 +98,10 @@ def test_a_ledger_counts_every_phase_and_the_whole_of_every_iteration() -> None:
             clock.advance(train_ms * MS)
         clock.advance(MS)
         ledger.close()
-    counts = ledger.account().spread
+    counts = ledger.account().histogram
     assert counts is not None
     assert counts.sum(axis=1).tolist() == [3] * (len(ROWS) + 1)
-    train, whole = spread_of(counts[ROWS.index(Phase.TRAIN)]), spread_of(counts[-1])
+    train, whole = percentiles_of(counts[ROWS.index(Phase.TRAIN)]), percentiles_of(counts[-1])
     assert train is not None and whole is not None  # noqa: PT018
     assert (train.p50, train.max) == pytest.approx((5.0, 20.0), rel=0.033)
     assert (whole.p50, whole.max) == pytest.approx((6.0, 21.0), rel=0.033)
@@ -111,7 +119,7 @@ def test_a_window_holds_the_iterations_between_two_reports() -> None:
         accounts.append(ledger.account())
     window = elapsed(*accounts)
     assert window is not None
-    assert window.spread is not None
-    spread = spread_of(window.spread[ROWS.index(Phase.TRAIN)])
-    assert spread is not None
-    assert (spread.iterations, spread.max) == (1, pytest.approx(4.0, rel=0.033))
+    assert window.histogram is not None
+    histogram = percentiles_of(window.histogram[ROWS.index(Phase.TRAIN)])
+    assert histogram is not None
+    assert (histogram.iterations, histogram.max) == (1, pytest.approx(4.0, rel=0.033))

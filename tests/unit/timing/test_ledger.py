@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from offpolicy.timing.clock import Every, FakeClock, MonotonicClock, Stopwatch, process_birth_ns
+from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
 from offpolicy.timing.ledger import Ledger, NullLedger, make_ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
+from tests.fakes import FakeClock
 
 
 def ledger_at(now_ns: int = 0) -> tuple[Ledger, FakeClock]:
@@ -146,13 +147,13 @@ def test_every_is_due_once_per_period_and_does_not_catch_up() -> None:
     assert due == [False, True, False, True, False, True, False, True, False]
 
 
-def test_what_is_set_apart_is_the_phase_of_this_iteration_alone() -> None:
+def test_tagged_time_is_that_of_this_iteration_alone() -> None:
     ledger, clock = ledger_at()
     for ms in (5, 70, 6):
         with ledger.phase(Phase.TRAIN):
             clock.advance(ms)
         if ms == 70:
-            ledger.set_apart(Phase.TRAIN)
+            ledger.tag(Phase.TRAIN)
         ledger.close()
-    assert ledger.account().apart == (1, 70)
+    assert ledger.account().tagged == (1, 70)
     assert ledger.account().phases_ns[Phase.TRAIN] == 81

@@ -14,7 +14,7 @@ from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.loop import Parts, train
-from offpolicy.timing.device_timer import DeviceLane, DeviceTime, NullLane
+from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
@@ -47,8 +47,8 @@ class Everything:
 
     env_steps, is_stopping = 0, False
 
-    def __init__(self, material: Iterator[Batches | Rollouts], fences: Counter[str]) -> None:
-        self._material, self._left, self._waits = material, NUM_ITERATIONS, fences
+    def __init__(self, material: Iterator[Batches | Rollouts], waits: Counter[str]) -> None:
+        self._material, self._left, self._waits = material, NUM_ITERATIONS, waits
 
     def is_exhausted(self) -> bool:
         return self._left == 0
@@ -60,7 +60,7 @@ class Everything:
         return next(self._material)
 
     def wait(self) -> None:
-        self._waits["fence"] += 1
+        self._waits["device_sync"] += 1
 
     def meet(self, *, is_stopping: bool) -> bool:
         return is_stopping
@@ -91,17 +91,18 @@ def rollouts(learner: BaseLearner) -> Iterator[Rollouts]:
         yield Rollouts(obs, torch.stack([action for action, _ in choices]), log_prob, obs[1:, :, 0], *columns, 0.5)
 
 
-def learnt(algo: AlgoConfig, lane: DeviceTime, waits: Counter[str], *, is_timed: bool) -> dict[str, Tensor]:
-    """The state of a learner after `NUM_ITERATIONS`."""
+def train_on_device(algo: AlgoConfig, waits: Counter[str], *, is_timed: bool) -> tuple[dict[str, Tensor], DeviceTimer]:
+    """The state of a learner after `NUM_ITERATIONS`, and its device timer."""
     learner = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
     does = Everything(rollouts(learner) if algo.name == "appo" else batches(), waits)
+    device_timer = DeviceTimer(does, Event if is_timed else None)
     parts = Parts(
-        source=lane.around_source(does), learner=lane.around_learner(learner), fence=lane.around_fence(does),
+        source=does, learner=learner, device_timer=device_timer,
         publisher=does, evaluator=does, checkpointer=does, reporter=does, world=does, stop=does,
         ledger=make_ledger(LearnerPhase, is_enabled=is_timed),
     )  # fmt: skip
     assert train(parts)
-    return learner.state().tensors
+    return learner.state().tensors, device_timer
 
 
 @pytest.fixture
@@ -126,15 +127,17 @@ def count_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Counter[str]]:
 @pytest.mark.parametrize("name", ["sac", "td3", "appo"])
 def test_timing_adds_no_wait_and_changes_no_parameter(name: str, count_waits: Callable[[], Counter[str]]) -> None:
     algo = AlgoConfig(name=name, hidden_dims=(16,), normalize_obs=True, **({"epochs": 2} if name == "appo" else {}))
-    lane, off = DeviceLane(Event), count_waits()
-    plain = learnt(algo, NullLane(), off, is_timed=False)
+    off = count_waits()
+    plain, _ = train_on_device(algo, off, is_timed=False)
     on = count_waits()
-    timed = learnt(algo, lane, on, is_timed=True)
+    timed, device_timer = train_on_device(algo, on, is_timed=True)
     assert on == off
-    assert on["fence"] == NUM_ITERATIONS
+    assert on["device_sync"] == NUM_ITERATIONS
     assert all(torch.equal(timed[key], tensor) for key, tensor in plain.items())
-    assert lane.totals()[:2] == (NUM_ITERATIONS * 1_500_000,) * 2
-    assert lane.totals().iterations == NUM_ITERATIONS
+    totals = device_timer.totals()
+    assert totals is not None
+    assert totals[:2] == (NUM_ITERATIONS * 1_500_000,) * 2
+    assert totals.iterations == NUM_ITERATIONS
 
 
 def test_without_timing_no_event_is_made_and_no_clock_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,4 +147,4 @@ def test_without_timing_no_event_is_made_and_no_clock_read(monkeypatch: pytest.M
     monkeypatch.setattr("time.perf_counter_ns", refused)
     monkeypatch.setattr("offpolicy.timing.clock.MonotonicClock.now_ns", refused)
     monkeypatch.setattr(torch.cuda, "Event", refused)
-    learnt(AlgoConfig(name="sac", hidden_dims=(16,)), NullLane(), Counter[str](), is_timed=False)
+    train_on_device(AlgoConfig(name="sac", hidden_dims=(16,)), Counter[str](), is_timed=False)

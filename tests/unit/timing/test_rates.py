@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import Elapsed, apart_ns, compute_rates, elapsed, predict_steps_per_sec
+from offpolicy.timing.rates import Elapsed, compute_rates, elapsed, predict_steps_per_sec, tagged_excess_ns
 from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals, Snapshot, TaggedTime
 
 S = 1_000_000_000
@@ -173,10 +173,10 @@ def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(
 ) -> None:
     """100 vector steps; those without a reset take 1 ms."""
     env_step_ns = 90 * 10**6 + special.ns if special.iterations else 100 * 10**6
-    window = Elapsed(env_step_ns, env_step_ns, 100, {CollectorPhase.ENV_STEP: env_step_ns}, 0, apart=special)
-    assert apart_ns(window, CollectorPhase.ENV_STEP) == pytest.approx(excess_ms * 1e6)
+    window = Elapsed(env_step_ns, env_step_ns, 100, {CollectorPhase.ENV_STEP: env_step_ns}, 0, tagged=special)
+    assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) == pytest.approx(excess_ms * 1e6)
 
 
 def test_where_every_step_holds_a_reset_nobody_can_tell_what_it_costs() -> None:
-    window = Elapsed(10, 10, 5, {CollectorPhase.ENV_STEP: 10}, 0, apart=TaggedTime(5, 10))
-    assert apart_ns(window, CollectorPhase.ENV_STEP) is None
+    window = Elapsed(10, 10, 5, {CollectorPhase.ENV_STEP: 10}, 0, tagged=TaggedTime(5, 10))
+    assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) is None

@@ -7,19 +7,20 @@ import pytest
 
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.trace_reader import RECORD_TYPE, WAITS, Lane, _in_order, overlap_of, share_inside, total_ns, union
+from offpolicy.timing.trace_reader import WAITS, ThreadTrack, _in_order, overlap_of, share_inside, total_ns, union
+from offpolicy.timing.trace_writer import RECORD_TYPE
 
 MS = 1_000_000
 
 
-def lane(process: str, *spans: tuple[str, int, int]) -> Lane:
+def track(process: str, *spans: tuple[str, int, int]) -> ThreadTrack:
     """A thread whose phases lasted from one millisecond to another."""
     names = trace_names(LearnerPhase if process.startswith("learner") else CollectorPhase)
     rows = [(start * MS, (stop - start) * MS, names.index(name), 0, 0) for name, start, stop in spans]
-    return Lane(process, process, process, 1, names, np.array(rows, dtype=RECORD_TYPE), 0, 0)
+    return ThreadTrack(process, process, process, 1, names, np.array(rows, dtype=RECORD_TYPE), 0, 0)
 
 
-LEARNER = lane("learner 0", ("collector_wait", 0, 10), ("train", 10, 30), ("collector_wait", 30, 40), ("log", 40, 50))
+LEARNER = track("learner 0", ("collector_wait", 0, 10), ("train", 10, 30), ("collector_wait", 30, 40), ("log", 40, 50))
 
 
 @pytest.mark.parametrize(
@@ -33,30 +34,30 @@ LEARNER = lane("learner 0", ("collector_wait", 0, 10), ("train", 10, 30), ("coll
 def test_overlap_is_the_share_of_the_lesser_side_that_was_hidden(
     spans: list[tuple[str, int, int]], ratio: float
 ) -> None:
-    overlap = overlap_of([LEARNER], [lane("collector 0", *spans)])
+    overlap = overlap_of([LEARNER], [track("collector 0", *spans)])
     assert overlap is not None
     assert overlap.one_ns == 30 * MS
     assert overlap.ratio == pytest.approx(ratio)
 
 
 def test_two_collectors_are_busy_when_either_is() -> None:
-    first = lane("collector 0", ("env_step", 0, 5), ("learner_wait", 5, 50))
-    second = lane("collector 1", ("learner_wait", 0, 3), ("env_step", 3, 12), ("learner_wait", 12, 50))
+    first = track("collector 0", ("env_step", 0, 5), ("learner_wait", 5, 50))
+    second = track("collector 1", ("learner_wait", 0, 3), ("env_step", 3, 12), ("learner_wait", 12, 50))
     overlap = overlap_of([LEARNER], [first, second])
     assert overlap is not None
     assert (overlap.other_ns, overlap.both_ns) == (12 * MS, 2 * MS)
 
 
 def test_only_the_time_in_which_both_are_known_counts() -> None:
-    late = lane("collector 0", ("env_step", 20, 90))
+    late = track("collector 0", ("env_step", 20, 90))
     overlap = overlap_of([LEARNER], [late])
     assert overlap is not None
     assert (overlap.one_ns, overlap.other_ns, overlap.both_ns) == (20 * MS, 30 * MS, 20 * MS)
-    assert overlap_of([LEARNER], [lane("collector 0", ("env_step", 60, 90))]) is None
+    assert overlap_of([LEARNER], [track("collector 0", ("env_step", 60, 90))]) is None
 
 
 def test_the_learners_wait_lies_inside_the_collectors_work() -> None:
-    collector = lane("collector 0", ("env_step", 0, 9), ("learner_wait", 9, 30), ("env_step", 30, 50))
+    collector = track("collector 0", ("env_step", 0, 9), ("learner_wait", 9, 30), ("env_step", 30, 50))
     share = share_inside(LEARNER.spans("collector_wait"), [collector])
     assert share == pytest.approx(19 / 20)
 
@@ -68,7 +69,7 @@ def test_a_union_joins_spans_that_touch_or_overlap() -> None:
     assert total_ns((starts, stops)) == 11
 
 
-def test_a_phase_of_waiting_is_no_work() -> None:
+def test_phases_of_waiting_are_not_work() -> None:
     waits = {"collector_wait", "replay_batch_wait", "rank_barrier", "sync_coordination", "learner_wait"}
     assert waits == WAITS
     starts, _ = LEARNER.work()

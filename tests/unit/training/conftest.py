@@ -14,8 +14,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.processes.control_page import ControlPage
-from offpolicy.timing.device import DeviceFence
-from offpolicy.timing.device_timer import make_lane
+from offpolicy.timing.device_timer import StreamSync, make_device_timer
 from offpolicy.timing.ledger import NullLedger
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import Collectives, LearnerRanks
@@ -103,9 +102,9 @@ def make_rank(tmp_path: Any) -> MakeRank:
             memoryview(bytearray(ControlPage.nbytes(8, 8))), cfg.runner.world_size, cfg.collect.num_collectors
         )
         device = torch.device("cpu")
-        lane = make_lane(device, is_enabled=False)
+        lane = make_device_timer(device, is_enabled=False)
         fakes: tuple[Any, Any] = FakeChild(index), FakeGate()
-        return RankContext(fakes[0], job, NullLedger(), device, DeviceFence(device), lane, control, fakes[1])
+        return RankContext(fakes[0], job, NullLedger(), device, StreamSync(device), lane, control, fakes[1])
 
     return make
 
