@@ -111,12 +111,16 @@ else
 	@$(BIN)/tensorboard --logdir runs $(call GIVEN_OPTIONS)
 endif
 
+# Two tests at a time, one per core, but for those marked `alone`.
+TWO_AT_A_TIME := -n 2 --dist loadgroup
+FAST := not slow and not gpu and not bench
 test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
-	@$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not bench and not mp" $(args) $(UNLESS_CHOSEN)
-	@$(BIN)/python -m pytest -m "mp and not slow and not gpu and not bench" $(args) $(UNLESS_CHOSEN)
+	@$(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "$(FAST) and not alone" $(args) $(UNLESS_CHOSEN)
+	@$(BIN)/python -m pytest -m "$(FAST) and alone" $(args) $(UNLESS_CHOSEN)
 
 test-slow: $(VENV)/.dev ## the long tests: learning bands, kill loops, the installed wheel
-	@$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3600 $(args)
+	@$(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "slow and not gpu and not alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
+	@$(BIN)/python -m pytest -m "slow and not gpu and alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
 
 test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu --timeout 600 $(args)

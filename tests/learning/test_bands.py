@@ -18,8 +18,10 @@ def final_return(tmp_path: Path, seed: int, *overrides: str) -> float:
     """Mean return of the deterministic policy over 100 episodes after training."""
     name = f"seed-{seed}"
     command = [sys.executable, "-m", "offpolicy.cli", "train", f"seed={seed}", f"run_dir={name}", "eval.every=0"]
+    command += ["eval.episodes=100", "log.tensorboard=false", "checkpoint.replay=false"]
+    command += ["threads.learner=1"]  # two runs at a time
     subprocess.run(
-        [*command, "eval.episodes=100", "log.tensorboard=false", "checkpoint.replay=false", *overrides],
+        [*command, *overrides],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     return float(json.loads((tmp_path / name / "summary.json").read_text())["eval"]["mean_reward"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.processes.conftest import StartRun
-from tests.processes.test_scenes import GROUPS, POINT, SLOW_STEP, Run, train
+from tests.processes.test_delays import GROUPS, POINT, SLOW_STEP, Run, train
 
 pytestmark = pytest.mark.mp
 TINY_APPO = (
@@ -40,6 +40,7 @@ def in_scene(directory: Path, *overrides: str, slow_ms: int = 0) -> Run:
     return train(directory, (*IN_SCENE, *mine, *overrides), told)
 
 
+@pytest.mark.alone
 def test_a_run_reaches_its_goal_and_its_account_closes(start_run: StartRun, traces: Any) -> None:
     run = start_run(command=TINY_APPO)
     code, out, err = run.finish()
@@ -130,6 +131,7 @@ def test_killing_a_child_ends_the_run_and_names_it(start_run: StartRun, role: st
     traces.assert_none()
 
 
+@pytest.mark.alone
 def test_a_full_ring_is_the_collectors_learner_wait(tmp_path: Path) -> None:
     run = in_scene(tmp_path, POINT, "total_timesteps=400", slow_ms=50)
     rollout_ms = run.median("timing/collector_rollout_ms")
@@ -141,6 +143,7 @@ def test_a_full_ring_is_the_collectors_learner_wait(tmp_path: Path) -> None:
     assert run.median("perf/policy_lag") == 1.0
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_collector_that_may_not_wait_throws_rollouts_away(tmp_path: Path) -> None:
     overrides = (SLOW_STEP, "env.kwargs.step_ms=1", "rollout.when_full=drop", "total_timesteps=2000")
@@ -149,6 +152,7 @@ def test_a_collector_that_may_not_wait_throws_rollouts_away(tmp_path: Path) -> N
     assert run.median("timing/collector_learner_wait_ms") < 0.5
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_collecting_beside_the_learner_pays_when_both_cost_the_same(tmp_path: Path) -> None:
     # A rollout takes 50 ms, and so does an update.
@@ -161,6 +165,7 @@ def test_collecting_beside_the_learner_pays_when_both_cost_the_same(tmp_path: Pa
     assert steps_per_sec["free"] >= 1.6 * steps_per_sec["alternate"]
 
 
+@pytest.mark.alone
 def test_rollouts_and_replay_have_the_same_phases(tmp_path: Path) -> None:
     replay, rollouts = (tmp_path / name for name in ("replay", "rollouts"))
     replay.mkdir()

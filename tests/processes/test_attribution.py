@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.processes.attribution import Scene, Tour, make_tour
-from tests.processes.stretches import SMALL
-from tests.processes.test_scenes import POINT, SLOW_STEP, TWO_RANKS, train
+from tests.processes.attribution_rules import Scene, Tour, make_tour
+from tests.processes.delay_plan import SMALL
+from tests.processes.test_delays import POINT, SLOW_STEP, TWO_RANKS, train
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.alone]
 
 # Overrides.
 IN_TURNS, AT_ONCE = "collect.mode=alternate", "collect.mode=overlap"

@@ -11,10 +11,10 @@ import pytest
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.what_if import Pipeline, flip_delay_s
-from tests.processes.stretches import Plan, Stretch, run_plan
-from tests.processes.test_scenes import POINT
+from tests.processes.delay_plan import Plan, Stretch, run_plan
+from tests.processes.test_delays import POINT
 
-pytestmark = [pytest.mark.mp, pytest.mark.slow]
+pytestmark = [pytest.mark.mp, pytest.mark.alone, pytest.mark.slow]
 LATE = 90  # iterations
 STEP, UPDATE = "collector.env_step", "learner.train"
 OVERLAP = (POINT, "collect.mode=overlap")

@@ -24,11 +24,11 @@ from offpolicy.timing.clock import MonotonicClock
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.types import SpaceSpec, StepOutcome
-from tests.processes.hooks import episode
+from tests.processes.example_hooks import episode
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.alone]
 MS = 1_000_000
-HOOKS = "tests.processes.hooks"
+HOOKS = "tests.processes.example_hooks"
 
 
 class Answers(list[HookResult]):

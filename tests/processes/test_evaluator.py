@@ -14,7 +14,7 @@ import pytest
 
 from offpolicy.envs.vector import env_seeds
 from offpolicy.seeding import env_seed
-from tests.processes.test_scenes import SLOW_STEP, Run, train
+from tests.processes.test_delays import SLOW_STEP, Run, train
 
 pytestmark = pytest.mark.mp
 BESIDE = ("eval.beside=true", "threads.learner=1")
@@ -93,6 +93,7 @@ def cost_ms(run: Run) -> tuple[float, float]:
 NONE, BY_THE_SIDE, IN_LINE = ("eval.episodes=0",), ("eval.episodes=1", "eval.beside=true"), ("eval.episodes=1",)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_evaluating_beside_costs_the_learner_nothing_and_in_line_what_it_takes(
     tmp_path_factory: pytest.TempPathFactory,
@@ -254,7 +255,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_hook_that_fails_is_counted_and_told_once_and_no_episode_is_lost(start_run: Any, traces: Any) -> None:
-    run = start_run(*BESIDE, "eval.every=200", "eval.episodes=4", "eval.hook=tests.processes.hooks:fail_if_odd")
+    run = start_run(*BESIDE, "eval.every=200", "eval.episodes=4", "eval.hook=tests.processes.example_hooks:fail_if_odd")
     code, out, _ = run.finish()
     assert code == 0
     episodes = lines_of(run.directory / "eval_episodes.jsonl")
@@ -280,7 +281,7 @@ def log_of(run: Any) -> str:
 @pytest.mark.slow
 def test_a_stop_does_not_wait_for_a_hook_in_line_either(start_run: Any, traces: Any) -> None:
     run = start_run(
-        "eval.beside=false", "eval.every=100", "eval.hook=tests.processes.hooks:hang", "total_timesteps=100000"
+        "eval.beside=false", "eval.every=100", "eval.hook=tests.processes.example_hooks:hang", "total_timesteps=100000"
     )
     run.wait_until(lambda: "hanging" in log_of(run), 40)
     run.pid_of("post")
@@ -295,8 +296,8 @@ def test_a_stop_does_not_wait_for_a_hook_in_line_either(start_run: Any, traces: 
 
 
 def test_a_hook_that_does_not_exist_is_refused_before_there_is_a_run(start_run: Any, traces: Any) -> None:
-    run = start_run(*BESIDE, "eval.hook=tests.processes.hooks:nothing")
+    run = start_run(*BESIDE, "eval.hook=tests.processes.example_hooks:nothing")
     code, _, err = run.finish()
     assert (code, run.directory.exists()) == (2, False)
-    assert "eval.hook: got 'tests.processes.hooks:nothing', allowed module:function: AttributeError" in err
+    assert "eval.hook: got 'tests.processes.example_hooks:nothing', allowed module:function: AttributeError" in err
     traces.assert_none()

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from tests.conftest import REPOSITORY, RunCli
 from tests.processes.conftest import StartRun
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.xdist_group("hora")]  # one fixture for all of them
 SIZES = (
     "algo.hidden_dims=[16,16]",
     "algo.encoder_dims=[8]",

@@ -20,11 +20,11 @@ import pytest
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.rendezvous import Proposal, agree
 from offpolicy.errors import HangError
-from tests.processes import namespaces
+from tests.processes import network_hosts
 from tests.processes.conftest import REPOSITORY, TINY
-from tests.processes.namespaces import Host, ip, kill, wait_until_gone
+from tests.processes.network_hosts import Host, ip, kill, wait_until_gone
 
-pytestmark = [pytest.mark.mp, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mp, pytest.mark.xdist_group("hosts"), pytest.mark.timeout(300)]
 
 Pair = tuple[Host, Host]
 START_S = 90.0  # torchrun, the agreement and the first update, on a busy machine
@@ -35,7 +35,7 @@ ENDLESS = ("total_timesteps=100000000", "replay.capacity=100000")
 @pytest.fixture
 def two_hosts(traces: Any, tmp_path: Path) -> Iterator[Pair]:
     """Two empty hosts joined by a cable; at the end, whatever runs on them is killed."""
-    if not namespaces.are_possible():
+    if not network_hosts.are_possible():
         pytest.skip("network namespaces need root, ip, ss and unshare")
     first, second = pair = (Host(0, tmp_path, traces.environ), Host(1, tmp_path, traces.environ))
     with contextlib.ExitStack() as cleanup:

@@ -9,10 +9,10 @@ import pytest
 
 from offpolicy.timing.rates import predict_steps_per_sec
 from tests.conftest import RunCli
-from tests.processes.stretches import Plan, Stretch, run_plan
-from tests.processes.test_scenes import POINT, SLOW_STEP, train
+from tests.processes.delay_plan import Plan, Stretch, run_plan
+from tests.processes.test_delays import POINT, SLOW_STEP, train
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.alone]
 SLEEPS = (SLOW_STEP, "env.kwargs.step_ms=10", "total_timesteps=160")
 UPDATE = {"SLOW_UPDATE_MS": "40"}
 

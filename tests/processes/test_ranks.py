@@ -16,7 +16,7 @@ import pytest
 from tests.processes.conftest import REPOSITORY
 from tests.processes.rank_checks import LOSS_TIMEOUT_S, VECTORS
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.xdist_group("ranks")]  # one fixture for all of them
 Answer = dict[str, Any]
 
 
@@ -60,6 +60,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Answer,
 # -- what they compute ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_two_halves_of_a_batch_give_the_gradients_of_the_whole(answers: Any, name: str) -> None:
     for answer in (rank[name] for rank in answers["averaged gradients"]):
@@ -136,6 +137,7 @@ def test_a_meeting_agrees_on_steps_report_and_stop(answers: Any, case: str, agre
     assert [rank[case] for rank in answers["meetings"]] == [agreed, agreed]
 
 
+@pytest.mark.alone
 def test_waiting_for_a_late_rank_is_the_barriers_time_and_nothing_else(answers: Any) -> None:
     first, second = answers["waiting phases"]
     assert first["tensors"] == second["tensors"] == [[[1.5, 1.5]] * 3, 4.5]

@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.mp
 
 
+@pytest.mark.alone
 def test_a_run_reaches_its_goal_and_its_account_closes(start_run: Any, traces: Any) -> None:
     run = start_run()
     code, out, err = run.finish()

@@ -46,6 +46,7 @@ def test_an_interrupted_run_resumes_where_it_stopped(start_run: Any) -> None:
     assert states == sorted(set(states))  # nothing twice: the stop may have come before the update of its last step
 
 
+@pytest.mark.alone
 def test_a_second_ctrl_c_is_gone_within_a_second(start_run: Any, traces: Any) -> None:
     fault = (
         "env.id=offpolicy.envs.toy:Faulty-v0",

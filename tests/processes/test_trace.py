@@ -85,7 +85,7 @@ def test_a_killed_run_has_a_trace_and_its_continuation_another_one(
 
 
 def test_evaluations_beside_and_their_hooks_are_in_the_trace(start_run: StartRun, tmp_path: Path) -> None:
-    words = ("eval.beside=true", "eval.episodes=3", "eval.hook=tests.processes.hooks:take_100_ms")
+    words = ("eval.beside=true", "eval.episodes=3", "eval.hook=tests.processes.example_hooks:take_100_ms")
     code, _, err = start_run(TRACED, *words).finish(100.0)
     assert (code, err) == (0, "")
     content = json.loads((tmp_path / "run/trace.json").read_text())

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.processes.test_scenes import SLOW_STEP, Run, train
+from tests.processes.test_delays import SLOW_STEP, Run, train
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.alone]
 BUSY = "import os; os.sched_setaffinity(0, {%d})\nwhile True: pass"
 
 

@@ -1,6 +1,6 @@
 """What a delay in one phase must do to all phases of all processes, and where a run's records differ from that.
 
-A *tour* is one run in which one phase after the other is late (`delays.py`), each stretch between two in which none is.
+A *tour* is one run in which one phase after the other is late (`delay_injection.py`), each stretch between two in which none is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from offpolicy.logger.metrics import collector_key, learner_key, prefetch_key, rank_key
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
-from tests.processes.stretches import Stretch, run_plan
+from tests.processes.delay_plan import Stretch, run_plan
 
 DELAY_MS = 25.0
 FROM, TO, AND_MS = 0.95, 1.10, 1.0  # where the delay was put: so much of it is seen, and a millisecond at most

@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import Traces
 from tests.processes.conftest import REPOSITORY
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.alone]
 BASE = (
     "algo.learning_starts=20",
     "algo.hidden_dims=[16,16]",
@@ -94,7 +94,7 @@ def train(directory: Path, overrides: tuple[str, ...], told: dict[str, str]) -> 
     words = [word for word in BASE if word.split("=")[0] not in given] + list(overrides)
     traces = Traces()
     environ = {**os.environ, **traces.environ, **told, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "tests.processes.slow_parts", "train", *words]
+    command = [sys.executable, "-m", "tests.processes.delayed_cli", "train", *words]
     done = subprocess.run(command, cwd=directory, env=environ, timeout=100, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     traces.assert_none()

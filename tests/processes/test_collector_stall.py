@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes.conftest import ENDLESS, StartRun
 
-pytestmark = pytest.mark.mp
+pytestmark = [pytest.mark.mp, pytest.mark.alone]
 STALL_S = 3.0
 
 

@@ -1,4 +1,4 @@
-"""Runs whose learners are slowed down or watched: `python -m tests.processes.slow_parts train ...` is the command line.
+"""The command line with learners that are slowed down or watched: `python -m tests.processes.delayed_cli train ...`.
 
 The learner processes are told in their environment what to do besides learning:
 
@@ -7,7 +7,8 @@ The learner processes are told in their environment what to do besides learning:
     WATCH_ITERATIONS write `iterations-<rank>.json` into the run directory: for each iteration whether it ended with a
                      report, and how many collectives it took
 
-Which part is late, in whatever process, and which phases are confused is told as `tests/processes/delays.py` says.
+Which part is late, in whatever process, and which phases are confused is read as
+`tests/processes/delay_injection.py` says.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import Any
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.processes.child import ChildContext
-from tests.processes import delays
+from tests.processes import delay_injection
 
 
 def collector_main(context: ChildContext) -> None:
     """Entry point of a collector: the real one, with late parts."""
-    delays.install(context)
+    delay_injection.install(context)
     importlib.import_module("runners.collector").main(context)
 
 
@@ -37,7 +38,7 @@ def learner_main(context: ChildContext) -> None:
     slow_rank, slow_ms = os.environ.get("SLOW_RANK"), float(os.environ.get("SLOW_UPDATE_MS", "0"))
     if slow_ms and slow_rank in (None, str(context.index)):
         slow_down_updates(slow_ms / 1000.0)
-    delays.install(context)
+    delay_injection.install(context)
     if "WATCH_ITERATIONS" not in os.environ:
         runner.learner_main(context)
         return
@@ -105,7 +106,7 @@ def main() -> int:
     entry_point = train.entry_point
 
     def slow_entry_point(role: str, cfg: RunConfig) -> str:
-        return entry_point(role, cfg) if role == "evaluator" else f"tests.processes.slow_parts:{role}_main"
+        return entry_point(role, cfg) if role == "evaluator" else f"tests.processes.delayed_cli:{role}_main"
 
     train.entry_point = slow_entry_point
     return cli.main()

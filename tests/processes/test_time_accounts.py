@@ -10,7 +10,7 @@ import pytest
 
 from offpolicy.logger.metrics import collector_key, learner_key
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from tests.processes.test_scenes import POINT, SLOW_STEP, TWO_RANKS, Run, train
+from tests.processes.test_delays import POINT, SLOW_STEP, TWO_RANKS, Run, train
 
 # One update per iteration; the last two are their defaults: scenes set them, but only SAC and TD3 know them.
 ONCE = ("algo.epochs=1", "algo.num_minibatches=1", "algo.learning_starts=1000", "algo.batch_size=256")
@@ -25,7 +25,7 @@ RUNNERS = {
     "appo": (*STEP, *ROLLOUTS, "total_timesteps=2500"),
 }
 SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in RUNNERS if name != "single_gpu"]
-pytestmark = [pytest.mark.mp, pytest.mark.parametrize("run", ["single_gpu", *SLOWER], indirect=True)]
+pytestmark = [pytest.mark.mp, pytest.mark.alone, pytest.mark.parametrize("run", ["single_gpu", *SLOWER], indirect=True)]
 
 
 @pytest.fixture(scope="module")

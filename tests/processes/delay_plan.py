@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.processes.test_scenes import train
+from tests.processes.test_delays import train
 
 SETTLING = 10  # iterations left out at the start of every stretch
 FEWEST = 50  # that must be left in the records of a stretch
