@@ -1,6 +1,7 @@
 """What a delay in one phase must do to all phases of all processes, and where a run's records differ from that.
 
-A *tour* is one run in which one phase after the other is late (`delay_injection.py`), each stretch between two in which none is.
+A *tour* is one run in which one phase after the other is late (`delay_injection.py`).
+In the stretch between two delays no phase is late.
 """
 
 from __future__ import annotations
