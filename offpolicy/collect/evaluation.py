@@ -29,11 +29,11 @@ class Vector(Protocol):
     """What an evaluation needs of the environments, `VectorAdapter` or another."""
 
     num_envs: int
-    begins_singly: bool
+    can_reset_some: bool
 
     def reset(self, seed: int, first: int = 0) -> Float32: ...
 
-    def begin(self, seed: int, numbers: list[int], where: Bool) -> Float32: ...
+    def reset_some(self, seed: int, numbers: list[int], where: Bool) -> Float32: ...
 
     def step(self, action: Float32) -> StepOutcome: ...
 
@@ -163,7 +163,7 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
 
     Environment i runs the episodes i, i + N, i + 2N ...: which ones are run, and in which environment, does not depend
     on which finishes first; that would favour short ones. It begins the next one at once; where the environments can
-    only be reset together (`begins_singly` is False), once all have finished.
+    only be reset together (`can_reset_some` is False), once all have finished.
     """
     phase, num_envs = callbacks.ledger.phase, vector.num_envs
     found = np.full((episodes, 3), np.nan)
@@ -185,14 +185,14 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
         if callbacks.on_end is not None and is_over.any():
             _call_on_end(callbacks, running, {env: int(number[env]) for env in np.flatnonzero(is_over).tolist()})
         is_running &= ~is_over
-        begins = is_over if vector.begins_singly else np.full(num_envs, not is_running.any())
+        begins = is_over if vector.can_reset_some else np.full(num_envs, not is_running.any())
         begins = begins & (number + num_envs < episodes)
         if begins.any() and not callbacks.should_stop():  # a stop does not wait for the reset of a slow environment
             number = np.where(begins, number + num_envs, number)
             is_running |= begins
             with phase(EvaluatorPhase.ENV_RESET):
-                if vector.begins_singly:
-                    obs = vector.begin(seed, number.tolist(), begins)
+                if vector.can_reset_some:
+                    obs = vector.reset_some(seed, number.tolist(), begins)
                 else:
                     obs = vector.reset(seed, int(number[0]))
             running.begin(begins, obs, callbacks.clock.now_ns())

@@ -21,7 +21,7 @@ from offpolicy.errors import ConfigError
 
 OPTIONAL_GROUPS = ("experiment",)
 NAMED_BY = {"algo.name": "algo", "runner.name": "runner", "algo.stage": "stage"}  # the key that names a group's option
-AUTOMATIC_GROUPS = ("algo_env", "stage_env")  # their options follow from other groups; nobody chooses them
+AUTOMATIC_GROUPS = ("algo_env", "stage_env")  # their options follow from other groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Values that change during a run, as a function of its env steps alone: nothing to save, the same on every rank.
 
 A step size or a noise is a number, or a `Ramp` from one number to another. Env steps are those of the whole run, over
-all collectors and hosts, so a resumed run goes on where it was and another number of collectors changes nothing.
+all collectors and hosts, so a resumed run continues where it was and another number of collectors changes nothing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Environments behind one door: vectorised Gymnasium, actions in [-1, 1], float32 observations, NEXT_STEP autoreset."""
+"""Vectorised Gymnasium behind one interface: actions in [-1, 1], float32 observations, NEXT_STEP autoreset."""

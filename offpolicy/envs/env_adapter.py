@@ -1,9 +1,9 @@
-"""The door of one environment: vectors in, vectors out, failures as text.
+"""The wrapper of one environment: vectors in, vectors out, failures as text.
 
-Gymnasium's vector environments see only doors, so every environment looks the same to them: a float32 observation
-vector [O], an action vector [A] in the environment's own bounds, a float reward, two bools, and an info that is empty
-unless an episode ended with a known success or something failed. A failure is data, not an exception: it must cross
-processes whatever its type, and the other environments of the vector step keep their results.
+Gymnasium's vector environments see only these adapters, so every environment looks the same to them: a float32
+observation vector [O], an action vector [A] in the environment's own bounds, a float reward, two bools, and an info
+that is empty unless an episode ended with a known success or something failed. A failure is data, not an exception: it
+must cross processes whatever its type, and the other environments of the vector step keep their results.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from offpolicy.config.schema import EnvConfig
 from offpolicy.envs.make import Env, failure_text, make_env
-from offpolicy.envs.mujoco_state import is_model, models_digest
 from offpolicy.envs.spaces import Codec, describe
-from offpolicy.envs.worker_pool import tie_to_collector
+from offpolicy.envs.state_values import is_mujoco, models_digest
+from offpolicy.envs.worker_pool import tie_to_parent
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Float32
 
@@ -29,19 +29,13 @@ FAILURE_KEY = "offpolicy_failure"  # info: what failed, as text
 SUCCESS_KEY = "offpolicy_success"  # info: 1.0 or 0.0 at an episode's end
 MEASURE_KEY = "offpolicy_measure"  # info: the number that `env.measure` names, at an episode's end
 
-DoorStep = tuple[Float32, float, bool, bool, dict[str, Any]]
-
 _LOG = logging.getLogger(__name__)
 
 
-def nobody() -> None:
-    """Tell nobody of progress."""
-
-
 class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
-    """One environment behind a fixed interface. It is opened (constructed) by `open`, or by the first reset.
+    """One environment behind a fixed interface. It is constructed by `open`, or by the first reset.
 
-    `on_turn` is called whenever a construction or a reset is due: those of the others before it have been done.
+    `on_progress` is called before each construction and each reset.
     """
 
     def __init__(
@@ -51,14 +45,14 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         num_envs: int,
         codec: Codec,
         env: Env | None = None,
-        on_turn: Callable[[], object] = nobody,
+        on_progress: Callable[[], object] | None = None,
     ) -> None:
         self.cfg = cfg
         self.index = index
         self.num_envs = num_envs
         self.codec = codec
         self.env = env
-        self.on_turn = on_turn
+        self.on_progress = on_progress
         self.model_digest = None if env is None else digest_of(env)
         self.seed: int | None = None
         self.episode_step = 0
@@ -70,7 +64,7 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         )
 
     def open(self) -> Env:
-        """The environment itself, constructed at the first call. Raises `EnvFailure` or `ConfigError`."""
+        """Returns the environment itself, constructed at the first call. Raises `EnvFailure` or `ConfigError`."""
         if self.env is None:
             self.env = make_env(self.cfg)
             own = codec_of(self.env)
@@ -80,8 +74,9 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         return self.env
 
     def opened(self) -> EnvAdapter:
-        """Open the door and return it. Raises as `open`, and an `EnvFailure` names this environment."""
-        self.on_turn()
+        """Opens the environment and returns self. Raises as `open`, and an `EnvFailure` names this environment."""
+        if self.on_progress is not None:
+            self.on_progress()
         try:
             self.open()
         except EnvFailure as error:
@@ -91,8 +86,9 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float32, dict[str, Any]]:
-        """The first observation [O] of an episode and an info that is empty unless it failed."""
-        self.on_turn()
+        """Returns the first observation [O] of an episode and an info that is empty unless it failed."""
+        if self.on_progress is not None:
+            self.on_progress()
         self.seed = self.seed if seed is None else seed
         self.episode_step, self.last_action = 0, None
         try:
@@ -102,7 +98,7 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         except (Exception, SystemExit) as error:
             return self._blank_obs(), {FAILURE_KEY: self._failure("reset", error)}
 
-    def step(self, action: NDArray[np.floating[Any]]) -> DoorStep:
+    def step(self, action: NDArray[np.floating[Any]]) -> tuple[Float32, float, bool, bool, dict[str, Any]]:
         """One transition. action: [A] in the environment's bounds."""
         assert self.env is not None, "reset comes first"
         self.episode_step += 1
@@ -111,19 +107,19 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
             result = self.env.step(self.codec.env_action(action))
             _check_length("step", result, 5, "(obs, reward, terminated, truncated, info)")
             obs, reward, terminated, truncated, info = result
-            ended = bool(terminated) or bool(truncated)
+            done = bool(terminated) or bool(truncated)
             return (
                 self.codec.flatten(obs),
                 _number(reward),
                 bool(terminated),
                 bool(truncated),
-                _told(info, self.cfg.measure) if ended else {},
+                _episode_info(info, self.cfg.measure) if done else {},
             )
         except (Exception, SystemExit) as error:
             return self._blank_obs(), 0.0, False, False, {FAILURE_KEY: self._failure("step", error)}
 
     def close(self) -> None:
-        """Close the environment. What it raises is logged: its work is done."""
+        """Closes the environment. What it raises is logged: its work is done."""
         if self.env is None:
             return
         try:
@@ -138,35 +134,32 @@ class EnvAdapter(gymnasium.Env[Float32, NDArray[np.floating[Any]]]):
         action = "none" if self.last_action is None else np.array2string(self.last_action, max_line_width=1000)
         where = f"seed {self.seed}, episode step {self.episode_step}, last action {action}"
         head = f"env {self.index} of {self.num_envs} ({self.cfg.id}) failed in {call}: {where}"
-        told = str(error) if isinstance(error, EnvFailure | ConfigError) else failure_text(error)
-        return f"{head}\n{told}"
+        cause = str(error) if isinstance(error, EnvFailure | ConfigError) else failure_text(error)
+        return f"{head}\n{cause}"
 
 
 class EnvFactory:
-    """Makes one door in a worker process, whose life it ties to its parent's."""
+    """Makes one adapter in a worker process and ties the worker's life to its parent's."""
 
     def __init__(self, cfg: EnvConfig, index: int, num_envs: int, codec: Codec, parent_pid: int) -> None:
-        self._cfg = cfg
-        self._index = index
-        self._num_envs = num_envs
-        self._codec = codec
         self._parent_pid = parent_pid
+        self._adapter_args = (cfg, index, num_envs, codec)
 
     def __call__(self) -> EnvAdapter:
-        """A door that is not open yet: its first reset, which has a deadline, runs the user's constructor."""
-        tie_to_collector(self._parent_pid)
-        return EnvAdapter(self._cfg, self._index, self._num_envs, self._codec)
+        """Returns an adapter that is not open: its first reset, which has a deadline, runs the user's constructor."""
+        tie_to_parent(self._parent_pid)
+        return EnvAdapter(*self._adapter_args)
 
 
 def codec_of(env: Env) -> Codec:
-    """The layout of an environment. Raises `ConfigError` if its spaces are not supported."""
+    """Returns the layout of an environment. Raises `ConfigError` if its spaces are not supported."""
     limit = env.spec.max_episode_steps if env.spec is not None else None
     return describe(env.observation_space, env.action_space, limit)
 
 
 def digest_of(env: Env) -> str | None:
-    """The fingerprint of an environment's MuJoCo models; None without any."""
-    return models_digest([value for value in vars(env.unwrapped).values() if is_model(value)])
+    """Returns the fingerprint of an environment's MuJoCo models; None without any."""
+    return models_digest([value for value in vars(env.unwrapped).values() if is_mujoco(value, "MjModel")])
 
 
 def _check_length(call: str, result: Any, length: int, form: str) -> None:
@@ -176,7 +169,7 @@ def _check_length(call: str, result: Any, length: int, form: str) -> None:
 
 
 def _number(reward: Any) -> float:
-    """The reward as a float; NaN and Inf pass, their handling belongs to the data's door."""
+    """Returns the reward as a float; NaN and Inf pass, because the writer of the rows handles them."""
     if type(reward) is float:
         return reward
     array = np.asarray(reward)
@@ -185,10 +178,10 @@ def _number(reward: Any) -> float:
     return float(array.reshape(-1)[0])
 
 
-def _told(info: Any, measure: str | None) -> dict[str, float]:
-    """What the last info of an episode tells of it: its success and what `measure` names, if it does."""
+def _episode_info(info: Any, measure: str | None) -> dict[str, float]:
+    """Returns the success of an episode and the number that `measure` names, where its last info has them."""
     if not isinstance(info, dict):
         return {}
-    told = {SUCCESS_KEY: info.get("is_success", info.get("success")), MEASURE_KEY: info.get(measure)}
-    arrays = {key: np.asarray(value) for key, value in told.items()}
+    found = {SUCCESS_KEY: info.get("is_success", info.get("success")), MEASURE_KEY: info.get(measure)}
+    arrays = {key: np.asarray(value) for key, value in found.items()}
     return {key: float(a.reshape(-1)[0]) for key, a in arrays.items() if a.size == 1 and a.dtype.kind in "fiub"}

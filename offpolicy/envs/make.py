@@ -1,4 +1,4 @@
-"""One environment from its configuration, with the user's mistakes told apart from the environment's own."""
+"""Makes one environment from its configuration and separates the user's mistakes from the environment's own."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ Env: TypeAlias = gymnasium.Env[Any, Any]
 
 _LOG = logging.getLogger(__name__)
 _SEEN_WARNINGS: set[str] = set()
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def make_env(cfg: EnvConfig) -> Env:
-    """The environment `cfg.id`, unchecked by Gymnasium: the door does it at less cost.
+    """Returns the environment `cfg.id`, unchecked by Gymnasium: `EnvAdapter` checks at less cost.
 
     Raises `ConfigError` for an unknown id, a missing dependency or wrong `env.kwargs`, and `EnvFailure` with the
     environment's traceback for anything else that its module or its constructor raises.
@@ -33,28 +34,34 @@ def make_env(cfg: EnvConfig) -> Env:
     _check_make_kwargs(cfg.kwargs)
     spec = find_spec(cfg.id)
     creator = _load_creator(cfg.id, spec)
-    _quiet_mujoco()
+    mujoco = sys.modules.get("mujoco")  # loaded by now if this environment needs it
+    if mujoco is not None:  # by itself it writes its warnings to stderr and to MUJOCO_LOG.TXT in the cwd
+        mujoco.set_mju_user_warning(_log_mujoco_warning)
     try:
         return gymnasium.make(spec, disable_env_checker=True, **cfg.kwargs)
     except ConfigError:
-        raise  # of an environment of ours, which names the key itself
+        raise  # one of our own environments, which names the key itself
     except (Exception, SystemExit) as error:
         raise _construction_problem(cfg, spec, creator, error) from error
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """The registration of an id; imports the module of `module:EnvId`. Raises as `make_env`."""
+    """Returns the registration of an id; imports the module of `module:EnvId`. Raises as `make_env`."""
     module, _, name = env_id.rpartition(":")
     if module:
         _import_module(env_id, module)
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise ConfigError(_unknown_id(env_id, name, error)) from error
+        ids = {known.lower(): known for known in gymnasium.registry}
+        near = [ids[match] for match in difflib.get_close_matches(name.lower(), list(ids), 3, 0.5)]
+        closest = f" Closest ids: {', '.join(near)}." if near else ""
+        allowed = "allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0."
+        raise ConfigError(f"env.id: got {env_id!r}, {allowed} {error}{closest}") from error
 
 
 def failure_text(error: BaseException, skip: int = 1) -> str:
-    """The traceback as text, without our own `skip` outermost frames: it crosses processes where exceptions do not."""
+    """Returns the traceback as text, which crosses processes, without our own `skip` outermost frames."""
     frames: TracebackType | None = error.__traceback__
     for _ in range(skip):
         frames = frames.tb_next if frames is not None and frames.tb_next is not None else frames
@@ -62,7 +69,7 @@ def failure_text(error: BaseException, skip: int = 1) -> str:
 
 
 def _check_make_kwargs(kwargs: dict[str, Any]) -> None:
-    """The keywords that Gymnasium takes itself."""
+    """Checks the keywords that Gymnasium takes itself. Raises `ConfigError`."""
     limit = kwargs.get("max_episode_steps", -1)
     if type(limit) is not int or limit == 0 or limit < -1:
         raise ConfigError(
@@ -70,13 +77,6 @@ def _check_make_kwargs(kwargs: dict[str, Any]) -> None:
         )
     if kwargs.get("render_mode") == "human":
         raise ConfigError("env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window")
-
-
-def _unknown_id(env_id: str, name: str, error: Exception) -> str:
-    ids = {known.lower(): known for known in gymnasium.registry}
-    near = [ids[match] for match in difflib.get_close_matches(name.lower(), list(ids), 3, 0.5)]
-    closest = f" Closest ids: {', '.join(near)}." if near else ""
-    return f"env.id: got {env_id!r}, allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0. {error}{closest}"
 
 
 def _import_module(env_id: str, module: str) -> None:
@@ -110,10 +110,10 @@ def _construction_problem(
     if isinstance(error, ImportError | gymnasium.error.DependencyNotInstalled):
         return ConfigError(f"env.id: got {cfg.id!r}, which needs something that is not installed: {error}")
     if isinstance(error, TypeError):
-        wrong = [
-            _wrong_kwarg(cfg.id, key, _known_kwargs(creator)) for key in cfg.kwargs if key not in _known_kwargs(creator)
-        ]
-        missing = [key for key in _required_kwargs(creator) if key not in {**spec.kwargs, **cfg.kwargs}]
+        known, parameters = _known_kwargs(creator), inspect.signature(creator).parameters.values()
+        wrong = [_wrong_kwarg(cfg.id, key, known) for key in cfg.kwargs if key not in known]
+        required = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
+        missing = [key for key in required if key not in {**spec.kwargs, **cfg.kwargs}]
         if wrong or missing:
             return ConfigError([*wrong, *(f"env.kwargs.{key}: missing, and {cfg.id} needs it" for key in missing)])
     return EnvFailure(f"creating {cfg.id} with env.kwargs={cfg.kwargs} failed\n{failure_text(error)}")
@@ -126,31 +126,18 @@ def _wrong_kwarg(env_id: str, key: str, known: set[str]) -> str:
 
 
 def _known_kwargs(creator: Any) -> set[str]:
-    """Every keyword that the environment's constructor, or `gymnasium.make`, takes."""
+    """Returns every keyword that the environment's constructor, or `gymnasium.make`, takes."""
     classes = [c for c in creator.__mro__ if "__init__" in vars(c)] if isinstance(creator, type) else []
     known: set[str] = {"max_episode_steps"}
     for function in [vars(c)["__init__"] for c in classes] or [creator]:
         parameters = inspect.signature(function).parameters.values()
-        known |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        known |= {p.name for p in parameters if p.kind in _NAMED}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return known - {"self"}
 
 
-def _required_kwargs(creator: Any) -> list[str]:
-    parameters = inspect.signature(creator).parameters.values()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [p.name for p in parameters if p.default is p.empty and p.kind in named]
-
-
-def _quiet_mujoco() -> None:
-    """Send MuJoCo's C-level warnings to logging: by itself it writes to stderr and to MUJOCO_LOG.TXT in the cwd."""
-    mujoco = sys.modules.get("mujoco")  # loaded by now if this environment needs it
-    if mujoco is not None:
-        mujoco.set_mju_user_warning(_mujoco_warning)
-
-
-def _mujoco_warning(message: str) -> None:
+def _log_mujoco_warning(message: str) -> None:
     topic = message.split(" at DOF")[0].split("Time")[0]
     if "deprecated" in message or topic in _SEEN_WARNINGS:
         return

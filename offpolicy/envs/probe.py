@@ -22,9 +22,9 @@ import numpy as np
 
 from offpolicy.children import die_with_parent
 from offpolicy.config.schema import EnvConfig
-from offpolicy.envs.batched import NativeVector
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env
+from offpolicy.envs.vector import NativeVector
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
 from offpolicy.errors import ConfigError, EnvFailure, HangError
 from offpolicy.types import SpaceSpec

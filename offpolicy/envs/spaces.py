@@ -1,4 +1,4 @@
-"""Which spaces are accepted, and how observations become vectors and actions become the environment's own.
+"""The accepted spaces: observations become vectors, and actions become the environment's own.
 
 Observations: a Box of numbers of rank 0 or 1, or a small one of higher rank, or a Dict (nested too) of those. A Dict is
 flattened in Gymnasium's own order, the order of `space.spaces` (sorted keys for a plain dict), which is the order of
@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Float32, SpaceSpec
 
-MAX_FLATTENED = 1024  # numbers in an observation of rank > 1; more than this are pixels
-UNBOUNDED = 1e10  # a finite bound beyond this is a way of saying that there is none (also MuJoCo's own limit)
+MAX_FLATTENED = 1024  # largest observation of rank > 1, in numbers; larger ones are pixels
+UNBOUNDED = 1e10  # finite bounds beyond this mean that there is none (also MuJoCo's own limit)
 OBS_ALLOWED = (
     f"a Box of numbers of rank 0 or 1 (of at most {MAX_FLATTENED} numbers if of higher rank) or a Dict of those"
 )
 
 
 class Leaf(NamedTuple):
-    """One Box of the observation: where it is found and where its numbers go."""
+    """One Box of the observation: its place in the observation and in the flattened vector."""
 
     path: tuple[Any, ...]  # keys from the root of a Dict observation; empty for a Box
     name: str
@@ -40,7 +40,7 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How one environment's observations and actions are laid out."""
+    """The layout of one environment's observations and actions."""
 
     spec: SpaceSpec
     leaves: tuple[Leaf, ...]
@@ -48,7 +48,7 @@ class Codec:
     action_dtype: str
 
     def flatten(self, obs: Any) -> Float32:  # Any: whatever the environment returns
-        """The observation as a vector [O]; it may share memory. Raises `EnvFailure` if it is not as declared."""
+        """Returns the observation as a vector [O], which may share memory. Raises `EnvFailure` for another shape."""
         if len(self.leaves) == 1 and not self.leaves[0].path:
             return _leaf_array(self.leaves[0], obs).reshape(-1).astype(np.float32, copy=False)
         flat = np.empty(self.spec.obs_dim, np.float32)
@@ -57,7 +57,7 @@ class Codec:
         return flat
 
     def env_action(self, action: NDArray[Any]) -> Any:  # Any: an array, or a NumPy integer
-        """An action [A] as the environment wants it."""
+        """Returns an action [A] as the environment takes it."""
         return action[0] if self.spec.num_actions else action.reshape(self.action_shape)
 
 
@@ -72,13 +72,13 @@ class ActionScale:
 
     @classmethod
     def of(cls, codec: Codec) -> ActionScale:
-        """The scale of a codec's action bounds."""
+        """Returns the scale of a codec's action bounds."""
         low, high = np.asarray(codec.spec.action_low), np.asarray(codec.spec.action_high)
         dtype = np.dtype(codec.action_dtype)
         return cls(low.astype(dtype), high.astype(dtype), (high + low) / 2.0, (high - low) / 2.0)
 
     def apply(self, action: Float32) -> NDArray[np.floating[Any]]:
-        """Environment actions [N, A] in the environment's dtype, never outside its bounds. action: [N, A]."""
+        """Returns environment actions [N, A] in the environment's dtype, never outside its bounds. action: [N, A]."""
         # In float64, so that the ends of a float32 interval come out as those very numbers.
         scaled = (action * self.half + self.middle).astype(self.low.dtype)
         bounded: NDArray[np.floating[Any]] = np.minimum(np.maximum(scaled, self.low), self.high)
@@ -93,18 +93,18 @@ class ActionNumber:
     num_actions: int
 
     def apply(self, action: Float32) -> NDArray[np.int64]:
-        """Environment actions [N, 1]. action: [N, 1], whole numbers from 0 on; others become the nearest action."""
+        """Returns environment actions [N, 1]. action: [N, 1], numbers from 0 on; each becomes the nearest action."""
         return self.start + np.clip(np.rint(action), 0, self.num_actions - 1).astype(np.int64)
 
 
 def action_map(codec: Codec) -> ActionScale | ActionNumber:
-    """How the policy's actions become those of the environment."""
+    """Returns the map from the policy's actions to those of the environment."""
     spec = codec.spec
     return ActionNumber(int(spec.action_low[0]), spec.num_actions) if spec.num_actions else ActionScale.of(codec)
 
 
 def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps: int | None) -> Codec:
-    """The layout of an environment with these spaces. Raises `ConfigError` naming every space that is not supported."""
+    """Returns the layout of an environment. Raises `ConfigError` naming every space that is not supported."""
     problems: list[str] = []
     leaves = tuple(_leaves(obs_space, problems))
     low, high = _bounds(action_space, problems)
@@ -129,12 +129,15 @@ def _leaves(space: Space[Any], problems: list[str]) -> Iterator[Leaf]:
     start = 0
     for path, box in _walk(space, ()):
         name = "/".join(str(key) for key in path)
-        problem = _obs_problem(box)
-        if problem:
-            problems.append(f"observation space{f' key {name!r}' if name else ''}: {problem}")
+        where = f"observation space{f' key {name!r}' if name else ''}"
+        if not isinstance(box, spaces.Box) or box.dtype.kind not in "fiub":
+            problems.append(f"{where}: got {box}, allowed {OBS_ALLOWED}")
             continue
-        size = int(np.prod(box.shape or (), dtype=int))
-        yield Leaf(path, name, tuple(box.shape or ()), str(box.dtype), start, start + size)
+        if len(box.shape) > 1 and np.prod(box.shape) > MAX_FLATTENED:
+            problems.append(f"{where}: got {box}: pixels are not supported, allowed {OBS_ALLOWED}")
+            continue
+        size = int(np.prod(box.shape, dtype=int))
+        yield Leaf(path, name, box.shape, str(box.dtype), start, start + size)
         start += size
 
 
@@ -144,14 +147,6 @@ def _walk(space: Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any,
         return
     for key, child in space.spaces.items():
         yield from _walk(child, (*path, key))
-
-
-def _obs_problem(space: Space[Any]) -> str | None:
-    if not isinstance(space, spaces.Box) or space.dtype.kind not in "fiub":
-        return f"got {space}, allowed {OBS_ALLOWED}"
-    if len(space.shape) > 1 and np.prod(space.shape) > MAX_FLATTENED:
-        return f"got {space}: pixels are not supported, allowed {OBS_ALLOWED}"
-    return None
 
 
 def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -186,18 +181,14 @@ def _descend(leaf: Leaf, obs: Any) -> Any:
 
 
 def _leaf_array(leaf: Leaf, value: Any) -> NDArray[Any]:
-    """`value` as an array of the declared shape, of some real dtype."""
-    array = value if type(value) is np.ndarray else _as_array(leaf, value)
+    """Returns `value` as an array of the declared shape, of some real dtype."""
+    try:
+        array = value if type(value) is np.ndarray else np.asarray(value)
+    except ValueError as error:  # a ragged list
+        raise _mismatch(leaf, value) from error
     if array.shape != leaf.shape or array.dtype.kind not in "fiub":
         raise _mismatch(leaf, value)
     return array
-
-
-def _as_array(leaf: Leaf, value: Any) -> NDArray[Any]:
-    try:
-        return np.asarray(value)
-    except ValueError as error:  # a ragged list
-        raise _mismatch(leaf, value) from error
 
 
 def _mismatch(leaf: Leaf, value: Any) -> EnvFailure:

@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class PointMass(gymnasium.Env[Float32, Float32]):
-    """A point on a plane, pushed by a force, rewarded for being at the origin at rest; it starts somewhere at random.
+    """A point on a plane, pushed by a force, rewarded for being at the origin at rest; its start is random.
 
     obs [4]: position, velocity. action [2]: force in [-1, 1]. Ends when it leaves the square |x| < 3.
     """
@@ -47,20 +47,20 @@ class PointMass(gymnasium.Env[Float32, Float32]):
         return self._state.astype(np.float32), reward, bool(np.abs(position).max() >= 3.0), False, {}
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the future depends on, except the generator."""
+        """Returns everything that the future depends on, except the generator."""
         return {"state": self._state.copy()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from `get_state`."""
+        """Continues from `get_state`."""
         self._state = state["state"].copy()
 
 
 class Counter(gymnasium.Env[Array, Float32]):
-    """Its observation tells where it is: [first seed, step of the episode, episode]; the reward is the step.
+    """Its observation is [first seed, step of the episode, episode], its reward the step.
 
-    The episode ends by itself at `terminate_at` and by the clock at `truncate_at` (0: never); `both`: with both flags
+    The episode is terminated at `terminate_at` and truncated at `truncate_at` (0: never); `both`: with both flags
     at `terminate_at`. Environment i of a vector may end `stagger * (seed % 4)` steps later. `success` at the end is
-    true in odd episodes, told under the key `success_key`.
+    true in odd episodes, under the key `success_key` of the info.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class UnpicklableError(Exception):
 
 
 class Faulty(gymnasium.Env[Array, Float32]):
-    """Fails on purpose: `fail` names how, `at` the step of the episode, `only_seed` the one environment that does."""
+    """Fails on purpose: `fail` is the way, `at` the step of the episode, `only_seed` the one environment that fails."""
 
     FAILURES = (
         *("init_raise", "reset_raise", "step_raise", "unpicklable", "exit", "segv", "hang", "sleep", "close_raise"),
@@ -139,7 +139,7 @@ class Faulty(gymnasium.Env[Array, Float32]):
     def step(self, action: Float32) -> Any:  # Any: a wrong result is one of its faults
         self._t += 1
         if self._t == self._at and self._is_meant():
-            return self._misbehave()
+            return self._fault()
         return np.zeros(2, np.float32), 0.0, False, False, {}
 
     def close(self) -> None:
@@ -149,8 +149,8 @@ class Faulty(gymnasium.Env[Array, Float32]):
     def _is_meant(self) -> bool:
         return self._only_seed is None or self._only_seed == self._seed
 
-    def _misbehave(self) -> Any:
-        """The fault, or the result that is one."""
+    def _fault(self) -> Any:
+        """Raises or returns the fault, or returns late."""
         good = np.zeros(2, np.float32)
         results: dict[str, Any] = {
             "nan_obs": (np.array([0.0, np.nan], np.float32), 0.0, False, False, {}),
@@ -160,12 +160,6 @@ class Faulty(gymnasium.Env[Array, Float32]):
             "wrong_length": (good, 0.0, False, {}),
             "wrong_reward": (good, "much", False, False, {}),
         }
-        if self._fail in results:
-            return results[self._fail]
-        self._act_out()
-        return good, 0.0, False, False, {}
-
-    def _act_out(self) -> None:
         match self._fail:
             case "step_raise":
                 raise ValueError("fails in step")
@@ -179,10 +173,11 @@ class Faulty(gymnasium.Env[Array, Float32]):
                 threading.Event().wait()
             case "sleep":
                 threading.Event().wait(self._sleep_s)
+        return results.get(self._fail, (good, 0.0, False, False, {}))
 
 
 class DictObs(gymnasium.Env[dict[str, Any], Float32]):
-    """Nested Dict observations of several dtypes, whose numbers tell their places in the flattened vector."""
+    """Nested Dict observations of several dtypes, whose numbers are their places in the flattened vector."""
 
     def __init__(self) -> None:
         inner = spaces.Dict(
@@ -281,10 +276,6 @@ _TOYS: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int | None]] = {
 }
 
 
-def _register() -> None:
-    for env_id, (env_class, limit) in _TOYS.items():
-        if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, env_class, max_episode_steps=limit)
-
-
-_register()
+for _env_id, (_env_class, _limit) in _TOYS.items():
+    if _env_id not in gymnasium.registry:
+        gymnasium.register(_env_id, _env_class, max_episode_steps=_limit)

@@ -10,23 +10,26 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
 
 from offpolicy.config.schema import EnvConfig
-from offpolicy.envs.batched import NativeVector
-from offpolicy.envs.env_adapter import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, EnvAdapter, EnvFactory, codec_of, nobody
-from offpolicy.envs.make import make_env
-from offpolicy.envs.spaces import Codec, action_map
+from offpolicy.envs.env_adapter import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, EnvAdapter, EnvFactory, codec_of
+from offpolicy.envs.make import failure_text, find_spec, make_env
+from offpolicy.envs.spaces import Codec, action_map, describe
 from offpolicy.envs.worker_pool import Workers
-from offpolicy.errors import EnvFailure
-from offpolicy.types import Bool, Float32, SpaceSpec, StepOutcome
+from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.types import Bool, Float32, Float64, SpaceSpec, StepOutcome
+
+RESET_MASK = "reset_mask"  # option of a vector's reset, and a claim in its metadata that it takes the option
 
 
 class Stepper(Protocol):
-    """What the adapter needs of a vector environment of doors, without copies: it may reuse the observation array."""
+    """A vector environment as Gymnasium has them; it may reuse the observation array that it returns."""
 
     def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]: ...
 
@@ -49,27 +52,27 @@ class VectorAdapter:
         self.num_envs = num_envs
         self.stepper = stepper
         self.was_done: Bool = np.zeros(num_envs, np.bool_)  # [N] the previous row ended an episode
-        self.begins_singly = isinstance(stepper, SyncVectorEnv) or (
-            isinstance(stepper, NativeVector) and stepper.begins_singly
-        )  # whether `begin` is possible
+        self.can_reset_some = isinstance(stepper, SyncVectorEnv) or (
+            isinstance(stepper, NativeVector) and stepper.can_reset_some
+        )  # `reset_some` is possible
         self._action_map = action_map(codec)
-        self._untold: Float32 = np.full(num_envs, np.nan, np.float32)
-        self._untold.flags.writeable = False
+        self._unknown: Float32 = np.full(num_envs, np.nan, np.float32)
+        self._unknown.flags.writeable = False
 
     def reset(self, seed: int, first: int = 0) -> Float32:
-        """Start an episode everywhere; environment i gets the seed number `first + i` of `seed`. Returns obs [N, O]."""
+        """Starts an episode everywhere; environment i gets seed number `first + i` of `seed`. Returns obs [N, O]."""
         obs, infos = self.stepper.reset(seed=list(env_seeds(seed, self.num_envs, first)))
         _raise_failures(infos)
         self.was_done = np.zeros(self.num_envs, np.bool_)
         return np.array(obs)
 
-    def begin(self, seed: int, numbers: Sequence[int], where: Bool) -> Float32:
-        """Start an episode only `where` [N]; environment i gets the seed number `numbers[i]` of `seed`.
+    def reset_some(self, seed: int, numbers: Sequence[int], where: Bool) -> Float32:
+        """Starts an episode only `where` [N]; environment i gets the seed number `numbers[i]` of `seed`.
 
-        The others stay as they are. Returns obs [N, O] of all. Only where `begins_singly`.
+        The others stay as they are. Returns obs [N, O] of all. Only if `can_reset_some`.
         """
         seeds: list[int | None] = [env_seeds(seed, 1, number)[0] for number in numbers]
-        obs, infos = self.stepper.reset(seed=seeds, options={"reset_mask": where.copy()})
+        obs, infos = self.stepper.reset(seed=seeds, options={RESET_MASK: where.copy()})
         _raise_failures(infos)
         self.was_done = self.was_done & ~where
         return np.array(obs)
@@ -78,28 +81,30 @@ class VectorAdapter:
         """One vector step. action: [N, A] in [-1, 1], or the numbers of discrete ones; clipped to the bounds."""
         obs, reward, terminated, truncated, infos = self.stepper.step(self._action_map.apply(action))
         _raise_failures(infos)
-        success = self._told(infos, SUCCESS_KEY)
-        measure = self._told(infos, MEASURE_KEY)
+        success = self._at_episode_ends(infos, SUCCESS_KEY)
+        measure = self._at_episode_ends(infos, MEASURE_KEY)
         is_valid = ~self.was_done
         self.was_done = terminated | truncated
         return StepOutcome(obs.copy(), reward, terminated, truncated, is_valid, success, measure)
 
-    def _told(self, infos: dict[str, Any], key: str) -> Float32:
-        """A number of each episode that has ended, NaN where it is not told. [N]."""
+    def _at_episode_ends(self, infos: dict[str, Any], key: str) -> Float32:
+        """Returns a number of each episode that has ended, NaN where there is none. [N]."""
         if key not in infos:
-            return self._untold
-        return np.where(infos[f"_{key}"], infos[key], self._untold).astype(np.float32)
+            return self._unknown
+        return np.where(infos[f"_{key}"], infos[key], self._unknown).astype(np.float32)
 
     def close(self) -> None:
-        """Close every environment and end every worker; safe after a failure."""
+        """Closes every environment and ends every worker; safe after a failure."""
         self.stepper.close()
 
 
-def make_vector(cfg: EnvConfig, num_envs: int | None = None, on_turn: Callable[[], object] = nobody) -> VectorAdapter:
-    """The environments of a collector (`cfg.num_envs` unless told otherwise), each constructed and checked.
+def make_vector(
+    cfg: EnvConfig, num_envs: int | None = None, on_progress: Callable[[], object] | None = None
+) -> VectorAdapter:
+    """Returns `num_envs` (default: `cfg.num_envs`) environments, each constructed and checked.
 
-    With `env.vectorization=sync`, `on_turn` is called before each of them is constructed or reset: one after another,
-    they may take long together; with `mujoco`, before the one call that makes them all.
+    With `env.vectorization=sync`, `on_progress` is called before each of them is constructed or reset: one after
+    another, they may take long together; with `mujoco`, before the one call that makes them all.
 
     Raises `ConfigError` for what the configuration can mend (id, kwargs, spaces), `EnvFailure` for what it cannot.
     """
@@ -107,22 +112,23 @@ def make_vector(cfg: EnvConfig, num_envs: int | None = None, on_turn: Callable[[
     with contextlib.ExitStack() as undo:
         first = undo.enter_context(contextlib.closing(make_env(cfg)))
         codec = codec_of(first)
-        if cfg.vectorization == "async":  # `first` has told its spaces and is closed on the way out
+        if cfg.vectorization == "async":  # `first` served to learn the spaces and is closed on the way out
             factories = [EnvFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
             return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
         if cfg.vectorization == "mujoco":
-            on_turn()
+            if on_progress is not None:
+                on_progress()
             return VectorAdapter(cfg, codec, count, NativeVector(cfg, codec, count))
-        doors = [EnvAdapter(cfg, index, count, codec, first if index == 0 else None, on_turn) for index in range(count)]
-        for door in doors[1:]:
-            undo.callback(door.close)
-        adapter = VectorAdapter(cfg, codec, count, SyncVectorEnv([door.opened for door in doors], copy=False))
+        envs = [EnvAdapter(cfg, index, count, codec, None if index else first, on_progress) for index in range(count)]
+        for env in envs[1:]:
+            undo.callback(env.close)
+        vector = VectorAdapter(cfg, codec, count, SyncVectorEnv([env.opened for env in envs], copy=False))
         undo.pop_all()
-    return adapter
+    return vector
 
 
 def env_seeds(seed: int, num_envs: int, first: int = 0) -> tuple[int, ...]:
-    """The seeds number `first` and on: distinct, below 2**31, and far from those of a neighbouring `seed`."""
+    """Returns the seeds from number `first` on: distinct, below 2**31, and far from those of a neighbouring `seed`."""
     base = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**30
     return tuple(base + first + index for index in range(num_envs))
 
@@ -133,3 +139,87 @@ def _raise_failures(infos: dict[str, Any]) -> None:
     failed = np.flatnonzero(infos[f"_{FAILURE_KEY}"]).tolist()
     also = f"(so did envs {failed[1:]} in the same step)\n" if failed[1:] else ""
     raise EnvFailure(also + infos[FAILURE_KEY][failed[0]])
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A vector environment whose state can be taken and given back, exactly."""
+
+    def observe(self) -> Any: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+class NativeVector:
+    """`num_envs` environments of `cfg.id` in one: Gymnasium's `vector_entry_point`, all stepped by one call.
+
+    Raises `ConfigError` if the environment has none or resets in another way than NEXT_STEP, and `EnvFailure` for what
+    its constructor raises.
+    """
+
+    def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int) -> None:
+        self._cfg, self._codec, self._num_envs = cfg, codec, num_envs
+        self.env = _make_native(cfg, num_envs)
+        self.can_reset_some = bool(self.env.metadata.get(RESET_MASK, False))
+        space, actions = self.env.single_observation_space, self.env.single_action_space
+        own = describe(space, actions, codec.spec.max_episode_steps)
+        if own != codec:
+            raise EnvFailure(f"the vector of {cfg.id} has other spaces: expected {codec.spec}, got {own.spec}")
+
+    def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Float32, dict[str, Any]]:
+        """Returns obs [N, O], first ones except where `options["reset_mask"]` is False; one seed per environment."""
+        try:
+            obs, _ = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Gymnasium's type leaves the list out
+        except Exception as error:
+            raise self._failure("reset", error) from error
+        return self.flatten(obs), {}
+
+    def step(self, actions: NDArray[Any]) -> tuple[Float32, Float64, Bool, Bool, dict[str, Any]]:
+        """One vector step; actions: [N, A]."""
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(actions)
+        except Exception as error:
+            raise self._failure("step", error) from error
+        done = np.array(terminated) | np.array(truncated)
+        measured = {}
+        if self._cfg.measure in info and done.any():
+            is_known = info.get(f"_{self._cfg.measure}", True)
+            measured = {MEASURE_KEY: info[self._cfg.measure], f"_{MEASURE_KEY}": done & is_known}
+        return self.flatten(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), measured
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+    def flatten(self, obs: Any) -> Float32:
+        """Returns observations of the environment as vectors [N, O]."""
+        flat = np.empty((self._num_envs, self._codec.spec.obs_dim), np.float32)
+        for leaf in self._codec.leaves:
+            part = obs
+            for key in leaf.path:
+                part = part[key]
+            flat[:, leaf.start : leaf.stop] = np.asarray(part).reshape(self._num_envs, -1)
+        return flat
+
+    def _failure(self, call: str, error: Exception) -> EnvFailure:
+        return EnvFailure(f"{self._num_envs} x {self._cfg.id} failed in {call}\n{failure_text(error)}")
+
+
+def _make_native(cfg: EnvConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
+    spec = find_spec(cfg.id)
+    if spec.vector_entry_point is None:
+        raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id} has no vector of its own")
+    try:
+        env = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **cfg.kwargs)
+    except ConfigError:
+        raise
+    except Exception as error:
+        head = f"creating {num_envs} x {cfg.id} with env.kwargs={cfg.kwargs} failed"
+        raise EnvFailure(f"{head}\n{failure_text(error)}") from error
+    if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
+        env.close()
+        mode = env.metadata.get("autoreset_mode")
+        raise ConfigError(f"env.vectorization=mujoco: {cfg.id} resets by {mode}, allowed NEXT_STEP")
+    return env

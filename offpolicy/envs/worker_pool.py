@@ -16,13 +16,13 @@ from gymnasium.vector import AsyncVectorEnv
 from offpolicy.children import describe_exit, die_with_parent
 from offpolicy.errors import EnvFailure, HangError
 
-OPEN_GRACE_S = 30.0  # the first reset also imports and constructs the environment
-CLOSE_GRACE_S = 5.0  # from asking a worker to close to killing it
-REAP_S = 2.0  # from the end of file of a worker's pipe to its end
+OPEN_GRACE_S = 30.0  # extra time of the first reset, which also imports and constructs the environment
+CLOSE_GRACE_S = 5.0  # time between asking a worker to close and killing it
+REAP_S = 2.0  # longest time between the end of file of a worker's pipe and its exit
 
 
-def tie_to_collector(parent_pid: int) -> None:
-    """Called in a worker: its life ends with the collector's, and Ctrl-C, TERM and HUP are the collector's business.
+def tie_to_parent(parent_pid: int) -> None:
+    """Makes this worker exit with its collector and ignore Ctrl-C, TERM and HUP, which the collector handles.
 
     Does nothing in the collector itself.
     """
@@ -51,7 +51,7 @@ class Workers:
             raise EnvFailure("an environment worker died while it started; its own message is on stderr") from error
 
     def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Observations [N, O] and infos. Raises `EnvFailure`, `HangError`."""
+        """Returns observations [N, O] and infos. Raises `EnvFailure`, `HangError`."""
         grace_s = OPEN_GRACE_S if self._is_first else 0.0
         self._is_first = False
         vec = self._running()
@@ -61,7 +61,7 @@ class Workers:
         return obs, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Gymnasium's five results. Raises `EnvFailure`, `HangError`."""
+        """Returns Gymnasium's five results. Raises `EnvFailure`, `HangError`."""
         vec = self._running()
         obs, reward, terminated, truncated, infos = self._answer(
             lambda: vec.step_async(actions), vec.step_wait, self._timeout_s
@@ -69,14 +69,14 @@ class Workers:
         return obs, reward, terminated, truncated, infos
 
     def close(self) -> None:
-        """End the workers: ask, wait `CLOSE_GRACE_S`, kill. Works in any state; a second call does nothing."""
+        """Ends the workers: asks, waits `CLOSE_GRACE_S`, kills. Works in any state; a second call does nothing."""
         vec, self._vec = self._vec, None
         if vec is None:
             return
         for pipe in vec.parent_pipes:
             try:
                 pipe.send(("close", None))
-            except OSError:  # its worker is gone already
+            except OSError:  # its worker has exited already
                 continue
         grace_s = CLOSE_GRACE_S
         for process in vec.processes:
@@ -84,14 +84,14 @@ class Workers:
             if process.is_alive():
                 process.kill()
                 process.join()
-                grace_s = 0.0  # the others have had the same time
+                grace_s = 0.0  # the other workers have had the same time
         for pipe in vec.parent_pipes:
             pipe.close()
         vec.closed = True  # its own close would wait for workers that cannot answer
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers, in the order of the environments."""
+        """The process ids of the workers, in the order of the environments."""
         return tuple(process.pid or 0 for process in self._running().processes)
 
     def _running(self) -> AsyncVectorEnv[Any, Any]:

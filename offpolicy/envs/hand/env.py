@@ -38,7 +38,7 @@ GROUPS: Mapping[str, tuple[int, ...]] = {
 }
 PHYSICS: Mapping[str, PhysicsRanges] = {
     "train": TRAINING,
-    # A little beyond what was trained on, on both sides of every range.
+    # A little beyond the ranges of training, on both sides.
     "held_out": PhysicsRanges(
         size=Range(0.87, 1.13),
         mass=Range(0.02, 0.14),
@@ -52,12 +52,12 @@ PICTURE = (480, 480)  # pixels
 
 
 def action_space() -> spaces.Box:
-    """How far each joint's target moves, -1 to 1."""
+    """Returns the space of actions: the move of each joint's target, -1 to 1."""
     return spaces.Box(-1.0, 1.0, (NUM_JOINTS,), np.float32)
 
 
 def obs_space(groups: Sequence[str]) -> spaces.Dict:
-    """The chosen groups. Raises `ConfigError` for one that does not exist."""
+    """Returns the chosen groups. Raises `ConfigError` for one that does not exist."""
     unknown = sorted(set(groups) - GROUPS.keys())
     if unknown or not groups:
         raise ConfigError(f"env.kwargs.groups: got {list(groups)}, allowed one or more of {', '.join(GROUPS)}")
@@ -65,14 +65,14 @@ def obs_space(groups: Sequence[str]) -> spaces.Dict:
 
 
 def ranges_of(physics: str) -> PhysicsRanges:
-    """The ranges by their name. Raises `ConfigError`."""
+    """Returns the ranges by their name. Raises `ConfigError`."""
     if physics not in PHYSICS:
         raise ConfigError(f"env.kwargs.physics: got {physics!r}, allowed one of {', '.join(PHYSICS)}")
     return PHYSICS[physics]
 
 
 class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
-    """One hand, of the make `hand`.
+    """One hand of the model `hand`.
 
     `groups` are the parts of the observation, `physics` the ranges an episode draws from. Raises `ConfigError`.
     """
@@ -110,7 +110,7 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
         return {name: groups[name][0] for name in self.observation_space}  # type: ignore[attr-defined]  # a Dict
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture [480, 480, 3] from above the hand, with render_mode=rgb_array."""
+        """Returns a picture [480, 480, 3] from above the hand, with render_mode=rgb_array."""
         if self.render_mode != "rgb_array":
             return None
         model, data = self._hands.data_of(0)
@@ -125,11 +125,11 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
             self._renderer.close()
 
     def get_state(self) -> dict[str, Any]:
-        """Everything but the generator, for an exact resume."""
+        """Returns everything but the generator, for an exact resume."""
         return {"hands": self._hands.get_state([0]), "turned": self._turned}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Become what `get_state` returned."""
+        """Restores what `get_state` returned."""
         self._hands.set_state([0], state["hands"])
         self._turned = state["turned"]
 
@@ -160,16 +160,16 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self._was_done = np.zeros(num_envs, np.bool_)
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None) -> tuple[Obs, Info]:
-        """Begin everywhere, or only where `options["reset_mask"]` [N] is True."""
+        """Starts an episode everywhere, or only where `options["reset_mask"]` [N] is True."""
         seeds = [seed + env for env in range(self.num_envs)] if isinstance(seed, int) else seed or []
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
         for env, own in enumerate(seeds):
             if own is not None and mask[env]:
                 self._rngs[env] = np.random.default_rng(own)
-        self._begin(np.flatnonzero(mask).tolist())
+        self._start_episodes(np.flatnonzero(mask).tolist())
         return self._obs(), {}
 
-    def _begin(self, ids: Sequence[int]) -> None:
+    def _start_episodes(self, ids: Sequence[int]) -> None:
         self._hands.reset(ids, [self._rngs[env] for env in ids])
         index = list(ids)
         self._age[index], self._turned[index], self._was_done[index] = 0, 0.0, False
@@ -185,7 +185,7 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         truncated = (self._age >= self._max_episode_steps) & ~self._was_done
         reward = np.where(self._was_done, 0.0, outcome.reward)
         if len(resetting):
-            self._begin(resetting.tolist())
+            self._start_episodes(resetting.tolist())
         self._was_done = terminated | truncated
         return self._obs(), reward, terminated, truncated, {"net_rotation": self._turned.copy()}
 
@@ -194,16 +194,16 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         return {name: groups[name] for name in self.single_observation_space}  # type: ignore[attr-defined]  # a Dict
 
     def observe(self) -> Obs:
-        """The present observations."""
+        """Returns the current observations."""
         return self._obs()
 
     def get_state(self) -> dict[str, Any]:
-        """Everything, for an exact resume."""
+        """Returns everything, for an exact resume."""
         own = {"age": self._age.copy(), "turned": self._turned.copy(), "was_done": self._was_done.copy()}
         return {"hands": self._hands.get_state(range(self.num_envs)), "rngs": copy.deepcopy(self._rngs), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Become what `get_state` returned."""
+        """Restores what `get_state` returned."""
         self._hands.set_state(range(self.num_envs), state["hands"])
         self._age, self._turned, self._was_done = state["age"], state["turned"], state["was_done"]
         self._rngs = state["rngs"]

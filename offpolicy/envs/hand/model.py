@@ -2,7 +2,7 @@
 
 `four_finger`: four fingers of four joints around a round palm, made of primitive shapes only. Written for this project;
 no measurements of a real hand, and numbers are not comparable with those of one.
-`leap`: the LEAP hand (arXiv:2309.06440). Its model is not ours and comes from a package, or a file, of its own.
+`leap`: the LEAP hand (arXiv:2309.06440). Its model is not part of this project: it comes from a package or a file.
 """
 
 # MuJoCo's names come from a compiled module, which pyright cannot read.
@@ -24,7 +24,7 @@ NUM_JOINTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """A hand with a box in it, and what the task must know of them. Lengths in m, angles in rad.
+    """A hand with a box in it, and the constants of the task. Lengths in m, angles in rad.
 
     The model's first 16 joints are the hand's, moved by as many actuators in the same order; its last one is the free
     joint of the body `object`.
@@ -32,18 +32,19 @@ class Hand:
 
     model: mujoco.MjModel
     pose: tuple[float, ...]  # [16] joints at the start of an episode
-    half_sizes: tuple[float, float, float]  # of the object at scale 1
+    half_sizes: tuple[float, float, float]  # half sizes of the object at scale 1
     origin: tuple[float, float, float]  # the point of the palm that the object stands on
     yaw_spread: float  # the object's first yaw is drawn from +- this
-    min_height: float  # of the object's centre over the origin; dropped below that, or
-    max_radius: float  # further from the vertical through the origin, or
-    min_upright: float  # with a smaller cosine of its tilt
+    # The object counts as dropped
+    min_height: float  # with its centre lower than this over the origin,
+    max_radius: float  # further than this from the vertical through the origin,
+    min_upright: float  # or with a smaller cosine of its tilt
 
 
 NUM_FINGERS = 4
-JOINTS = ("sweep", "base_flex", "mid_flex", "tip_flex")  # of a finger, from the palm outwards
-OBJECT_HALF_SIZES = (0.026, 0.026, 0.030)  # m, of the object at scale 1
-PALM_TO_FINGER = 0.078  # m, from the axis of the palm to a finger's base
+JOINTS = ("sweep", "base_flex", "mid_flex", "tip_flex")  # joints of a finger, from the palm outwards
+OBJECT_HALF_SIZES = (0.026, 0.026, 0.030)  # half sizes of the object at scale 1, in m
+PALM_TO_FINGER = 0.078  # distance of a finger's base from the axis of the palm, in m
 
 _FINGER = """
     <body name="finger{i}" pos="{x:.5f} {y:.5f} -0.015" euler="0 0 {yaw:.5f}">
@@ -96,7 +97,7 @@ _ACTUATOR = '<position joint="{joint}" kp="1.2" kv="0.06" inheritrange="1" force
 
 
 def four_finger_hand() -> Hand:
-    """The hand of this project."""
+    """Returns the hand of this project."""
     return Hand(
         mujoco.MjModel.from_xml_string(_four_finger_xml()),
         pose=(0.0, 0.0, 0.9, 0.9) * NUM_FINGERS,  # the tips just off the object
@@ -130,9 +131,10 @@ LEAP_HALF_SIZES = (0.035, 0.035, 0.035)
 
 
 def leap_hand(path: Path) -> Hand:
-    """The LEAP hand as MuJoCo Playground models it, palm upwards, with a cube of 7 cm. `path` is `leap_rh_mjx.xml`.
+    """Returns the LEAP hand as MuJoCo Playground models it, palm upwards, with a cube of 7 cm.
 
-    Pose and cube are those of Playground's task; the origin is where the cube comes to rest in that pose.
+    `path` is `leap_rh_mjx.xml`. Pose and cube are those of Playground's task; the origin is where the cube comes to
+    rest in that pose.
     """
     try:
         spec = mujoco.MjSpec.from_file(str(path))
@@ -168,7 +170,7 @@ def leap_hand(path: Path) -> Hand:
 
 
 def make_hand(name: str) -> Hand:
-    """`four_finger`, or `leap` with the file of its installed package, or a path: `leap` with that file.
+    """Returns `four_finger`, `leap` from its installed package, or, given a path, `leap` from that file.
 
     Raises `ConfigError`.
     """

@@ -1,7 +1,7 @@
 """The task for any number of hands at once: turn the object about the vertical, and do not drop it.
 
-Every episode draws physics of its own: mass, centre of mass, friction and size of the object, gain of the actuators.
-What an observation holds, in groups (HORA, arXiv:2210.04887, section 3):
+Every episode draws its own physics: mass, centre of mass, friction and size of the object, gain of the actuators.
+The groups of an observation (HORA, arXiv:2210.04887, section 3):
 
     obs           the last 3 frames of joint positions and targets
     privileged    where the object is, and the physics of the episode: known in simulation only
@@ -29,40 +29,40 @@ Array = NDArray[np.float64]
 FRAME = 2 * NUM_JOINTS  # joint positions and targets
 OBS_FRAMES, HISTORY_FRAMES = 3, 30
 NUM_PRIVILEGED = 10
-SUBSTEPS = 5  # of 0.01 s: 20 decisions per second
+SUBSTEPS = 5  # physics steps of 0.01 s per action: 20 actions per second
 CONTROL_S = 0.05
-ACTION_SCALE = 0.2  # rad that an action of 1 moves a joint's target
-PLACE_SCALE = (0.02, 0.02, 0.03)  # m: the unit of the object's place in `privileged`
+ACTION_SCALE = 0.2  # move of a joint's target by an action of 1, in rad
+PLACE_SCALE = (0.02, 0.02, 0.03)  # unit of the object's place in `privileged`, in m
 
-MAX_SPEED = 3.0  # rad/s: faster is not better
+MAX_SPEED = 3.0  # rad/s; faster gains no reward
 DROP_PENALTY = 10.0
 LINEAR_COEF, TORQUE_COEF, WORK_COEF = 0.3, 0.1, 0.2
 
 
 class Range(NamedTuple):
-    """What a quantity is drawn from, uniformly."""
+    """The interval that a quantity is drawn from, uniformly."""
 
     low: float
     high: float
 
     def draw(self, rng: np.random.Generator) -> float:
-        """One value."""
+        """Returns one value."""
         return float(rng.uniform(self.low, self.high))
 
     def centred(self, value: float) -> float:
-        """The value as -1 at the low end and 1 at the high one."""
+        """Returns the value as -1 at the low end and 1 at the high one."""
         return 2.0 * (value - self.low) / (self.high - self.low) - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class PhysicsRanges:
-    """Where an episode's physics come from; by default those of training."""
+    """The ranges of an episode's physics; by default those of training."""
 
-    size: Range = Range(0.9, 1.1)  # of the object, relative
+    size: Range = Range(0.9, 1.1)  # relative size of the object
     mass: Range = Range(0.03, 0.12)  # kg
-    friction: Range = Range(0.4, 1.2)  # sliding, of the object
+    friction: Range = Range(0.4, 1.2)  # sliding friction of the object
     com: Range = Range(-0.008, 0.008)  # m, per axis
-    gain: Range = Range(0.75, 1.25)  # of the actuators, relative
+    gain: Range = Range(0.75, 1.25)  # relative gain of the actuators
 
 
 TRAINING = PhysicsRanges()
@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
 
 
 class HandRotations:
-    """N hands, each with random numbers of its own."""
+    """N hands, each with its own random numbers."""
 
     def __init__(self, hand: Hand, num_envs: int, ranges: PhysicsRanges = TRAINING, num_threads: int = 0) -> None:
         self.hand, self.model = hand, hand.model
@@ -85,7 +85,7 @@ class HandRotations:
         self._batch = Batch(self.model, num_envs, num_threads)
         bind = self._batch.bind
         self._qpos, self._qvel, self._ctrl = bind("qpos"), bind("qvel"), bind("ctrl")
-        self._force = bind("qfrc_actuator")  # what reaches the joints, within their own limits
+        self._force = bind("qfrc_actuator")  # force at the joints, within their limits
         expand = self._batch.expand
         self._mass, self._inertia, self._com = expand("body_mass"), expand("body_inertia"), expand("body_ipos")
         self._friction, self._size = expand("geom_friction"), expand("geom_size")
@@ -97,7 +97,7 @@ class HandRotations:
         self._yaw: Array = np.zeros(num_envs)
 
     def reset(self, ids: Sequence[int], rngs: Sequence[np.random.Generator]) -> None:
-        """Begin an episode in the hands `ids`, each with physics and a start drawn from its generator."""
+        """Starts an episode in the hands `ids`, each with physics and a pose drawn from its generator."""
         self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
         for env, rng in zip(ids, rngs, strict=True):
             self._draw_physics(env, rng)
@@ -120,7 +120,7 @@ class HandRotations:
         self._friction[env, geom, 0] = friction
         self._gain[env, :, 0] = gain * self.model.actuator_gainprm[:, 0]
         self._bias[env, :, 1] = gain * self.model.actuator_biasprm[:, 1]
-        known = TRAINING  # one scale for all, so that held-out physics look like what they are
+        known = TRAINING  # one scale for all, so that held-out physics lie beyond it
         scalars = [known.size.centred(size), known.mass.centred(mass), known.friction.centred(friction)]
         self._physics[env] = [*scalars, *map(known.com.centred, com), known.gain.centred(gain)]
 
@@ -134,7 +134,7 @@ class HandRotations:
         self._qpos[env, -4:] = [np.cos(yaw / 2.0), 0.0, 0.0, np.sin(yaw / 2.0)]
 
     def step(self, action: NDArray[np.floating]) -> Outcome:
-        """Move the targets by action [N, 16] in [-1, 1], and let 0.05 s pass."""
+        """Moves the targets by action [N, 16] in [-1, 1], and simulates 0.05 s."""
         target = self._ctrl + ACTION_SCALE * np.clip(action, -1.0, 1.0)
         self._ctrl[:] = np.clip(target, self._low, self._high)
         self._batch.step(nstep=SUBSTEPS)
@@ -168,25 +168,25 @@ class HandRotations:
         return dropped
 
     def _place(self) -> Array:
-        """Where the object's centre is, seen from the origin [N, 3]."""
+        """Returns the object's centre relative to the origin [N, 3]."""
         place: Array = self._qpos[:, NUM_JOINTS : NUM_JOINTS + 3] - self.hand.origin
         return place
 
     def _frames(self) -> Array:
-        """Joint positions and targets [N, 32], -1 and 1 at the ends of each joint's range."""
+        """Returns joint positions and targets [N, 32], -1 and 1 at the ends of each joint's range."""
         both = np.concatenate((self._qpos[:, :NUM_JOINTS], self._ctrl), axis=1)
         low, high = np.tile(self._low, 2), np.tile(self._high, 2)
         frames: Array = 2.0 * (both - low) / (high - low) - 1.0
         return frames
 
     def get_state(self, ids: Sequence[int]) -> dict[str, Array]:
-        """Everything of the hands `ids` that an episode or its start changes, as copies."""
+        """Returns copies of everything of the hands `ids` that an episode or its start changes."""
         index = list(ids)
         arrays = {name: array[index] for name, array in self._episode_arrays().items()}
         return {"simulation": np.array(self._batch.state)[index], **arrays}
 
     def set_state(self, ids: Sequence[int], state: dict[str, Array]) -> None:
-        """Become what `get_state` returned: the next steps are the same, bit for bit."""
+        """Restores what `get_state` returned: the next steps are the same, bit for bit."""
         index = list(ids)
         for name, array in self._episode_arrays().items():
             array[index] = state[name]
@@ -199,13 +199,13 @@ class HandRotations:
         return physics | actuators | {"physics": self._physics, "history": self._history, "yaw": self._yaw}
 
     def data_of(self, env: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
-        """One hand as plain MuJoCo, to be drawn."""
+        """Returns one hand as plain MuJoCo, to be rendered."""
         model, data = self._batch.get_model(env), self._batch.get_data(env)
         mujoco.mj_forward(model, data)
         return model, data
 
     def observe(self) -> dict[str, NDArray[np.float32]]:
-        """The groups of the observation: [N, 96], [N, 10], [N, 30, 32]."""
+        """Returns the groups of the observation: [N, 96], [N, 10], [N, 30, 32]."""
         place = self._place() / PLACE_SCALE
         groups = {
             "obs": self._history[:, -OBS_FRAMES:].reshape(self.num_envs, -1),
@@ -216,7 +216,7 @@ class HandRotations:
 
 
 def yaw_of(quaternion: Array) -> Array:
-    """The rotation about the vertical of unit quaternions [..., 4]. -> [...]."""
+    """Returns the rotation about the vertical of unit quaternions [..., 4]. -> [...]."""
     w, x, y, z = np.moveaxis(quaternion, -1, 0)
     yaw: Array = np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y**2 + z**2))
     return yaw

@@ -41,8 +41,8 @@ def make(obs_dim: int, action_dim: int) -> Policy:
 class Scripted:
     """Environments whose episode number i lasts `lengths[i]` steps, reward 1 per step: short ones finish more often."""
 
-    def __init__(self, lengths: Sequence[int], num_envs: int, *, begins_singly: bool = True) -> None:
-        self.lengths, self.num_envs, self.begins_singly = np.asarray(lengths), num_envs, begins_singly
+    def __init__(self, lengths: Sequence[int], num_envs: int, *, can_reset_some: bool = True) -> None:
+        self.lengths, self.num_envs, self.can_reset_some = np.asarray(lengths), num_envs, can_reset_some
         self.number = np.arange(num_envs)
         self.t = np.zeros(num_envs, np.int64)
         self.was_done = np.zeros(num_envs, np.bool_)
@@ -55,7 +55,7 @@ class Scripted:
         self.t[:], self.was_done[:] = 0, False
         return self.obs()
 
-    def begin(self, seed: int, numbers: list[int], where: np.ndarray) -> np.ndarray:
+    def reset_some(self, seed: int, numbers: list[int], where: np.ndarray) -> np.ndarray:
         self.number = np.where(where, numbers, self.number)
         self.begun += self.number[where].tolist()
         self.t[where], self.was_done[where] = 0, False
@@ -78,9 +78,9 @@ def stay(obs: np.ndarray) -> np.ndarray:
     return np.zeros((len(obs), 1), np.float32)
 
 
-@pytest.mark.parametrize("begins_singly", [True, False])
-def test_every_environment_contributes_its_episodes_however_long_they_are(begins_singly: bool) -> None:
-    vector = Scripted([1, 5, 2, 3, 1], 2, begins_singly=begins_singly)
+@pytest.mark.parametrize("can_reset_some", [True, False])
+def test_every_environment_contributes_its_episodes_however_long_they_are(can_reset_some: bool) -> None:
+    vector = Scripted([1, 5, 2, 3, 1], 2, can_reset_some=can_reset_some)
     found = step_episodes(stay, vector, 5, 0, EpisodeCallbacks())
     assert found[:, 0].tolist() == [1.0, 5.0, 2.0, 3.0, 1.0]  # by number, not by who is first
     assert found[:, 1].tolist() == [1.0, 5.0, 2.0, 3.0, 1.0]
@@ -88,7 +88,7 @@ def test_every_environment_contributes_its_episodes_however_long_they_are(begins
 
 def test_an_environment_that_has_finished_does_not_wait_for_the_slowest() -> None:
     lengths = [1, 9] * 4
-    alone, together = Scripted(lengths, 2), Scripted(lengths[::-1] + lengths, 2, begins_singly=False)
+    alone, together = Scripted(lengths, 2), Scripted(lengths[::-1] + lengths, 2, can_reset_some=False)
     step_episodes(stay, alone, 8, 0, EpisodeCallbacks())
     assert alone.num_steps == 4 * 9  # the environment of the long ones; the other one was done long before
     assert sorted(alone.begun) == list(range(8))
@@ -100,8 +100,8 @@ def test_an_environment_that_has_finished_does_not_wait_for_the_slowest() -> Non
 def test_short_and_long_ones_in_one_environment_cost_what_they_last_and_no_wave() -> None:
     lengths = [1, 9, 9, 1]
     steps = []
-    for begins_singly in (True, False):
-        vector = Scripted(lengths, 2, begins_singly=begins_singly)
+    for can_reset_some in (True, False):
+        vector = Scripted(lengths, 2, can_reset_some=can_reset_some)
         step_episodes(stay, vector, 4, 0, EpisodeCallbacks())
         steps.append(vector.num_steps)
     assert steps == [10, 18]
@@ -128,7 +128,7 @@ def test_taking_the_first_to_finish_would_not_be_true() -> None:
     while len(finished) < 64:
         ends = vector.step(np.zeros((32, 1))).terminated
         finished += vector.t[ends].tolist()
-        vector.begin(0, (vector.number + 32).tolist(), ends)
+        vector.reset_some(0, (vector.number + 32).tolist(), ends)
     returns = np.array(finished[:64])
     assert abs(returns.mean() - TRUTH) > 2 * standard_error(returns)
 
@@ -150,9 +150,9 @@ def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(mon
     assert np.array_equal(firsts[0][0], firsts[1][0])
 
 
-@pytest.mark.parametrize("begins_singly", [True, False])
-def test_once_told_to_stop_no_environment_is_reset_again(begins_singly: bool) -> None:
-    vector = Scripted([2], 1, begins_singly=begins_singly)
+@pytest.mark.parametrize("can_reset_some", [True, False])
+def test_once_told_to_stop_no_environment_is_reset_again(can_reset_some: bool) -> None:
+    vector = Scripted([2], 1, can_reset_some=can_reset_some)
     found = step_episodes(stay, vector, 5, 1, EpisodeCallbacks(should_stop=lambda: vector.num_steps == 2))
     assert vector.begun == [0]
     assert np.isfinite(found[:, 1]).tolist() == [True] + [False] * 4
@@ -202,17 +202,17 @@ def test_the_time_of_an_evaluation_is_in_its_phases() -> None:
     ledger = Ledger(EvaluatorPhase, clock)
     ledger.end_warmup()
     vector = Scripted([3, 2], 1)
-    step, begin = vector.step, vector.begin
+    step, reset_some = vector.step, vector.reset_some
 
     def slow_step(action: np.ndarray) -> StepOutcome:
         clock.advance(100)
         return step(action)
 
-    def slow_begin(seed: int, numbers: list[int], where: np.ndarray) -> np.ndarray:
+    def slow_reset(seed: int, numbers: list[int], where: np.ndarray) -> np.ndarray:
         clock.advance(7)
-        return begin(seed, numbers, where)
+        return reset_some(seed, numbers, where)
 
-    vector.step, vector.begin = slow_step, slow_begin  # type: ignore[method-assign]
+    vector.step, vector.reset_some = slow_step, slow_reset  # type: ignore[method-assign]
     callbacks = EpisodeCallbacks(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(1000))
     step_episodes(stay, vector, 2, 0, callbacks)
     account = ledger.account()

@@ -73,7 +73,7 @@ def test_half_a_cosine_is_slow_at_both_ends_and_halfway_in_the_middle() -> None:
     assert found == pytest.approx([1 - 0.02447, 0.5, 0.02447], abs=1e-5)
 
 
-def test_a_ramp_read_from_the_files_of_a_run_goes_on_with_the_very_same_values() -> None:
+def test_a_ramp_read_from_the_files_of_a_run_gives_the_very_same_values() -> None:
     """There is no state: a resumed run, and every rank, computes what the first one did."""
     cfg = load_config(["algo.actor_lr={start:3e-4,end:1e-5,over:12345,shape:cosine}"])
     again = RunConfig.from_mapping(json.loads(json.dumps(cfg.to_mapping())))
@@ -88,13 +88,13 @@ def test_a_number_is_itself_at_every_step() -> None:
     assert [value_at(0.3, env_steps, 10) for env_steps in (0, 10, 10**9)] == [0.3] * 3
 
 
-def test_a_ramp_begins_at_the_end_of_warmup_unless_told() -> None:
+def test_a_ramp_begins_at_the_end_of_warmup_by_default() -> None:
     words = [f"algo.{key}" for key in ("actor_lr.start=1e-3", "actor_lr.end=0", "actor_lr.over=100")]
     algo = load_config([*words, "algo.learning_starts=70"]).algo
     assert [algo.value(algo.actor_lr, n) for n in (69, 70, 120, 170)] == [1e-3, 1e-3, 5e-4, 0.0]
     assert algo.ramps["actor_lr"].begin == 70
-    told = load_config([*words, "algo.learning_starts=70", "algo.actor_lr.begin=100"]).algo
-    assert told.value(told.actor_lr, 150) == 5e-4
+    later = load_config([*words, "algo.learning_starts=70", "algo.actor_lr.begin=100"]).algo
+    assert later.value(later.actor_lr, 150) == 5e-4
 
 
 def problems(**algo: Any) -> list[str]:

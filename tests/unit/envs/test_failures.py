@@ -38,11 +38,11 @@ def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action()
     seed = env_seeds(1, 4)[2]
     envs = faulty(4, fail="step_raise", at=3, only_seed=seed)
     envs.reset(1)
-    told = failure_of(envs)
-    assert told.startswith("env 2 of 4 (offpolicy.envs.toy:Faulty-v0) failed in step: ")
-    assert f"seed {seed}, episode step 3, last action [0.25]" in told
-    assert 'raise ValueError("fails in step")' in told
-    assert told.endswith("ValueError: fails in step")
+    text = failure_of(envs)
+    assert text.startswith("env 2 of 4 (offpolicy.envs.toy:Faulty-v0) failed in step: ")
+    assert f"seed {seed}, episode step 3, last action [0.25]" in text
+    assert 'raise ValueError("fails in step")' in text
+    assert text.endswith("ValueError: fails in step")
 
 
 def test_an_exception_that_cannot_be_pickled_is_told_as_well() -> None:
@@ -71,13 +71,13 @@ def test_an_environment_that_raises_in_its_constructor_is_named() -> None:
 def test_several_failures_in_one_step_are_all_counted() -> None:
     envs = faulty(3, fail="step_raise", at=1)
     envs.reset(1)
-    told = failure_of(envs)
-    assert "(so did envs [1, 2] in the same step)" in told
-    assert "env 0 of 3" in told
+    text = failure_of(envs)
+    assert "(so did envs [1, 2] in the same step)" in text
+    assert "env 0 of 3" in text
 
 
 @pytest.mark.parametrize(
-    ("fail", "told"),
+    ("fail", "expected"),
     [
         ("wrong_shape", "observation: expected shape (2,) dtype float32, got shape (3,) dtype float32"),
         ("wrong_dtype", "observation: expected shape (2,) dtype float32, got shape (2,) dtype <U1"),
@@ -85,12 +85,12 @@ def test_several_failures_in_one_step_are_all_counted() -> None:
         ("wrong_reward", "reward: expected a number, got str 'much'"),
     ],
 )
-def test_a_result_that_is_not_as_declared_is_named(fail: str, told: str) -> None:
+def test_a_result_that_is_not_as_declared_is_named(fail: str, expected: str) -> None:
     envs = faulty(2, fail=fail, at=2)
     envs.reset(1)
     message = failure_of(envs)
     assert "env 0 of 2" in message
-    assert told in message
+    assert expected in message
 
 
 def test_nan_and_inf_pass_the_door_unchanged() -> None:

@@ -140,22 +140,22 @@ def test_the_row_after_an_end_is_a_reset_row() -> None:
 
 def test_physics_differ_between_episodes_and_are_what_the_privileged_part_says() -> None:
     batch = hands(200)
-    told = batch.observe()["privileged"][:, 3:]
+    observed = batch.observe()["privileged"][:, 3:]
     ranges, body, geom = PhysicsRanges(), batch._body, batch._geom
-    assert (np.abs(told) <= 1.0).all()
-    assert (told.std(axis=0) > 0.4).all()
+    assert (np.abs(observed) <= 1.0).all()
+    assert (observed.std(axis=0) > 0.4).all()
     assert np.allclose(
-        batch._mass[:, body], ranges.mass.low + (told[:, 1] + 1) / 2 * (ranges.mass.high - ranges.mass.low)
+        batch._mass[:, body], ranges.mass.low + (observed[:, 1] + 1) / 2 * (ranges.mass.high - ranges.mass.low)
     )
-    assert np.allclose(batch._size[:, geom, 0] / 0.026, 1.0 + 0.1 * told[:, 0], atol=1e-6)
-    assert np.allclose(batch._com[:, body], 0.008 * told[:, 3:6], atol=1e-8)
-    assert np.allclose(batch._gain[:, :, 0], 1.2 * (1.0 + 0.25 * told[:, 6:]), atol=1e-6)
+    assert np.allclose(batch._size[:, geom, 0] / 0.026, 1.0 + 0.1 * observed[:, 0], atol=1e-6)
+    assert np.allclose(batch._com[:, body], 0.008 * observed[:, 3:6], atol=1e-8)
+    assert np.allclose(batch._gain[:, :, 0], 1.2 * (1.0 + 0.25 * observed[:, 6:]), atol=1e-6)
 
 
 def test_held_out_physics_reach_beyond_those_of_training() -> None:
-    told = HandRotationVector(200, physics="held_out").reset(seed=0)[0]["privileged"][:, 3:]
+    observed = HandRotationVector(200, physics="held_out").reset(seed=0)[0]["privileged"][:, 3:]
     own = HandRotationVector(200).reset(seed=0)[0]["privileged"][:, 3:]
-    assert np.abs(own).max() <= 1.0 < np.abs(told).max(axis=0).min()
+    assert np.abs(own).max() <= 1.0 < np.abs(observed).max(axis=0).min()
 
 
 def test_the_history_is_filled_at_a_reset_and_moves_by_one_frame() -> None:
@@ -233,16 +233,16 @@ def test_the_leap_hand_holds_its_cube() -> None:
 
 
 def test_what_an_episode_turned_by_is_its_measure_however_it_is_stepped() -> None:
-    told = []
+    observed = []
     for vectorization in ("sync", "mujoco"):
         cfg = EnvConfig(id=ENV_ID, kwargs={"max_episode_steps": 5}, vectorization=vectorization, measure="net_rotation")
         vector = make_vector(cfg, 2)
         vector.reset(3)
         rows = [vector.step(np.full((2, NUM_JOINTS), 0.5, np.float32)) for _ in range(5)]
         assert all(np.isnan(row.measure).all() for row in rows[:-1])
-        told.append(rows[-1].measure)
-    assert np.array_equal(*told)
-    assert np.isfinite(told[0]).all()
+        observed.append(rows[-1].measure)
+    assert np.array_equal(*observed)
+    assert np.isfinite(observed[0]).all()
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ def test_the_net_rotation_of_an_episode_is_told() -> None:
     quaternion = env.unwrapped._hands._qpos[:, -4:]  # type: ignore[attr-defined]  # the cube's
     start = float(yaw_of(quaternion)[0])
     for _ in range(5):
-        told = env.step(np.full(NUM_JOINTS, 0.3, np.float32))[4]["net_rotation"]
-        assert told == pytest.approx(float(yaw_of(quaternion)[0]) - start)
+        observed = env.step(np.full(NUM_JOINTS, 0.3, np.float32))[4]["net_rotation"]
+        assert observed == pytest.approx(float(yaw_of(quaternion)[0]) - start)
 
 
 def test_one_hand_begins_an_episode_as_if_it_were_alone_and_the_others_do_not_notice() -> None:
@@ -280,8 +280,8 @@ def test_one_hand_begins_an_episode_as_if_it_were_alone_and_the_others_do_not_no
     for each in (vector, undisturbed):
         each.reset(5)
         each.step(action)
-    assert vector.begins_singly
-    obs = vector.begin(5, [0, 8, 0], np.array([False, True, False]))
+    assert vector.can_reset_some
+    obs = vector.reset_some(5, [0, 8, 0], np.array([False, True, False]))
     assert np.array_equal(obs[1:2], alone.reset(5, first=8))
     after, usual = vector.step(action), undisturbed.step(action)
     assert np.array_equal(after.next_obs[[0, 2]], usual.next_obs[[0, 2]])
@@ -290,4 +290,4 @@ def test_one_hand_begins_an_episode_as_if_it_were_alone_and_the_others_do_not_no
 
 
 def test_a_vector_of_gymnasium_that_does_not_take_the_mask_is_reset_as_a_whole() -> None:
-    assert not make_vector(EnvConfig(id="CartPole-v1", num_envs=2, vectorization="mujoco")).begins_singly
+    assert not make_vector(EnvConfig(id="CartPole-v1", num_envs=2, vectorization="mujoco")).can_reset_some

@@ -23,7 +23,7 @@ def refusal(env_id: str, **kwargs: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "told"),
+    ("env_id", "expected"),
     [
         ("Pendlum-v1", "Closest ids: Pendulum-v1"),
         ("halfcheetah-v5", "Closest ids: HalfCheetah-v5"),
@@ -34,10 +34,10 @@ def refusal(env_id: str, **kwargs: Any) -> str:
         ("LunarLanderContinuous-v3", "Box2D is not installed"),
     ],
 )
-def test_an_unknown_or_unavailable_id_is_refused_with_help(env_id: str, told: str) -> None:
+def test_an_unknown_or_unavailable_id_is_refused_with_help(env_id: str, expected: str) -> None:
     message = refusal(env_id)
     assert message.startswith(f"env.id: got {env_id!r}")
-    assert told in message
+    assert expected in message
 
 
 def test_an_unknown_keyword_is_refused_with_the_closest_and_all_allowed() -> None:
@@ -100,9 +100,9 @@ def test_mujoco_writes_neither_to_stderr_nor_into_the_working_directory(
 def test_a_warning_of_mujoco_that_matters_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     make_module._SEEN_WARNINGS.clear()
     with caplog.at_level(logging.WARNING):
-        make_module._mujoco_warning("compiler attribute 'settotalmass' is deprecated")
-        make_module._mujoco_warning("Nan, Inf or huge value in QACC at DOF 0. Time = 0.1.")
-        make_module._mujoco_warning("Nan, Inf or huge value in QACC at DOF 3. Time = 0.2.")
+        make_module._log_mujoco_warning("compiler attribute 'settotalmass' is deprecated")
+        make_module._log_mujoco_warning("Nan, Inf or huge value in QACC at DOF 0. Time = 0.1.")
+        make_module._log_mujoco_warning("Nan, Inf or huge value in QACC at DOF 3. Time = 0.2.")
     assert [record.getMessage() for record in caplog.records] == [
         "MuJoCo: Nan, Inf or huge value in QACC at DOF 0. Time = 0.1."
     ]

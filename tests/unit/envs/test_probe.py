@@ -1,4 +1,4 @@
-"""The probe: a look at an environment in a process of its own."""
+"""The probe: a look at an environment in a short-lived process."""
 
 from __future__ import annotations
 
@@ -60,32 +60,32 @@ def test_what_an_environment_prints_does_not_disturb_the_answer(
 
 @pytest.mark.mp
 @pytest.mark.parametrize(
-    ("cfg", "told"),
+    ("cfg", "expected"),
     [
         (EnvConfig(id="Pendulum-v1", vectorization="mujoco"), "env.vectorization: got mujoco, allowed sync or async"),
         (toy("Counter-v0", terminat_at=3), "did you mean env.kwargs.terminate_at?"),
         (toy("Conter-v0"), "Closest ids: Counter-v0"),
     ],
 )
-def test_mistakes_of_the_configuration_come_back_as_such(cfg: EnvConfig, told: str) -> None:
+def test_mistakes_of_the_configuration_come_back_as_such(cfg: EnvConfig, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         probe(cfg)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.mp
 @pytest.mark.parametrize(
-    ("fail", "told"),
+    ("fail", "expected"),
     [
         ("init_raise", "RuntimeError: fails in __init__"),
         ("reset_raise", "RuntimeError: fails in reset"),
         ("step_raise", "ValueError: fails in step"),
         ("wrong_shape", r"expected shape \(2,\) dtype float32, got shape \(3,\)"),
-        ("segv", r"(?s)was killed by SIGSEGV.*in _act_out"),
+        ("segv", r"(?s)was killed by SIGSEGV.*in _fault"),
     ],
 )
-def test_failures_of_the_environment_come_back_with_their_text(fail: str, told: str) -> None:
-    with pytest.raises(EnvFailure, match=told):
+def test_failures_of_the_environment_come_back_with_their_text(fail: str, expected: str) -> None:
+    with pytest.raises(EnvFailure, match=expected):
         probe(toy("Faulty-v0", fail=fail, at=1))
 
 

@@ -148,10 +148,10 @@ def test_pixels_are_refused_by_that_name() -> None:
 
 def test_every_unsupported_part_is_named_at_once() -> None:
     obs = spaces.Dict({"a": spaces.Discrete(3), "b": ACTION, "c": spaces.Dict({"d": spaces.Text(5)})})
-    told = problems(obs, spaces.MultiDiscrete([2, 2]))
-    assert "key 'a': got Discrete(3)" in told
-    assert "key 'c/d': got Text" in told
-    assert "action space: got MultiDiscrete([2 2])" in told
+    text = problems(obs, spaces.MultiDiscrete([2, 2]))
+    assert "key 'a': got Discrete(3)" in text
+    assert "key 'c/d': got Text" in text
+    assert "action space: got MultiDiscrete([2 2])" in text
 
 
 def test_an_observation_without_numbers_is_refused() -> None:
@@ -159,7 +159,7 @@ def test_an_observation_without_numbers_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (np.zeros(3, np.float32), r"observation: expected shape \(2,\) dtype float32, got shape \(3,\) dtype float32"),
         (np.array(["a", "b"]), r"expected shape \(2,\) dtype float32, got shape \(2,\) dtype <U1"),
@@ -167,14 +167,14 @@ def test_an_observation_without_numbers_is_refused() -> None:
         ([[1.0], [1.0, 2.0]], "expected shape .*, got list"),
     ],
 )
-def test_an_observation_that_is_not_as_declared_is_named(value: Any, told: str) -> None:
+def test_an_observation_that_is_not_as_declared_is_named(value: Any, expected: str) -> None:
     codec = describe(spaces.Box(-1.0, 1.0, (2,), np.float32), ACTION, None)
-    with pytest.raises(EnvFailure, match=told):
+    with pytest.raises(EnvFailure, match=expected):
         codec.flatten(value)
 
 
 @pytest.mark.parametrize(
-    ("obs", "told"),
+    ("obs", "expected"),
     [
         (
             {"alpha": np.zeros(1), "zeta": np.zeros(2)},
@@ -184,6 +184,6 @@ def test_an_observation_that_is_not_as_declared_is_named(value: Any, told: str) 
         (np.zeros(8), r"key 'alpha': expected shape \(1,\).*, got shape \(8,\)"),
     ],
 )
-def test_a_wrong_part_of_a_dict_is_named_by_its_key(obs: Any, told: str) -> None:
-    with pytest.raises(EnvFailure, match=told):
+def test_a_wrong_part_of_a_dict_is_named_by_its_key(obs: Any, expected: str) -> None:
+    with pytest.raises(EnvFailure, match=expected):
         describe(NESTED, ACTION, None).flatten(obs)

@@ -126,7 +126,7 @@ def test_a_restored_environment_still_names_its_seed_and_step_when_it_fails() ->
 
 
 @pytest.mark.parametrize(
-    ("env_id", "num_envs", "kwargs", "told"),
+    ("env_id", "num_envs", "kwargs", "expected"),
     [
         ("Hopper-v5", 2, {}, "saved with id 'HalfCheetah-v5', this is 'Hopper-v5'"),
         ("HalfCheetah-v5", 1, {}, "saved with num_envs 2, this is 1"),
@@ -134,11 +134,11 @@ def test_a_restored_environment_still_names_its_seed_and_step_when_it_fails() ->
     ],
 )
 def test_a_state_of_other_environments_is_refused(
-    env_id: str, num_envs: int, kwargs: dict[str, Any], told: str
+    env_id: str, num_envs: int, kwargs: dict[str, Any], expected: str
 ) -> None:
     envs = make("HalfCheetah-v5")
     envs.reset(1)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=expected):
         restore_state(make(env_id, num_envs, **kwargs), saved(envs))
 
 
@@ -215,13 +215,13 @@ def test_an_attribute_that_the_saved_environment_did_not_have_is_forgotten(odd: 
 
 
 @pytest.mark.parametrize(
-    ("habit", "told"),
+    ("habit", "expected"),
     [("object", "Odd.world is a builtins.object"), ("samples", "Odd.action_space has drawn random samples of its own")],
 )
-def test_what_cannot_be_exact_is_refused_with_the_culprit(odd: Any, habit: str, told: str) -> None:
+def test_what_cannot_be_exact_is_refused_with_the_culprit(odd: Any, habit: str, expected: str) -> None:
     envs = odd(habit)
     assert save_state(envs) is None
-    assert why_not_exact(envs) == told
+    assert why_not_exact(envs) == expected
 
 
 def test_there_is_no_reason_where_the_state_is_exact(odd: Any) -> None:

@@ -56,7 +56,7 @@ def test_one_environment_begins_an_episode_with_its_seed_while_the_others_go_on(
     first, *_ = (seed % 4096 for seed in env_seeds(7, 1))
     envs.reset(7)
     roll(envs, 2)  # all have ended
-    obs = envs.begin(7, [9, 5, 9], np.array([False, True, False]))
+    obs = envs.reset_some(7, [9, 5, 9], np.array([False, True, False]))
     assert obs[1].tolist() == [(first + 5) % 4096, 0, 1]
     assert obs[[0, 2], 1].tolist() == [2, 2]
     rows = roll(envs, 2)
@@ -70,7 +70,7 @@ def test_a_failure_in_the_reset_of_one_environment_is_told() -> None:
     envs = toy("Faulty-v0", num_envs=2, fail="reset_raise", only_seed=bad)
     envs.reset(7)
     with pytest.raises(EnvFailure, match=f"env 1 of 2 .* failed in reset: seed {bad}"):
-        envs.begin(7, [0, 3], np.array([False, True]))
+        envs.reset_some(7, [0, 3], np.array([False, True]))
 
 
 def test_a_row_with_both_flags_keeps_both() -> None:
@@ -91,7 +91,7 @@ def test_the_time_limit_of_gymnasium_truncates_without_terminating() -> None:
     assert column(rows, "terminated", 0) == [False, False]
 
 
-def test_a_reset_in_mid_episode_starts_every_environment_anew() -> None:
+def test_a_reset_in_mid_episode_restarts_every_environment() -> None:
     envs = toy("Counter-v0", num_envs=2, terminate_at=3)
     envs.reset(1)
     roll(envs, 3)
@@ -106,9 +106,9 @@ def test_a_reset_in_mid_episode_starts_every_environment_anew() -> None:
 def test_success_is_told_at_an_episodes_end_and_only_there(key: str) -> None:
     envs = toy("Counter-v0", num_envs=1, terminate_at=2, success_key=key)
     envs.reset(1)
-    told = [outcome.success[0] for outcome in roll(envs, 5)]
-    assert np.isnan(told).tolist() == [True, False, True, True, False]
-    assert (told[1], told[4]) == (0.0, 1.0)
+    success = [outcome.success[0] for outcome in roll(envs, 5)]
+    assert np.isnan(success).tolist() == [True, False, True, True, False]
+    assert (success[1], success[4]) == (0.0, 1.0)
 
 
 def test_success_of_one_environment_says_nothing_of_the_others() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.envs.plain import Decoder, Encoder, NotPlainError
+from offpolicy.envs.state_values import Decoder, Encoder, NotPlainError
 
 
 def round_trip(value: Any) -> Any:
@@ -108,7 +108,7 @@ def test_what_is_captured_does_not_change_with_the_original() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ({"a": [1, object()]}, r"it\['a'\]\[1\] is a builtins.object"),
         (np.array([object()]), "it is an array of dtype object"),
@@ -117,8 +117,8 @@ def test_what_is_captured_does_not_change_with_the_original() -> None:
         (np.frombuffer(bytearray(8)), "it is a view of memory that NumPy does not own"),
     ],
 )
-def test_what_cannot_be_captured_is_named_with_its_place(value: Any, told: str) -> None:
-    with pytest.raises(NotPlainError, match=told):
+def test_what_cannot_be_captured_is_named_with_its_place(value: Any, expected: str) -> None:
+    with pytest.raises(NotPlainError, match=expected):
         Encoder("").encode(value, "it")
 
 
