@@ -9,18 +9,20 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from offpolicy.types import Account, RolloutTotals
+
 Batch_co = TypeVar("Batch_co", covariant=True)  # what one iteration consumes: `Batches` of replayed rows, or `Rollouts`
 
 
 class BatchSource(Protocol[Batch_co]):
-    """Where batches come from. The loop calls these in this order, once per iteration."""
+    """Where batches come from, as the loop sees it: it calls these in this order, once per iteration."""
 
     def wait_ready(self) -> None:
         """Block until the collector has produced what this iteration needs, or the run is stopping."""
         ...
 
     def is_exhausted(self) -> bool:
-        """Whether the budget is spent and every update it calls for is done."""
+        """True if the budget is spent and every update it calls for is done."""
         ...
 
     def wait_batch(self) -> None:
@@ -39,7 +41,48 @@ class BatchSource(Protocol[Batch_co]):
         ...
 
     def release(self) -> None:
-        """Let the collectors go on."""
+        """Grants the collectors their next steps."""
+        ...
+
+
+class StatefulBatchSource(BatchSource[Batch_co], Protocol[Batch_co]):
+    """A batch source as the learner process sees it: with counters for the report and state for the checkpoint."""
+
+    first_unseen_row: list[int]  # by ring: the first row whose observation the normaliser has not seen
+
+    @property
+    def samples(self) -> int:
+        """Number of rows of the replay handed out; demonstrations are not among them."""
+        ...
+
+    @property
+    def sample_age_sum(self) -> float:
+        """Sum over `samples` of the row's age in env steps. May wait for the device."""
+        ...
+
+    @property
+    def rollouts(self) -> RolloutTotals | None:
+        """Counts of the rollouts so far; None where the rows come from a replay."""
+        ...
+
+    def random_state(self) -> dict[str, Any]:
+        """Returns JSON data from which a new source hands out the batches that this one would hand out next."""
+        ...
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Continues from what `random_state` returned, before the first batch."""
+        ...
+
+    def packer_account(self) -> Account | None:
+        """Returns the account of the thread that packs batches ahead; None if there is none or timing is off."""
+        ...
+
+    def describe(self) -> str:
+        """Returns a line for the run's header: which source it is and the bytes it holds."""
+        ...
+
+    def close(self) -> None:
+        """Ends what it started."""
         ...
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.collect.collector import CollectorParts, Progress, ReportDesk, collect
+from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
-from offpolicy.collect.policy import CollectorPolicy
+from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
@@ -46,7 +46,7 @@ def main(child: ChildContext) -> None:
     ledger = start_worker(job, "collector", child.index, CollectorPhase, threads=threads, is_background=True)
     collector = Collector(child, job)
     progress = collector.start()
-    desk = ReportDesk(
+    reporter = CollectorReporter(
         collector.control,
         child.index,
         collector_reports(child.block(f"collector_report-{child.index}")),
@@ -64,10 +64,11 @@ def main(child: ChildContext) -> None:
             child.wake_event(f"collector_wake-{child.index}"),
             [child.wake_event(wake_event) for wake_event in waiting_for_rows(job.cfg)],
         ),
-        desk=desk,
+        reporter=reporter,
         progress=progress,
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
+        rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
     )
     try:
         collect(parts)
@@ -138,18 +139,18 @@ class Collector:
     def _make_policy(self) -> CollectorPolicy:
         job, algo = self._job, self._job.cfg.algo
         networks = make_policy(algo, job.spec)
-        policy = CollectorPolicy(
+        warmup_steps = steps_per_collector(algo.learning_starts, self.num_collectors)
+        return CollectorPolicy(
             networks,
             weights_mailbox(self._child, flat_size(networks)),
+            Exploration(
+                warmup_steps=0 if algo.learns_from_rollouts else warmup_steps,
+                noise_at=noise_schedule(algo, self.num_collectors),
+            ),
             action_dim=job.spec.action_dim,
-            warmup_steps=0
-            if algo.learns_from_rollouts
-            else steps_per_collector(algo.learning_starts, self.num_collectors),
             seed=job.cfg.seed,
             path=self._path,
         )
-        policy.noise_at = noise_schedule(algo, self.num_collectors)
-        return policy
 
     def _make_writer(self, control: ControlPage) -> Writer:
         child, job, algo = self._child, self._job, self._job.cfg.algo

@@ -14,9 +14,9 @@ import torch
 
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement
-from offpolicy.collect.collector import CollectorParts, Progress, ReportDesk, step
+from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, step
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
-from offpolicy.collect.policy import CollectorPolicy
+from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import ReplayWriter
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
@@ -104,11 +104,11 @@ def _collector() -> Iterator[_Collector]:
         parts = CollectorParts(
             env=env,
             policy=CollectorPolicy(
-                policy, mailbox, action_dim=halfcheetah.SPEC.action_dim, warmup_steps=0, seed=1, path=()
+                policy, mailbox, Exploration(warmup_steps=0), action_dim=halfcheetah.SPEC.action_dim, seed=1, path=()
             ),
             writer=ReplayWriter(replay, layout, gamma=0.99, n_step=1, num_envs=1),
             gate=CollectorGate(control, 0, WakeEvent.create(), [WakeEvent.create()]),
-            desk=ReportDesk(control, 0, reports, episodes, tracker),
+            reporter=CollectorReporter(control, 0, reports, episodes, tracker),
             progress=Progress(obs=env.reset(1)),
             ledger=NullLedger(),
             take_snapshot=lambda: None,

@@ -1,9 +1,10 @@
-"""THE collector loop: wait for leave, refresh, act, step, write; one ledger iteration per vector step."""
+"""THE collector loop: wait for a grant, refresh, act, step, write; one ledger iteration per vector step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -32,21 +33,36 @@ class Progress:
     policy_lag_sum: float = 0.0
 
 
+class RolloutCounter(Protocol):
+    """Cumulative counts of one collector's rollouts."""
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts finished by this process, those dropped among them."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Rollouts dropped because no slot was free."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class CollectorParts:
-    """What a collector is made of."""
+    """The parts of a collector."""
 
     env: VectorAdapter
     policy: CollectorPolicy
     writer: Writer
     gate: CollectorGate
-    desk: ReportDesk
+    reporter: CollectorReporter
     progress: Progress
     ledger: TimeAccount
     take_snapshot: Callable[[], None]
+    rollouts: RolloutCounter | None = None  # counts the writer's rollouts; None where it writes replay rows
 
 
-class ReportDesk:
+class CollectorReporter:
     """Publishes the cumulative report when asked, and every finished episode at once."""
 
     def __init__(
@@ -63,13 +79,13 @@ class ReportDesk:
         self._others = tuple(words for i, words in enumerate(control.collectors) if i != index)
         self._num_hosts = num_hosts
         self.tracker = tracker
-        self.has_finished = False  # whether an episode ended in the last vector step
+        self.has_finished = False  # True if an episode ended in the last vector step
         self._answered = 0
 
     def record(self, outcome: StepOutcome, own_steps: int) -> None:
-        """Account for the episodes of one vector step, dated by the env steps of all collectors.
+        """Appends the episodes that ended in one vector step, dated by the env steps of all collectors.
 
-        Those of other hosts are not known here; their collectors do as many as ours.
+        Those of other hosts are not known here; their collectors do as many as those of this one.
         """
         on_this_host = own_steps + sum(words.get(CollectorWord.ENV_STEPS) for words in self._others)
         finished = self.tracker.update(outcome, on_this_host * self._num_hosts)
@@ -78,48 +94,47 @@ class ReportDesk:
             self._episodes.append(pack_episodes(finished))
 
     def newest_version(self) -> int:
-        """The newest weights that exist."""
+        """Returns the version of the newest weights."""
         return self._control.leader.get(RankWord.VERSION)
 
     def is_wanted(self) -> bool:
-        """Whether the supervisor asked for a report since the last one."""
+        """True if the supervisor has asked for a report since the last one."""
         return self._control.host.get(HostWord.REPORT_REQUEST) != self._answered
 
-    def publish(self, progress: Progress, writer: Writer, ledger: TimeAccount) -> None:
-        """Publish the cumulative report."""
+    def publish(self, progress: Progress, ledger: TimeAccount, rollouts: RolloutCounter | None) -> None:
+        """Publishes the cumulative report."""
         self._answered = self._control.host.get(HostWord.REPORT_REQUEST)
-        self._reports.publish(
-            CollectorTotals(
-                account=ledger.account(),
-                env_steps=progress.env_steps,
-                vector_steps=progress.vector_steps,
-                policy_lag_sum=progress.policy_lag_sum,
-                policy_steps=progress.policy_steps,
-                rollouts=writer.rollouts,
-                rollouts_dropped=writer.dropped,
-            )
+        totals = CollectorTotals(
+            account=ledger.account(),
+            env_steps=progress.env_steps,
+            vector_steps=progress.vector_steps,
+            policy_lag_sum=progress.policy_lag_sum,
+            policy_steps=progress.policy_steps,
         )
+        if rollouts is not None:
+            totals = replace(totals, rollouts=rollouts.rollouts, rollouts_dropped=rollouts.dropped)
+        self._reports.publish(totals)
 
 
 def collect(parts: CollectorParts) -> None:
-    """Step the environments until told to leave; every nanosecond lands in one phase or in `other`."""
+    """Steps the environments until it is time to exit; every nanosecond lands in one phase or in `other`."""
     try:
         while wait_turn(parts):
             step(parts)
             parts.ledger.close()
-            if parts.desk.is_wanted():
-                parts.desk.publish(parts.progress, parts.writer, parts.ledger)
+            if parts.reporter.is_wanted():
+                parts.reporter.publish(parts.progress, parts.ledger, parts.rollouts)
     finally:
-        parts.desk.publish(parts.progress, parts.writer, parts.ledger)
+        parts.reporter.publish(parts.progress, parts.ledger, parts.rollouts)
 
 
 def wait_turn(parts: CollectorParts) -> bool:
-    """Wait for leave to step, serving snapshots meanwhile; False when it is time to go."""
+    """Waits until the next step may be taken, saving snapshots meanwhile; False when it is time to exit."""
     env_steps, writer = parts.progress.env_steps, parts.writer
     with parts.ledger.phase(CollectorPhase.LEARNER_WAIT):
         while True:
             turn = parts.gate.wait_turn(
-                env_steps, writer.handed_over(env_steps), lambda granted: writer.may_go(env_steps, granted)
+                env_steps, writer.handed_over(env_steps), lambda granted: writer.may_step(env_steps, granted)
             )
             if turn is not Turn.SNAPSHOT:
                 return turn is Turn.STEP
@@ -128,26 +143,25 @@ def wait_turn(parts: CollectorParts) -> bool:
 
 
 def step(parts: CollectorParts) -> None:
-    """One vector step: `progress.obs` moves from what was acted on to what is acted on next."""
+    """Takes one vector step: `progress.obs` moves from what was acted on to what is acted on next."""
     phase, policy, progress = parts.ledger.phase, parts.policy, parts.progress
     is_random = policy.is_random(progress.env_steps)
     if not is_random:
         parts.ledger.end_warmup()
         with phase(CollectorPhase.WEIGHT_APPLY):
-            # Version 0: this process goes on with an open rollout, whose weights are the first to be published.
-            if (parts.writer.takes_new_weights or policy.version == 0) and policy.refresh():
+            if parts.writer.wants_fresh_policy(policy.version) and policy.refresh():
                 parts.ledger.mark(Mark.APPLIED, policy.version)
     with phase(CollectorPhase.ACTION_SELECT):
         choice = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
         outcome = parts.env.step(choice.action)
-    if parts.desk.has_finished:  # in the last step: in this one an environment was reset instead (NEXT_STEP)
+    if parts.reporter.has_finished:  # in the last step: in this one an environment was reset instead (NEXT_STEP)
         parts.ledger.tag(CollectorPhase.ENV_STEP)
     with phase(CollectorPhase.REPLAY_WRITE):
         progress.env_steps += parts.writer.write(progress.obs, choice, outcome)
         progress.vector_steps += 1
         if not is_random:
             progress.policy_steps += 1
-            progress.policy_lag_sum += max(parts.desk.newest_version() - policy.version, 0)
-        parts.desk.record(outcome, progress.env_steps)
+            progress.policy_lag_sum += max(parts.reporter.newest_version() - policy.version, 0)
+        parts.reporter.record(outcome, progress.env_steps)
         progress.obs = np.ascontiguousarray(outcome.next_obs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,33 +14,46 @@ from offpolicy.seeding import generator, torch_seed
 from offpolicy.types import Choice, Float32
 
 
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """How a collector explores, by its own transitions."""
+
+    warmup_steps: int  # transitions before the policy acts: uniform actions
+    noise_at: Callable[[int], float] | None = None  # the exploration noise, where it changes during the run
+
+
 class CollectorPolicy:
-    """The collector's copy of the policy and its own random streams."""
+    """The collector's copy of the policy and its random streams."""
 
     def __init__(
-        self, policy: Policy, mailbox: Mailbox, *, action_dim: int, warmup_steps: int, seed: int, path: tuple[int, ...]
+        self,
+        policy: Policy,
+        mailbox: Mailbox,
+        exploration: Exploration,
+        *,
+        action_dim: int,
+        seed: int,
+        path: tuple[int, ...],
     ) -> None:
-        """`seed` and `path` name its random streams: every collector has its own."""
+        """`seed` and `path` name its random streams: every collector has others."""
         self._policy, self._mailbox = policy.eval(), mailbox
-        self._action_dim, self._warmup_steps = action_dim, warmup_steps
-        # The exploration noise after a number of own transitions, where it changes during the run.
-        self.noise_at: Callable[[int], float] | None = None
+        self._exploration, self._action_dim = exploration, action_dim
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
-        self.noise = torch.Generator()
-        self.version = 0
+        self.policy_rng = torch.Generator()
+        self.version = 0  # of the weights it acts with; 0: none were published yet
         self.reseed(seed, *path)
 
     def reseed(self, seed: int, *path: int) -> None:
-        """Start the random streams of `seed` anew; `path` tells one collector, or one start, from another."""
-        self.uniform = generator(seed, "warmup_action", *path)
-        self.noise.manual_seed(torch_seed(seed, "exploration", *path))
+        """Restarts the random streams; `path` tells one collector, or one start, from another."""
+        self.warmup_rng = generator(seed, "warmup_action", *path)
+        self.policy_rng.manual_seed(torch_seed(seed, "exploration", *path))
 
     def is_random(self, env_steps: int) -> bool:
-        """Whether actions are still uniform, after `env_steps` own transitions."""
-        return env_steps < self._warmup_steps
+        """True if actions are still uniform, after `env_steps` own transitions."""
+        return env_steps < self._exploration.warmup_steps
 
     def refresh(self) -> bool:
-        """Take the newest published weights; False if there are none newer."""
+        """Loads the newest published weights; False if there are none newer."""
         if self._mailbox.version <= self.version:
             return False
         self.version = self._mailbox.read(self._flat)
@@ -47,12 +61,12 @@ class CollectorPolicy:
         return True
 
     def act(self, obs: Float32, env_steps: int) -> Choice:
-        """Exploratory actions [N, A] for obs [N, O]."""
+        """Returns exploratory actions [N, A] for obs [N, O]."""
         if self.is_random(env_steps):
-            action = self.uniform.uniform(-1.0, 1.0, (len(obs), self._action_dim)).astype(np.float32)
+            action = self.warmup_rng.uniform(-1.0, 1.0, (len(obs), self._action_dim)).astype(np.float32)
             return Choice(action, None, self.version)
-        if self.noise_at is not None:
-            self._policy.explore_with(self.noise_at(env_steps))
+        if self._exploration.noise_at is not None:
+            self._policy.explore_with(self._exploration.noise_at(env_steps))
         with torch.inference_mode():
-            drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.noise)
+            drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
         return Choice(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)

@@ -24,39 +24,28 @@ from offpolicy.types import Bool, Choice, Float32, Float64, StepOutcome
 class Writer(Protocol):
     """Where the collector's vector steps go."""
 
-    @property
-    def rollouts(self) -> int:
-        """Rollouts finished by this process."""
-        ...
-
-    @property
-    def dropped(self) -> int:
-        """Those of them that were thrown away."""
-        ...
-
-    @property
-    def takes_new_weights(self) -> bool:
-        """Whether the next step may be acted by other weights than the last one."""
+    def wants_fresh_policy(self, version: int) -> bool:
+        """True if the next step may be acted by newer weights than those of `version`, which acted last."""
         ...
 
     def handed_over(self, env_steps: int) -> int:
-        """How much the learner was given, after `env_steps` own transitions; it is woken when this moves."""
+        """Returns how much the learner was given, after `env_steps` own transitions; a change wakes it."""
         ...
 
-    def may_go(self, env_steps: int, granted: int) -> bool:
-        """Whether the next step is within what the learner granted, and has a place."""
+    def may_step(self, env_steps: int, granted: int) -> bool:
+        """True if the next step is within what the learner granted, and has a place."""
         ...
 
     def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
-        """Store one vector step; returns how many transitions it held. Raises `BadRowError` on NaN or Inf."""
+        """Stores one vector step; returns its number of transitions. Raises `BadRowError` on NaN or Inf."""
         ...
 
     def open_windows(self) -> tuple[Float32, Float64]:
-        """What no learner can have seen yet, for a snapshot: rows [n, W], and facts about them [m, ...]."""
+        """Returns what no learner can have seen yet, for a snapshot: rows [n, W] and numbers of them [m, ...]."""
         ...
 
     def reopen_windows(self, rows: Float32, facts: Float64) -> None:
-        """Restore what `open_windows` returned."""
+        """Restores what `open_windows` returned."""
         ...
 
 
@@ -73,24 +62,25 @@ class _Window:
 class ReplayWriter:
     """Turns vector steps into rows of one ring."""
 
-    takes_new_weights = True  # whenever there are some
-    rollouts = dropped = 0  # it knows of none
-
     def __init__(self, ring: Ring, layout: RowLayout, *, gamma: float, n_step: int, num_envs: int) -> None:
         self._ring, self._layout = ring, layout
         self._gamma, self._n_step = gamma, n_step
         self._windows: list[deque[_Window]] = [deque() for _ in range(num_envs)]
 
+    def wants_fresh_policy(self, version: int) -> bool:
+        """Always true: any step of a replay may be acted by any weights."""
+        return True
+
     def handed_over(self, env_steps: int) -> int:
-        """Transitions."""
+        """Returns the transitions."""
         return env_steps
 
-    def may_go(self, env_steps: int, granted: int) -> bool:
-        """Grants count env steps; there is always room: the oldest rows make it."""
+    def may_step(self, env_steps: int, granted: int) -> bool:
+        """True below the granted env steps; there is always room, as the oldest rows are recycled."""
         return env_steps < granted
 
     def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
-        """Store the valid transitions of one vector step and return how many there were.
+        """Stores the valid transitions of one vector step; returns their number.
 
         obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `NumericsError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
@@ -152,14 +142,14 @@ class ReplayWriter:
         return {name: np.atleast_1d(row[column]).tolist() for name, column in columns.items()}
 
     def open_windows(self) -> tuple[Float32, Float64]:
-        """The incomplete rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
+        """Returns the open rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
         open_rows = [(env, window) for env, windows in enumerate(self._windows) for window in windows]
         rows = np.array([window.row for _, window in open_rows], dtype=np.float32).reshape(-1, self._layout.width)
         sums = [(env, window.reward, window.discount, window.num_steps) for env, window in open_rows]
         return rows, np.array(sums, dtype=np.float64).reshape(-1, 4)
 
     def reopen_windows(self, rows: Float32, facts: Float64) -> None:
-        """Restore what `open_windows` returned."""
+        """Restores what `open_windows` returned."""
         for row, (env, reward, discount, num_steps) in zip(rows, facts.tolist(), strict=True):
             self._windows[int(env)].append(_Window(row.copy(), reward, discount, int(num_steps)))
 

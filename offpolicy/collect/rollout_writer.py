@@ -15,16 +15,16 @@ from offpolicy.collect.replay_writer import BadRowError
 from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
 from offpolicy.types import Choice, Float32, Float64, StepOutcome
 
-FIRST_VERSION = 1  # of the weights that a learner publishes when it starts
+FIRST_VERSION = 1  # version of the weights that a learner publishes when it starts
 
 
 class RolloutWriter:
-    """Turns vector steps into rollouts of one ring. `newest_version` tells which weights are the newest."""
+    """Turns vector steps into rollouts of one ring. `newest_version` returns the version of the newest weights."""
 
     def __init__(self, ring: RolloutRing, *, may_drop: bool, newest_version: Callable[[], int]) -> None:
         self._ring, self._may_drop, self._newest_version = ring, may_drop, newest_version
         self._rows: Float32 = np.empty((0, 0, 0), dtype=np.float32)
-        self._step = 0  # of the open rollout
+        self._step = 0  # next step of the open rollout
         self._stamp = RolloutStamp(0, 0, 0)
         self.rollouts = 0  # finished by this process, those thrown away among them
 
@@ -33,26 +33,25 @@ class RolloutWriter:
         """Rollouts thrown away because no slot was free."""
         return self._ring.dropped
 
-    @property
-    def takes_new_weights(self) -> bool:
-        """Whether a rollout begins with the next step."""
-        return self._step == 0
+    def wants_fresh_policy(self, version: int) -> bool:
+        """True if a rollout begins with the next step, or an open one was restored and no weights have acted yet."""
+        return self._step == 0 or version == 0
 
     def handed_over(self, env_steps: int) -> int:
-        """Rollouts that the learner was given."""
+        """Returns the rollouts that the learner was given."""
         return self._ring.committed
 
-    def may_go(self, env_steps: int, granted: int) -> bool:
-        """Whether the next step is granted and has a place: that of the open rollout, or a free slot for a new one.
+    def may_step(self, env_steps: int, granted: int) -> bool:
+        """True if the next step is granted and has a place: in the open rollout, or in a free slot for a new one.
 
-        `granted` counts rollouts that the learner has, or can have: those lost to a full ring or to age are made again.
+        `granted` counts rollouts that the learner has, or can have: those dropped or skipped are collected again.
         """
         if self._ring.committed - self._ring.skipped >= granted:
             return False
         return self._step > 0 or self._may_drop or not self._ring.is_full
 
     def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
-        """Store one vector step; returns how many transitions it held. Hands the rollout over once it is full.
+        """Stores one vector step; returns its number of transitions. Hands the rollout over once it is full.
 
         Raises `BadRowError` on NaN or Inf; a rollout that holds one is never handed over.
         """
@@ -93,7 +92,7 @@ class RolloutWriter:
             raise BadRowError(env, self._describe(rows[env], next_obs[env]))
 
     def _describe(self, row: Float32, next_obs: Float32) -> dict[str, list[float]]:
-        """The row's fields by name, for the dump."""
+        """Returns the row's fields by name, for the dump."""
         layout = self._ring.layout
         columns: dict[str, slice | int] = {
             "obs": layout.obs, "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD,
@@ -103,7 +102,7 @@ class RolloutWriter:
         return {"obs": fields.pop("obs"), "next_obs": next_obs.tolist(), **fields}
 
     def open_windows(self) -> tuple[Float32, Float64]:
-        """What no learner has taken yet: the rollouts that wait, and the open one as far as it goes; for a snapshot.
+        """Returns the rollouts that no learner has taken, and the open one as far as it goes; for a snapshot.
 
         Rows [n, W] of all of them, and per rollout its number of rows, its lag behind the newest weights, transitions.
         """
@@ -120,7 +119,7 @@ class RolloutWriter:
         return max(self._newest_version() - stamp.version, 0)
 
     def reopen_windows(self, rows: Float32, facts: Float64) -> None:
-        """Restore what `open_windows` returned, before a step; the newest weights will be the first to be published."""
+        """Restores what `open_windows` returned; the newest weights will be the first to be published."""
         blocks = np.split(rows, np.cumsum(facts[:, 0]).astype(np.int64)[:-1]) if len(facts) else []
         for block, (_, lag, num_steps) in zip(blocks, facts.astype(np.int64).tolist(), strict=True):
             steps = block.reshape(-1, *self._ring.layout.shape[1:])

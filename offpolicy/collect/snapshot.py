@@ -1,4 +1,4 @@
-"""The collector's share of a checkpoint: counters, random streams, running episodes, environments, open n-step rows.
+"""The collector's part of a checkpoint: counters, random streams, running episodes, environments, open n-step rows.
 
 The collector writes it between two steps, on the learner's request; the learner moves the files into its checkpoint.
 """
@@ -34,12 +34,12 @@ class CollectorSnapshot:
         self._env, self._policy, self._writer, self._tracker = env, policy, writer, tracker
 
     def save(self, directory: Path, progress: Progress) -> None:
-        """Write `<name>.json` and `<name>.safetensors`. Raises `SaveError`."""
+        """Writes `<name>.json` and `<name>.safetensors`. Raises `SaveError`."""
         state = save_state(self._env)
         rows, sums = self._writer.open_windows()
         arrays = {
             "obs": progress.obs,
-            "noise": self._policy.noise.get_state().numpy(),
+            "noise": self._policy.policy_rng.get_state().numpy(),
             "ep_return": self._tracker.ep_return,
             "ep_length": self._tracker.ep_length,
             "open_rows": rows,
@@ -51,11 +51,11 @@ class CollectorSnapshot:
             "vector_steps": progress.vector_steps,
             "policy_steps": progress.policy_steps,
             "policy_lag_sum": progress.policy_lag_sum,
-            "uniform": generator_state(self._policy.uniform),
+            "uniform": generator_state(self._policy.warmup_rng),
             "env": state.meta if state else None,
             "why_not_exact": why_not_exact(self._env) if state is None else None,
         }
-        shutil.rmtree(directory, ignore_errors=True)  # of a save that came to nothing
+        shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
         try:
             directory.mkdir()
         except OSError as error:
@@ -66,9 +66,9 @@ class CollectorSnapshot:
         write_json(directory, self.name, numbers)
 
     def restore(self, checkpoint: Checkpoint, progress: Progress) -> str | None:
-        """Continue from a checkpoint. Returns why the continuation is not exact, or None if it is.
+        """Restores a checkpoint. Returns why the continuation is not exact, or None if it is.
 
-        Where the environments cannot be restored, or their number changed, their episodes start anew.
+        Where the environments cannot be restored, or their number changed, new episodes begin.
         """
         if not checkpoint.has(self.name):
             return f"{self.name} was not there when the checkpoint was saved"
@@ -77,8 +77,8 @@ class CollectorSnapshot:
         progress.vector_steps = int(numbers["vector_steps"])
         progress.policy_steps = int(numbers["policy_steps"])
         progress.policy_lag_sum = float(numbers["policy_lag_sum"])
-        set_generator_state(self._policy.uniform, numbers["uniform"])
-        self._policy.noise.set_state(torch.from_numpy(arrays["noise"].copy()))
+        set_generator_state(self._policy.warmup_rng, numbers["uniform"])
+        self._policy.policy_rng.set_state(torch.from_numpy(arrays["noise"].copy()))
         if arrays["obs"].shape != progress.obs.shape:
             return f"env.num_envs changed from {len(arrays['obs'])} to {len(progress.obs)}"
         if numbers["env"] is None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,9 +33,10 @@ CLOSE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class PrefetchSpec(SourceSpec):
-    """What a prefetching source of one rank is told."""
+class PrefetchSpec:
+    """Configuration of a prefetching source of one rank."""
 
+    source: SourceSpec
     num_slots: int = 2
     prefetch: bool = True  # False: batches are asked for only when they are needed, and exactly as many
     newest: bool = False  # an iteration's batches may be drawn only once the rows it needs have landed
@@ -62,7 +64,7 @@ class Packer:
         self._gate = gate
         self._todo: deque[Slot] = deque()  # the first one is being packed
         self._packed: deque[Slot] = deque()
-        self._changed = threading.Condition()  # guards the two queues and the four below
+        self._changed = threading.Condition()  # guards the two queues above and the four fields below
         self._error: Exception | None = None
         self._account: Account | None = None
         self._is_closing = False
@@ -113,7 +115,9 @@ class Packer:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(CLOSE_S)
-        if self._thread.is_alive() and not self._is_waiting_for_rows:
+        with self._changed:
+            has_reason = self._is_waiting_for_rows
+        if self._thread.is_alive() and not has_reason:
             raise HangError(f"the packing thread did not end within {CLOSE_S:g} s")
 
     def _run(self) -> None:
@@ -136,8 +140,8 @@ class Packer:
     def _pack(self, slot: Slot) -> None:
         phase = self._ledger.phase
         if slot.request.bounds is None:
-            with phase(Phase.ROWS_WAIT):
-                self._wait_for_rows(slot.request.env_steps)
+            with phase(Phase.ROWS_WAIT), self._waiting_for_rows():
+                self._gate.wait_for(slot.request.env_steps)
         with phase(Phase.PACK):
             bounds = slot.request.bounds or self.sampler.bounds()
             with self._changed:
@@ -152,10 +156,15 @@ class Packer:
                 if self._copies is not None:
                     self._copies.split_finished()
 
-    def _wait_for_rows(self, env_steps: int) -> None:
-        self._is_waiting_for_rows = True
-        self._gate.wait_for(env_steps)
-        self._is_waiting_for_rows = False
+    @contextmanager
+    def _waiting_for_rows(self) -> Iterator[None]:
+        with self._changed:
+            self._is_waiting_for_rows = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_waiting_for_rows = False
 
     def _show_packed(self) -> None:
         with self._changed:
@@ -179,15 +188,16 @@ class PrefetchSource(RateLimitedSource):
         steps: StepCount,
         updates: int,
     ) -> None:
-        super().__init__(spec, rings, gate, steps, updates)
+        super().__init__(spec.source, rings, gate, steps, updates)
         self._plan, self._packer, self._ages = spec, packer, SampleAges(rings)
         self._staging = host_block(
-            (spec.num_slots, *spec.block_shape), torch.float32, spec.device,
+            (spec.num_slots, *spec.source.block_shape), torch.float32, spec.source.device,
             "replay.source=prefetch", "lower replay.slots or algo.batch_size, or use replay.source=direct",
         )  # fmt: skip
-        is_on_host = spec.device.type == "cpu"
+        is_on_host = spec.source.device.type == "cpu"
         slots = [
-            Slot(host, host if is_on_host else torch.empty_like(host, device=spec.device)) for host in self._staging
+            Slot(host, host if is_on_host else torch.empty_like(host, device=spec.source.device))
+            for host in self._staging
         ]
         for slot in slots:
             slot.last_use = packer.copy_stream.learner_mark()  # its memory may have been something else's until here
@@ -244,7 +254,7 @@ class PrefetchSource(RateLimitedSource):
             if request.bounds is None or self._packer.sampler.has_written(request.bounds):
                 return request
             self._resumed.clear()
-        num_batches = self._plan.pace.max_updates if self._plan.prefetch else self.num_due
+        num_batches = self._spec.pace.max_updates if self._plan.prefetch else self.num_due
         bounds = None if self._plan.newest else self._packer.sampler.bounds()
         return Request(num_batches, bounds, self.next_needed)
 
@@ -264,7 +274,9 @@ class PrefetchSource(RateLimitedSource):
     def describe(self) -> str:
         """One line for the run's header."""
         plan, size = self._plan, nbytes_text(self._staging.nbytes // self._plan.num_slots)
-        where = "on the host" if plan.device.type == "cpu" else f"in page-locked memory and on {plan.device}"
+        where = (
+            "on the host" if plan.source.device.type == "cpu" else f"in page-locked memory and on {plan.source.device}"
+        )
         return f"replay source: prefetch, {plan.num_slots} slots of {size} {where}{self._packer.sampler.describe()}"
 
     def close(self) -> None:

@@ -4,60 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from offpolicy.protocols import Batch_co, BatchSource, StepCount, StepGate
+from offpolicy.protocols import StepCount, StepGate
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import host_block, nbytes_text
-from offpolicy.types import Account, Batches, Float32, RolloutTotals
-
-
-class Feed(BatchSource[Batch_co], Protocol[Batch_co]):
-    """A source of batches as a runner sees it: what the loop needs, its counters and its state."""
-
-    first_unseen_row: list[int]  # by ring: the first row whose observation the normaliser has not seen
-
-    @property
-    def samples(self) -> int:
-        """Rows of the replay handed out; demonstrations are not among them."""
-        ...
-
-    @property
-    def sample_age_sum(self) -> float:
-        """Sum over `samples` of the row's age in env steps. May wait for the device."""
-        ...
-
-    @property
-    def rollouts(self) -> RolloutTotals | None:
-        """What became of the rollouts so far; None where the rows come from a replay."""
-        ...
-
-    def random_state(self) -> dict[str, Any]:
-        """JSON data from which a new source hands out the batches that this one would hand out next."""
-        ...
-
-    def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continue from what `random_state` returned, before the first batch."""
-        ...
-
-    def packer_account(self) -> Account | None:
-        """The account of the thread that packs batches ahead; None if there is none or timing is off."""
-        ...
-
-    def describe(self) -> str:
-        """One line for the run's header: which source it is and the bytes it holds."""
-        ...
-
-    def close(self) -> None:
-        """End what it started."""
-        ...
+from offpolicy.types import Account, Batches, Float32
 
 
 @dataclass(frozen=True, slots=True)

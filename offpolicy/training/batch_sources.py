@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -106,8 +106,7 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     """Returns a source whose packing thread fills and copies the next batches while the learner trains."""
     rank, index = replay.rank, replay.rank.child.index
     options = rank.cfg.replay
-    common = {spec.name: getattr(replay.source_spec, spec.name) for spec in fields(SourceSpec)}
-    spec = PrefetchSpec(**common, num_slots=options.slots, prefetch=options.prefetch, newest=options.newest)
+    spec = PrefetchSpec(replay.source_spec, options.slots, options.prefetch, options.newest)
     gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
     track = open_track(
         rank.job.trace_dir, f"packer-{index}", trace_names(PackerPhase), f"learner {index}", f"packer {index}"

@@ -15,7 +15,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.errors import EnvFailure
 from offpolicy.logger.summary import cpu_model
 from offpolicy.loop import Parts, train
-from offpolicy.replay.replay_source import Feed
+from offpolicy.protocols import StatefulBatchSource
 from offpolicy.timing.attainable import remembered_flops_per_sec
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.profiler import NoProfiler, Profiler
@@ -39,7 +39,7 @@ def train_rank(
     rank: RankContext,
     ranks: LearnerRanks,
     learner: BaseLearner,
-    source: Feed[Any],  # Any: `Batches` or `Rollouts`, as the learner takes them
+    source: StatefulBatchSource[Any],  # Any: `Batches` or `Rollouts`, as the learner takes them
     start: TrainingStart,
     replay: Replay | None = None,
 ) -> None:

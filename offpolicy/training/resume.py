@@ -17,8 +17,8 @@ from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Draft
 from offpolicy.checkpoint.fingerprint import fingerprint
 from offpolicy.config.run_files import read_spec
 from offpolicy.processes.control_page import RankWord
+from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
-from offpolicy.replay.replay_source import Feed
 from offpolicy.replay.ring import Ring
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
@@ -87,7 +87,7 @@ class RankState:
     rank: RankContext
     ranks: LearnerRanks
     learner: BaseLearner
-    source: Feed[Any]
+    source: StatefulBatchSource[Any]
     source_identity: list[Any]  # JSON: what must be equal for the random state of one batch source to fit another
     rings: Sequence[Ring]  # none where the algorithm learns from rollouts
     start: TrainingStart

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.replay_source import Feed, SourceSpec
+from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
@@ -110,16 +111,15 @@ def numbered(start: int, count: int) -> np.ndarray:
     return (np.arange(start, start + count)[:, None] % 8192 + np.arange(LAYOUT.width) / 64).astype(np.float32)
 
 
-def make_source(kind: str, ring: Ring) -> Feed[Batches]:
+def make_source(kind: str, ring: Ring) -> StatefulBatchSource[Batches]:
     pace = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
     gate = Gate()
+    spec = SourceSpec(LAYOUT, pace, 256, CUDA, normalize_obs=False)
     if kind == "resident":
-        spec = SourceSpec(LAYOUT, pace, 256, CUDA, normalize_obs=False)
         sampler = ResidentSampler([ring], CUDA, 7, StreamSync(CUDA))
         return ResidentSource(spec, [ring], sampler, gate, gate, 0)
-    plan = PrefetchSpec(LAYOUT, pace, 256, CUDA, normalize_obs=False)
     packer = Packer(UniformSampler([ring], np.random.default_rng(7), guard=64), gate, CUDA, Ledger(PackerPhase))
-    return PrefetchSource(plan, [ring], packer, gate, gate, 0)
+    return PrefetchSource(PrefetchSpec(spec), [ring], packer, gate, gate, 0)
 
 
 @pytest.mark.parametrize("kind", ["prefetch", "resident"])

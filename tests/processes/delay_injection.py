@@ -73,7 +73,7 @@ def packer_parts() -> dict[str, tuple[Part, ...]]:
 
 def collector_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of a collector times."""
-    from offpolicy.collect.collector import ReportDesk
+    from offpolicy.collect.collector import CollectorReporter
     from offpolicy.collect.policy import CollectorPolicy
     from offpolicy.collect.replay_writer import ReplayWriter
     from offpolicy.collect.rollout_writer import RolloutWriter
@@ -86,7 +86,7 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
         "action_select": ((CollectorPolicy, "act"),),
         "env_step": ((VectorAdapter, "step"),),
         "replay_write": ((ReplayWriter, "write"), (RolloutWriter, "write")),
-        "other": ((ReportDesk, "is_wanted"),),
+        "other": ((CollectorReporter, "is_wanted"),),
     }
 
 

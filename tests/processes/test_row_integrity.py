@@ -26,6 +26,7 @@ import torch
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
@@ -42,7 +43,7 @@ WIDTH, CAPACITY, CHUNK, PERIOD, NUM_RINGS = LAYOUT.width, 200_000, 512, 2**18, 2
 GUARD = 8 * CHUNK
 CPU = torch.device("cpu")
 PACE = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=2, total=2**60)
-SPEC = PrefetchSpec(LAYOUT, PACE, batch_size=2048, device=CPU, normalize_obs=False)
+SPEC = SourceSpec(LAYOUT, PACE, batch_size=2048, device=CPU, normalize_obs=False)
 
 WRITER = """
 import sys
@@ -160,7 +161,7 @@ def check_prefetch(
     bad = 0
     with Field(kind).written() as field:
         packer = Packer(field.sampler(), field, CPU, Ledger(PackerPhase))
-        source = make(replace(SPEC, **spec), field.rings, packer, field, field, updates=0)
+        source = make(PrefetchSpec(SPEC, **spec), field.rings, packer, field, field, updates=0)
         source._ages = handed_out = HandedOut(field.rings)
         try:
             while source.samples < count:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
-from offpolicy.collect.policy import CollectorPolicy
+from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
 from offpolicy.processes.mailbox import Mailbox
@@ -16,12 +18,18 @@ SPEC = SpaceSpec(3, 2, (-1.0, -1.0), (1.0, 1.0))
 ALGO = AlgoConfig(name="td3", hidden_dims=(8,), exploration_noise=0.0)
 
 
-def make(seed: int = 0, path: tuple[int, ...] = (), algo: AlgoConfig = ALGO) -> tuple[CollectorPolicy, Mailbox]:
+def make(
+    seed: int = 0,
+    path: tuple[int, ...] = (),
+    algo: AlgoConfig = ALGO,
+    noise_at: Callable[[int], float] | None = None,
+) -> tuple[CollectorPolicy, Mailbox]:
     torch.manual_seed(1)
     policy = make_policy(algo, SPEC)
     nbytes = 4 * flat_size(policy)
     mailbox = Mailbox(memoryview(bytearray(Mailbox.nbytes(nbytes))), nbytes)
-    return CollectorPolicy(policy, mailbox, action_dim=2, warmup_steps=100, seed=seed, path=path), mailbox
+    exploration = Exploration(warmup_steps=100, noise_at=noise_at)
+    return CollectorPolicy(policy, mailbox, exploration, action_dim=2, seed=seed, path=path), mailbox
 
 
 def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
@@ -60,7 +68,7 @@ def test_every_collector_has_streams_of_its_own() -> None:
     obs = np.zeros((1, 3), np.float32)
     first, second = (make(5, path)[0] for path in ((), (1,)))
     assert not np.array_equal(first.act(obs, 0).action, second.act(obs, 0).action)
-    assert not torch.equal(first.noise.get_state(), second.noise.get_state())
+    assert not torch.equal(first.policy_rng.get_state(), second.policy_rng.get_state())
 
 
 def test_what_no_on_policy_learner_reads_is_not_told() -> None:
@@ -76,9 +84,8 @@ def test_an_on_policy_actor_tells_the_log_probability_of_every_action() -> None:
 
 
 def test_the_noise_is_that_of_the_own_transitions_where_it_is_scheduled() -> None:
-    policy, _ = make(algo=AlgoConfig(name="td3", hidden_dims=(8,), exploration_noise=0.0))
+    policy, _ = make(noise_at=lambda env_steps: 0.1 if env_steps == 100 else 0.0)
     obs = np.zeros((2000, 3), np.float32)
-    quiet = policy.act(obs, 100).action
-    policy.noise_at = lambda env_steps: 0.1 if env_steps == 100 else 0.0
+    quiet = policy.act(obs, 101).action
     assert (policy.act(obs, 100).action - quiet).std() == pytest.approx(0.1, rel=0.05)
     np.testing.assert_array_equal(policy.act(obs, 101).action, quiet)

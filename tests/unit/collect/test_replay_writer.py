@@ -116,9 +116,8 @@ def test_open_windows_survive_a_snapshot() -> None:
 
 def test_a_replay_counts_env_steps_not_rollouts() -> None:
     writer, _ = make()
-    assert (writer.handed_over(7), writer.may_go(7, 8), writer.may_go(7, 7)) == (7, True, False)
-    assert writer.takes_new_weights
-    assert (writer.rollouts, writer.dropped) == (0, 0)
+    assert (writer.handed_over(7), writer.may_step(7, 8), writer.may_step(7, 7)) == (7, True, False)
+    assert writer.wants_fresh_policy(3)
 
 
 def transitions(*lengths: int, terminated: tuple[int, ...] = ()) -> Transitions:

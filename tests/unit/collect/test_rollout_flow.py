@@ -43,9 +43,9 @@ class Flow:
     def step(self, index: int, tick: int) -> None:
         """One vector step of a collector, if it may."""
         writer = self.writers[index]
-        if (index == 2 and tick % 3) or not writer.may_go(0, self.granted):
+        if (index == 2 and tick % 3) or not writer.may_step(0, self.granted):
             return
-        if writer.takes_new_weights:
+        if writer.wants_fresh_policy(1):
             self.acting[index] = self.version
         obs, still = np.zeros((2, 1), np.float32), np.zeros(2, np.bool_)
         is_valid = np.array([True, index < 2 or tick % 2 == 0])
@@ -79,7 +79,7 @@ def test_a_run_of_unequal_collectors_comes_to_its_end(mode: str, num_slots: int,
     flow = Flow(mode, num_slots=num_slots, may_drop=may_drop, max_lag=max_lag)
     assert flow.run(ticks=20 * TOTAL)
     assert flow.source.samples >= TOTAL
-    assert not any(writer.may_go(0, flow.granted) for writer in flow.writers)  # nobody collects what nobody will use
+    assert not any(writer.may_step(0, flow.granted) for writer in flow.writers)  # nobody collects what nobody will use
 
 
 def test_lockstep_modes_bound_the_age_of_the_weights() -> None:

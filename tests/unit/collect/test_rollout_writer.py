@@ -103,7 +103,7 @@ def test_nothing_of_the_rollout_before_is_left_in_a_slot() -> None:
 def test_new_weights_are_taken_at_the_start_of_a_rollout_only() -> None:
     scene, seen = Scene(), []
     for time in range(4):
-        seen.append(scene.writer.takes_new_weights)
+        seen.append(scene.writer.wants_fresh_policy(1))
         scene.write(time)
     assert seen == [True, False, True, False]
 
@@ -111,7 +111,7 @@ def test_new_weights_are_taken_at_the_start_of_a_rollout_only() -> None:
 def test_grants_count_rollouts_and_the_learner_is_told_of_each() -> None:
     scene, seen = Scene(num_slots=4), []
     for time in range(4):
-        seen.append((scene.writer.handed_over(99), scene.writer.may_go(99, granted=1)))
+        seen.append((scene.writer.handed_over(99), scene.writer.may_step(99, granted=1)))
         scene.write(time)
     assert seen == [(0, True), (0, True), (1, False), (1, False)]
 
@@ -119,32 +119,32 @@ def test_grants_count_rollouts_and_the_learner_is_told_of_each() -> None:
 def test_a_rollout_that_was_too_old_is_made_again() -> None:
     scene = Scene()
     scene.rollout()
-    assert not scene.writer.may_go(4, granted=1)
+    assert not scene.writer.may_step(4, granted=1)
     scene.ring.skip()
-    assert scene.writer.may_go(4, granted=1)
+    assert scene.writer.may_step(4, granted=1)
 
 
 def test_a_new_rollout_waits_for_a_slot_and_an_open_one_goes_on() -> None:
     scene = Scene(num_slots=2)
     scene.rollout()
     scene.write(2)
-    assert scene.writer.may_go(6, granted=9)
+    assert scene.writer.may_step(6, granted=9)
     scene.write(3)
-    assert not scene.writer.may_go(8, granted=9)
+    assert not scene.writer.may_step(8, granted=9)
     scene.taken()
-    assert scene.writer.may_go(8, granted=9)
+    assert scene.writer.may_step(8, granted=9)
 
 
 def test_nothing_is_collected_once_nothing_is_granted_not_even_the_rest_of_a_rollout() -> None:
     scene = Scene()
     scene.write(0)
-    assert (scene.writer.may_go(2, granted=1), scene.writer.may_go(2, granted=0)) == (True, False)
+    assert (scene.writer.may_step(2, granted=1), scene.writer.may_step(2, granted=0)) == (True, False)
 
 
 def test_a_collector_that_may_drop_never_waits_and_says_what_it_dropped() -> None:
     scene = Scene(num_slots=1, may_drop=True)
     for time in range(0, 6, 2):
-        assert scene.writer.may_go(2 * time, granted=2)  # what is dropped is made again
+        assert scene.writer.may_step(2 * time, granted=2)  # what is dropped is made again
         scene.rollout(time)
     assert (scene.writer.rollouts, scene.writer.dropped, scene.ring.unread) == (3, 2, 1)
     assert scene.taken()[0].number == 0
@@ -185,7 +185,7 @@ def test_what_waits_and_what_is_open_survive_a_snapshot_with_their_lag() -> None
     rows, facts = scene.writer.open_windows()
     assert (rows.shape, facts.tolist()) == ((8, 7), [[6, 2, 4], [2, 1, 1]])
     copy.writer.reopen_windows(rows, facts)
-    assert (copy.ring.unread, copy.writer.takes_new_weights, copy.writer.handed_over(7)) == (1, False, 1)
+    assert (copy.ring.unread, copy.writer.wants_fresh_policy(1), copy.writer.handed_over(7)) == (1, False, 1)
     for each in (scene, copy):
         each.write(3, version=50)
     for expected_lag in (2, 1):
@@ -210,4 +210,4 @@ def test_a_snapshot_of_a_writer_with_nothing_open_is_empty() -> None:
     rows, facts = scene.writer.open_windows()
     assert (rows.shape, facts.shape) == ((0, 7), (0, 3))
     copy.writer.reopen_windows(rows, facts)
-    assert (copy.ring.committed, copy.writer.takes_new_weights) == (0, True)
+    assert (copy.ring.committed, copy.writer.wants_fresh_policy(1)) == (0, True)

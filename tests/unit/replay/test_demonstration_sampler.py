@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from offpolicy.loop import Parts, train
+from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.demonstration_sampler import EndlessRows, MixedSampler, ResidentDemos, Share
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.replay_source import Feed, ReplaySource, SourceSpec
+from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
@@ -73,26 +74,24 @@ def demos() -> Share:
     return Share(EndlessRows(rows, seed=3), PER_BATCH, SPEC.batch_size, "ten rows")
 
 
-MakeSource = Callable[..., Feed[Batches]]
+MakeSource = Callable[..., StatefulBatchSource[Batches]]
 
 
 @pytest.fixture
 def make_source() -> Iterator[MakeSource]:
     """`make_source(kind, world, share)`: a source of that kind, with demonstrations in its batches if there are any."""
-    made: list[Feed[Batches]] = []
+    made: list[StatefulBatchSource[Batches]] = []
 
-    def make(kind: str, world: World, share: Share | None, device: torch.device = CPU) -> Feed[Batches]:
+    def make(kind: str, world: World, share: Share | None, device: torch.device = CPU) -> StatefulBatchSource[Batches]:
         rings, spec = (world.ring,), replace(SPEC, device=device)
         uniform = UniformSampler(rings, np.random.default_rng(0), guard=0)
         sampler = uniform if share is None else MixedSampler(uniform, share)
-        source: Feed[Batches]
+        source: StatefulBatchSource[Batches]
         if kind == "direct":
             source = ReplaySource(spec, rings, sampler, world, world, updates=0)
         elif kind == "prefetch":
-            names = ("layout", "pace", "batch_size", "device", "normalize_obs", "fresh_rings")
-            plan = PrefetchSpec(**{name: getattr(spec, name) for name in names})
             packer = Packer(sampler, world, device, NullLedger())
-            source = PrefetchSource(plan, rings, packer, world, world, updates=0)
+            source = PrefetchSource(PrefetchSpec(spec), rings, packer, world, world, updates=0)
         else:
             device_sync = StreamSync(device)
             mixed = None if share is None else ResidentDemos(share, PACE.max_updates, device, device_sync)
@@ -106,7 +105,7 @@ def make_source() -> Iterator[MakeSource]:
         source.close()
 
 
-def take(source: Feed[Batches]) -> torch.Tensor:
+def take(source: StatefulBatchSource[Batches]) -> torch.Tensor:
     """A copy of one iteration's rows [U, B, W]; each must be whole."""
     source.wait_batch()
     rows = source.sample().cpu().clone()
@@ -114,7 +113,7 @@ def take(source: Feed[Batches]) -> torch.Tensor:
     return rows
 
 
-def taken(source: Feed[Batches], world: World, iterations: int) -> torch.Tensor:
+def taken(source: StatefulBatchSource[Batches], world: World, iterations: int) -> torch.Tensor:
     """The first numbers of all rows [n, B] of some iterations."""
     blocks = []
     for _ in range(iterations):

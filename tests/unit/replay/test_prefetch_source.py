@@ -17,7 +17,7 @@ from offpolicy.errors import ConfigError, HangError
 from offpolicy.replay import prefetch_source as prefetch
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.replay_source import ReplaySource
+from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
@@ -29,7 +29,13 @@ from offpolicy.timing.phases import PackerPhase
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
 PACE = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=1, total=1000)
-SPEC = PrefetchSpec(LAYOUT, PACE, batch_size=64, device=CPU, normalize_obs=True, fresh_rings=(0,))
+SOURCE = SourceSpec(LAYOUT, PACE, batch_size=64, device=CPU, normalize_obs=True, fresh_rings=(0,))
+
+
+def spec_of(num_slots: int = 2, prefetch: bool = True, newest: bool = False, **source: Any) -> PrefetchSpec:
+    return PrefetchSpec(replace(SOURCE, **source), num_slots, prefetch, newest)
+
+
 devices = pytest.mark.parametrize(
     "device",
     [
@@ -84,8 +90,8 @@ def make_source() -> Iterator[MakeSource]:
     made: list[PrefetchSource] = []
 
     def make(world: World, *, sampler: UniformSampler | None = None, **spec: Any) -> PrefetchSource:
-        plan = replace(SPEC, **spec)
-        packer = Packer(sampler or world.sampler(), world, plan.device, Ledger(PackerPhase))
+        plan = spec_of(**spec)
+        packer = Packer(sampler or world.sampler(), world, plan.source.device, Ledger(PackerPhase))
         source = PrefetchSource(plan, world.rings, packer, world, world, updates=0)
         made.append(source)
         return source
@@ -115,7 +121,7 @@ def test_with_one_slot_and_no_prefetch_it_equals_the_direct_source_bit_for_bit(
 ) -> None:
     world, pace = World(num_rings=2, capacity=64), replace(PACE, utd=Fraction(3, 2), max_updates=5)
     ahead = make_source(world, num_slots=1, prefetch=False, pace=pace, device=device)
-    spec = replace(SPEC, pace=pace, device=device)
+    spec = replace(SOURCE, pace=pace, device=device)
     direct = ReplaySource(spec, world.rings, world.sampler(), world, world, updates=0)
     sizes = set()
     for _ in range(50):
@@ -322,7 +328,21 @@ def test_closing_does_not_wait_for_rows_that_will_never_come(
     assert not source._packer._thread.is_alive()
 
 
-def test_a_thread_that_hangs_is_named(make_source: MakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_that_fails_while_rows_are_waited_for_leaves_no_excuse_to_hang(make_source: MakeSource) -> None:
+    world = World()
+    source = make_source(world, newest=True)
+
+    def fail(env_steps: int) -> None:
+        raise OSError("the gate is gone")
+
+    world.wait_for = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="the gate is gone"):
+        source.wait_batch()
+    assert not source._packer._is_waiting_for_rows
+
+
+@pytest.mark.parametrize("newest", [False, True])  # True: after it has waited for rows
+def test_a_thread_that_hangs_is_named(make_source: MakeSource, monkeypatch: pytest.MonkeyPatch, newest: bool) -> None:
     monkeypatch.setattr(prefetch, "CLOSE_S", 0.05)
     world, begun, go_on = World(), threading.Event(), threading.Event()
 
@@ -332,7 +352,7 @@ def test_a_thread_that_hangs_is_named(make_source: MakeSource, monkeypatch: pyte
             go_on.wait()
             return super().fill(*args, **options)
 
-    source = make_source(world, sampler=Hanging(world.rings, np.random.default_rng(0), 0))
+    source = make_source(world, sampler=Hanging(world.rings, np.random.default_rng(0), 0), newest=newest)
     source._post()
     assert begun.wait(10)
     with pytest.raises(HangError, match=r"packing thread did not end within 0\.05 s"):
@@ -362,7 +382,7 @@ def test_the_packers_account_closes(make_source: MakeSource, device: torch.devic
 def test_without_timing_there_is_no_account() -> None:
     world = World()
     packer = Packer(world.sampler(), world, CPU, NullLedger())
-    source = PrefetchSource(SPEC, world.rings, packer, world, world, updates=0)
+    source = PrefetchSource(spec_of(), world.rings, packer, world, world, updates=0)
     take(source)
     assert source.packer_account() is None
     source.close()
@@ -481,8 +501,8 @@ def test_refused_page_locked_memory_is_named_with_its_size_and_a_way_out(monkeyp
 
     monkeypatch.setattr(torch, "empty", refuse)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    world, plan = World(), replace(SPEC, device=torch.device("cuda", 0))
-    packer = Packer(world.sampler(), world, plan.device, Ledger(PackerPhase))
+    world, plan = World(), spec_of(device=torch.device("cuda", 0))
+    packer = Packer(world.sampler(), world, plan.source.device, Ledger(PackerPhase))
     with pytest.raises(ConfigError) as refused:
         PrefetchSource(plan, world.rings, packer, world, world, updates=0)
     assert str(refused.value) == (

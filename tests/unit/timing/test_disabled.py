@@ -29,8 +29,8 @@ CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_
 class Idle:
     """Every part of both loops: does nothing, `iterations` times."""
 
-    is_stopping = takes_new_weights = has_finished = False
-    env_steps = version = rollouts = dropped = action = 0
+    is_stopping = has_finished = False
+    env_steps = version = action = 0
 
     def __init__(self, iterations: int = ITERATIONS) -> None:
         self._left = iterations
@@ -49,7 +49,7 @@ class Idle:
         return 0
 
     wait_ready = wait_batch = sample = to_device = update = publish = release = run_if_due = run_last = nothing
-    is_random = refresh = write = handed_over = is_wanted = record = newest_version = nothing
+    is_random = refresh = write = handed_over = wants_fresh_policy = is_wanted = record = newest_version = nothing
 
     def itself(self, *_: Any) -> Any:
         return self

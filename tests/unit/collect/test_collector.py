@@ -1,0 +1,139 @@
+"""The collector loop with plain fakes: when weights are taken, what is counted, and what a report holds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
+from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
+from offpolicy.processes.control_page import ControlPage, HostWord
+from offpolicy.processes.handshake import Turn
+from offpolicy.replay.ring import Ring
+from offpolicy.timing.ledger import NullLedger
+from offpolicy.types import Choice, CollectorTotals, StepOutcome
+
+NAN, NO, YES = np.full(2, np.nan, np.float32), np.zeros(2, np.bool_), np.ones(2, np.bool_)
+
+
+def outcome(ends: np.ndarray = NO, value: float = 1.0) -> StepOutcome:
+    return StepOutcome(np.full((2, 1), value, np.float32), np.ones(2), ends, NO, YES, NAN, NAN)
+
+
+class Policy:
+    version = 1
+
+    def __init__(self, warmup_steps: int = 0) -> None:
+        self.refreshed, self._warmup_steps = 0, warmup_steps
+
+    def is_random(self, env_steps: int) -> bool:
+        return env_steps < self._warmup_steps
+
+    def refresh(self) -> bool:
+        self.refreshed += 1
+        return True
+
+    def act(self, obs: np.ndarray, env_steps: int) -> Choice:
+        return Choice(obs, None, self.version)
+
+
+class Writer:
+    """Wants new weights every second step."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+
+    def wants_fresh_policy(self, version: int) -> bool:
+        return self.num_steps % 2 == 0
+
+    def handed_over(self, env_steps: int) -> int:
+        return env_steps
+
+    def may_step(self, env_steps: int, granted: int) -> bool:
+        return env_steps < granted
+
+    def write(self, obs: np.ndarray, choice: Choice, outcome: StepOutcome) -> int:
+        self.num_steps += 1
+        return int(outcome.is_valid.sum())
+
+
+class Gate:
+    def __init__(self, *turns: Turn) -> None:
+        self.turns, self.snapshots = list(turns), 0
+
+    def wait_turn(self, env_steps: int, handed_over: int, may_go: Any) -> Turn:
+        return self.turns.pop(0)
+
+    def snapshot_taken(self) -> None:
+        self.snapshots += 1
+
+
+class Reports(list[CollectorTotals]):
+    publish = list.append
+
+
+def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any) -> CollectorParts:
+    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
+    episodes = Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
+    reporter: Any = CollectorReporter(
+        control, 0, Reports() if reports is None else reports, episodes, EpisodeTracker(2)
+    )  # type: ignore[arg-type]
+    defaults: dict[str, Any] = {
+        "env": SimpleNamespace(step=lambda action: outcome()),
+        "policy": Policy(),
+        "writer": Writer(),
+        "gate": gate or Gate(),
+        "reporter": reporter,
+        "progress": Progress(obs=np.zeros((2, 1), np.float32)),
+        "ledger": NullLedger(),
+        "take_snapshot": lambda: None,
+    }
+    return CollectorParts(**{**defaults, **parts})
+
+
+def test_weights_are_taken_when_the_writer_wants_them_and_never_in_the_warm_up() -> None:
+    policy = Policy(warmup_steps=4)
+    parts = make(policy=policy)
+    for _ in range(6):
+        step(parts)
+    assert (policy.refreshed, parts.progress.policy_steps) == (2, 4)  # steps 3 and 5 of the six
+
+
+def test_a_step_moves_the_observation_and_counts_transitions() -> None:
+    parts = make()
+    step(parts)
+    assert (parts.progress.env_steps, parts.progress.vector_steps, parts.progress.obs.tolist()) == (2, 1, [[1.0]] * 2)
+
+
+def test_finished_episodes_reach_the_ring_dated_by_all_collectors() -> None:
+    parts = make(env=SimpleNamespace(step=lambda action: outcome(ends=YES)))
+    step(parts)
+    assert parts.reporter._episodes.committed == 2
+    assert parts.reporter.has_finished
+
+
+def test_a_snapshot_is_taken_between_steps() -> None:
+    taken: list[str] = []
+    gate = Gate(Turn.SNAPSHOT, Turn.STEP)
+    assert wait_turn(make(gate=gate, take_snapshot=lambda: taken.append("snapshot")))
+    assert (taken, gate.snapshots) == (["snapshot"], 1)
+
+
+@pytest.mark.parametrize(("rollouts", "expected"), [(None, (0, 0)), (SimpleNamespace(rollouts=5, dropped=2), (5, 2))])
+def test_the_last_report_counts_everything(rollouts: Any, expected: tuple[int, int]) -> None:
+    reports = Reports()
+    collect(make(reports, Gate(Turn.STEP, Turn.STEP, Turn.STOP), rollouts=rollouts))
+    (last,) = reports
+    assert (last.env_steps, last.vector_steps) == (4, 2)
+    assert (last.rollouts, last.rollouts_dropped) == expected
+
+
+def test_a_report_is_published_when_it_is_wanted() -> None:
+    reports = Reports()
+    parts = make(reports, Gate(Turn.STEP, Turn.STEP, Turn.STOP))
+    parts.reporter._control.host.set(HostWord.REPORT_REQUEST, 1)
+    collect(parts)
+    assert [report.vector_steps for report in reports] == [1, 2]
