@@ -1,0 +1,131 @@
+"""The account of a finished run, and how far its what-ifs predict the run that followed a change of one key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offpolicy.config.parsing import flatten, is_within
+from offpolicy.config.run_files import read_config
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
+from offpolicy.logger.summary import WARMUP
+from offpolicy.timing.phases import LEARNER_PERIODIC
+from offpolicy.timing.what_if import (
+    HALVED_EPOCHS,
+    HALVED_UTD,
+    ONE_MORE_COLLECTOR,
+    TWICE_THE_BATCH,
+    Capacities,
+    Pipeline,
+    Setting,
+    pipeline_of,
+    what_ifs,
+)
+
+# Keys in which two runs may differ without another amount of work per env step.
+NO_MATTER = ("log", "eval", "checkpoint", "run_dir", "resume", "seed", "total_timesteps", "teacher", "env.measure")
+# Keys whose change by a factor is a what-if, by which a prediction is checked against a second run.
+CHANGED_KEYS = {
+    "algo.utd": (HALVED_UTD, 0.5),
+    "algo.batch_size": (TWICE_THE_BATCH, 2.0),
+    "algo.epochs": (HALVED_EPOCHS, 0.5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run that has ended: its configuration, `summary.json`, and what both sides spend on an env step."""
+
+    path: Path
+    cfg: RunConfig
+    summary: Mapping[str, Any]  # Any: the nested mapping of summary.json
+    pipeline: Pipeline
+    learner_s: Mapping[str, float]  # steady seconds of rank 0 by phase
+
+    @classmethod
+    def read(cls, path: Path) -> FinishedRun:
+        """Reads the files of a run. Raises `ConfigError` where it has no account to explain."""
+        cfg = read_config(path)
+        try:
+            summary: Mapping[str, Any] = json.loads((path / "summary.json").read_text())
+        except (OSError, ValueError) as error:
+            problem = f"{path / 'summary.json'} cannot be read: {error}"
+            raise ConfigError(f"run: {problem}; it is written when a run ends") from None
+        try:
+            timing, rates = summary["timing"], summary["rates"]
+            collectors = [_phases_s(section) for section in timing.get("collectors", [timing["collector"]])]
+            learner = _phases_s(timing["learner"])
+            num_hosts = len(timing.get("learners", [None])) // cfg.runner.world_size or 1
+            together = {phase: sum(own[phase] for own in collectors) for phase in collectors[0]}
+            measured = Capacities(1.0 * rates["collector_capacity"], 1.0 * rates["learner_capacity"])
+            count = cfg.collect.num_collectors * num_hosts
+            pipeline = pipeline_of(together, learner, measured, count, cfg.collect_mode)
+        except (KeyError, TypeError, ValueError):
+            cause = "it ended before learning, a process never reported, or timing was off"
+            raise ConfigError(f"run: {path} has no account to explain: {cause}") from None
+        return cls(path, cfg, summary, pipeline, learner)
+
+    @property
+    def steps_per_sec(self) -> float:
+        """Env steps per second, pauses included."""
+        return float(self.summary["rates"]["steps_per_sec"])
+
+    @property
+    def pause_fraction(self) -> float:
+        """Fraction of the learner's wall that evaluations and checkpoints took."""
+        return sum(self.learner_s[phase] for phase in LEARNER_PERIODIC) / sum(self.learner_s.values())
+
+    @property
+    def between_pauses(self) -> float:
+        """Env steps per second between evaluations and checkpoints."""
+        return self.steps_per_sec / (1.0 - self.pause_fraction)
+
+    @property
+    def what_ifs(self) -> dict[str, Pipeline]:
+        """The changes by their names."""
+        algo = self.cfg.algo
+        setting = Setting(
+            has_replay=not algo.learns_from_rollouts,
+            updates_per_iteration=algo.utd * self.cfg.env.num_envs * self.pipeline.num_collectors,
+            epochs=algo.epochs,
+            may_add_collector=self.cfg.runner.world_size == 1,
+        )
+        return dict(what_ifs(self.pipeline, setting))
+
+    def predicted(self, then: Pipeline) -> float:
+        """Returns env steps per second between pauses: the model's change, applied to the measured rate."""
+        return self.between_pauses * then.steps_per_sec / self.pipeline.steps_per_sec
+
+    def with_pauses(self, steps_per_sec: float) -> float:
+        """Returns the same with the pauses of this run, which cost what they cost per env step."""
+        return 1.0 / (1.0 / steps_per_sec + self.pause_fraction / self.steps_per_sec)
+
+
+def _phases_s(section: Mapping[str, Any]) -> dict[str, float]:
+    """Returns steady seconds by phase, `other` among them."""
+    phases = {name: float(value) for name, value in section["phases_s"].items() if name != WARMUP}
+    return {**phases, "other": float(section["other_s"])}
+
+
+def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
+    """Returns the what-if that turns one configuration into the other. Raises `ConfigError` if there is none."""
+    old, new = flatten(before.cfg.to_mapping()), flatten(now.cfg.to_mapping())
+    changed = [key for key in old | new if old.get(key) != new.get(key) and not is_within(key, NO_MATTER)]
+    name = _what_if(changed[0], old, new) if len(changed) == 1 else ""
+    if name in before.what_ifs:
+        return name
+    changes = ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed) or "nothing"
+    raise ConfigError(f"--before: {changes} changed, which is not one of the what-ifs: {', '.join(before.what_ifs)}")
+
+
+def _what_if(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    if key == "collect.mode":
+        return f"collect.mode={new[key]}"
+    if key == "collect.num_collectors" and new[key] == old[key] + 1:
+        return ONE_MORE_COLLECTOR
+    change, factor = CHANGED_KEYS.get(key, ("", 0.0))
+    return change if factor and new[key] == factor * old[key] else ""

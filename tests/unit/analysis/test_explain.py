@@ -1,0 +1,44 @@
+"""The account of a finished run: what cannot be explained, and changes that no what-if predicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.analysis.explain import FinishedRun, what_if_between
+from offpolicy.errors import ConfigError
+from tests.unit.analysis.finished_run import finished_run
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("algo.gamma=0.9",), "algo.gamma 0.99 -> 0.9 changed, which is not one of the what-ifs"),
+        (("algo.utd=0.7",), "algo.utd 1.0 -> 0.7 changed"),
+        (("algo.utd=0.5", "algo.batch_size=512"), "algo.batch_size 256 -> 512, algo.utd 1.0 -> 0.5 changed"),
+        (("algo.utd=0.5", "device=cpu"), "device auto -> cpu changed"),
+        (("algo.utd=0.5", "env.kwargs.g=3"), "env.kwargs.g None -> 3"),
+        ((), "nothing changed"),
+    ],
+)
+def test_a_change_that_is_no_what_if_is_refused(tmp_path: Path, overrides: tuple[str, ...], words: str) -> None:
+    before, after = finished_run(tmp_path / "before"), finished_run(tmp_path / "after", *overrides)
+    with pytest.raises(ConfigError, match=words):
+        what_if_between(FinishedRun.read(before), FinishedRun.read(after))
+
+
+@pytest.mark.parametrize("changes", [{"rates": {}}, {"timing": {"learner": None, "collector": None}}, {"timing": {}}])
+def test_a_summary_without_an_account_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="has no account to explain"):
+        FinishedRun.read(finished_run(tmp_path / "run", **changes))
+
+
+def test_a_run_that_has_not_ended_or_was_not_timed_is_refused(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run", timing={"learner": None, "collector": None})
+    with pytest.raises(ConfigError, match="has no account to explain"):
+        FinishedRun.read(run)
+    (run / "summary.json").unlink()
+    with pytest.raises(ConfigError, match="it is written when a run ends"):
+        FinishedRun.read(run)
