@@ -107,11 +107,9 @@ def foreign_rows(side: str) -> dict[str, str]:
 def steady_values(labelled: LabelledRuns, key: str) -> list[Values]:
     """Returns what each run recorded of a phase or rate after its warm-up; empty unless all of them did."""
     found = [run.steady(key) for run in labelled.runs]
-    if key == ROLLOUT_KEY and not all(series.value.any() for series in found):
+    if key == ROLLOUT_KEY and not all(values.value.any() for values in found):
         return []  # 0 says that there are no rollouts
-    if not all(len(series.value) and series.weight.sum() > 0.0 for series in found):
-        return []
-    return [Values(series.value, series.weight) for series in found]
+    return found if all(len(values.value) and values.weight.sum() > 0.0 for values in found) else []
 
 
 def mean_of_runs(labelled: LabelledRuns, key: str) -> float:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tensorboard.compat.proto import event_pb2
 from tensorboard.util import tensor_util
 
+from offpolicy.analysis.bootstrap import Values
 from offpolicy.errors import ConfigError
 from offpolicy.logger.aliases import Vocabulary, vocabulary_of
 from offpolicy.logger.metrics import METRICS
@@ -36,13 +37,12 @@ BEGINNING = 1024  # bytes; the version of an event file and the start of a sessi
 Row = dict[str, float]
 
 
-class Series(NamedTuple):
-    """The values of one key in the records that have one, and their weights in a mean. All [n]."""
+class Curve(NamedTuple):
+    """The values of one key in the records that have one. All [n]."""
 
     env_steps: Float64
     wall_s: Float64
     value: Float64
-    weight: Float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,16 @@ class RunRecords:
         """Env steps of the last record."""
         return float(self.columns["env_steps"][-1])
 
-    def steady(self, key: str) -> Series:
-        """Returns the values of a phase or rate after the warm-up."""
-        return self._series(key, self.is_steady)
+    def steady(self, key: str) -> Values:
+        """Returns the values of a phase or rate after the warm-up, weighted by their windows."""
+        value, weight = self._column(key), self._window(METRICS[key].unit if key in METRICS else "")
+        rows = self.is_steady & ~np.isnan(value)
+        return Values(value[rows], weight[rows])
 
-    def curve(self, key: str) -> Series:
+    def curve(self, key: str) -> Curve:
         """Returns a learning curve from its first value on: each evaluation once, at the env steps of its policy."""
-        axis = self._axis(key)
-        return self._series(key, self._is_new(axis))._replace(env_steps=self.beside_curve(key, axis))
+        env_steps, wall_s, value = (self.beside_curve(key, other) for other in (self._axis(key), "wall_s", key))
+        return Curve(env_steps, wall_s, value)
 
     def beside_curve(self, key: str, other: str) -> Float64:
         """Returns the values of `other` in the records that `curve(key)` is made of, NaN where it is absent. [n]."""
@@ -90,12 +92,6 @@ class RunRecords:
         steps = self._column(axis)
         is_new: NDArray[np.bool_] = np.append(True, np.diff(np.nan_to_num(steps, nan=-1.0)) > 0.0)
         return is_new & ~np.isnan(steps)
-
-    def _series(self, key: str, chosen: NDArray[np.bool_]) -> Series:
-        value = self._column(key)
-        rows = chosen & ~np.isnan(value)
-        weight = self._window(METRICS[key].unit if key in METRICS else "")
-        return Series(self.columns["env_steps"][rows], self.columns["wall_s"][rows], value[rows], weight[rows])
 
     def _column(self, key: str) -> Float64:
         return self.columns.get(key, np.full(len(self.is_steady), np.nan))

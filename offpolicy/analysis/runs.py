@@ -48,7 +48,7 @@ class LabelledRuns:
     def curves(self, key: str) -> list[tuple[Float64, Float64]]:
         """Returns env steps and values of each run that has any."""
         found = [run.curve(key) for run in self.runs]
-        return [(series.env_steps, series.value) for series in found if len(series.value)]
+        return [(curve.env_steps, curve.value) for curve in found if len(curve.value)]
 
 
 def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:

@@ -1,8 +1,8 @@
-"""THE table of other names: what a key of an older record, or of another trainer, is called in `table.py`.
+"""Aliases of metrics: the names of `metrics.toml` for keys of older records and of other trainers.
 
 A key may have meant something else in one generation than in the next (UniLab's `perf/iter_ms` left the wait out at
-first), so names belong to a vocabulary, and a run is read through the first vocabulary whose marks it holds. Where an
-old key is not quite what its name of today says, the alias says how it differs. Sources: Motphys/UniLab #633, #636,
+first), so aliases belong to a vocabulary, and a run is read through the first vocabulary whose marks it holds. Where
+an old key is not quite what its name of today says, the alias says how it differs. Sources: Motphys/UniLab #633, #636,
 #639, #642, #948, #961; unilabsim/unilab_rl docs/metrics.md; the writers of Stable-Baselines3, CleanRL and RSL-RL.
 """
 
@@ -12,23 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from offpolicy.logger.metrics import ROLLOUT_KEY
+from offpolicy.logger.metrics import collector_key as _collector
+from offpolicy.logger.metrics import learner_key as _learner
+
 MS_PER_S = 1000.0
-ROLLOUT_KEY = "timing/collector_rollout_ms"
 MIXED_WAIT_KEY = "timing/learner_wait_ms"
 INFERENCE_KEY = "timing/learner_inference_ms"
 REQUEST_KEY = "timing/collector_inference_request_ms"
 PIPELINE_KEY = "perf/learner_pipeline_ms"
 
-
-def _learner(phase: str) -> str:
-    return f"timing/learner_{phase}_ms"
-
-
-def _collector(phase: str) -> str:
-    return f"timing/collector_{phase}_ms"
-
-
-# Sums of our phases that others recorded as one number. Held against the same sum of ours, never against a part of it.
+# Sums of our phases that others recorded as one number, compared with the same sum of ours, never with a part of it.
 COMPOSITES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     MIXED_WAIT_KEY: (
         "Waits, mixed",
@@ -47,7 +41,7 @@ FOREIGN: Mapping[str, tuple[str, str]] = {
 
 
 class Alias(NamedTuple):
-    """What a key is called today. `note` says where it is not quite that; values are multiplied by `scale`."""
+    """Today's name of a key. `note` says where it is not quite that; values are multiplied by `scale`."""
 
     key: str
     note: str = ""
@@ -56,19 +50,15 @@ class Alias(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The keys of one trainer in one generation. `marks`: sets of keys, each of which gives it away."""
+    """The keys of one trainer in one generation. `marks`: sets of keys, each of which identifies it."""
 
     name: str
-    marks: tuple[frozenset[str], ...]
+    marks: tuple[tuple[str, ...], ...]
     aliases: Mapping[str, Alias]
     axis_is_env_steps: bool = True  # else iterations: its curves cannot be laid over others
 
-    def fits(self, keys: frozenset[str]) -> bool:
-        """Whether a run that holds `keys` speaks it."""
-        return any(mark <= keys for mark in self.marks)
-
     def notes(self, keys: Iterable[str]) -> list[str]:
-        """Where keys that a run holds, and that are read, mean something else than their name of today."""
+        """Returns how keys that a run holds, and that are read, differ from what their name of today says."""
         held, taken, found = frozenset(keys), set[str](), list[str]()
         for key, alias in self.aliases.items():
             if key in held and alias.key not in taken:
@@ -79,9 +69,9 @@ class Vocabulary:
 
 
 def vocabulary_of(keys: Iterable[str]) -> Vocabulary:
-    """The vocabulary of a run that holds `keys`; ours where none is recognised."""
+    """Returns the first vocabulary with a mark that `keys` hold whole; ours where there is none."""
     held = frozenset(keys)
-    return next((vocabulary for vocabulary in VOCABULARIES if vocabulary.fits(held)), OURS)
+    return next((one for one in VOCABULARIES if any(held.issuperset(mark) for mark in one.marks)), OURS)
 
 
 def _same(*keys: str, note: str) -> dict[str, Alias]:
@@ -202,36 +192,25 @@ _CLEANRL = {
     "losses/alpha_loss": Alias("train/alpha_loss"),
 }
 
-
-def _mark(*keys: str) -> frozenset[str]:
-    return frozenset(keys)
-
-
-OURS = Vocabulary("offpolicy", (_mark(_learner("checkpoint")), _mark("time/eta_s")), _OURS)
-# In this order: the first that fits.
+OURS = Vocabulary("offpolicy", ((_learner("checkpoint"),), ("time/eta_s",)), _OURS)
+# In the order in which they are tried.
 VOCABULARIES: tuple[Vocabulary, ...] = (
     OURS,
-    Vocabulary(
-        "UniLab E5 (uni_rl)", (_mark("Perf/total_fps", "Train/iteration"), _mark("Perf/learner_weight_publish_ms")), _E5
-    ),
+    Vocabulary("UniLab E5 (uni_rl)", (("Perf/total_fps", "Train/iteration"), ("Perf/learner_weight_publish_ms",)), _E5),
     Vocabulary(
         "UniLab E4 (from #961)",
-        (
-            _mark(INFERENCE_KEY),
-            _mark("timing/collector_learner_action_wait_ms"),
-            _mark("timing/learner_replay_stage_ms"),
-        ),
+        ((INFERENCE_KEY,), ("timing/collector_learner_action_wait_ms",), ("timing/learner_replay_stage_ms",)),
         _E4,
     ),
     Vocabulary(
         "UniLab E3 (from #948)",
-        (_mark("timing/learner_collector_release_ms"), _mark("timing/collector_sync_idle_ms")),
+        (("timing/learner_collector_release_ms",), ("timing/collector_sync_idle_ms",)),
         _E3,
     ),
-    Vocabulary("UniLab E1 (June 2026)", (_mark(MIXED_WAIT_KEY, PIPELINE_KEY),), _E1),
-    Vocabulary("UniLab E0 (May 2026)", (_mark(MIXED_WAIT_KEY),), _E0),
-    Vocabulary("UniLab E2 (from #639)", (_mark(_learner("collector_wait"), "timing/learner_weight_sync_ms"),), _E2),
-    Vocabulary("RSL-RL", (_mark("Perf/total_fps"),), _RSL_RL, axis_is_env_steps=False),
-    Vocabulary("Stable-Baselines3", (_mark("time/fps"),), _SB3),
-    Vocabulary("CleanRL", (_mark("charts/SPS"), _mark("charts/episodic_return")), _CLEANRL),
+    Vocabulary("UniLab E1 (June 2026)", ((MIXED_WAIT_KEY, PIPELINE_KEY),), _E1),
+    Vocabulary("UniLab E0 (May 2026)", ((MIXED_WAIT_KEY,),), _E0),
+    Vocabulary("UniLab E2 (from #639)", ((_learner("collector_wait"), "timing/learner_weight_sync_ms"),), _E2),
+    Vocabulary("RSL-RL", (("Perf/total_fps",),), _RSL_RL, axis_is_env_steps=False),
+    Vocabulary("Stable-Baselines3", (("time/fps",),), _SB3),
+    Vocabulary("CleanRL", (("charts/SPS",), ("charts/episodic_return",)), _CLEANRL),
 )

@@ -24,6 +24,7 @@ from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from offpolicy.config.parsing import flatten
 from offpolicy.files import AppendFile
 from offpolicy.logger.metrics import METRICS, RANK_STATISTICS, MetricClass, rank_key, spread_key
 from offpolicy.logger.record import Record, RunHeader
@@ -208,20 +209,10 @@ def _category(title: str, charts: Mapping[str, list[str]]) -> layout_pb2.Categor
     )
 
 
-def flatten(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    """Dotted keys; numbers, truth values and text stay, anything else becomes text."""
-    flat: dict[str, bool | float | str] = {}
-    for key, value in mapping.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
-    return flat
-
-
 def _hparams_summary(config: Mapping[str, Any], started_s: float) -> summary_pb2.Summary:
     """The experiment and the start of its session in this same run, so that no extra run directory appears."""
-    flat = flatten(config)
+    values = flatten(config).items()
+    flat = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in values}
     experiment = api_pb2.Experiment(
         hparam_infos=[api_pb2.HParamInfo(name=key, type=_data_type(value)) for key, value in flat.items()],
         metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=key)) for key in FINAL_METRICS],

@@ -1,7 +1,9 @@
-"""Films: a picture per step, whole episodes, and environments that draw nothing."""
+"""`offpolicy play`: a picture per step of whole episodes; files and environments that are refused."""
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offpolicy.commands.play import DEFAULT_FPS, Film
+from offpolicy.commands.play import DEFAULT_FPS, Film, check_video, play
+from offpolicy.commands.saved_run import PolicyChoice
 from offpolicy.config.schema import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
 
@@ -75,3 +78,24 @@ def test_an_environment_that_draws_nothing_is_refused() -> None:
 def test_a_picture_that_cannot_be_drawn_is_the_environments_failure() -> None:
     with pytest.raises(EnvFailure, match=r"could not be drawn: RuntimeError\('no display'\); MUJOCO_GL chooses"):
         list(film(is_broken=True))
+
+
+def test_another_ending_is_refused_before_the_run_is_read(tmp_path: Path) -> None:
+    choice = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
+    with pytest.raises(ConfigError, match=r"--video: got .*x\.txt', allowed a file name that ends in \.gif, \.mp4"):
+        play(tmp_path / "missing", choice, video=tmp_path / "x.txt", episodes=1)
+
+
+def test_a_video_without_its_encoder_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(name: str, *rest: Any) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+    with pytest.raises(ConfigError, match=r"\.mp4 needs imageio-ffmpeg: pip install 'offpolicy\[video\]'"):
+        check_video(tmp_path / "x.mp4")
+    check_video(tmp_path / "x.gif")
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="allowed a file that can be written: No such file or directory"):
+        check_video(tmp_path / "nowhere" / "x.gif")

@@ -13,7 +13,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks.sink import SafeSink
-from offpolicy.logger.sinks.tensorboard import TensorBoardSink, flatten
+from offpolicy.logger.sinks.tensorboard import TensorBoardSink
 from offpolicy.timing.phases import PackerPhase
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256]}, "seed": 3, "timing": {"enabled": True}}
@@ -157,7 +157,3 @@ def test_a_full_disk_is_one_warning_and_keeps_what_was_written(tmp_path: Path, h
     assert (len(warnings), safe.num_dropped) == (1, 2)
     assert warnings[0].startswith("warning: tensorboard is disabled for the rest of the run: OSError: only 10 of")
     assert points(tmp_path, "perf/utd") == [(1, 1.0)]
-
-
-def test_flatten_joins_keys_with_dots() -> None:
-    assert flatten({"a": {"b": {"c": 1}, "d": None}}) == {"a.b.c": 1, "a.d": "None"}

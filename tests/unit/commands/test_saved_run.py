@@ -1,0 +1,72 @@
+"""A saved run: what of its environment may change, and what is refused without a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.commands import saved_run
+from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+from offpolicy.config.overrides import load_config
+from offpolicy.config.run_files import write_config
+from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))
+
+
+class FakeStore:
+    """A store of checkpoints that finds `found`."""
+
+    found: Any = None
+
+    def __init__(self, path: Path) -> None:
+        self.rejected = ("step-000000000007: damaged",)
+
+    def newest_valid(self) -> Any:
+        return self.found
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with a checkpoint whose environment, probed anew, has the same spaces."""
+    write_config(tmp_path, load_config([]), SPEC)
+    monkeypatch.setattr(saved_run, "CheckpointStore", FakeStore)
+    monkeypatch.setattr(FakeStore, "found", "a checkpoint")
+    monkeypatch.setattr(saved_run, "probe", lambda env: SPEC)
+    return tmp_path
+
+
+def choice(**env: Any) -> PolicyChoice:
+    return PolicyChoice(seed=None, step=None, device="cpu", overrides={"env": env} if env else {})
+
+
+def test_the_newest_checkpoint_is_taken_and_damaged_ones_are_named(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = SavedRun.find(run, choice())
+    assert (found.checkpoint, found.env.id) == ("a checkpoint", "Pendulum-v1")
+    assert capsys.readouterr().err == "offpolicy: step-000000000007: damaged\n"
+
+
+def test_a_run_without_a_checkpoint_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeStore, "found", None)
+    with pytest.raises(CheckpointError, match="holds no usable checkpoint"):
+        SavedRun.find(run, choice())
+
+
+def test_the_physics_of_the_environment_may_change(run: Path) -> None:
+    assert SavedRun.find(run, choice(kwargs={"g": 5.0})).env.kwargs == {"g": 5.0}
+
+
+def test_other_keys_of_the_environment_are_refused_by_name(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--set env\.id: cannot change here, allowed env\.kwargs, env\.measure"):
+        SavedRun.find(run, choice(id="Other-v0"))
+
+
+def test_an_environment_with_other_spaces_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_run, "probe", lambda env: SpaceSpec(4, 1, (-1.0,), (1.0,)))
+    with pytest.raises(ConfigError, match="cannot act there: obs_dim 3 before, 4 now"):
+        SavedRun.find(run, choice(kwargs={"g": 5.0}))
