@@ -2,7 +2,7 @@
 
 The policy that acted may be some versions old. V-trace corrects the value targets for that, and the clipped surrogate
 takes its ratio against the policy that acted, so that the ratio is the importance weight as well. With rollouts of the
-present policy both corrections vanish, and what remains is PPO with GAE(lambda).
+present policy both corrections vanish, which leaves PPO with GAE(lambda).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The equations of SAC, TD3 and APPO as pure functions. Shapes: B batch rows, C critics, A action dimensions.
 
-Every door checks its shapes: a reward of shape [B, 1] beside a value of shape [B] would broadcast to [B, B] and
+Every function checks its shapes: a reward of shape [B, 1] beside a value of shape [B] would broadcast to [B, B] and
 train on nonsense without an error.
 """
 
@@ -38,7 +38,7 @@ def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
 
 
 def critic_loss(q: Tensor, target_q: Tensor) -> Tensor:
-    """The sum of mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2."""
+    """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2."""
     check_shapes("CB B", q=q, target_q=target_q)
     return (q - target_q).square().mean(dim=1).sum()
 
@@ -67,20 +67,20 @@ def td3_actor_loss(q1: Tensor) -> Tensor:
 
 
 def polyak_update(targets: tuple[Tensor, ...], sources: tuple[Tensor, ...], tau: float) -> None:
-    """Average in place: target <- (1 - tau) target + tau source."""
+    """Averages in place: target <- (1 - tau) target + tau source."""
     with torch.no_grad():
         torch._foreach_lerp_(targets, sources, tau)
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """The mean of the values [B] whose weight [B] is 1; 0 where none is."""
+    """Returns the mean of the values [B] whose weight [B] is 1; 0 if no weight is."""
     return (values * weight).sum() / weight.sum().clamp(min=1.0)
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, weight: Tensor, clip: float) -> Tensor:
     """-mean_B min(r A, clip(r, 1 - c, 1 + c) A), r = pi / mu, PPO (arXiv:1707.06347) eq. 7; all [B].
 
-    The ratio is against the policy that acted, however old: it is the importance weight too, so `advantage` has none.
+    The ratio is against the policy that acted, of any age: it is the importance weight too, so `advantage` has none.
     """
     check_shapes("B B B", log_ratio=log_ratio, advantage=advantage, weight=weight)
     ratio = torch.where(weight > 0.0, log_ratio, 0.0).exp()  # a row of no weight may hold any action
@@ -95,7 +95,7 @@ def value_loss(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
 
 def clipped_value_loss(value: Tensor, old_value: Tensor, target: Tensor, weight: Tensor, clip: float) -> Tensor:
-    """As `value_loss`, but nothing is gained by moving V further than `clip` from what it was; all [B].
+    """As `value_loss`, with no gain from moving V further than `clip` from its old value; all [B].
 
     PPO's reference implementation (openai/baselines, ppo2); the greater of both errors counts.
     """
@@ -105,7 +105,7 @@ def clipped_value_loss(value: Tensor, old_value: Tensor, target: Tensor, weight:
 
 
 def bounds_loss(mean: Tensor, weight: Tensor, soft_bound: float = 1.1) -> Tensor:
-    """The mean over B of what the means [B, A] of a Gaussian stick out beyond +-soft_bound, squared and summed over A.
+    """mean_B sum_A max(|mean| - soft_bound, 0)^2 of a Gaussian's means [B, A].
 
     HORA (arXiv:2210.04887) and rl_games; not their formula of before 2022, which pulled every mean to +1.1.
     """

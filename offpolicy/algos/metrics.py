@@ -1,4 +1,4 @@
-"""Sums of training metrics that stay on the device until somebody reads them."""
+"""Sums of training metrics that stay on the device until they are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offpolicy.types import MetricTotals
 
 
 class MetricSums:
-    """Cumulative sums per metric, in float64, and how often each was added.
+    """Cumulative sums per metric, in float64, with the number of additions.
 
     Metrics come in groups that are measured together, such as those of a critic step and of a (delayed) actor step.
     """
@@ -26,11 +26,11 @@ class MetricSums:
 
     @torch.no_grad()
     def add(self, group: str, values: Sequence[Tensor]) -> None:
-        """Add one scalar per name of the group, in its order; no host synchronisation."""
+        """Adds one scalar per name of the group, in its order; no host synchronisation."""
         self._group_sums[group].add_(torch.stack(tuple(values)))
         self.counts[group] += 1
 
     def totals(self) -> MetricTotals:
-        """Everything so far, with one device-to-host copy."""
+        """Returns the sums and counts so far, with one device-to-host copy."""
         counts = np.repeat(np.array(list(self.counts.values()), dtype=np.float64), list(self._sizes.values()))
         return MetricTotals(self.names, self.sums.cpu().numpy().copy(), counts)

@@ -1,8 +1,8 @@
-"""Targets from rollouts: V-trace, and GAE as the case in which nothing is corrected.
+"""Targets from rollouts: V-trace, and GAE as its case without correction.
 
 Time runs along the first dimension. Shapes: T steps, N environments. Row t + 1 of the observations is always the true
 successor of row t (NEXT_STEP autoreset: after an episode's end comes a row that no policy acted in), so one pass of the
-critic over T + 1 rows holds every value that is needed, that of a truncated episode's final observation too.
+critic over T + 1 rows gives every value needed, including that of a truncated episode's final observation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offpolicy.algos.losses import check_shapes
 
 
 class Steps(NamedTuple):
-    """What happened in T steps of N environments, and what critic and policy say of it; flags are 0.0 or 1.0."""
+    """T steps of N environments, with the values and ratios of critic and policy; flags are 0.0 or 1.0."""
 
     value: Tensor  # [T + 1, N] of every observation, as a return
     reward: Tensor  # [T, N]
@@ -27,14 +27,14 @@ class Steps(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What actor and critic learn from; rows that are no transition hold zeros."""
+    """The targets of actor and critic; autoreset rows hold zeros."""
 
-    value: Tensor  # [T, N] what the critic is to say
-    advantage: Tensor  # [T, N] not weighted by the importance ratio: the surrogate is
+    value: Tensor  # [T, N] target of the critic
+    advantage: Tensor  # [T, N] not weighted by the importance ratio, which the surrogate applies
 
 
 class RatioBounds(NamedTuple):
-    """V-trace's truncation of importance ratios: `rho` biases the fixed point, `c` only slows the way to it."""
+    """V-trace's truncation of importance ratios: `rho` biases the fixed point, `c` only slows convergence."""
 
     rho: float = 1.0
     c: float = 1.0
@@ -48,8 +48,8 @@ def vtrace(steps: Steps, gamma: float, lam: float, bounds: RatioBounds) -> Targe
         vs_t - V_t = delta_t + gamma lambda c_t (1 - cut_t) (vs_{t+1} - V_{t+1})
         advantage_t = r_t + gamma (1 - terminated_t) (V_{t+1} + lambda (1 - cut_t) (vs_{t+1} - V_{t+1})) - V_t
 
-    cut = terminated or truncated: an episode's end passes nothing back, but a truncated one bootstraps from the value
-    of its own final observation. With pi = mu both are GAE(lambda) (arXiv:1506.02438): advantage_t = vs_t - V_t.
+    cut = terminated or truncated: no error passes an episode's end backwards, but a truncated one bootstraps from the
+    value of its final observation. With pi = mu both are GAE(lambda) (arXiv:1506.02438): advantage_t = vs_t - V_t.
     Raises ValueError on tensors of other shapes than `Steps` says.
     """
     value, reward, terminated, truncated, is_valid, log_ratio = steps

@@ -1,8 +1,8 @@
 """Actors: observations [..., O] to actions [..., A], for acting and for learning.
 
 Continuous actions live in the [-1, 1] space; a discrete one is its number, in a last dimension of size 1.
-`act` is deterministic, `explore` adds the algorithm's own noise from the caller's generator and tells the action's
-log-probability [...] where the algorithm learns from it, else None; neither keeps state.
+`act` is deterministic. `explore` adds the algorithm's noise from the caller's generator and returns the action and its
+log-probability [...] where the algorithm learns from it, else None. Neither keeps state.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class SquashedGaussianActor(nn.Module):
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
     def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A reparameterised action [B, A] and its log-probability [B], from the kept pre-tanh sample."""
+        """Returns a reparameterised action [B, A] and its log-probability [B], from the kept pre-tanh sample."""
         pre_tanh, noise, log_std = self._draw(obs, generator)
         return pre_tanh.tanh(), squashed_gaussian_log_prob(pre_tanh, noise, log_std)
 
     def act(self, obs: Tensor) -> Tensor:
-        """The squashed mean. [B, O] -> [B, A]."""
+        """Returns the squashed mean. [B, O] -> [B, A]."""
         mean, _ = self.forward(obs)
         return mean.tanh()
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """A sample of the policy. [B, O] -> [B, A]."""
+        """Returns a sample of the policy. [B, O] -> [B, A]."""
         pre_tanh, _, _ = self._draw(obs, generator)
         return pre_tanh.tanh(), None
 
     def _draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """The pre-tanh sample, the unit noise behind it and the log std, each [B, A]."""
+        """Returns the pre-tanh sample, the unit noise behind it and the log std, each [B, A]."""
         mean, log_std = self.forward(obs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         return torch.addcmul(mean, log_std.exp(), noise), noise, log_std
@@ -89,20 +89,20 @@ class DeterministicActor(nn.Module):
         return self.forward(obs)
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """The action plus noise drawn per row and per dimension, clipped to [-1, 1]. [B, O] -> [B, A]."""
+        """Returns the action plus noise drawn per row and per dimension, clipped to [-1, 1]. [B, O] -> [B, A]."""
         action = self.forward(obs)
         noise = torch.randn(action.shape, generator=generator, device=action.device)
         return (action + self.exploration_noise * noise).clamp(-1.0, 1.0), None
 
 
-POLICY_GAIN = 0.01  # of the last layer at the start: the first policy hardly depends on the observation
+POLICY_GAIN = 0.01  # initial gain of the last layer: the first policy hardly depends on the observation
 
 
 class GaussianActor(nn.Module):
-    """APPO's policy for continuous actions: N(mean(s), std), std one per dimension whatever the state.
+    """APPO's policy for continuous actions: N(mean(s), std), with one std per dimension in all states.
 
-    The samples are not squashed: their log-probability is that of the Gaussian, and what lies outside [-1, 1] is
-    clipped at the environment's door. Orthogonal initialisation as in PPO's reference implementation.
+    The samples are not squashed: their log-probability is that of the Gaussian, and the environment adapter clips what
+    lies outside [-1, 1]. Orthogonal initialisation as in PPO's reference implementation.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class GaussianActor(nn.Module):
         return DiagonalGaussian(mean, self.log_std.expand_as(mean))
 
     def act(self, obs: Tensor) -> Tensor:
-        """The mean, clipped to [-1, 1]. [..., O] -> [..., A]."""
+        """Returns the mean, clipped to [-1, 1]. [..., O] -> [..., A]."""
         return self.distribution(obs).mean.clamp(-1.0, 1.0)
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """A sample of the policy. [..., O] -> [..., A], [...]."""
+        """Returns a sample of the policy. [..., O] -> [..., A], [...]."""
         return drawn(self.distribution(obs), generator)
 
 
@@ -139,16 +139,16 @@ class CategoricalActor(nn.Module):
         return Categorical(logits.log_softmax(dim=-1))
 
     def act(self, obs: Tensor) -> Tensor:
-        """The likeliest action. [..., O] -> [..., 1]."""
+        """Returns the likeliest action. [..., O] -> [..., 1]."""
         return self.distribution(obs).log_probs.argmax(dim=-1, keepdim=True).to(obs.dtype)
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """A sample of the policy. [..., O] -> [..., 1], [...]."""
+        """Returns a sample of the policy. [..., O] -> [..., 1], [...]."""
         return drawn(self.distribution(obs), generator)
 
 
 def stochastic_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> GaussianActor | CategoricalActor:
-    """APPO's policy of inputs [obs_dim] for the action space of `spec`."""
+    """Returns APPO's actor of inputs [obs_dim] for the action space of `spec`."""
     if spec.num_actions:
         return CategoricalActor(obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
     return GaussianActor(obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.init_log_std)

@@ -32,7 +32,7 @@ class TwinCritic(nn.Module):
         self.second = mlp(obs_dim + action_dim, hidden_dims, 1, activation, layer_norm)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """[B, O], [B, A] -> [C=2, B]."""
+        """Returns both values. [B, O], [B, A] -> [C=2, B]."""
         pair = torch.cat((obs, action), dim=-1)
         return torch.stack((self.first(pair).squeeze(-1), self.second(pair).squeeze(-1)))
 
@@ -61,11 +61,11 @@ class ValueCritic(nn.Module):
         return value.squeeze(-1)
 
     def in_returns(self, prediction: Tensor) -> Tensor:
-        """Returns a prediction [...] as a return."""
+        """Converts a prediction [...] to a return."""
         return prediction if self.normalizer is None else self.normalizer.denormalize(prediction)
 
     def in_units(self, value: Tensor) -> Tensor:
-        """Returns a return [...] in the units of the prediction."""
+        """Converts a return [...] to the units of the prediction."""
         return value if self.normalizer is None else self.normalizer.normalize(value)
 
 

@@ -1,4 +1,4 @@
-"""What a stochastic policy says of its actions, for the algorithms that need more of it than a sample."""
+"""Distributions of actions, for the algorithms that need more of a policy than a sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DiagonalGaussian(NamedTuple):
     log_std: Tensor  # [..., A]
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """One action per state, from the caller's generator. -> [..., A]."""
+        """Returns one action per state, from the caller's generator. -> [..., A]."""
         noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device)
         return torch.addcmul(self.mean, self.log_std.exp(), noise)
 
@@ -32,11 +32,11 @@ class DiagonalGaussian(NamedTuple):
         return (self.log_std + LOG_SQRT_2PI + 0.5).sum(dim=-1)
 
     def rows(self, index: Tensor) -> DiagonalGaussian:
-        """The distributions of the states `index` [n] of [M]."""
+        """Returns the distributions of the states `index` [n] of [M]."""
         return DiagonalGaussian(self.mean[index], self.log_std[index])
 
     def flat(self) -> DiagonalGaussian:
-        """The distributions of states [T, B] as those of [T * B]; a copy, which no optimiser moves."""
+        """Returns the distributions of states [T, B] as those of [T * B]; a copy, which no optimiser moves."""
         return DiagonalGaussian(self.mean.flatten(0, 1), self.log_std.flatten(0, 1).clone())
 
     def kl_to(self, other: DiagonalGaussian) -> Tensor:
@@ -47,12 +47,12 @@ class DiagonalGaussian(NamedTuple):
 
 
 class Categorical(NamedTuple):
-    """One of K discrete actions; an action is its number, as a float in a last dimension of size 1."""
+    """One of K discrete actions; an action is its index, as a float in a last dimension of size 1."""
 
     log_probs: Tensor  # [..., K], normalised
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """One action per state, from the caller's generator. -> [..., 1]."""
+        """Returns one action per state, from the caller's generator. -> [..., 1]."""
         flat = self.log_probs.exp().reshape(-1, self.log_probs.shape[-1])
         drawn = torch.multinomial(flat, 1, generator=generator)
         return drawn.reshape(*self.log_probs.shape[:-1], 1).to(self.log_probs.dtype)
@@ -66,11 +66,11 @@ class Categorical(NamedTuple):
         return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
 
     def rows(self, index: Tensor) -> Categorical:
-        """The distributions of the states `index` [n] of [M]."""
+        """Returns the distributions of the states `index` [n] of [M]."""
         return Categorical(self.log_probs[index])
 
     def flat(self) -> Categorical:
-        """The distributions of states [T, B] as those of [T * B]."""
+        """Returns the distributions of states [T, B] as those of [T * B]."""
         return Categorical(self.log_probs.flatten(0, 1))
 
     def kl_to(self, other: Categorical) -> Tensor:
@@ -82,7 +82,7 @@ PolicyDistribution = DiagonalGaussian | Categorical
 
 
 def drawn(distribution: PolicyDistribution, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One action per state and its log-probability. -> [..., A], [...]."""
+    """Returns one action per state and its log-probability. -> [..., A], [...]."""
     action = distribution.sample(generator)
     return action, distribution.log_prob(action)
 

@@ -1,8 +1,8 @@
 """HORA's networks: rapid motor adaptation for in-hand rotation (arXiv:2210.04887), after RMA (arXiv:2107.04034).
 
-A teacher squeezes what only a simulation knows into a latent and acts on the observation and that. A student infers the
-latent from the history of its own joints, and acts with the teacher's trunk. Both see the whole observation and take
-from it the groups that they need:
+A teacher encodes what only a simulation knows as a latent and acts on the observation and the latent. A student infers
+the latent from the history of its joints, and acts with the teacher's trunk. Both get the whole observation and take
+the groups that they need from it:
 
     obs [O]   privileged [P]   proprio_hist [F, D]   ->   a vector [O + P + F D], in the environment's order
 """
@@ -32,15 +32,15 @@ class PrivilegedEncoder(nn.Module):
         self.body = mlp(privileged_dim, algo.encoder_dims, algo.latent_dim, ENCODER_ACTIVATION)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The latent of whole observations. [..., all] -> [..., L] in [-1, 1]."""
+        """Returns the latent of whole observations. [..., all] -> [..., L] in [-1, 1]."""
         latent: Tensor = self.body(obs[..., self.columns])
         return latent.tanh()
 
 
 class AdaptationModule(nn.Module):
-    """The latent from the history alone: two layers per frame, three convolutions over time, a head, tanh.
+    """Infers the latent from the history: two layers per frame, three convolutions over time, a head, tanh.
 
-    Of 30 frames the stride leaves out one: here the oldest, which says least of the present; in HORA's code the newest.
+    Of 30 frames the stride leaves out one: here the oldest, the least informative; in HORA's code the newest.
     """
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
@@ -57,11 +57,11 @@ class AdaptationModule(nn.Module):
         self.head = nn.Linear(CHANNELS * lengths(num_frames)[-1], algo.latent_dim)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """The latent that whole observations tell. [B, all] -> [B, L] in [-1, 1]."""
+        """Returns the latent inferred from whole observations. [B, all] -> [B, L] in [-1, 1]."""
         return self.infer(obs[..., self.columns])
 
     def infer(self, history: Tensor) -> Tensor:
-        """The same of the history alone. [B, F D] -> [B, L]."""
+        """Returns the latent inferred from histories. [B, F D] -> [B, L]."""
         read = history.reshape(-1, *self._frames)[:, self._num_unread :]
         frames: Tensor = self.per_frame(read)  # [B, F, channels]
         features: Tensor = self.over_time(frames.transpose(1, 2))  # [B, channels, frames left]
@@ -80,23 +80,23 @@ class TeacherActor(nn.Module):
 
     def distribution(self, obs: Tensor) -> PolicyDistribution:
         """[..., all] -> a distribution of actions [..., A]."""
-        return self.trunk.distribution(self._seen(obs))
+        return self.trunk.distribution(self._trunk_input(obs))
 
     def act(self, obs: Tensor) -> Tensor:
-        """The trunk's deterministic action. [..., all] -> [..., A]."""
-        return self.trunk.act(self._seen(obs))
+        """Returns the trunk's deterministic action. [..., all] -> [..., A]."""
+        return self.trunk.act(self._trunk_input(obs))
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """A sample, and its log-probability. [B, all] -> [B, A], [B]."""
-        return self.trunk.explore(self._seen(obs), generator)
+        """Returns a sample and its log-probability. [B, all] -> [B, A], [B]."""
+        return self.trunk.explore(self._trunk_input(obs), generator)
 
-    def _seen(self, obs: Tensor) -> Tensor:
-        """What the trunk sees. [..., all] -> [..., O + L]."""
+    def _trunk_input(self, obs: Tensor) -> Tensor:
+        """Returns the input of the trunk. [..., all] -> [..., O + L]."""
         return torch.cat((obs[..., self._obs], self.encoder(obs)), dim=-1)
 
 
 class StudentActor(nn.Module):
-    """Stage 2: the teacher's trunk on (obs, inferred latent). Nothing of `privileged` reaches it."""
+    """Stage 2: the teacher's trunk on (obs, inferred latent). It does not read `privileged`."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec) -> None:
         super().__init__()
@@ -105,11 +105,11 @@ class StudentActor(nn.Module):
         self._obs = spec.columns(OBS)
 
     def act(self, obs: Tensor) -> Tensor:
-        """The trunk's deterministic action. [B, all] -> [B, A]."""
+        """Returns the trunk's deterministic action. [B, all] -> [B, A]."""
         return self.trunk.act(torch.cat((obs[..., self._obs], self.adaptation(obs)), dim=-1))
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """The deterministic action too: the student is taught on the states that it brings about, as in DAgger."""
+        """Returns the deterministic action too: the student learns on the states that it visits, as in DAgger."""
         action = self.act(obs)
         return action, action.new_zeros(action.shape[:-1])
 

@@ -19,7 +19,7 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
 def mlp(
     input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation: str, layer_norm: bool = False
 ) -> nn.Sequential:
-    """Linear, [layer norm], activation for every hidden layer, then a linear output: [..., input] -> [..., output].
+    """Returns linear, [layer norm], activation per hidden layer, then a linear output: [..., input] -> [..., output].
 
     Weights have torch's default initialisation, drawn from the global CPU generator. Raises `KeyError` for an
     activation that is not in `ACTIVATIONS`.
@@ -35,9 +35,9 @@ def mlp(
 
 
 def orthogonal_(net: nn.Sequential, head_gain: float) -> nn.Sequential:
-    """Initialise the linear layers of `net` in place: orthogonal, gain sqrt(2), the last one `head_gain`; biases 0.
+    """Initialises the linear layers of `net` in place: orthogonal, gain sqrt(2), the last one `head_gain`; biases 0.
 
-    Which of its details matter: Engstrom et al. (arXiv:2005.12729), Andrychowicz et al. (arXiv:2006.05990, C.8).
+    Engstrom et al. (arXiv:2005.12729) and Andrychowicz et al. (arXiv:2006.05990, C.8) show which details matter.
     """
     layers = [layer for layer in net if isinstance(layer, nn.Linear)]
     for layer in layers:

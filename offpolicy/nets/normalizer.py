@@ -13,7 +13,7 @@ EPS = 1e-8
 
 
 class RunningMoments(nn.Module):
-    """The mean and variance of everything seen, per dimension.
+    """The mean and variance of all rows absorbed, per dimension.
 
     The statistics are float64: after 1e6 rows one more row moves the mean by less than float32 can hold. They move
     only in `absorb`, which the learner calls once per fresh row, never on replayed ones.
@@ -31,7 +31,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def absorb(self, moments: Tensor) -> None:
-        """Add a block's `moments`. One without rows, or with a NaN or Inf, is left out whole."""
+        """Adds a block's `moments`. Leaves out a block without rows, or with a NaN or Inf, as a whole."""
         rows, block_mean, block_square_sum = split_moments(moments)
         total = self.count + rows
         delta = block_mean - self.mean
@@ -43,10 +43,7 @@ class RunningMoments(nn.Module):
         self.count.copy_(torch.where(is_usable, total, self.count))
 
     def part(self, columns: slice) -> RunningMoments:
-        """These statistics of some dimensions: the same memory, but a count of its own, from 0.
-
-        With a part alone the others stay as they are.
-        """
+        """Returns the statistics of some dimensions: views of these, with a separate count that starts at 0."""
         part = RunningMoments(0)
         part.mean, part.var = self.mean[columns], self.var[columns]
         part.count = torch.zeros_like(self.count)
@@ -58,7 +55,7 @@ class ObsNormalizer(RunningMoments):
 
     @torch.no_grad()
     def forward(self, obs: Tensor) -> Tensor:
-        """[..., O] -> [..., O] float32. Uses the statistics rounded to float32, as a collector has them."""
+        """Normalises [..., O] -> [..., O] float32. Uses the statistics rounded to float32, as a collector has them."""
         scale = (self.var.float() + EPS).rsqrt()
         return ((obs - self.mean.float()) * scale).clamp(-OBS_CLIP, OBS_CLIP)
 
@@ -71,18 +68,18 @@ class ValueNormalizer(RunningMoments):
 
     @torch.no_grad()
     def normalize(self, value: Tensor) -> Tensor:
-        """Of returns [...], in units of their spread [...]."""
+        """Returns returns [...] in units of their spread [...]."""
         return (value - self.mean.float()) * (self.var.float() + EPS).rsqrt()
 
     @torch.no_grad()
     def denormalize(self, value: Tensor) -> Tensor:
-        """The inverse of `normalize`."""
+        """Inverts `normalize`."""
         return value * (self.var.float() + EPS).sqrt() + self.mean.float()
 
 
 @torch.no_grad()
 def block_moments(rows: Tensor) -> Tensor:
-    """The number of rows [M, D], their mean and their sum of squared deviations. -> [1 + 2 D] float64."""
+    """Returns the number of rows [M, D], their mean and their sum of squared deviations. -> [1 + 2 D] float64."""
     count = rows.new_full((1,), rows.shape[0], dtype=torch.float64)
     if rows.shape[0] == 0:
         return torch.cat((count, count.new_zeros(2 * rows.shape[1])))
@@ -92,7 +89,7 @@ def block_moments(rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def weighted_moments(rows: Tensor, weight: Tensor) -> Tensor:
-    """`block_moments` of the rows [M, D] whose weight [M] is 1, without asking the device how many they are."""
+    """Returns `block_moments` of the rows [M, D] whose weight [M] is 1, without waiting for the device."""
     weight = weight.double()[:, None]
     values = rows.double()
     count = weight.sum()
@@ -102,13 +99,13 @@ def weighted_moments(rows: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def all_moments(blocks: Sequence[Tensor]) -> Tensor:
-    """The moments of several blocks as one block. Each [1 + 2 D] -> [1 + 2 D]."""
+    """Returns the moments of several blocks as one block. Each [1 + 2 D] -> [1 + 2 D]."""
     return functools.reduce(joined_moments, blocks)
 
 
 @torch.no_grad()
 def joined_moments(first: Tensor, second: Tensor) -> Tensor:
-    """The moments of two blocks as one block (Chan, Golub and LeVeque 1979). [1 + 2 O] twice -> [1 + 2 O]."""
+    """Returns the moments of two blocks as one block (Chan, Golub and LeVeque 1979). [1 + 2 O] twice -> [1 + 2 O]."""
     rows_1, mean_1, square_sum_1 = split_moments(first)
     rows_2, mean_2, square_sum_2 = split_moments(second)
     total = rows_1 + rows_2
@@ -119,6 +116,6 @@ def joined_moments(first: Tensor, second: Tensor) -> Tensor:
 
 
 def split_moments(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of moments [1 + 2 O]: rows [], mean [O], sum of squared deviations [O]."""
+    """Returns views of moments [1 + 2 O]: rows [], mean [O], sum of squared deviations [O]."""
     obs_dim = (len(moments) - 1) // 2
     return moments[0], moments[1 : 1 + obs_dim], moments[1 + obs_dim :]

@@ -31,19 +31,19 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """The deterministic action. [B, O] -> [B, A]."""
+        """Returns the deterministic action. [B, O] -> [B, A]."""
         return self.actor.act(self.normalize(obs))
 
     @torch.no_grad()
     def sample(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """An exploratory action, with its log-probability [B] where the algorithm learns from it, else None.
+        """Returns an exploratory action, with its log-probability [B] where the algorithm learns from it, else None.
 
         `generator` lives on the policy's device. [B, O] -> [B, A].
         """
         return self.actor.explore(self.normalize(obs), generator)
 
     def explore_with(self, noise: float) -> None:
-        """Explore with noise of this standard deviation, where the algorithm's noise is a number of its own."""
+        """Sets the standard deviation of the exploration noise, where the actor is deterministic."""
         if isinstance(self.actor, DeterministicActor):
             self.actor.exploration_noise = noise
 
@@ -79,16 +79,16 @@ def make_policy(algo: AlgoConfig, spec: SpaceSpec) -> Policy:
 
 
 def flat_size(policy: Policy) -> int:
-    """Numbers in the flat block."""
+    """Returns the length of the flat block."""
     return sum(tensor.numel() for tensor in _acting_tensors(policy))
 
 
 def flatten_into(policy: Policy, out: Float32) -> None:
-    """Write everything `policy` needs to act into out [flat_size] float32, with one device-to-host copy.
+    """Writes everything `policy` needs to act into out [flat_size] float32, with one device-to-host copy.
 
     The block holds the actor's parameters, then the normaliser's mean and variance rounded to float32, which is how
     `ObsNormalizer` uses them: a policy loaded from the block acts bit for bit like this one. The normaliser's count
-    stays behind: it is needed only to update the statistics, which only the learner does.
+    is left out: only the learner, which updates the statistics, needs it.
     """
     if out.shape != (flat_size(policy),):
         raise ValueError(f"out has shape {out.shape}, expected ({flat_size(policy)},)")
@@ -101,7 +101,7 @@ def flatten_into(policy: Policy, out: Float32) -> None:
 
 
 def load_flat(policy: Policy, flat: Float32) -> None:
-    """Take over the block written by `flatten_into` [flat_size], with one host-to-device copy."""
+    """Loads the block [flat_size] written by `flatten_into`, with one host-to-device copy."""
     tensors = _acting_tensors(policy)
     if flat.shape != (flat_size(policy),):
         raise ValueError(f"flat has shape {flat.shape}, expected ({flat_size(policy)},)")
@@ -111,6 +111,6 @@ def load_flat(policy: Policy, flat: Float32) -> None:
 
 
 def _acting_tensors(policy: Policy) -> list[Tensor]:
-    """The tensors of the flat block, in its order."""
+    """Returns the tensors of the flat block, in its order."""
     tensors = [parameter.detach() for parameter in policy.actor.parameters()]
     return tensors if policy.normalizer is None else [*tensors, policy.normalizer.mean, policy.normalizer.var]
