@@ -1,4 +1,4 @@
-"""The seams of the learner loop: what it asks of its parts, and nothing more."""
+"""The seams of the learner loop: the methods that it calls on its parts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Learner(Protocol):
     """A learner as the loop sees it."""
 
     def update(self, batch: Any, /) -> None:  # Any: what the learner's batch source returns, Batches or Rollouts
-        """Learn from what one iteration consumes, without waiting for the device."""
+        """Learns from what one iteration consumes, without waiting for the device."""
         ...
 
 
@@ -103,10 +103,10 @@ class DeviceSync(Protocol):
 
 
 class Publisher(Protocol):
-    """The way of the weights to the collectors."""
+    """Publishes weights to the collectors."""
 
     def publish(self) -> None:
-        """Make the present weights the newest."""
+        """Publishes the present weights."""
         ...
 
 
@@ -161,22 +161,22 @@ class World(StepCount, Protocol):
 
 
 class Exchange(Protocol):
-    """What ranks share while they learn, as the algorithms see it; for one rank it is the identity.
+    """The collectives of ranks that learn together, as the algorithms use them; for one rank the identity.
 
-    Every rank must make the same calls in the same order. Raises `PeerLostError` when a rank does not come.
+    Every rank must make the same calls in the same order. Raises `PeerLostError` when a rank is lost.
     """
 
     @property
     def num_ranks(self) -> int:
-        """R, over all hosts."""
+        """The number R of ranks on all hosts."""
         ...
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor, in place, by its mean over the ranks."""
+        """Replaces each tensor, in place, by its mean over the ranks."""
         ...
 
     def gather(self, vector: Tensor) -> Tensor:
-        """The vectors [n] of all ranks as [R, n], the same bits everywhere."""
+        """Returns the vectors [n] of all ranks as [R, n], the same bits on every rank."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""HORA's second stage: what a batch of rollouts does to the student, and what the student takes from its teacher."""
+"""HORA's second stage: updates of the student from rollouts, and the parts that it copies from its teacher."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NETWORKS = {"name": "hora", "hidden_dims": (16,), "encoder_dims": (12,), "latent
 STUDENT = {**NETWORKS, "stage": "adapt", "epochs": 3, "num_minibatches": 4}
 
 
-def rule_of(exchange: Exchange | None = None, seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> Adaptation:
+def algorithm_of(exchange: Exchange | None = None, seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> Adaptation:
     return Adaptation(AlgoConfig(**{**STUDENT, **algo}), spec, CPU, seed, exchange or SoloExchange())
 
 
@@ -58,14 +58,14 @@ def student_of(learner_of: LearnerOf) -> LearnerOf:
 
 @pytest.fixture
 def student_rollouts(rollouts_of: RolloutsOf) -> RolloutsOf:
-    """`student_rollouts(learner, seed=0, told=True, **fields)`: every frame of the history tells the privileged part.
+    """`student_rollouts(learner, seed=0, is_informative=True, **fields)`: every frame of the history holds the privileged part.
 
-    Where it is not `told`, the history is noise.
+    The history is noise if not `is_informative`.
     """
 
-    def make(learner: BaseLearner, seed: int = 0, told: bool = True, **fields: Any) -> Rollouts:
+    def make(learner: BaseLearner, seed: int = 0, is_informative: bool = True, **fields: Any) -> Rollouts:
         rollouts = rollouts_of(learner.policy, seed, spec=SPEC, **fields)
-        if told:
+        if is_informative:
             rollouts.obs[..., HISTORY] = rollouts.obs[..., PRIVILEGED].repeat(1, 1, 25)
         return rollouts
 
@@ -119,13 +119,13 @@ def test_the_loss_on_the_same_rollouts_falls_to_a_tenth_of_the_variance_and_less
     assert explained[-1] > 0.99  # an error of a hundredth of the variance
 
 
-@pytest.mark.parametrize(("told", "is_learnt"), [(True, True), (False, False)])
-def test_a_latent_is_inferred_on_new_states_if_the_history_tells_it(
-    told: bool, is_learnt: bool, student_of: LearnerOf, student_rollouts: RolloutsOf
+@pytest.mark.parametrize(("is_informative", "is_learnt"), [(True, True), (False, False)])
+def test_the_latent_is_inferred_on_new_states(
+    is_informative: bool, is_learnt: bool, student_of: LearnerOf, student_rollouts: RolloutsOf
 ) -> None:
     student = student_of(lr=3e-3)
     for seed in range(40):
-        explained = first_explained(student, student_rollouts(student, seed, told, steps=8, envs=16))
+        explained = first_explained(student, student_rollouts(student, seed, is_informative, steps=8, envs=16))
     assert (explained > 0.9) == is_learnt
 
 
@@ -169,7 +169,7 @@ def test_the_statistics_of_the_history_are_of_every_transition_once(
 
 
 @pytest.mark.parametrize("normalize_obs", [True, False])
-def test_autoreset_rows_teach_nothing_and_are_not_normalised(
+def test_autoreset_rows_are_neither_learnt_from_nor_normalised(
     normalize_obs: bool, student_of: LearnerOf, student_rollouts: RolloutsOf
 ) -> None:
     first, second = (student_of(normalize_obs=normalize_obs) for _ in range(2))
@@ -189,25 +189,25 @@ def test_only_observations_are_learnt_from(student_of: LearnerOf, student_rollou
 
 
 def test_the_normaliser_moves_only_after_the_update(student_rollouts: RolloutsOf) -> None:
-    rule = rule_of(normalize_obs=True)
-    learner = RolloutLearner(rule, SoloExchange())
+    algorithm = algorithm_of(normalize_obs=True)
+    learner = RolloutLearner(algorithm, SoloExchange())
     rollouts = student_rollouts(learner)
     before = learner.state().tensors["policy.normalizer.mean"]
-    rule.learn(rollouts)
+    algorithm.learn(rollouts)
     assert torch.equal(learner.state().tensors["policy.normalizer.mean"], before)
     learner.update(rollouts)
     assert not torch.equal(learner.state().tensors["policy.normalizer.mean"], before)
 
 
-def test_what_is_learnt_from_is_scaled_as_what_was_acted_on() -> None:
-    rule = rule_of(normalize_obs=True)
-    assert rule.policy.normalizer is not None
-    rule.policy.normalizer.mean.fill_(2.0)
-    rule.policy.normalizer.var.fill_(4.0)
+def test_learning_normalises_as_acting_did() -> None:
+    algorithm = algorithm_of(normalize_obs=True)
+    assert algorithm.policy.normalizer is not None
+    algorithm.policy.normalizer.mean.fill_(2.0)
+    algorithm.policy.normalizer.var.fill_(4.0)
     raw = torch.linspace(-1.0, 5.0, 4 * 55).view(4, 55)
-    history, latent = rule._prepare(raw)
+    history, latent = algorithm._prepare(raw)
     assert torch.allclose(history, (raw[:, HISTORY] - 2.0) / 2.0)
-    assert torch.allclose(latent, rule._encoder((raw - 2.0) / 2.0), atol=1e-6)
+    assert torch.allclose(latent, algorithm._encoder((raw - 2.0) / 2.0), atol=1e-6)
 
 
 def test_without_normalisation_there_is_no_normaliser(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
@@ -251,9 +251,7 @@ def test_a_restored_learner_continues_bit_for_bit(student_of: LearnerOf, student
     assert float(restored.state().tensors["history.normalizer.count"]) == 4 * NUM_VALID
 
 
-def test_the_same_seed_gives_the_same_learner_whatever_the_global_generator(
-    student_of: LearnerOf, student_rollouts: RolloutsOf
-) -> None:
+def test_the_seed_alone_determines_the_learner(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
     learners = []
     for global_seed in (1, 2):
         torch.manual_seed(global_seed)
@@ -281,7 +279,7 @@ def test_updates_are_epochs_times_minibatches(student_of: LearnerOf, student_rol
 
 
 class Picked(Adaptation):
-    """Keeps what tells the rows of every minibatch apart."""
+    """Records an identifier of each row of every minibatch."""
 
     picked: tuple[list[float], ...] = ()
 
@@ -290,13 +288,13 @@ class Picked(Adaptation):
         return super()._step(history, latent, weight)
 
 
-def test_every_epoch_visits_every_row_once_in_equal_parts_and_a_new_order(student_rollouts: RolloutsOf) -> None:
-    rule = Picked(AlgoConfig(**STUDENT), SPEC, CPU, 1, SoloExchange())
-    rollouts = student_rollouts(RolloutLearner(rule, SoloExchange()))
-    rule.learn(rollouts)
-    assert [len(part) for part in rule.picked] == [8] * 4 * 3
+def test_each_epoch_shuffles_all_rows_into_equal_minibatches(student_rollouts: RolloutsOf) -> None:
+    algorithm = Picked(AlgoConfig(**STUDENT), SPEC, CPU, 1, SoloExchange())
+    rollouts = student_rollouts(RolloutLearner(algorithm, SoloExchange()))
+    algorithm.learn(rollouts)
+    assert [len(part) for part in algorithm.picked] == [8] * 4 * 3
     in_order = rollouts.obs[:-1, :, HISTORY.start].flatten().tolist()
-    orders = [sum(rule.picked[first : first + 4], []) for first in (0, 4, 8)]
+    orders = [sum(algorithm.picked[first : first + 4], []) for first in (0, 4, 8)]
     assert [sorted(order) for order in orders] == [sorted(in_order)] * 3
     assert orders[0] != orders[1] != orders[2] != in_order
 
@@ -312,7 +310,7 @@ def test_the_linear_schedule_falls_to_a_half_at_half_the_run(
     assert ("policy.actor.adaptation.head.weight" in changed) == (share > 0.0)
 
 
-def test_the_gradient_is_clipped_where_that_is_asked_for(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
+def test_max_grad_norm_clips_the_gradient(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
     student = student_of(max_grad_norm=1e-3, epochs=1, num_minibatches=1)
     student.update(student_rollouts(student))
     tensors = student.state().tensors
@@ -320,33 +318,33 @@ def test_the_gradient_is_clipped_where_that_is_asked_for(student_of: LearnerOf, 
     assert float(torch.cat(momenta).norm()) == pytest.approx(0.1 * 1e-3, rel=1e-3)  # a tenth of the only gradient
 
 
-def test_what_is_explained_is_one_minus_the_error_over_the_variance() -> None:
-    rule = rule_of(latent_dim=2)
+def test_latent_explained_is_one_minus_error_over_variance() -> None:
+    algorithm = algorithm_of(latent_dim=2)
     latent = torch.tensor([[0.6, 0.0], [0.2, 0.4], [9.0, 9.0]])
-    rule._measure(torch.tensor(0.14), latent, torch.tensor([1.0, 1.0, 0.0]))
-    totals = rule.metrics.totals()
+    algorithm._measure(torch.tensor(0.14), latent, torch.tensor([1.0, 1.0, 0.0]))
+    totals = algorithm.metrics.totals()
     explained = totals.sums[totals.names.index("latent_explained")]
     assert explained == pytest.approx(1.0 - 0.14 / 0.04)  # 0.04 is the variance around (0.4, 0.2)
 
 
-def test_what_infers_nothing_but_the_mean_explains_nothing(student_rollouts: RolloutsOf) -> None:
-    rule = rule_of(num_minibatches=1)
-    rollouts = student_rollouts(RolloutLearner(rule, SoloExchange()))
-    _, latent = rule._prepare(rollouts.obs[:-1][rollouts.is_valid == 1.0])
-    torch.nn.init.zeros_(rule._module.head.weight)
+def test_latent_explained_is_zero_for_the_mean(student_rollouts: RolloutsOf) -> None:
+    algorithm = algorithm_of(num_minibatches=1)
+    rollouts = student_rollouts(RolloutLearner(algorithm, SoloExchange()))
+    _, latent = algorithm._prepare(rollouts.obs[:-1][rollouts.is_valid == 1.0])
+    torch.nn.init.zeros_(algorithm._module.head.weight)
     with torch.no_grad():
-        rule._module.head.bias.copy_(latent.mean(dim=0).atanh())
-    rule.learn(rollouts)
-    totals = rule.metrics.totals()
+        algorithm._module.head.bias.copy_(latent.mean(dim=0).atanh())
+    algorithm.learn(rollouts)
+    totals = algorithm.metrics.totals()
     assert totals.sums[totals.names.index("latent_explained")] == pytest.approx(0.0, abs=1e-5)
 
 
-def test_what_is_explained_is_measured_before_learning(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
+def test_latent_explained_is_measured_before_learning(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
     slow, fast = (student_of(lr=lr, num_minibatches=1) for lr in (1e-6, 1e-2))
     assert first_explained(slow, student_rollouts(slow)) == first_explained(fast, student_rollouts(fast))
 
 
-def test_what_is_explained_is_of_the_first_pass_alone(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
+def test_latent_explained_is_that_of_the_first_epoch(student_of: LearnerOf, student_rollouts: RolloutsOf) -> None:
     once, often = (student_of(lr=1e-2, epochs=epochs) for epochs in (1, 5))
     assert first_explained(once, student_rollouts(once)) == first_explained(often, student_rollouts(often))
 
@@ -364,13 +362,13 @@ class Mirror:
 
 
 def test_the_history_of_all_ranks_is_counted(student_rollouts: RolloutsOf) -> None:
-    learner = RolloutLearner(rule_of(Mirror(), normalize_obs=True), Mirror())
+    learner = RolloutLearner(algorithm_of(Mirror(), normalize_obs=True), Mirror())
     learner.update(student_rollouts(learner))
     assert float(learner.shared_tensors()["history.normalizer.count"]) == 2 * NUM_VALID
 
 
 def taught(learner_of: LearnerOf, rollouts_of: RolloutsOf, **algo: Any) -> BaseLearner:
-    """A teacher that sees nothing but its own two groups, after two updates."""
+    """Returns a teacher of its two observation groups, after two updates."""
     teacher = learner_of(**{**NETWORKS, "spec": TEACHER_SPEC, "lr": 1e-2, "normalize_obs": True, **algo})
     for seed in range(2):
         teacher.update(rollouts_of(teacher.policy, seed, spec=algo.get("spec", TEACHER_SPEC)))
@@ -394,14 +392,14 @@ def test_a_student_of_the_true_latent_acts_as_the_teacher_that_it_took_over(
     teacher_spec = spec_of("obs", "privileged", num_actions=num_actions)
     student_spec = spec_of("proprio_hist", "obs", "privileged", num_actions=num_actions)
     teacher = taught(learner_of, rollouts_of, spec=teacher_spec, normalize_obs=normalize_obs)
-    rule = rule_of(spec=student_spec, normalize_obs=normalize_obs)
-    adopt_teacher(rule.tensor_groups().all(), student_spec, teacher.state().tensors, teacher_spec)
-    assert isinstance(rule.policy.actor, StudentActor)
-    monkeypatch.setattr(rule.policy.actor.adaptation, "forward", rule._encoder.forward)
-    obs = rollouts_of(rule.policy, 7, envs=32, spec=SPEC).obs[0]
+    algorithm = algorithm_of(spec=student_spec, normalize_obs=normalize_obs)
+    adopt_teacher(algorithm.tensor_groups().all(), student_spec, teacher.state().tensors, teacher_spec)
+    assert isinstance(algorithm.policy.actor, StudentActor)
+    monkeypatch.setattr(algorithm.policy.actor.adaptation, "forward", algorithm._encoder.forward)
+    obs = rollouts_of(algorithm.policy, 7, envs=32, spec=SPEC).obs[0]
     wanted = teacher.policy.act(as_the_teacher_sees(obs))
     assert float(wanted.std()) > 0.01  # there is something to get wrong
-    assert torch.allclose(rule.policy.act(obs), wanted, rtol=0.0, atol=1e-6)
+    assert torch.allclose(algorithm.policy.act(obs), wanted, rtol=0.0, atol=1e-6)
 
 
 def test_a_student_takes_over_trunk_encoder_and_statistics_and_keeps_the_rest(

@@ -1,4 +1,4 @@
-"""APPO: what a batch of rollouts does to networks, normalisers and metrics."""
+"""APPO: the effect of a batch of rollouts on networks, normalisers and metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def algo_of(**algo: Any) -> AlgoConfig:
 
 
 def distribution(policy: Policy, obs: Tensor) -> PolicyDistribution:
-    """What the policy thinks of raw observations."""
+    """Returns the policy's distribution for raw observations."""
     assert isinstance(policy.actor, GaussianActor | CategoricalActor)
     with torch.no_grad():
         return policy.actor.distribution(policy.normalize(obs))
@@ -68,7 +68,7 @@ def assert_equal(left: BaseLearner, right: BaseLearner) -> None:
 
 
 class Watched(Appo):
-    """Keeps what the targets are computed from, and how much the normalisers had seen by then."""
+    """Records the inputs of the targets, and the counts of the normalisers at that time."""
 
     log_ratio: Tensor
     seen: list[float]
@@ -89,12 +89,12 @@ class AbsorbsFirst(Watched):
 
 
 def ratio_error(kind: type[Watched], rollouts_of: RolloutsOf) -> float:
-    """The greatest |ratio - 1| of what the learner's very own policy did, over three updates."""
-    rule = kind(algo_of(normalize_obs=True, lr=1e-2), SPEC, CPU, 1, SoloExchange())
-    learner, errors = RolloutLearner(rule, SoloExchange()), list[float]()
+    """Returns the greatest |ratio - 1| on rollouts of the current policy, over three updates."""
+    algorithm = kind(algo_of(normalize_obs=True, lr=1e-2), SPEC, CPU, 1, SoloExchange())
+    learner, errors = RolloutLearner(algorithm, SoloExchange()), list[float]()
     for seed in range(3):
         learner.update(rollouts_of(learner.policy, seed))
-        errors.append(float((rule.log_ratio.exp() - 1.0).abs().max()))
+        errors.append(float((algorithm.log_ratio.exp() - 1.0).abs().max()))
     return max(errors)
 
 
@@ -107,11 +107,11 @@ def test_a_normaliser_that_moves_before_learning_is_caught_by_the_ratio(rollouts
 
 
 def test_the_normalisers_move_after_learning(rollouts_of: RolloutsOf) -> None:
-    rule = Watched(algo_of(normalize_obs=True), SPEC, CPU, 1, SoloExchange())
-    learner = RolloutLearner(rule, SoloExchange())
+    algorithm = Watched(algo_of(normalize_obs=True), SPEC, CPU, 1, SoloExchange())
+    learner = RolloutLearner(algorithm, SoloExchange())
     for seed in range(3):
         learner.update(rollouts_of(learner.policy, seed))
-        assert rule.seen == [seed * NUM_VALID, seed * NUM_VALID]
+        assert algorithm.seen == [seed * NUM_VALID, seed * NUM_VALID]
 
 
 def test_the_normalisers_see_every_transition_once_and_autoreset_rows_never(
@@ -137,10 +137,10 @@ def test_without_normalisation_there_is_no_normaliser(learner_of: LearnerOf, rol
 
 
 def test_targets_are_of_returns_and_the_critic_learns_them_in_its_units(rollouts_of: RolloutsOf) -> None:
-    rule = Appo(algo_of(gamma=0.0, normalize_advantage=False), SPEC, CPU, 1, SoloExchange())
-    rule.normalizers()["value"].absorb(block_moments(torch.tensor([[100.0], [104.0]])))  # mean 102, std 2
-    rollouts = rollouts_of(rule.policy)
-    samples, value_target = rule._prepare(rollouts)
+    algorithm = Appo(algo_of(gamma=0.0, normalize_advantage=False), SPEC, CPU, 1, SoloExchange())
+    algorithm.normalizers()["value"].absorb(block_moments(torch.tensor([[100.0], [104.0]])))  # mean 102, std 2
+    rollouts = rollouts_of(algorithm.policy)
+    samples, value_target = algorithm._prepare(rollouts)
     is_valid, reward = samples.weight == 1.0, rollouts.reward.flatten()
     value = 102.0 + 2.0 * samples.old_value
     assert torch.allclose(value_target.flatten()[is_valid], reward[is_valid], atol=1e-4)
@@ -148,7 +148,7 @@ def test_targets_are_of_returns_and_the_critic_learns_them_in_its_units(rollouts
     assert torch.allclose(samples.advantage[is_valid], (reward - value)[is_valid], atol=1e-4)
 
 
-def test_autoreset_rows_teach_nothing(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
+def test_autoreset_rows_are_not_learnt_from(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
     learners = [learner_of("appo", normalize_obs=True, **SHORT) for _ in range(2)]
     first, second = (rollouts_of(learner.policy) for learner in learners)
     nothing = second.is_valid == 0.0
@@ -171,7 +171,7 @@ def test_updates_are_epochs_times_minibatches(learner_of: LearnerOf, rollouts_of
 
 
 class Picked(Appo):
-    """Keeps what tells the rows of every minibatch apart."""
+    """Records an identifier of each row of every minibatch."""
 
     picked: tuple[list[float], ...] = ()
 
@@ -180,20 +180,18 @@ class Picked(Appo):
         return super()._step(batch)
 
 
-def test_every_epoch_visits_every_row_once_in_equal_parts_and_a_new_order(rollouts_of: RolloutsOf) -> None:
-    rule = Picked(algo_of(), SPEC, CPU, 1, SoloExchange())
-    rollouts = rollouts_of(rule.policy)
-    rule.learn(rollouts)
-    assert [len(part) for part in rule.picked] == [8] * 4 * 3
+def test_each_epoch_shuffles_all_rows_into_equal_minibatches(rollouts_of: RolloutsOf) -> None:
+    algorithm = Picked(algo_of(), SPEC, CPU, 1, SoloExchange())
+    rollouts = rollouts_of(algorithm.policy)
+    algorithm.learn(rollouts)
+    assert [len(part) for part in algorithm.picked] == [8] * 4 * 3
     in_order = rollouts.log_prob.flatten().tolist()
-    orders = [sum(rule.picked[first : first + 4], []) for first in (0, 4, 8)]
+    orders = [sum(algorithm.picked[first : first + 4], []) for first in (0, 4, 8)]
     assert [sorted(order) for order in orders] == [sorted(in_order)] * 3
     assert orders[0] != orders[1] != orders[2] != in_order
 
 
-def test_the_same_seed_gives_the_same_learner_whatever_the_global_generator(
-    learner_of: LearnerOf, rollouts_of: RolloutsOf
-) -> None:
+def test_the_seed_alone_determines_the_learner(learner_of: LearnerOf, rollouts_of: RolloutsOf) -> None:
     learners = []
     for global_seed in (1, 2):
         torch.manual_seed(global_seed)
@@ -295,12 +293,12 @@ def test_the_entropy_bonus_raises_the_entropy(learner_of: LearnerOf, rollouts_of
 
 def mean_after(bounds_coef: float, rollouts_of: RolloutsOf) -> float:
     """The mean action after some steps from 3."""
-    rule = Appo(algo_of(bounds_coef=bounds_coef, lr=1e-2), SPEC, CPU, 1, SoloExchange())
-    assert isinstance(rule.policy.actor, GaussianActor)
-    torch.nn.init.constant_(rule.policy.actor.body[-1].bias, 3.0)
-    rollouts = rollouts_of(rule.policy)
-    rule.learn(rollouts)
-    return float(rule.policy.actor.distribution(rollouts.obs).mean.detach().mean())
+    algorithm = Appo(algo_of(bounds_coef=bounds_coef, lr=1e-2), SPEC, CPU, 1, SoloExchange())
+    assert isinstance(algorithm.policy.actor, GaussianActor)
+    torch.nn.init.constant_(algorithm.policy.actor.body[-1].bias, 3.0)
+    rollouts = rollouts_of(algorithm.policy)
+    algorithm.learn(rollouts)
+    return float(algorithm.policy.actor.distribution(rollouts.obs).mean.detach().mean())
 
 
 def test_the_bounds_loss_pulls_the_means_inwards(rollouts_of: RolloutsOf) -> None:
@@ -310,14 +308,14 @@ def test_the_bounds_loss_pulls_the_means_inwards(rollouts_of: RolloutsOf) -> Non
 def critic_moves(value_clip: float | None, rollouts_of: RolloutsOf) -> float:
     """The mean change of the values by many steps towards rewards of 5."""
     algo = algo_of(value_clip=value_clip, lr=1e-3, epochs=20, gamma=0.0, normalize_value=False)
-    rule = Appo(algo, SPEC, CPU, 1, SoloExchange())
-    rollouts = rollouts_of(rule.policy, reward=torch.full((8, 4), 5.0))
-    before = rule._net.value(rollouts.obs).detach()
-    rule.learn(rollouts)
-    return float((rule._net.value(rollouts.obs).detach() - before).abs().mean())
+    algorithm = Appo(algo, SPEC, CPU, 1, SoloExchange())
+    rollouts = rollouts_of(algorithm.policy, reward=torch.full((8, 4), 5.0))
+    before = algorithm._net.value(rollouts.obs).detach()
+    algorithm.learn(rollouts)
+    return float((algorithm._net.value(rollouts.obs).detach() - before).abs().mean())
 
 
-def test_the_value_clip_keeps_the_critic_near_what_it_was(rollouts_of: RolloutsOf) -> None:
+def test_the_value_clip_keeps_the_critic_near_its_old_value(rollouts_of: RolloutsOf) -> None:
     assert critic_moves(None, rollouts_of) > 1.0
     assert critic_moves(0.1, rollouts_of) < 0.5
 
@@ -399,16 +397,16 @@ def test_a_higher_bound_of_rho_clips_less(learner_of: LearnerOf, rollouts_of: Ro
 def test_explained_variance_has_known_values(
     slope: float, shift: float, explained: float, rollouts_of: RolloutsOf
 ) -> None:
-    rule = Appo(algo_of(gamma=0.0, normalize_value=False), SPEC, CPU, 1, SoloExchange())
-    first, *_, last = rule._net.critic.body
+    algorithm = Appo(algo_of(gamma=0.0, normalize_value=False), SPEC, CPU, 1, SoloExchange())
+    first, *_, last = algorithm._net.critic.body
     with torch.no_grad():  # V(s) = max(s_0 + 20, 0) - 20
         first.weight.copy_(torch.eye(16, 3))
         first.bias.fill_(20.0)
         last.weight.copy_(torch.eye(1, 16))
         last.bias.fill_(-20.0)
-    rollouts = rollouts_of(rule.policy)
-    rule.learn(rollouts._replace(reward=slope * rollouts.obs[:-1, :, 0] + shift))  # with gamma 0 it is the target
-    totals = rule.metrics.totals()
+    rollouts = rollouts_of(algorithm.policy)
+    algorithm.learn(rollouts._replace(reward=slope * rollouts.obs[:-1, :, 0] + shift))  # with gamma 0 it is the target
+    totals = algorithm.metrics.totals()
     assert totals.sums[totals.names.index("explained_variance")] == pytest.approx(explained, abs=1e-4)
 
 
@@ -428,9 +426,9 @@ class Beside:
 
 
 def normalized(exchange: Exchange) -> list[float]:
-    """What the advantages 1, 2, 3 and, in an autoreset row, 99 become."""
-    rule = Appo(algo_of(), SPEC, CPU, 1, exchange)
-    advantage = rule._normalized(torch.tensor([1.0, 2.0, 3.0, 99.0]), torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    """Returns the normalised advantages 1, 2, 3 and, in an autoreset row, 99."""
+    algorithm = Appo(algo_of(), SPEC, CPU, 1, exchange)
+    advantage = algorithm._normalized(torch.tensor([1.0, 2.0, 3.0, 99.0]), torch.tensor([1.0, 1.0, 1.0, 0.0]))
     return advantage[:3].tolist()
 
 
@@ -443,9 +441,9 @@ def test_advantages_are_normalised_over_the_transitions_of_all_ranks() -> None:
     assert normalized(Beside(others)) == pytest.approx([(x - 4.0) / 8.0**0.5 for x in (1.0, 2.0, 3.0)])
 
 
-def test_advantages_stay_as_they_are_when_that_is_asked_for(rollouts_of: RolloutsOf) -> None:
-    rule = Appo(algo_of(normalize_advantage=False), SPEC, CPU, 1, SoloExchange())
-    assert rule._normalized(torch.tensor([1.0, 5.0]), torch.ones(2)).tolist() == [1.0, 5.0]
+def test_advantages_stay_raw_without_normalize_advantage(rollouts_of: RolloutsOf) -> None:
+    algorithm = Appo(algo_of(normalize_advantage=False), SPEC, CPU, 1, SoloExchange())
+    assert algorithm._normalized(torch.tensor([1.0, 5.0]), torch.ones(2)).tolist() == [1.0, 5.0]
 
 
 class BesideAnotherKl(Beside):
@@ -458,9 +456,9 @@ class BesideAnotherKl(Beside):
 
 def test_the_step_size_adapts_to_the_mean_kl_of_all_ranks(rollouts_of: RolloutsOf) -> None:
     algo = algo_of(lr=1e-5, lr_schedule="kl_adaptive", normalize_advantage=False)
-    rule = Appo(algo, SPEC, CPU, 1, BesideAnotherKl(torch.zeros(1)))
-    rule.learn(rollouts_of(rule.policy))
-    assert float(rule.tensor_groups().optimizers["optimizer.step_size"]) == pytest.approx(
+    algorithm = Appo(algo, SPEC, CPU, 1, BesideAnotherKl(torch.zeros(1)))
+    algorithm.learn(rollouts_of(algorithm.policy))
+    assert float(algorithm.tensor_groups().optimizers["optimizer.step_size"]) == pytest.approx(
         1e-5 / 1.5**3
     )  # alone it would grow
 
@@ -486,7 +484,7 @@ class Meeting:
 
 
 def learn_together(rollouts_of: RolloutsOf) -> list[RolloutLearner]:
-    """Two ranks after two updates, each on its own rollouts."""
+    """Returns two ranks after two updates, each on different rollouts."""
     table, barrier = [None, None], threading.Barrier(2, timeout=30.0)
     meetings = [Meeting(own, table, barrier) for own in (0, 1)]
     algo = algo_of(normalize_obs=True, lr_schedule="kl_adaptive", max_grad_norm=0.5)
@@ -504,7 +502,7 @@ def learn_together(rollouts_of: RolloutsOf) -> list[RolloutLearner]:
     return learners
 
 
-def test_two_ranks_stay_equal_bit_for_bit_and_count_each_other_s_rows(rollouts_of: RolloutsOf) -> None:
+def test_two_ranks_stay_bitwise_equal_and_normalise_with_the_rows_of_both(rollouts_of: RolloutsOf) -> None:
     first, second = (learner.shared_tensors() for learner in learn_together(rollouts_of))
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
     assert float(first["policy.normalizer.count"]) == 4 * NUM_VALID

@@ -1,4 +1,4 @@
-"""What holds for every learner of replayed rows."""
+"""Claims about every learner of replayed rows."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def mean_of_last(learner: BaseLearner, batch: Batch, metric: str) -> float:
 
 
 @both
-def test_the_same_seed_gives_the_same_learner_whatever_the_global_generator(
-    name: str, learner_of: LearnerOf, batch_of: BatchOf
-) -> None:
+def test_the_seed_alone_determines_the_learner(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learners = []
     for global_seed in (1, 2):
         torch.manual_seed(global_seed)

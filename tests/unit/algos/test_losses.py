@@ -109,11 +109,11 @@ def test_smoothing_refuses_noise_shared_by_the_rows() -> None:
 ONE, BOTH = B([1.0]), B([1.0, 1.0])
 
 
-def test_a_masked_mean_is_that_of_the_rows_that_count() -> None:
+def test_masked_mean_is_over_rows_of_weight_one() -> None:
     assert float(losses.masked_mean(B([1.0, 100.0, 3.0]), B([1.0, 0.0, 1.0]))) == 2.0
 
 
-def test_a_masked_mean_of_no_row_is_zero() -> None:
+def test_masked_mean_of_no_row_is_zero() -> None:
     assert float(losses.masked_mean(B([5.0, 7.0]), B([0.0, 0.0]))) == 0.0
 
 
@@ -170,13 +170,13 @@ def test_clipped_value_loss_is_the_mean_of_the_rows_that_count() -> None:
     assert float(loss) == 4.5
 
 
-def test_bounds_loss_is_the_squared_excess_summed_over_dimensions_of_the_rows_that_count() -> None:
+def test_bounds_loss_is_the_squared_excess_of_rows_of_weight_one() -> None:
     mean = B([[2.1, -3.1], [0.5, -0.5], [99.0, 0.0]])
     assert float(losses.bounds_loss(mean, B([1.0, 1.0, 0.0]))) == pytest.approx((1.0 + 4.0) / 2)
 
 
 def slopes(means: Tensor) -> list[float]:
-    """By mean, what the bounds loss does to it."""
+    """Returns the gradient of the bounds loss by mean."""
     mean = means[:, None].clone().requires_grad_()
     (gradient,) = torch.autograd.grad(losses.bounds_loss(mean, torch.ones(len(means))), [mean])
     return (gradient.squeeze(-1) * len(means)).tolist()

@@ -42,7 +42,7 @@ def same(one: BaseLearner, other: BaseLearner, prefix: str = "") -> bool:
         *(("td3", "actor_lr", "policy."), ("td3", "critic_lr", "critic.")),
     ],
 )
-def test_a_step_size_at_zero_moves_nothing_of_its_own(
+def test_a_learning_rate_of_zero_moves_nothing(
     name: str, option: str, moves: str, learner_of: LearnerOf, batch_of: BatchOf
 ) -> None:
     scheduled = trained(learner_of(name, **{option: FALLING}), batch_of, 1010, 1020)
@@ -54,7 +54,7 @@ def test_a_step_size_at_zero_moves_nothing_of_its_own(
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
-def test_a_ramp_that_stays_gives_the_bits_of_the_constant(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
+def test_a_flat_ramp_is_bitwise_the_constant(name: str, learner_of: LearnerOf, batch_of: BatchOf) -> None:
     def ramp(value: float) -> Ramp:
         return Ramp(start=value, end=value, over=10, begin=1003)
 
@@ -65,7 +65,7 @@ def test_a_ramp_that_stays_gives_the_bits_of_the_constant(name: str, learner_of:
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
-def test_a_learner_restored_in_the_middle_of_a_ramp_goes_on_bit_for_bit(
+def test_a_learner_restored_in_a_ramp_continues_bit_for_bit(
     name: str, learner_of: LearnerOf, batch_of: BatchOf
 ) -> None:
     whole = trained(learner_of(name, actor_lr=FALLING, critic_lr=FALLING), batch_of, 1010)
@@ -78,17 +78,17 @@ def test_a_learner_restored_in_the_middle_of_a_ramp_goes_on_bit_for_bit(
 
 def test_the_step_sizes_are_those_of_the_env_steps() -> None:
     algo = AlgoConfig(name="td3", hidden_dims=(16,), actor_lr=FALLING, critic_lr=Ramp(start=0.0, end=1.0, over=200))
-    rule = Td3(algo, *_place())
-    rule.follow_schedules(1025)
-    assert (rule._actor_optimizer.lr, rule._critic.optimizer.lr) == (7.5e-4, 0.125)
+    algorithm = Td3(algo, *_place())
+    algorithm.follow_schedules(1025)
+    assert (algorithm._actor_optimizer.lr, algorithm._critic.optimizer.lr) == (7.5e-4, 0.125)
 
 
 def test_the_target_entropy_follows_its_ramp() -> None:
     algo = AlgoConfig(name="sac", hidden_dims=(16,), target_entropy=Ramp(start=-1.0, end=-3.0, over=100, begin=0))
-    rule = Sac(algo, *_place())
-    rule.follow_schedules(25)
+    algorithm = Sac(algo, *_place())
+    algorithm.follow_schedules(25)
     log_prob = torch.tensor([0.0, 1.0])
-    assert rule._temperature.loss(log_prob).value.item() == pytest.approx(-(0.5 - 1.5))
+    assert algorithm._temperature.loss(log_prob).value.item() == pytest.approx(-(0.5 - 1.5))
 
 
 def _place() -> Any:
@@ -96,7 +96,7 @@ def _place() -> Any:
 
 
 @pytest.mark.parametrize(("env_steps", "value"), [(0, 1e-3), (50, 5e-4), (100, 0.0), (10**6, 0.0)])
-def test_appos_step_size_follows_the_same_kind_of_ramp_from_the_start(env_steps: int, value: float) -> None:
+def test_appo_follows_a_ramp_of_lr_from_the_start(env_steps: int, value: float) -> None:
     size = LearningRate(AlgoConfig(name="appo", lr=FALLING), torch.device("cpu"))
     size.follow_progress(0.9, env_steps)
     assert float(size.value) == pytest.approx(value)

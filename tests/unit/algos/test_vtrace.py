@@ -1,4 +1,4 @@
-"""Targets against known answers and independent sums, and what the checks would see if the code were wrong."""
+"""Targets against known answers and independent sums; the checks catch seeded bugs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rule = Callable[..., Targets]
 
 
 class Steps(PlainSteps):
-    """What `vtrace` is told."""
+    """The inputs of `vtrace`."""
 
     def targets(self, rule: Rule = vtrace, lam: float = LAM, bounds: RatioBounds | None = None) -> Targets:
         return rule(self, GAMMA, lam, bounds or RatioBounds())
@@ -35,7 +35,7 @@ def steps(
     truncated: Sequence[int] = (),
     autoreset: Sequence[int] = (),
 ) -> Steps:
-    """Of one environment, in float64; the last three list the steps whose flag is set."""
+    """Steps of one environment, in float64; the last three list the steps whose flag is set."""
 
     def column(numbers: Sequence[float]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.float64)[:, None]
@@ -141,7 +141,7 @@ def test_off_policy_targets_are_the_sum_over_the_episode() -> None:
     assert error_on_random_steps(vtrace) < 1e-6
 
 
-def test_at_zero_lag_it_is_gae_and_the_advantage_is_what_the_value_lacks() -> None:
+def test_at_zero_lag_vtrace_is_gae() -> None:
     path = random_steps(7, is_on_policy=True)
     assert error_on_random_steps(vtrace, is_on_policy=True) < 1e-6
     targets, plain = path.targets(), gae(path, GAMMA, LAM)
@@ -199,7 +199,7 @@ def test_rows_that_are_no_transition_hold_zeros() -> None:
         assert bool((tensor[path.is_valid == 1.0] != 0.0).all())
 
 
-def test_a_row_that_is_no_transition_passes_nothing_back() -> None:
+def test_autoreset_rows_pass_nothing_back() -> None:
     path = steps([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 50.0], autoreset=[1])  # no flag: the end was in another rollout
     assert path.targets(lam=1.0).value.squeeze(-1).tolist() == pytest.approx([0.9, 0.0, 50.9])
 
@@ -215,7 +215,7 @@ def from_the_reset(path: Steps) -> Steps:
 
 
 def masked_one_late(path: Steps) -> Steps:
-    """What is masked at t is what ended at t + 1."""
+    """Seeded bug: masks at t what ended at t + 1."""
     return path._replace(terminated=path.terminated.roll(-1, 0), truncated=path.truncated.roll(-1, 0))
 
 
@@ -276,13 +276,13 @@ def test_ratios_count_no_more_than_the_bounds() -> None:
     assert not torch.allclose(path.targets(bounds=RatioBounds(1.0, 2.0)).value, clamped.targets().value)
 
 
-def test_rho_weighs_the_own_error_and_c_those_behind_it() -> None:
+def test_rho_weighs_the_error_of_a_step_and_c_later_errors() -> None:
     path = steps([0.0, 0.0, 0.0], [1.0, 10.0], [4.0, 1.0])
     target = [float(path.targets(lam=1.0, bounds=RatioBounds(rho, c)).value[0]) for rho, c in ((1, 1), (3, 1), (1, 3))]
     assert target == pytest.approx([1.0 + 9.0, 3.0 + 9.0, 1.0 + 27.0])
 
 
-def test_an_action_that_the_policy_would_never_take_teaches_the_critic_nothing() -> None:
+def test_an_action_of_probability_zero_does_not_move_the_value() -> None:
     path = steps([0.5, 1.0, 1.5], [1.0, 2.0], [1e-30, 1.0])
     targets = path.targets(lam=1.0)
     assert targets.value.squeeze(-1).tolist() == pytest.approx([0.5, 3.35])
@@ -328,7 +328,7 @@ def by_hand(venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[
 def final_obs_forgotten(
     venv: SyncVectorEnv, obs: np.ndarray, done: np.ndarray, infos: dict[str, Any]
 ) -> tuple[Any, np.ndarray]:
-    """Seeded bug: what a step returns is taken for the final observation."""
+    """Seeded bug: the observation that a step returns is taken for the final one."""
     return obs, obs
 
 

@@ -1,4 +1,4 @@
-"""APPO's networks: how they start, what they give out, and how their policy travels."""
+"""Critics, and APPO's networks: initialisation, outputs, and the flat block of their policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ specs = pytest.mark.parametrize("spec", [BOX, DISCRETE], ids=["box", "discrete"]
 
 
 def policy_of(spec: SpaceSpec) -> Policy:
-    """One that has seen observations and whose actions depend on them."""
+    """Returns a policy that has absorbed observations and whose actions depend on them."""
     policy = make_policy(ALGO, spec)
     assert policy.normalizer is not None
     policy.normalizer.absorb(block_moments(1.0 / 3.0 + 2.0 * torch.randn(50, 3)))
@@ -80,7 +80,7 @@ def test_the_first_policy_hardly_depends_on_the_observation_and_the_critic_does(
     assert gains(net.critic)[-1] == pytest.approx([1.0, 1.0], rel=1e-5)
 
 
-def test_the_first_gaussian_has_the_std_that_was_asked_for_in_every_state() -> None:
+def test_the_first_gaussian_has_init_log_std_in_every_state() -> None:
     actor = GaussianActor(3, 2, (8,), "tanh", init_log_std=-0.5)
     assert actor.distribution(OBS).log_std.tolist() == [[-0.5, -0.5]] * 4
     assert actor.log_std.requires_grad
@@ -119,7 +119,7 @@ def test_the_block_holds_the_log_std_too() -> None:
 
 
 @specs
-def test_the_log_prob_of_a_sample_is_that_of_the_distribution_on_what_the_network_sees(spec: SpaceSpec) -> None:
+def test_the_log_prob_of_a_sample_is_that_of_the_distribution(spec: SpaceSpec) -> None:
     policy = policy_of(spec)
     action, log_prob = policy.sample(OBS, torch.Generator())
     assert log_prob is not None
@@ -175,7 +175,7 @@ def test_weighted_moments_are_those_of_the_rows_that_count() -> None:
     assert torch.allclose(weighted_moments(rows, weight), block_moments(rows[weight == 1.0]), rtol=1e-12)
 
 
-def test_weighted_moments_of_no_row_are_those_of_none() -> None:
+def test_weighted_moments_of_no_row_are_empty() -> None:
     assert torch.equal(weighted_moments(OBS, torch.zeros(4)), block_moments(OBS[:0]))
 
 

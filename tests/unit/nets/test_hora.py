@@ -1,4 +1,4 @@
-"""HORA's teacher and student: what each of them sees of an observation, and that both act with one trunk."""
+"""HORA's teacher and student: the observation groups that each reads, and their common trunk."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_a_stage_acts_on_its_own_groups_and_on_no_other(stage: str, group: str, 
     assert bool(is_same.all(dim=-1).any()) != matters
 
 
-def test_nothing_of_the_privileged_information_reaches_the_student() -> None:
+def test_the_student_does_not_read_privileged_information() -> None:
     student = policy_of("adapt")
     assert torch.equal(student.act(changed("privileged", float("nan"))), student.act(OBS))
 
 
-def test_nothing_of_the_history_reaches_the_teacher() -> None:
+def test_the_teacher_does_not_read_the_history() -> None:
     teacher = policy_of("teach")
     assert torch.equal(teacher.act(changed("proprio_hist", float("nan"))), teacher.act(OBS))
 
@@ -158,7 +158,7 @@ def test_the_student_explores_as_it_acts_and_draws_nothing() -> None:
     assert torch.equal(generator.get_state(), before)
 
 
-def test_the_teacher_explores_and_tells_the_log_prob_of_what_it_did() -> None:
+def test_the_teacher_returns_the_log_prob_of_its_action() -> None:
     teacher = policy_of("teach")
     action, log_prob = teacher.sample(OBS, torch.Generator().manual_seed(5))
     assert isinstance(teacher.actor, TeacherActor)

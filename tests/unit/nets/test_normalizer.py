@@ -76,14 +76,14 @@ def half_known() -> tuple[RunningMoments, RunningMoments]:
     return whole, whole.part(slice(1, 3))
 
 
-def test_a_part_moves_its_own_dimensions_of_the_whole_and_no_others() -> None:
+def test_a_part_moves_only_its_dimensions() -> None:
     whole, part = half_known()
     part.absorb(block_moments(torch.tensor([[10.0, 20.0], [14.0, 20.0]])))
     assert whole.mean.tolist() == [1.0, 12.0, 20.0, 4.0]
     assert whole.var.tolist() == [5.0, 4.0, 0.0, 8.0]
 
 
-def test_a_part_forgets_what_the_whole_had_seen_and_counts_for_itself() -> None:
+def test_a_part_counts_from_zero() -> None:
     whole, part = half_known()
     assert float(part.count) == 0.0
     part.absorb(block_moments(torch.tensor([[10.0, 20.0]])))
@@ -91,7 +91,7 @@ def test_a_part_forgets_what_the_whole_had_seen_and_counts_for_itself() -> None:
     assert (part.mean.tolist(), float(part.count), float(whole.count)) == ([30.0, 40.0], 3.0, 5.0)
 
 
-def test_a_part_sees_what_is_copied_into_the_whole() -> None:
+def test_a_part_is_a_view_of_the_whole() -> None:
     whole, part = half_known()
     whole.load_state_dict({"mean": torch.arange(4.0), "var": torch.ones(4), "count": torch.tensor(9.0)})
     assert (part.mean.tolist(), part.var.tolist()) == ([1.0, 2.0], [1.0, 1.0])
