@@ -58,7 +58,7 @@ def student_of(learner_of: LearnerOf) -> LearnerOf:
 
 @pytest.fixture
 def student_rollouts(rollouts_of: RolloutsOf) -> RolloutsOf:
-    """`student_rollouts(learner, seed=0, is_informative=True, **fields)`: every frame of the history holds the privileged part.
+    """`student_rollouts(learner, seed=0, is_informative=True, **fields)`: the history repeats the privileged part.
 
     The history is noise if not `is_informative`.
     """
