@@ -1,13 +1,14 @@
 """Cumulative reports in a mailbox: the reader subtracts two of them, so a missed one costs freshness, never truth.
 
-A collector writes its own report. The ranks' reports are vectors of float64, so that one collective gathers all of
-them; one rank of the host publishes the matrix. Integers are exact in it up to 2^53: nanoseconds for 104 days.
+A collector and the evaluator write their own reports. The ranks' reports are rows of float64, so that one collective
+gathers all of them; one rank of the host publishes the matrix. Integers are exact in it up to 2^53: nanoseconds for 104
+days.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from offpolicy.types import (
     Account,
     CollectorTotals,
     DeviceTotals,
+    EvaluatorTotals,
     Float64,
     LearnerTotals,
     MetricTotals,
@@ -27,196 +29,205 @@ from offpolicy.types import (
     TaggedTime,
 )
 
-
-class ReportLayout:
-    """Where the numbers of a rank lie in its vector [K]; `K` depends on how many metrics there are, not on their names.
-
-    In this order: the account, the packer's account, `updates, samples, sample_age_sum`, what became of the rollouts,
-    the device's time, metric sums, metric counts.
-    """
-
-    def __init__(self, phases: Sequence[str], metrics: Sequence[str], packer_phases: Sequence[str]) -> None:
-        self.metrics = tuple(metrics)
-        self._account, self._packer = AccountPart(phases), AccountPart(packer_phases, has_histogram=False)
-        fixed = (3, _ROLLOUT_NUMBERS, _DEVICE_NUMBERS)
-        parts = (self._account.size, self._packer.size, *fixed, len(self.metrics), len(self.metrics))
-        self._cuts = np.cumsum(parts)[:-1]
-        self.size = sum(parts)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one rank's vector."""
-        return 8 * self.size
-
-    def vector(self, totals: LearnerTotals) -> Float64:
-        """The totals as a vector [K]. Raises ValueError if they hold other metrics than the layout."""
-        if totals.metrics.names != self.metrics:
-            raise ValueError(f"a report of the metrics {self.metrics} got {totals.metrics.names}")
-        counters = (totals.updates, totals.samples, totals.sample_age_sum)
-        accounts = (self._account.pack(totals.account), self._packer.pack(totals.packer))
-        fixed = (*counters, *_pack_rollouts(totals.rollouts), *_pack_device(totals.device))
-        return np.concatenate([*accounts, fixed, totals.metrics.sums, totals.metrics.counts])
-
-    def totals(self, vector: Float64) -> LearnerTotals:
-        """The totals of a vector [K]; sums that are NaN or infinite arrive as they are."""
-        account, packer, counters, rollouts, device, sums, counts = np.split(vector, self._cuts)
-        return LearnerTotals(
-            account=self._account.unpack(account),
-            updates=int(counters[0]),
-            samples=int(counters[1]),
-            sample_age_sum=float(counters[2]),
-            metrics=MetricTotals(self.metrics, sums, counts),
-            packer=self._packer.unpack(packer),
-            rollouts=RolloutTotals(int(rollouts[1]), rollouts[2:]) if rollouts[0] else None,
-            device=DeviceTotals(*map(int, device[1:])) if device[0] else None,
-        )
+Totals = TypeVar("Totals", CollectorTotals, EvaluatorTotals)
+Record = NDArray[Any]  # of one structured dtype; Any: numpy has no type for its fields
 
 
-_ROLLOUT_NUMBERS = 2 + NUM_LAGS
+def account_dtype(phases: Sequence[str], number: type[np.number[Any]], *, has_histogram: bool = True) -> np.dtype[Any]:
+    """Returns the record of an account; `is_given` is 0 for none. The wall is not sent: it is the sum of the phases."""
+    histogram = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS))] if has_histogram else []
+    return np.dtype(
+        [
+            ("is_given", number),
+            ("warmup_ns", number),
+            ("iterations", number),
+            ("cpu_ns", number),
+            ("scheduler", [(name, number) for name in SchedulerStats._fields]),
+            ("tagged", [(name, number) for name in TaggedTime._fields]),
+            ("phases_ns", number, (len(phases),)),
+            *histogram,
+        ]
+    )
 
 
-def _pack_rollouts(totals: RolloutTotals | None) -> list[float]:
-    """Whether there are rollouts at all, those too old, and those learnt from by their lag."""
-    return [0.0] * _ROLLOUT_NUMBERS if totals is None else [1.0, totals.too_old, *totals.lags]
+def write_account(record: Record, account: Account | None, phases: Sequence[str]) -> None:
+    """Fills a record of zeros with the account, which may be None."""
+    if account is None:
+        return
+    record["is_given"] = 1
+    record["warmup_ns"], record["iterations"], record["cpu_ns"] = account.warmup_ns, account.iterations, account.cpu_ns
+    record["scheduler"], record["tagged"] = tuple(account.scheduler), tuple(account.tagged)
+    record["phases_ns"] = [account.phases_ns[phase] for phase in phases]
+    if account.histogram is not None and "histogram" in _names(record):
+        record["histogram"] = account.histogram
 
 
-_COUNTERS = 8  # of an account, before its phases
+def read_account(record: Record, phases: Sequence[str]) -> Account | None:
+    """Returns the account of a record, or None. It closes, however much float64 has rounded."""
+    if not record["is_given"]:
+        return None
+    phases_ns = dict(zip(phases, map(int, record["phases_ns"]), strict=True))
+    return Account(
+        wall_ns=sum(phases_ns.values()),
+        warmup_ns=int(record["warmup_ns"]),
+        iterations=int(record["iterations"]),
+        phases_ns=phases_ns,
+        cpu_ns=int(record["cpu_ns"]),
+        scheduler=SchedulerStats(*map(int, record["scheduler"].item())),
+        tagged=TaggedTime(*map(int, record["tagged"].item())),
+        histogram=record["histogram"].astype(np.int64) if "histogram" in _names(record) else None,
+    )
 
 
-_DEVICE_NUMBERS = 1 + len(DeviceTotals._fields)
+def _names(record: Record) -> tuple[str, ...]:
+    return record.dtype.names or ()
 
 
-def _pack_device(totals: DeviceTotals | None) -> list[float]:
-    """Whether there is a lane at all, and its numbers."""
-    return [0.0] * _DEVICE_NUMBERS if totals is None else [1.0, *totals]
-
-
-class AccountPart:
-    """The part of one account: whether there is one, its counters, the phases, how they are spread.
-
-    The wall is not sent: it is the sum of the phases, so an account that arrives closes, however long the run.
-    """
-
-    def __init__(self, phases: Sequence[str], *, has_histogram: bool = True) -> None:
-        self._phases = tuple(phases)
-        self._shape = (len(self._phases) + 1 if has_histogram else 0, HISTOGRAM_BINS)
-        self._num_counters = _COUNTERS + len(self._phases)
-        self.size = self._num_counters + self._shape[0] * self._shape[1]
-
-    def pack(self, account: Account | None) -> NDArray[np.int64]:
-        """The numbers of the account; zeros for None."""
-        numbers = np.zeros(self.size, dtype=np.int64)
-        if account is not None:
-            counters = (1, account.warmup_ns, account.iterations, account.cpu_ns, *account.scheduler, *account.tagged)
-            numbers[:_COUNTERS] = counters
-            numbers[_COUNTERS : self._num_counters] = [account.phases_ns[phase] for phase in self._phases]
-            if account.histogram is not None and self._shape[0]:
-                numbers[self._num_counters :] = account.histogram.ravel()
-        return numbers
-
-    def unpack(self, numbers: NDArray[Any]) -> Account | None:  # Any: int64, or float64 that holds integers
-        """The account of `numbers`, or None."""
-        if not numbers[0]:
-            return None
-        counters = [int(number) for number in numbers[1 : self._num_counters]]
-        warmup_ns, iterations, cpu_ns, runnable_ns, preemptions, num_tagged, tagged_ns, *phases = counters
-        phases_ns = dict(zip(self._phases, phases, strict=True))
-        histogram = numbers[self._num_counters :].astype(np.int64).reshape(self._shape)
-        scheduler, tagged = SchedulerStats(runnable_ns, preemptions), TaggedTime(num_tagged, tagged_ns)
-        return Account(
-            sum(phases),
-            warmup_ns,
-            iterations,
-            phases_ns,
-            cpu_ns,
-            scheduler,
-            tagged,
-            histogram if self._shape[0] else None,
-        )
+def learner_dtype(phases: Sequence[str], packer_phases: Sequence[str], num_metrics: int) -> np.dtype[Any]:
+    """Returns the record of one rank's report; its size depends on how many metrics there are, not on their names."""
+    number = np.float64
+    return np.dtype(
+        [
+            ("account", account_dtype(phases, number)),
+            ("packer", account_dtype(packer_phases, number, has_histogram=False)),
+            ("updates", number),
+            ("samples", number),
+            ("sample_age_sum", number),
+            ("rollouts", [("is_given", number), ("too_old", number), ("lags", number, (NUM_LAGS,))]),
+            ("device", [("is_given", number), ("totals", [(name, number) for name in DeviceTotals._fields])]),
+            ("metric_sums", number, (num_metrics,)),
+            ("metric_counts", number, (num_metrics,)),
+        ]
+    )
 
 
 class LearnerReports:
-    """The cumulative reports of all ranks, by global rank, in a mailbox of `num_ranks * layout.nbytes` bytes."""
+    """The cumulative reports of all ranks, by global rank, over a block of `nbytes(...)` bytes."""
 
-    def __init__(self, mailbox: Mailbox, layout: ReportLayout, num_ranks: int) -> None:
-        self._mailbox, self._layout, self._shape = mailbox, layout, (num_ranks, layout.size)
+    def __init__(
+        self,
+        buffer: memoryview,
+        num_ranks: int,
+        *,
+        phases: Sequence[str],
+        packer_phases: Sequence[str],
+        metrics: Sequence[str],
+    ) -> None:
+        self._phases, self._packer_phases, self._metrics = tuple(phases), tuple(packer_phases), tuple(metrics)
+        self._dtype = learner_dtype(phases, packer_phases, len(metrics))
+        self._shape = (num_ranks, self._dtype.itemsize // 8)
+        self._mailbox = Mailbox(buffer, num_ranks * self._dtype.itemsize)
 
     @staticmethod
-    def layout(phases: Sequence[str], metrics: Sequence[str], packer_phases: Sequence[str]) -> ReportLayout:
-        """The layout of one rank's vector."""
-        return ReportLayout(phases, metrics, packer_phases)
+    def nbytes(num_ranks: int, phases: Sequence[str], packer_phases: Sequence[str], num_metrics: int) -> int:
+        """Returns the bytes of the block."""
+        return Mailbox.nbytes(num_ranks * learner_dtype(phases, packer_phases, num_metrics).itemsize)
 
     @property
     def version(self) -> int:
-        """How many reports were published."""
+        """Number of reports published so far."""
         return self._mailbox.version
 
     def vector(self, totals: LearnerTotals) -> Float64:
-        """One rank's totals as its row [K] of the matrix to publish."""
-        return self._layout.vector(totals)
+        """Returns one rank's totals as its row [K] of the matrix to publish. Raises ValueError on other metrics."""
+        if totals.metrics.names != self._metrics:
+            raise ValueError(f"a report of the metrics {self._metrics} got {totals.metrics.names}")
+        record = np.zeros((), self._dtype)
+        write_account(record["account"], totals.account, self._phases)
+        write_account(record["packer"], totals.packer, self._packer_phases)
+        record["updates"], record["samples"] = totals.updates, totals.samples
+        record["sample_age_sum"] = totals.sample_age_sum
+        if totals.rollouts is not None:
+            record["rollouts"] = (1, totals.rollouts.too_old, totals.rollouts.lags)
+        if totals.device is not None:
+            record["device"] = (1, tuple(totals.device))
+        record["metric_sums"], record["metric_counts"] = totals.metrics.sums, totals.metrics.counts
+        return record.reshape(1).view(np.float64)
 
     def publish(self, matrix: Float64) -> None:
-        """Make `matrix` [R, K], a row per rank, the newest report. Raises ValueError on another shape or type."""
+        """Makes `matrix` [R, K], a row per rank, the newest report. Raises ValueError on another shape or type."""
         if matrix.shape != self._shape or matrix.dtype != np.float64:
             raise ValueError(f"reports are float64 {self._shape}, got {matrix.dtype} {matrix.shape}")
         self._mailbox.publish(matrix)
 
     def read(self) -> tuple[LearnerTotals, ...]:
-        """The newest report of every rank; empty before the first."""
-        matrix = np.empty(self._shape, dtype=np.float64)
-        if self._mailbox.read(matrix) == 0:
+        """Returns the newest report of every rank; empty before the first."""
+        records = np.empty(self._shape[0], self._dtype)
+        if self._mailbox.read(records) == 0:
             return ()
-        return tuple(self._layout.totals(vector) for vector in matrix)
+        return tuple(self._totals(records[rank : rank + 1].reshape(())) for rank in range(len(records)))
+
+    def _totals(self, record: Record) -> LearnerTotals:
+        rollouts, device = record["rollouts"], record["device"]
+        return LearnerTotals(
+            account=read_account(record["account"], self._phases),
+            updates=int(record["updates"]),
+            samples=int(record["samples"]),
+            sample_age_sum=float(record["sample_age_sum"]),
+            metrics=MetricTotals(self._metrics, record["metric_sums"], record["metric_counts"]),
+            packer=read_account(record["packer"], self._packer_phases),
+            rollouts=RolloutTotals(int(rollouts["too_old"]), rollouts["lags"]) if rollouts["is_given"] else None,
+            device=DeviceTotals(*map(int, device["totals"].item())) if device["is_given"] else None,
+        )
 
 
-class CollectorLayout:
-    """Where the numbers of a collector's report lie: the account, counters (exact integers), then one float."""
+class ProcessReports(Generic[Totals]):
+    """The cumulative report of one process, an account and counters, over a block of `nbytes(phases)` bytes."""
 
-    def __init__(self, phases: Sequence[str], counters: int) -> None:
-        self.account = AccountPart(phases)
-        self._num_ints = self.account.size + counters
+    totals: ClassVar[type[Any]]  # Any: `Totals` of the subclass
+    counters: ClassVar[tuple[tuple[str, type], ...]]  # fields of `totals` besides the account, with their types
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a report."""
-        return 8 * (self._num_ints + 1)
+    def __init__(self, buffer: memoryview, phases: Sequence[str]) -> None:
+        self._phases, self._dtype = tuple(phases), self._record_dtype(phases)
+        self._mailbox = Mailbox(buffer, self._dtype.itemsize)
 
-    def new(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A blank report: the whole payload, its integers and its float."""
-        payload = np.zeros(self._num_ints + 1, dtype=np.int64)
-        return payload, payload[: self._num_ints], payload[self._num_ints :].view(np.float64)
+    @classmethod
+    def _record_dtype(cls, phases: Sequence[str]) -> np.dtype[Any]:
+        return np.dtype([("account", account_dtype(phases, np.int64)), ("counters", list(cls.counters))])
 
-
-class CollectorReports:
-    """A collector's cumulative report: the counters of `CollectorTotals` and the float `policy_lag_sum`."""
-
-    def __init__(self, mailbox: Mailbox, layout: CollectorLayout) -> None:
-        self._mailbox, self._layout = mailbox, layout
-
-    @staticmethod
-    def layout(phases: Sequence[str]) -> CollectorLayout:
-        """The layout of a collector's report."""
-        return CollectorLayout(phases, counters=5)
+    @classmethod
+    def nbytes(cls, phases: Sequence[str]) -> int:
+        """Returns the bytes of the block."""
+        return Mailbox.nbytes(cls._record_dtype(phases).itemsize)
 
     @property
     def version(self) -> int:
-        """How many reports were published."""
+        """Number of reports published so far."""
         return self._mailbox.version
 
-    def publish(self, totals: CollectorTotals) -> None:
-        """Make `totals` the newest report."""
-        payload, ints, floats = self._layout.new()
-        ints[: self._layout.account.size] = self._layout.account.pack(totals.account)
-        counters = (totals.env_steps, totals.vector_steps, totals.policy_steps)
-        ints[-5:] = *counters, totals.rollouts, totals.rollouts_dropped
-        floats[0] = totals.policy_lag_sum
-        self._mailbox.publish(payload)
+    def publish(self, totals: Totals) -> None:
+        """Makes `totals` the newest report."""
+        record = np.zeros((), self._dtype)
+        write_account(record["account"], totals.account, self._phases)
+        record["counters"] = tuple(getattr(totals, name) for name, _ in self.counters)
+        self._mailbox.publish(record)
 
-    def read(self) -> CollectorTotals | None:
-        """The newest report; None before the first."""
-        payload, ints, floats = self._layout.new()
-        if self._mailbox.read(payload) == 0:
+    def read(self) -> Totals | None:
+        """Returns the newest report; None before the first."""
+        record = np.zeros((), self._dtype)
+        if self._mailbox.read(record) == 0:
             return None
-        env_steps, vector_steps, policy_steps, rollouts, dropped = ints[-5:].tolist()
-        account = self._layout.account.unpack(ints[: self._layout.account.size])
-        return CollectorTotals(account, env_steps, vector_steps, float(floats[0]), policy_steps, rollouts, dropped)
+        counters = dict(zip((name for name, _ in self.counters), record["counters"].item(), strict=True))
+        totals: Totals = self.totals(account=read_account(record["account"], self._phases), **counters)
+        return totals
+
+
+class CollectorReports(ProcessReports[CollectorTotals]):
+    """The cumulative report of a collector."""
+
+    totals = CollectorTotals
+    counters = (
+        ("env_steps", np.int64),
+        ("vector_steps", np.int64),
+        ("policy_lag_sum", np.float64),
+        ("policy_steps", np.int64),
+        ("rollouts", np.int64),
+        ("rollouts_dropped", np.int64),
+    )
+
+
+class EvaluatorReports(ProcessReports[EvaluatorTotals]):
+    """The cumulative report of the evaluator."""
+
+    totals = EvaluatorTotals
+    counters = (("episodes", np.int64), ("skipped", np.int64), ("post_failures", np.int64))

@@ -150,7 +150,7 @@ class AsyncEvaluator:
 
     def evaluate(self, env_steps: int) -> None:
         """Requests an evaluation and returns at once; a request that was not begun yet is replaced."""
-        self._requests.ask(self._publisher.flat, env_steps=env_steps, policy_version=self._publisher.version)
+        self._requests.publish(self._publisher.flat, env_steps=env_steps, policy_version=self._publisher.version)
         self._wake_event.set()
 
     def wait_result(self) -> bool:

@@ -9,10 +9,10 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import ControlPage
-from offpolicy.processes.evaluation_requests import EvaluationRequests, EvaluatorReports
+from offpolicy.processes.evaluation_requests import EvaluationRequests
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.processes.mailbox import Mailbox
-from offpolicy.processes.reports import CollectorReports, LearnerReports, ReportLayout
+from offpolicy.processes.reports import CollectorReports, EvaluatorReports, LearnerReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_ring import RolloutRing
@@ -47,17 +47,17 @@ class RunMemory:
         sizes = {
             "control": ControlPage.nbytes(runner.world_size, num_collectors),
             "weights": Mailbox.nbytes(0),  # grown by those who open it: they know the policy's size
-            "learner_report": Mailbox.nbytes(self.num_ranks * _report_layout(["_"] * MAX_METRICS).nbytes),
+            "learner_report": LearnerReports.nbytes(self.num_ranks, LEARNER_PHASES, PACKER_PHASES, MAX_METRICS),
         }
         for index in range(num_collectors):
             sizes |= {
                 f"{transport_name(cfg)}-{index}": transport_nbytes(cfg, spec) // num_collectors,
-                f"collector_report-{index}": Mailbox.nbytes(CollectorReports.layout(COLLECTOR_PHASES).nbytes),
+                f"collector_report-{index}": CollectorReports.nbytes(COLLECTOR_PHASES),
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
         if has_evaluator:
             sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown likewise
-            sizes["evaluator_report"] = Mailbox.nbytes(EvaluatorReports.layout(EVALUATOR_PHASES).nbytes)
+            sizes["evaluator_report"] = EvaluatorReports.nbytes(EVALUATOR_PHASES)
         check_memory(cfg, spec)
         try:
             self.blocks = {name: SharedBlock.create(name, size) for name, size in sizes.items()}
@@ -143,23 +143,16 @@ def rollout_ring(context: ChildContext, job: WorkerSpec, index: int) -> RolloutR
     return RolloutRing(context.block(f"rollouts-{index}"), layout, job.cfg.rollout.slots)
 
 
-def _report_layout(metrics: list[str]) -> ReportLayout:
-    return LearnerReports.layout(LEARNER_PHASES, metrics, packer_phases=PACKER_PHASES)
-
-
 def learner_reports(buffer: memoryview, metrics: list[str], num_ranks: int) -> LearnerReports:
     """The report mailbox of all ranks."""
-    layout = _report_layout(metrics)
-    return LearnerReports(Mailbox(buffer, num_ranks * layout.nbytes), layout, num_ranks)
+    return LearnerReports(buffer, num_ranks, phases=LEARNER_PHASES, packer_phases=PACKER_PHASES, metrics=metrics)
 
 
 def collector_reports(buffer: memoryview) -> CollectorReports:
     """A collector's report mailbox."""
-    layout = CollectorReports.layout(COLLECTOR_PHASES)
-    return CollectorReports(Mailbox(buffer, layout.nbytes), layout)
+    return CollectorReports(buffer, COLLECTOR_PHASES)
 
 
 def evaluator_reports(buffer: memoryview) -> EvaluatorReports:
     """The evaluator's report mailbox."""
-    layout = EvaluatorReports.layout(EVALUATOR_PHASES)
-    return EvaluatorReports(Mailbox(buffer, layout.nbytes), layout)
+    return EvaluatorReports(buffer, EVALUATOR_PHASES)

@@ -1,15 +1,10 @@
-"""A request is a copy of the newest weights with what they are of; a report arrives as it was."""
+"""A request is a copy of the newest weights with their version and env steps."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from offpolicy.processes.evaluation_requests import EvaluationRequest, EvaluationRequests, EvaluatorReports
-from offpolicy.processes.mailbox import Mailbox
-from offpolicy.types import Account, EvaluatorTotals
-
-PHASES = ("env_step", "other")
+from offpolicy.processes.evaluation_requests import EvaluationRequest, EvaluationRequests
 
 
 def both_ends(policy_size: int) -> tuple[EvaluationRequests, EvaluationRequests]:
@@ -17,7 +12,7 @@ def both_ends(policy_size: int) -> tuple[EvaluationRequests, EvaluationRequests]
     return EvaluationRequests(buffer, policy_size), EvaluationRequests(buffer, policy_size)
 
 
-def test_nothing_is_asked_before_the_first_request() -> None:
+def test_there_is_no_request_before_the_first() -> None:
     _, reader = both_ends(3)
     out = np.full(3, 7.0, np.float32)
     assert reader.newest == 0
@@ -28,35 +23,24 @@ def test_nothing_is_asked_before_the_first_request() -> None:
 def test_a_request_holds_the_weights_of_the_moment_it_was_made() -> None:
     writer, reader = both_ends(3)
     flat, out = np.array([1.0, 2.0, 3.0], np.float32), np.zeros(3, np.float32)
-    assert writer.ask(flat, env_steps=2**40, policy_version=5) == 1
-    flat[:] = 0.0  # training goes on
+    assert writer.publish(flat, env_steps=2**40, policy_version=5) == 1
+    flat[:] = 0.0  # as training does
     assert reader.read(out) == EvaluationRequest(1, 2**40, 5)
     assert out.tolist() == [1.0, 2.0, 3.0]
 
 
-def test_only_the_newest_request_is_kept_and_its_number_tells_how_many_were_missed() -> None:
+def test_only_the_newest_request_is_kept_and_numbers_count_the_missed() -> None:
     writer, reader = both_ends(1)
     out = np.zeros(1, np.float32)
     for step in (10, 20, 30, 40):
-        writer.ask(np.array([step], np.float32), env_steps=step, policy_version=step + 1)
+        writer.publish(np.array([step], np.float32), env_steps=step, policy_version=step + 1)
     assert reader.newest == 4
     assert (reader.read(out), out.tolist()) == (EvaluationRequest(4, 40, 41), [40.0])
 
 
 def test_a_policy_smaller_than_its_block_fits() -> None:
     buffer = memoryview(bytearray(EvaluationRequests.nbytes(400)))
-    EvaluationRequests(buffer, 3).ask(np.arange(3, dtype=np.float32), env_steps=1, policy_version=2)
+    EvaluationRequests(buffer, 3).publish(np.arange(3, dtype=np.float32), env_steps=1, policy_version=2)
     out = np.zeros(3, np.float32)
     assert EvaluationRequests(buffer, 3).read(out) == EvaluationRequest(1, 1, 2)
     assert out.tolist() == [0.0, 1.0, 2.0]
-
-
-@pytest.mark.parametrize("account", [None, Account(2**60 + 3, 7, 9, {"env_step": 2**60, "other": 3}, 11)])
-def test_a_report_arrives_as_it_was(account: Account | None) -> None:
-    layout = EvaluatorReports.layout(PHASES)
-    mailbox = Mailbox(memoryview(bytearray(Mailbox.nbytes(layout.nbytes))), layout.nbytes)
-    reports = EvaluatorReports(mailbox, layout)
-    assert reports.read() is None
-    sent = EvaluatorTotals(account, episodes=12, skipped=3, post_failures=1)
-    reports.publish(sent)
-    assert reports.read() == sent

@@ -1,4 +1,4 @@
-"""What a report carries from one process to another arrives as it was, for any number of ranks."""
+"""Reports arrive in the other process as they were published, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 
 from offpolicy.processes.mailbox import Mailbox
-from offpolicy.processes.reports import CollectorReports, LearnerReports
+from offpolicy.processes.reports import CollectorReports, EvaluatorReports, LearnerReports
 from offpolicy.types import (
     HISTOGRAM_BINS,
     NUM_LAGS,
     Account,
     CollectorTotals,
     DeviceTotals,
+    EvaluatorTotals,
     LearnerTotals,
     MetricTotals,
     RolloutTotals,
+    SchedulerStats,
+    TaggedTime,
 )
 
+COLLECTOR_PHASES = ("env_step", "other")
 PHASES, PACKER_PHASES, METRICS = ("train", "other"), ("pack", "copy", "other"), ("critic_loss", "q_mean")
 NO_METRICS = MetricTotals(METRICS, np.zeros(2), np.zeros(2))
 
 
-def make_mailbox(payload_nbytes: int) -> Mailbox:
-    return Mailbox(memoryview(bytearray(Mailbox.nbytes(payload_nbytes))), payload_nbytes)
-
-
 def make_reports(num_ranks: int) -> LearnerReports:
-    layout = LearnerReports.layout(PHASES, METRICS, packer_phases=PACKER_PHASES)
-    return LearnerReports(make_mailbox(num_ranks * layout.nbytes), layout, num_ranks)
+    buffer = memoryview(bytearray(LearnerReports.nbytes(num_ranks, PHASES, PACKER_PHASES, len(METRICS))))
+    return LearnerReports(buffer, num_ranks, phases=PHASES, packer_phases=PACKER_PHASES, metrics=METRICS)
 
 
 def account(warmup_ns: int, iterations: int, **phases_ns: int) -> Account:
@@ -157,10 +157,8 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
 ROW = (8 + 2 + 3 * HISTOGRAM_BINS) + (8 + 3) + 3 + 34 + 8 + 2 + 2
 
 
-def test_the_payload_is_known_before_the_names_of_the_metrics() -> None:
-    unnamed = LearnerReports.layout(PHASES, ["_"] * len(METRICS), packer_phases=PACKER_PHASES)
-    assert unnamed.nbytes == 8 * ROW
-    assert unnamed.nbytes == LearnerReports.layout(PHASES, METRICS, packer_phases=PACKER_PHASES).nbytes
+def test_the_size_of_a_block_follows_from_the_number_of_metrics() -> None:
+    assert LearnerReports.nbytes(3, PHASES, PACKER_PHASES, len(METRICS)) == Mailbox.nbytes(3 * 8 * ROW)
 
 
 @pytest.mark.parametrize(
@@ -177,15 +175,33 @@ def test_a_rank_with_other_metrics_is_refused() -> None:
         make_reports(1).vector(odd)
 
 
-def make_collector_reports() -> CollectorReports:
-    layout = CollectorReports.layout(("env_step", "other"))
-    return CollectorReports(make_mailbox(layout.nbytes), layout)
+ACCOUNT = Account(2**55 + 4, 2**60 + 1, 12, {"env_step": 2**55 + 1, "other": 3}, 99)
 
 
-@pytest.mark.parametrize("timed", [None, Account(2**55 + 4, 2**60 + 1, 12, {"env_step": 2**55 + 1, "other": 3}, 99)])
-def test_a_collectors_report_survives_the_trip_exactly(timed: Account | None) -> None:
-    reports = make_collector_reports()
+@pytest.mark.parametrize("timed", [None, ACCOUNT])
+def test_a_collectors_report_arrives_exactly(timed: Account | None) -> None:
+    reports = CollectorReports(memoryview(bytearray(CollectorReports.nbytes(COLLECTOR_PHASES))), COLLECTOR_PHASES)
     assert reports.read() is None
     sent = CollectorTotals(timed, 2**60 + 1, 50, 12.5, 40, rollouts=2**60 + 3, rollouts_dropped=7)
     reports.publish(sent)
     assert (reports.read(), reports.version) == (sent, 1)
+
+
+@pytest.mark.parametrize("timed", [None, ACCOUNT])
+def test_the_evaluators_report_arrives_exactly(timed: Account | None) -> None:
+    reports = EvaluatorReports(memoryview(bytearray(EvaluatorReports.nbytes(COLLECTOR_PHASES))), COLLECTOR_PHASES)
+    assert reports.read() is None
+    sent = EvaluatorTotals(timed, episodes=2**60 + 1, skipped=3, post_failures=1)
+    reports.publish(sent)
+    assert (reports.read(), reports.version) == (sent, 1)
+
+
+def test_every_part_of_an_account_arrives() -> None:
+    spread = np.arange(3 * SPREAD_BINS).reshape(3, SPREAD_BINS)
+    sent = replace(LEARNER, load=SchedulerStats(5, 6), apart=TaggedTime(7, 8), spread=spread)
+    (got,) = sent_and_read(learner(0, sent, replace(PACKER, load=SchedulerStats(1, 2), spread=spread)))
+    assert got.account == sent
+    assert got.account.spread is not None
+    assert (got.account.spread.dtype, got.account.spread.tolist()) == (np.int64, spread.tolist())
+    assert got.packer is not None
+    assert (got.packer.load, got.packer.spread) == (SchedulerStats(1, 2), None)
