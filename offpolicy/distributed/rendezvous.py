@@ -1,68 +1,58 @@
-"""What the supervisors of several hosts agree on before anything starts.
+"""The rendezvous of several hosts before anything starts: they compare configurations and agree where to start.
 
-Run as `python -P -m offpolicy.distributed.rendezvous`.
-
-A process of its own, because it needs torch's store and a supervisor has no torch. It reads a `Proposal` as JSON from
-stdin and writes the proposals of all hosts to stdout.
+It runs in a child process, because it needs torch's store and a supervisor has no torch.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import select
-import subprocess
-import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from offpolicy.children import die_with_parent
+from offpolicy.children import ChildError, ChildTimeout, call_in_child
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.errors import ConfigError, HangError
+from offpolicy.errors import ConfigError, HangError, OffPolicyError
 from offpolicy.timing.clock import Stopwatch
 
 POLL_S = 0.1
-GRACE_S = 8.0  # beyond the deadline that the process keeps itself: to import torch, and to say who was missing
+GRACE_S = 8.0  # beyond the deadline that the child keeps itself: to import torch, and to name the missing hosts
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What one host brings."""
+    """Configuration and checkpoints of one host."""
 
-    config: dict[str, Any]  # Any: nested configuration values, without what may differ between hosts
+    config: dict[str, Any]  # Any: nested configuration values, without those that may differ between hosts
     run_dir: str
     steps: list[int]  # env steps of its usable checkpoints
-    found: list[str] = field(default_factory=list)  # checkpoints of whatever host in that directory, on its disk
+    found: list[str] = field(default_factory=list)  # checkpoints of any host in that directory, on this host's disk
     is_restart: bool = False  # by the launcher that started it before
 
 
 @dataclass(frozen=True, slots=True)
 class RendezvousResult:
-    """What all hosts go by."""
+    """The start of the run that all hosts have agreed on."""
 
     run_dir: str  # of host 0
-    start_step: int  # the checkpoint to go on from; 0: none
-    launch_id: str = ""  # a name for this start of the run that no other start has
+    start_step: int  # the checkpoint to resume from; 0: none
+    launch_id: str = ""  # unique name of this start of the run
 
 
 def agree(place: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
-    """Settle with the other hosts. Raises `HangError` if they do not all come, `ConfigError` if they differ."""
-    request = {
-        "place": place.to_json(), "proposal": asdict(proposal), "timeout_s": timeout_s, "supervisor_pid": os.getpid(),
-    }  # fmt: skip
-    command = [sys.executable, "-P", "-m", "offpolicy.distributed.rendezvous"]
+    """Agrees with the other hosts. Raises `HangError` if they do not all come, `ConfigError` if they differ."""
+    request = {"place": place.to_json(), "proposal": asdict(proposal), "timeout_s": timeout_s}
+    target = "offpolicy.distributed.rendezvous:exchange_proposals"
     try:
-        answer = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, check=False, timeout=timeout_s + GRACE_S
-        )
-    except subprocess.TimeoutExpired as error:  # torch waits for ever for a store that is frozen or cut off
+        answer = call_in_child(target, request, timeout_s=timeout_s + GRACE_S)
+    except ChildTimeout as error:  # torch waits for ever for a store that is frozen or cut off
         raise _hang(place, timeout_s, "their store does not answer") from error
-    if answer.returncode != 0:
-        raise _hang(place, timeout_s, (answer.stderr.strip().splitlines() or ["no reason given"])[-1])
-    result = json.loads(answer.stdout)
-    return replace(settle([Proposal(**each) for each in result["proposals"]]), launch_id=result["talk"])
+    except (ChildError, OffPolicyError) as error:
+        raise _hang(place, timeout_s, str(error)) from error
+    proposals = [Proposal(**each) for each in answer["proposals"]]
+    return replace(merge_proposals(proposals), launch_id=answer["launch_id"])
 
 
 def _hang(place: HostInfo, timeout_s: float, reason: str) -> HangError:
@@ -72,12 +62,12 @@ def _hang(place: HostInfo, timeout_s: float, reason: str) -> HangError:
     )
 
 
-def settle(proposals: Sequence[Proposal]) -> RendezvousResult:
-    """The common ground of all hosts' proposals, by host. Raises `ConfigError` naming what differs.
+def merge_proposals(proposals: Sequence[Proposal]) -> RendezvousResult:
+    """Returns the common start of all hosts' proposals, by host. Raises `ConfigError` naming the differences.
 
-    The newest checkpoint of host 0, which holds the networks, that every other host has a part of; a host without any
-    checkpoint, such as a replaced one, has no say. Where no step is common, that of host 0. Where host 0 has none but
-    somebody has, the run is not begun anew without a word: the launcher may have numbered the hosts in another order.
+    It is the newest checkpoint of host 0, which holds the networks, that every other host has a part of; a host without
+    any checkpoint, such as a replaced one, does not count. Where no step is common, that of host 0. Where host 0 has
+    none but another host has, the run is refused: the launcher may have numbered the hosts in another order.
     """
     first = proposals[0]
     problems = [
@@ -103,82 +93,69 @@ def settle(proposals: Sequence[Proposal]) -> RendezvousResult:
 
 
 class ProposalExchange:
-    """One host's side of the exchange of proposals, over a store that may remember earlier attempts of the same run.
+    """One host's side of the exchange, over a store that may hold the values of earlier attempts of the same run.
 
     The launcher keeps its store when it restarts the processes, and counts restarts differently on every host. So each
-    process says a name that nobody has used before; host 0 calls the names it hears, again whenever one has changed,
-    until every host has answered that very call. What a process of an earlier attempt said is in no such call.
+    process has a unique id; host 0 publishes a launch with the ids in the store, and another one whenever an id has
+    changed, until every host has joined that very launch. A process of an earlier attempt is in no such launch.
     """
 
     def __init__(self, store: Any, place: HostInfo, timeout_s: float) -> None:  # Any: a torch store
-        self._store, self._place = store, place
+        self._store, self._host, self._hosts = store, place.host, range(place.num_hosts)
         self._watch, self._timeout_s = Stopwatch(), timeout_s
-        self._name = uuid.uuid4().hex
+        self._id = uuid.uuid4().hex
 
     def exchange(self, proposal: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
-        """The name of the talk and the proposals by host. Raises `HangError` when time is up."""
-        self._store.set(f"proposal/{self._name}", json.dumps(proposal))
-        self._store.set(f"name/{self._place.host}", self._name)
-        call = self._convene() if self._place.host == 0 else self._answer()
-        names = self._read(f"call/{call}").split()
-        return call, [json.loads(self._read(f"proposal/{name}")) for name in names]
-
-    @property
-    def _hosts(self) -> range:
-        return range(self._place.num_hosts)
-
-    def _convene(self) -> str:
-        """Call the names heard, again whenever one has changed, until all have answered."""
-        called, call = "", ""
-        while not (call and self._is_answered(call)):
-            if self._all_set([f"name/{host}" for host in self._hosts]):
-                names = " ".join(self._read(f"name/{host}") for host in self._hosts)
-                if names != called:
-                    called, call = names, uuid.uuid4().hex
-                    self._store.set(f"call/{call}", names)
-                    self._store.set("call", call)
-                    self._store.set(f"answer/{call}/0", "here")
+        """Returns the launch's id and the proposals by host. Raises `HangError` when time is up."""
+        self._store.set(f"proposal/{self._id}", json.dumps(proposal))
+        self._store.set(f"process/{self._host}", self._id)
+        launch_id, ids = "", ""
+        while not (launch_id and self._are_set("joined", launch_id)):
+            newest_id, newest = self._published(ids) if self._host == 0 else self._newest()
+            if newest_id != launch_id and self._id in newest.split():
+                launch_id, ids = newest_id, newest
+                self._store.set(f"joined/{launch_id}/{self._host}", "")
             self._pause()
-        return call
-
-    def _answer(self) -> str:
-        """Answer every call of this process's name, until all have answered the last one."""
-        call = ""
-        while not (call and self._is_answered(call)):
-            if self._all_set(["call"]):
-                newest = self._read("call")
-                if newest != call and self._name in self._read(f"call/{newest}").split():
-                    call = newest
-                    self._store.set(f"answer/{call}/{self._place.host}", "here")
+        proposals = [json.loads(self._read(f"proposal/{process}")) for process in ids.split()]
+        self._store.set(f"done/{launch_id}/{self._host}", "")
+        while self._host == 0 and not self._are_set("done", launch_id):  # the store may live in its process
             self._pause()
-        return call
+        return launch_id, proposals
 
-    def _is_answered(self, call: str) -> bool:
-        return self._all_set([f"answer/{call}/{host}" for host in self._hosts])
+    def _published(self, ids: str) -> tuple[str, str]:
+        """Returns the id and the process ids of a new launch, if these have changed; host 0 only."""
+        if not self._store.check([f"process/{host}" for host in self._hosts]):
+            return "", ""
+        newest = " ".join(self._read(f"process/{host}") for host in self._hosts)
+        if newest == ids:
+            return "", ""
+        launch_id = uuid.uuid4().hex
+        self._store.set(f"members/{launch_id}", newest)
+        self._store.set("launch", launch_id)
+        return launch_id, newest
 
-    def leave(self, call: str) -> None:
-        """Say that this host has read. Host 0, in whose process the store may live, leaves last."""
-        self._store.set(f"done/{call}/{self._place.host}", "read")
-        while self._place.host == 0 and not self._all_set([f"done/{call}/{host}" for host in self._hosts]):
-            self._pause()
+    def _newest(self) -> tuple[str, str]:
+        """Returns the id and the process ids of the newest launch."""
+        if not self._store.check(["launch"]):
+            return "", ""
+        launch_id = self._read("launch")
+        return launch_id, self._read(f"members/{launch_id}")
 
-    def _all_set(self, keys: list[str]) -> bool:
-        return bool(self._store.check(keys))
+    def _are_set(self, key: str, launch_id: str) -> bool:
+        return bool(self._store.check([f"{key}/{launch_id}/{host}" for host in self._hosts]))
 
     def _read(self, key: str) -> str:
         return str(self._store.get(key).decode())
 
     def _pause(self) -> None:
         if self._watch.elapsed_s() > self._timeout_s:
-            heard = [host for host in range(self._place.num_hosts) if self._all_set([f"name/{host}"])]
+            heard = [host for host in self._hosts if self._store.check([f"process/{host}"])]
             raise HangError(f"heard of hosts {heard} only")
         select.select([], [], [], POLL_S)
 
 
-def main() -> None:
-    """Exchange the proposals through the launcher's store."""
-    request = json.load(sys.stdin)
-    die_with_parent(request["supervisor_pid"])
+def exchange_proposals(request: dict[str, Any]) -> dict[str, Any]:
+    """Exchanges proposals through the launcher's store; called in a child process."""
     # Here, because the supervisor imports this module too and has no torch.
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # exported without saying so
 
@@ -186,11 +163,6 @@ def main() -> None:
 
     place, timeout_s = HostInfo(**request["place"]), request["timeout_s"]
     store = open_store(place, place.host, listen_fd=None, port=place.store_port, timeout_s=timeout_s)
-    launch_id = ProposalExchange(PrefixStore("agreement", store), place, timeout_s)
-    call, proposals = launch_id.exchange(request["proposal"])
-    launch_id.leave(call)
-    json.dump({"talk": call, "proposals": proposals}, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()
+    exchange = ProposalExchange(PrefixStore("agreement", store), place, timeout_s)
+    launch_id, proposals = exchange.exchange(request["proposal"])
+    return {"launch_id": launch_id, "proposals": proposals}

@@ -1,7 +1,7 @@
 """The entry of every child process: `python -P -m offpolicy.processes.child <fd of the spec>`.
 
-A child obeys its supervisor and nobody else (terminal signals are ignored), dies with it by two independent
-mechanisms (PDEATHSIG, and end-of-file on the lifeline pipe), and tells it with a traceback why it failed.
+A child takes orders from its supervisor only (terminal signals are ignored), dies with it by two independent
+mechanisms (PDEATHSIG, and end-of-file on the lifeline pipe), and reports its failure with a traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PR_SET_NAME = 15
 
 @dataclass(frozen=True, slots=True)
 class ChildContext:
-    """What a child's main function receives."""
+    """Argument of a child's main function."""
 
     role: str
     index: int
@@ -37,23 +37,23 @@ class ChildContext:
     message_fd: int
 
     def block(self, name: str, at_least: int = 0) -> memoryview:
-        """The shared memory called `name`, grown first to `at_least` bytes."""
+        """Returns the shared memory called `name`, grown first to `at_least` bytes."""
         return SharedBlock.attach(self.fds[name], at_least).buffer
 
     def wake_event(self, name: str) -> WakeEvent:
-        """The wake event called `name`."""
+        """Returns the wake event called `name`."""
         return WakeEvent(self.fds[name])
 
     def send(self, kind: str, **fields: Any) -> None:  # Any: JSON values
-        """Send a message to the supervisor; a supervisor that is gone is not an error here."""
+        """Sends a message to the supervisor; a supervisor that is gone is not an error here."""
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
             while line:
                 line = line[os.write(self.message_fd, line) :]
 
 
-def die_with(parent_pid: int, lifeline_fd: int) -> None:
-    """Arrange to die when the parent does: the kernel's signal, and a watch on the lifeline for when that fails."""
+def die_with_supervisor(parent_pid: int, lifeline_fd: int) -> None:
+    """Ends this process when its parent ends: by the kernel's signal, and by the lifeline for when that fails."""
     die_with_parent(parent_pid)
 
     def watch() -> None:
@@ -65,12 +65,12 @@ def die_with(parent_pid: int, lifeline_fd: int) -> None:
 
 
 def take_name(role: str, index: int) -> None:
-    """Show the role in `ps` and `top`."""
+    """Shows the role in `ps` and `top`."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, f"op-{role}-{index}".encode())  # the kernel keeps 15 characters
 
 
 def ignore_terminal() -> None:
-    """Leave Ctrl-C, TERM and HUP to the supervisor; the parent blocked them until here so that none is missed.
+    """Ignores Ctrl-C, TERM and HUP, which are the supervisor's; it blocked them until here so that none is missed.
 
     Handlers that do nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
     """
@@ -81,13 +81,13 @@ def ignore_terminal() -> None:
 
 
 def main() -> int:
-    """Read the spec, run its target, report a failure; returns the exit code."""
+    """Reads the spec, runs its target, reports a failure; returns the exit code."""
     with os.fdopen(int(sys.argv[1]), "rb") as source:
         spec = json.load(source)
     for fd in (spec["message_fd"], spec["lifeline_fd"], *spec["fds"].values()):
-        os.set_inheritable(fd, False)  # what an environment starts must not keep our pipes open
+        os.set_inheritable(fd, False)  # programs that an environment starts must not keep our pipes open
     ignore_terminal()
-    die_with(spec["supervisor_pid"], spec["lifeline_fd"])
+    die_with_supervisor(spec["supervisor_pid"], spec["lifeline_fd"])
     take_name(spec["role"], spec["index"])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)

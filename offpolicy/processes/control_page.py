@@ -9,27 +9,27 @@ class HostWord(IntEnum):
     """The words of the host. Their only writer is the supervisor."""
 
     STOP = 0  # a Stop
-    REPORT_REQUEST = 1  # number of reports asked for so far
+    REPORT_REQUEST = 1  # number of reports requested so far
 
 
 class RankWord(IntEnum):
-    """The words of one learner rank and, in brackets, who writes them. The host's leader is its rank 0."""
+    """The words of one learner rank and, in brackets, their writer. The host's leader is its rank 0."""
 
-    PROGRESS = 0  # [rank] changes whenever it got somewhere
-    IS_WAITING = 1  # [rank] 1 while it waits for somebody else
+    PROGRESS = 0  # [rank] changes whenever the rank made progress
+    IS_WAITING = 1  # [rank] 1 while it waits for another process
     UPDATES = 2  # [rank] gradient updates done
     ITERATIONS = 3  # [rank] iterations done
     GRANTED = 4  # [leader] env steps, or rollouts, up to which each collector may go
     VERSION = 5  # [leader] newest published weights
-    SNAPSHOT_REQUEST = 6  # [leader] number of collector snapshots asked for
-    SNAPSHOT_RELEASE = 7  # [leader] snapshots after which the collectors may go on
+    SNAPSHOT_REQUEST = 6  # [leader] number of collector snapshots requested
+    SNAPSHOT_RELEASE = 7  # [leader] snapshots after which the collectors may resume
 
 
 class CollectorWord(IntEnum):
-    """The words of one collector and, in brackets, who writes them."""
+    """The words of one collector and, in brackets, their writer."""
 
-    PROGRESS = 0  # [collector] changes whenever it got somewhere
-    IS_WAITING = 1  # [collector] 1 while it waits for somebody else
+    PROGRESS = 0  # [collector] changes whenever the collector made progress
+    IS_WAITING = 1  # [collector] 1 while it waits for another process
     ENV_STEPS = 2  # [collector] transitions collected; written after their rows are committed
     SNAPSHOT_DONE = 3  # [collector] snapshots written
     IS_GONE = 4  # [supervisor] 1 once it has exited
@@ -38,21 +38,25 @@ class CollectorWord(IntEnum):
 class EvaluatorWord(IntEnum):
     """The words of the evaluator, which only the first host has. Their only writer is the evaluator."""
 
-    PROGRESS = 0  # changes whenever it got somewhere
-    IS_WAITING = 1  # 1 while nothing is to be evaluated
-    ANSWERED = 2  # number of the newest request that is done with; written after its result was told
+    PROGRESS = 0  # changes whenever the evaluator made progress
+    IS_WAITING = 1  # 1 while there is no request
+    ANSWERED = 2  # number of the newest finished request; written after its result was sent
     EVALUATED_STEPS = 3  # env steps of that request
 
 
 class Stop(IntEnum):
-    """What the supervisor asks of everybody."""
+    """What the supervisor asks of all processes."""
 
     RUN = 0
-    FINISH = 1  # the learners finish their iteration, save and exit; the collectors stand by for the snapshot
+    FINISH = 1  # the learners finish their iteration, save and exit; the collectors stay for the snapshot
     EXIT = 2  # exit now
 
 
-_SECTION_WORDS = 8  # one cache line per process: nobody's stores slow down another one's
+_SECTION_WORDS = 8  # one cache line per process, so that no process's stores slow down another one's
+_PROGRESS = {"learner": RankWord.PROGRESS, "collector": CollectorWord.PROGRESS, "evaluator": EvaluatorWord.PROGRESS}
+_IS_WAITING = {
+    "learner": RankWord.IS_WAITING, "collector": CollectorWord.IS_WAITING, "evaluator": EvaluatorWord.IS_WAITING,
+}  # fmt: skip
 
 
 class ControlWords:
@@ -62,15 +66,15 @@ class ControlWords:
         self._words = words
 
     def get(self, word: IntEnum) -> int:
-        """The word's value."""
+        """Returns the word's value."""
         return self._words[word]
 
     def set(self, word: IntEnum, value: int) -> None:
-        """Store a value; only the word's own writer may."""
+        """Stores a value; only the word's own writer may."""
         self._words[word] = value
 
     def bump(self, word: IntEnum) -> int:
-        """Add one; only the word's own writer may."""
+        """Adds one and returns the new value; only the word's own writer may."""
         self._words[word] += 1
         return self._words[word]
 
@@ -90,7 +94,7 @@ class ControlPage:
 
     @staticmethod
     def nbytes(num_ranks: int, num_collectors: int) -> int:
-        """Bytes of the page."""
+        """Returns the bytes of the page."""
         return 8 * _SECTION_WORDS * (2 + num_ranks + num_collectors)
 
     @property
@@ -100,10 +104,21 @@ class ControlPage:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the supervisor asked everybody to finish."""
+        """True once the supervisor has asked all processes to finish."""
         return self.host.get(HostWord.STOP) != Stop.RUN
 
     @property
     def env_steps(self) -> int:
         """Transitions collected so far on this host."""
         return sum(collector.get(CollectorWord.ENV_STEPS) for collector in self.collectors)
+
+    def progress(self, role: str, index: int) -> int:
+        """Returns a number that changes whenever the process made progress; 0 while it starts."""
+        return self._section(role, index).get(_PROGRESS[role])
+
+    def is_waiting(self, role: str, index: int) -> bool:
+        """True while the process waits for another one."""
+        return bool(self._section(role, index).get(_IS_WAITING[role]))
+
+    def _section(self, role: str, index: int) -> ControlWords:
+        return {"learner": self.ranks, "collector": self.collectors, "evaluator": (self.evaluator,)}[role][index]

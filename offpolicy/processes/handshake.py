@@ -1,8 +1,8 @@
-"""The handshake of collection: the leading learner grants env steps, the collectors take them, each rings the others.
+"""The handshake of collection: the leading learner grants env steps, the collectors take them, each wakes the other.
 
-All sides publish cumulative counts, so a lost or repeated ring changes nothing; every wait wakes up at least every
-`POLL_S` to look at the stop word. Every collector of a run, on whatever host, does the same share of the env steps:
-with C of them, E transitions exist once each has done ceil(E / C).
+All sides publish cumulative counts, so a lost or repeated wake-up changes nothing; every wait reads the stop word at
+least every `POLL_S`. Every collector of a run, on whatever host, does the same number of env steps: with C of them, E
+transitions exist once each has done ceil(E / C).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POLL_S = 0.5
 
 
 class Turn(Enum):
-    """What a collector does next."""
+    """The next thing that a collector does."""
 
     STEP = auto()
     SNAPSHOT = auto()
@@ -25,42 +25,36 @@ class Turn(Enum):
 
 
 def steps_per_collector(env_steps: int, num_collectors: int) -> int:
-    """What each collector must have done for `env_steps` transitions to exist."""
+    """Returns the env steps that each collector must have done for `env_steps` transitions to exist."""
     return -(-env_steps // num_collectors)
 
 
 class CollectorGate:
-    """A collector's side. `to_wake` are those of everybody who may be waiting for its rows."""
+    """A collector's side. `to_wake` are the events of all that may be waiting for its rows."""
 
     def __init__(self, control: ControlPage, index: int, wake_event: WakeEvent, to_wake: Sequence[WakeEvent]) -> None:
         self._control, self._wake_event, self._to_wake = control, wake_event, tuple(to_wake)
         self._own = control.collectors[index]
-        self._told = -1  # what others know to have been handed over
+        self._announced = -1  # rows or rollouts handed over when the others were last woken
 
-    def wait_turn(
-        self,
-        env_steps: int,
-        handed_over: int,
-        may_go: Callable[[int], bool],
-    ) -> Turn:
-        """Say that `env_steps` own transitions were collected, then block until there is something to do.
+    def wait_turn(self, env_steps: int, handed_over: int, may_go: Callable[[int], bool]) -> Turn:
+        """Announces the collected `env_steps`, then blocks until there is something to do.
 
-        Whoever waits is woken when `handed_over` has moved: what the learner was given. `may_go` tells of what was
-        granted whether there is leave for the next step. A snapshot is taken between steps, never during one.
+        The processes that wait for rows are woken when `handed_over`, the count of what the learner was given, has
+        changed. `may_go` says whether a granted count allows the next step. A snapshot is taken between steps, never
+        during one.
         """
         self._own.set(CollectorWord.ENV_STEPS, env_steps)
         self._own.bump(CollectorWord.PROGRESS)
-        if self._told != handed_over:
-            self._told = handed_over
-            self._wake_all()
-        while True:
-            turn = self._turn(may_go)
-            if turn is not None:
-                return turn
+        if self._announced != handed_over:
+            self._announced = handed_over
+            _wake(self._to_wake)
+        while (turn := self._turn(may_go)) is None:
             self._own.set(CollectorWord.IS_WAITING, 1)
             self._wake_event.wait(POLL_S)
             self._own.set(CollectorWord.IS_WAITING, 0)
             self._own.bump(CollectorWord.PROGRESS)
+        return turn
 
     def _turn(self, may_go: Callable[[int], bool]) -> Turn | None:
         leader = self._control.leader
@@ -74,13 +68,9 @@ class CollectorGate:
         return Turn.STEP if may_step and may_go(leader.get(RankWord.GRANTED)) else None
 
     def snapshot_taken(self) -> None:
-        """Say that the snapshot asked for is on disk."""
+        """Announces that the requested snapshot is on disk."""
         self._own.set(CollectorWord.SNAPSHOT_DONE, self._control.leader.get(RankWord.SNAPSHOT_REQUEST))
-        self._wake_all()
-
-    def _wake_all(self) -> None:
-        for wake_event in self._to_wake:
-            wake_event.set()
+        _wake(self._to_wake)
 
 
 class LearnerGate:
@@ -110,34 +100,32 @@ class LearnerGate:
         return self._control.env_steps
 
     def wait_for(self, env_steps: int) -> None:
-        """Block until every collector has done its share of that many, or until the run is stopping."""
+        """Blocks until every collector has done its part of that many, or until the run is stopping."""
         needed = steps_per_collector(env_steps, self._num_collectors)
         self.wait_until(lambda: self._have_all(CollectorWord.ENV_STEPS, needed))
 
     def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Block until it is, looking whenever a collector has done something, or until the run is stopping."""
+        """Blocks until it is, checking whenever a collector has done something, or until the run is stopping."""
         self._block_until(lambda: is_true() or self._control.is_stopping)
 
     def grant(self, env_steps: int) -> None:
-        """Let every collector step up to its share of that many transitions; for the leader to say."""
-        if self._is_leader:
-            self.grant_each(steps_per_collector(env_steps, self._num_collectors))
+        """Lets every collector step up to its part of that many transitions; only the leader's call has an effect."""
+        self.grant_each(steps_per_collector(env_steps, self._num_collectors))
 
     def grant_each(self, count: int) -> None:
-        """Let every collector go up to that many env steps, or rollouts; for the leader to say."""
+        """Lets every collector go up to that many env steps, or rollouts; only the leader's call has an effect."""
         if self._is_leader:
             self._own.set(RankWord.GRANTED, count)
             self.wake_collectors()
 
     def wake_collectors(self) -> None:
-        """Wake the collectors."""
-        for wake_event in self._collector_events:
-            wake_event.set()
+        """Wakes the collectors."""
+        _wake(self._collector_events)
 
     def request_snapshot(self) -> bool:
-        """Ask the collectors for a snapshot and wait for it; False if one of them is gone.
+        """Asks the collectors for a snapshot and waits for it; False if one of them is gone.
 
-        The others stand still until `release_snapshot` all the same: nobody writes while the rings are saved.
+        The others stand still until `release_snapshot` all the same: no row is written while the rings are saved.
         """
         number = self._own.bump(RankWord.SNAPSHOT_REQUEST)
         self.wake_collectors()
@@ -150,7 +138,7 @@ class LearnerGate:
         return self._have_all(CollectorWord.SNAPSHOT_DONE, number)
 
     def release_snapshot(self) -> None:
-        """Let the collectors go on."""
+        """Lets the collectors resume."""
         self._own.set(RankWord.SNAPSHOT_RELEASE, self._own.get(RankWord.SNAPSHOT_REQUEST))
         self.wake_collectors()
 
@@ -160,11 +148,14 @@ class LearnerGate:
     def _block_until(self, is_true: Callable[[], bool]) -> None:
         if is_true():
             return
-        self._show_waiting(1)
+        if self._is_main:
+            self._own.set(RankWord.IS_WAITING, 1)
         while not is_true():
             self._wake_event.wait(POLL_S)
-        self._show_waiting(0)
-
-    def _show_waiting(self, value: int) -> None:
         if self._is_main:
-            self._own.set(RankWord.IS_WAITING, value)
+            self._own.set(RankWord.IS_WAITING, 0)
+
+
+def _wake(events: Sequence[WakeEvent]) -> None:
+    for event in events:
+        event.set()

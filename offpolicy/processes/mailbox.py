@@ -1,6 +1,6 @@
 """Three-slot publication of one flat block by one writer to many readers: never torn, never blocking either side.
 
-Used for the actor's weights (learner to collectors) and for the cumulative reports (everybody to the supervisor).
+Used for the actor's weights (learner to collectors) and for the cumulative reports (all processes to the supervisor).
 Header: the newest version. Each slot carries the version it holds, which the writer zeroes before it overwrites the
 slot and sets after; version v lives in slot v % 3. A reader copies the newest slot and looks at the slot's version
 again: if it changed, the writer has lapped it (published twice during one copy), and it takes the newer one.
@@ -29,16 +29,16 @@ class Mailbox:
 
     @staticmethod
     def nbytes(payload_nbytes: int) -> int:
-        """Bytes of the block of a mailbox."""
+        """Returns the bytes of the block of a mailbox."""
         return _HEADER_BYTES + _SLOTS * payload_nbytes
 
     @property
     def version(self) -> int:
-        """How often was published; 0 before the first time."""
+        """Number of payloads published so far."""
         return self._words[0]
 
     def publish(self, payload: NDArray[Any]) -> int:
-        """Make `payload` the newest; returns its version."""
+        """Makes `payload` the newest; returns its version."""
         version = self._words[0] + 1
         slot = version % _SLOTS
         self._words[1 + slot] = 0
@@ -48,7 +48,7 @@ class Mailbox:
         return version
 
     def read(self, out: NDArray[Any]) -> int:
-        """Copy the newest payload into `out` and return its version; 0 and `out` untouched before the first."""
+        """Copies the newest payload into `out` and returns its version; 0 and `out` untouched before the first."""
         target = out.reshape(-1).view(np.uint8)
         while True:
             version = self._words[0]

@@ -1,7 +1,7 @@
 """Anonymous shared memory and wake events, passed to children by file descriptor.
 
 Nothing has a name in `/dev/shm`, so nothing can be left there: the kernel frees the memory with the last process.
-No multiprocessing primitive is used: a peer killed while holding a lock would block everybody for ever.
+No multiprocessing primitive is used: a peer killed while holding a lock would block all others for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SharedBlock:
 
     @classmethod
     def create(cls, name: str, size: int) -> SharedBlock:
-        """Allocate `size` bytes now, all of them: a write never fails later. Raises OSError if they do not fit."""
+        """Allocates `size` bytes now, so that no write fails later. Raises OSError if they do not fit."""
         fd = os.memfd_create(f"offpolicy-{name}", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(fd, 0, size)
@@ -32,7 +32,7 @@ class SharedBlock:
 
     @classmethod
     def attach(cls, fd: int, at_least: int = 0) -> SharedBlock:
-        """The block behind an inherited descriptor, grown first to `at_least` bytes; what others see stays as it is.
+        """Returns the block behind an inherited descriptor, grown first to `at_least` bytes; its content stays.
 
         Several processes may grow a block to the same size at once. Raises OSError if it does not fit.
         """
@@ -49,7 +49,7 @@ class WakeEvent:
 
     @classmethod
     def create(cls) -> WakeEvent:
-        """A new event, not set."""
+        """Returns a new event, not set."""
         return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
 
     def set(self) -> None:

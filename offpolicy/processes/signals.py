@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold back terminal signals. A child started inside inherits that, and lifts it once it ignores them."""
+    """Holds terminal signals back. A child started inside inherits that, and lifts it once it ignores them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

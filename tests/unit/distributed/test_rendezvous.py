@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
+from offpolicy.children import ChildError, ChildTimeout, resolve
+from offpolicy.distributed import rendezvous
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.distributed.rendezvous import Proposal, ProposalExchange, RendezvousResult, settle
-from offpolicy.errors import ConfigError, HangError
+from offpolicy.distributed.rendezvous import Proposal, ProposalExchange, RendezvousResult, agree, merge_proposals
+from offpolicy.errors import ConfigError, HangError, PeerLostError
 
 
 def proposal(*steps: int, run_dir: str = "run", **config: Any) -> Proposal:
@@ -16,7 +18,7 @@ def proposal(*steps: int, run_dir: str = "run", **config: Any) -> Proposal:
 
 
 def test_the_run_directory_is_that_of_host_0() -> None:
-    assert settle([proposal(run_dir="a"), proposal(run_dir="b")]) == RendezvousResult("a", 0)
+    assert merge_proposals([proposal(run_dir="a"), proposal(run_dir="b")]) == RendezvousResult("a", 0)
 
 
 @pytest.mark.parametrize(
@@ -30,17 +32,17 @@ def test_the_run_directory_is_that_of_host_0() -> None:
     ],
 )
 def test_hosts_go_on_from_the_newest_common_checkpoint(steps: tuple[tuple[int, ...], ...], start: int) -> None:
-    assert settle([proposal(*each) for each in steps]).start_step == start
+    assert merge_proposals([proposal(*each) for each in steps]).start_step == start
 
 
 def test_checkpoints_without_a_common_step_go_on_from_that_of_host_0() -> None:
-    assert settle([proposal(100, 300), proposal(200)]).start_step == 300
+    assert merge_proposals([proposal(100, 300), proposal(200)]).start_step == 300
 
 
 def test_hosts_under_different_configurations_are_refused_with_key_and_both_values() -> None:
     hosts = [proposal(), proposal(seed=2), proposal(**{"algo.gamma": 0.9, "seed": 3})]
     with pytest.raises(ConfigError) as caught:
-        settle(hosts)
+        merge_proposals(hosts)
     assert [problem.split(";")[0] for problem in caught.value.problems] == [
         "seed: host 0 has 1, host 1 2",
         "algo.gamma: host 0 has 0.99, host 2 0.9",
@@ -53,18 +55,20 @@ def test_a_key_that_only_one_host_has_is_a_difference(host: int, words: str) -> 
     hosts = [proposal(), proposal()]
     hosts[host] = proposal(**{"replay.slots": 2})
     with pytest.raises(ConfigError, match=rf"^replay\.slots: {words}"):
-        settle(hosts)
+        merge_proposals(hosts)
 
 
-def test_a_run_is_not_begun_anew_while_somebody_still_has_a_checkpoint() -> None:
+def test_a_run_does_not_start_over_while_any_host_has_a_checkpoint() -> None:
     other = replace(proposal(100), found=["run/host-1/checkpoints/step-000000000100"])
     with pytest.raises(ConfigError, match=r"^run_dir: host 0 has no checkpoint, but on host 1 there is run/host-1"):
-        settle([proposal(), other])
-    assert settle([proposal(), replace(other, is_restart=True)]).start_step == 0  # of an attempt that saved nothing
+        merge_proposals([proposal(), other])
+    assert (
+        merge_proposals([proposal(), replace(other, is_restart=True)]).start_step == 0
+    )  # of an attempt that saved nothing
 
 
 class MemoryStore:
-    """A store in this process; it remembers, as a launcher's does, what earlier attempts have said."""
+    """A store in this process; it remembers, as a launcher's does, the values of earlier attempts."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -79,37 +83,74 @@ class MemoryStore:
         return all(key in self.values for key in keys)
 
 
-def talk(store: MemoryStore, host: int, delay_s: float, heard: dict[int, Any]) -> None:
+def run_host(store: MemoryStore, host: int, delay_s: float, results: dict[int, Any]) -> None:
     threading.Event().wait(delay_s)
-    talker = ProposalExchange(store, HostInfo(host=host, num_hosts=3, job="job"), timeout_s=20.0)
-    call, proposals = talker.exchange({"of": host})
-    talker.leave(call)
-    heard[host] = call, proposals
+    exchange = ProposalExchange(store, HostInfo(host=host, num_hosts=3, job="job"), timeout_s=20.0)
+    results[host] = exchange.exchange({"of": host})
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])
-def test_hosts_hear_each_other_and_not_those_of_an_earlier_attempt(late: int) -> None:
+def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt(late: int) -> None:
     store = MemoryStore()
     for host in range(3):  # an earlier attempt, whose processes are gone
-        store.set(f"name/{host}", f"old{host}")
+        store.set(f"process/{host}", f"old{host}")
         store.set(f"proposal/old{host}", '{"of": "old"}')
-    store.set("call", "old")
-    store.set("call/old", "old0 old1 old2")
+    store.set("launch", "old")
+    store.set("members/old", "old0 old1 old2")
     for host in range(3):
-        store.set(f"answer/old/{host}", "here")
-    heard: dict[int, Any] = {}
+        store.set(f"joined/old/{host}", "")
+    results: dict[int, Any] = {}
     threads = [
-        threading.Thread(target=talk, args=(store, host, 0.5 * (host == late), heard), daemon=True) for host in range(3)
+        threading.Thread(target=run_host, args=(store, host, 0.5 * (host == late), results), daemon=True)
+        for host in range(3)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30.0)
-    assert len({call for call, _ in heard.values()}) == 1
-    assert [proposals for _, proposals in heard.values()] == [[{"of": host} for host in range(3)]] * 3
+    assert len({launch_id for launch_id, _ in results.values()}) == 1
+    assert [proposals for _, proposals in results.values()] == [[{"of": host} for host in range(3)]] * 3
 
 
-def test_a_host_that_is_not_heard_ends_the_talk_and_is_named() -> None:
+def test_a_host_that_does_not_come_ends_the_exchange() -> None:
     store = MemoryStore()
     with pytest.raises(HangError, match=r"heard of hosts \[0\] only"):
         ProposalExchange(store, HostInfo(num_hosts=2, job="job"), timeout_s=0.3).exchange({})
+
+
+PLACE = HostInfo(host=1, num_hosts=2, store_host="a", store_port=7, job="job")
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    def call(target: str, payload: Any, *, timeout_s: float) -> Any:
+        assert callable(resolve(target))
+        assert timeout_s > payload["timeout_s"] == 5.0
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(rendezvous, "call_in_child", call)
+
+
+def test_agreement_holds_the_common_start_and_the_id_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposals = [asdict(proposal(100, run_dir="a")), asdict(proposal(100, 200))]
+    answer_with(monkeypatch, {"launch_id": "one", "proposals": proposals})
+    assert agree(PLACE, proposal(), 5.0) == RendezvousResult("a", 100, "one")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ChildTimeout("gave no answer within 13 s"), "their store does not answer"),
+        (ChildError("was killed by SIGKILL"), "was killed by SIGKILL"),
+        (HangError("heard of hosts [1] only"), "heard of hosts [1] only"),
+        (PeerLostError("no store at a:7"), "no store at a:7"),
+    ],
+)
+def test_a_rendezvous_that_fails_names_host_store_and_reason(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    answer_with(monkeypatch, error)
+    with pytest.raises(HangError) as caught:
+        agree(PLACE, proposal(), 5.0)
+    assert str(caught.value) == f"host 1 of 2 waited 5 s (runner.timeout_s) at a:7 for the others: {reason}"

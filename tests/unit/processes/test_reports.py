@@ -197,11 +197,11 @@ def test_the_evaluators_report_arrives_exactly(timed: Account | None) -> None:
 
 
 def test_every_part_of_an_account_arrives() -> None:
-    spread = np.arange(3 * SPREAD_BINS).reshape(3, SPREAD_BINS)
-    sent = replace(LEARNER, load=SchedulerStats(5, 6), apart=TaggedTime(7, 8), spread=spread)
-    (got,) = sent_and_read(learner(0, sent, replace(PACKER, load=SchedulerStats(1, 2), spread=spread)))
+    histogram = np.arange(3 * HISTOGRAM_BINS).reshape(3, HISTOGRAM_BINS)
+    sent = replace(LEARNER, scheduler=SchedulerStats(5, 6), tagged=TaggedTime(7, 8), histogram=histogram)
+    (got,) = sent_and_read(learner(0, sent, replace(PACKER, scheduler=SchedulerStats(1, 2), histogram=histogram)))
     assert got.account == sent
-    assert got.account.spread is not None
-    assert (got.account.spread.dtype, got.account.spread.tolist()) == (np.int64, spread.tolist())
+    assert got.account.histogram is not None
+    assert (got.account.histogram.dtype, got.account.histogram.tolist()) == (np.int64, histogram.tolist())
     assert got.packer is not None
-    assert (got.packer.load, got.packer.spread) == (SchedulerStats(1, 2), None)
+    assert (got.packer.scheduler, got.packer.histogram) == (SchedulerStats(1, 2), None)

@@ -1,8 +1,59 @@
-"""Shared blocks: zeroed, shared by descriptor, grown by whoever knows the size."""
+"""Shared blocks: zeroed, shared by descriptor, grown by the process that knows the size; wake events."""
 
 from __future__ import annotations
 
-from offpolicy.processes.shared_memory import SharedBlock
+import errno
+import os
+import threading
+
+import pytest
+
+from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+
+
+def test_an_attached_block_shows_what_the_other_view_writes() -> None:
+    block = SharedBlock.create("test", 4096)
+    other = SharedBlock.attach(os.dup(block.fd))
+    assert (other.size, bytes(other.buffer)) == (4096, bytes(4096))
+    block.buffer[4095] = 7
+    assert other.buffer[4095] == 7
+
+
+def test_a_block_has_no_name_and_is_not_inherited() -> None:
+    before = os.listdir("/dev/shm")
+    block = SharedBlock.create("test", 4096)
+    assert os.listdir("/dev/shm") == before
+    assert not os.get_inheritable(block.fd)
+
+
+def test_a_block_that_does_not_fit_is_refused_at_once_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, f"no {size} bytes for {fd}")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="no 4096 bytes for") as caught:
+        SharedBlock.create("test", 4096)
+    fd = int(str(caught.value).split()[-1])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_several_sets_before_a_wait_count_as_one() -> None:
+    event = WakeEvent.create()
+    for _ in range(3):
+        event.set()
+    assert event.wait(0.0)
+    assert not event.wait(0.0)
+
+
+def test_a_wait_ends_at_its_deadline_or_when_the_event_is_set() -> None:
+    event, woken = WakeEvent.create(), []
+    assert not event.wait(0.01)
+    thread = threading.Thread(target=lambda: woken.append(event.wait(20.0)), daemon=True)
+    thread.start()
+    WakeEvent(event.fd).set()
+    thread.join(20.0)
+    assert woken == [True]
 
 
 def test_a_block_is_grown_by_every_process_that_knows_its_size_and_keeps_its_content() -> None:

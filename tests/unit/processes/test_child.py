@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.children import ORPHANED
+from offpolicy.processes.child import ChildContext
+from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+
+MODULE = """
+import os, signal, threading
+from offpolicy.errors import ConfigError, PeerLostError
+
+def report(context):
+    comm = open("/proc/self/comm").read().strip()
+    inherited = [fd for fd in context.fds.values() if os.get_inheritable(fd)]
+    context.send("seen", payload=context.payload, name=comm, inherited=inherited)
+
+def refuse(context): raise ConfigError(["a: got 1", "b: got 2"])
+def lose(context): raise PeerLostError("rank 1")
+def stumble(context): return [][0]
+def survive(context):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): os.kill(os.getpid(), number)
+    context.send("alive")
+def hang(context):
+    context.send("started")
+    threading.Event().wait()
+"""
+
+
+@dataclass
+class Ends:
+    """A child that was started as the supervisor does, and our ends of its pipes."""
+
+    process: subprocess.Popen[bytes]
+    messages: int
+    lifeline: int
+
+    def read(self) -> list[dict[str, Any]]:
+        """All messages until the child has exited."""
+        with os.fdopen(self.messages, "rb") as stream:
+            return [json.loads(line) for line in stream]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    (tmp_path / "role.py").write_text(MODULE)
+    started: list[Ends] = []
+
+    def start(function: str, payload: Any = None, fds: dict[str, int] | None = None) -> Ends:
+        (spec_read, spec_write), (message_read, message_write), (life_read, life_write) = (os.pipe() for _ in range(3))
+        spec = {
+            "role": "collector", "index": 3, "target": f"role:{function}", "payload": payload, "fds": fds or {},
+            "message_fd": message_write, "lifeline_fd": life_read, "supervisor_pid": os.getpid(),
+        }  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_read)],
+            pass_fds=(spec_read, message_write, life_read, *(fds or {}).values()),
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            stderr=subprocess.DEVNULL,
+        )
+        for fd in (spec_read, message_write, life_read):
+            os.close(fd)
+        with os.fdopen(spec_write, "w") as sink:
+            json.dump(spec, sink)
+        started.append(Ends(process, message_read, life_write))
+        return started[-1]
+
+    yield start
+    for ends in started:
+        ends.process.kill()
+        ends.process.wait()
+
+
+def test_child_runs_its_target_with_its_payload_under_its_name(start: Any) -> None:
+    block = SharedBlock.create("test", 4096)
+    child = start("report", {"a": [1, 2]}, {"block": block.fd})
+    (message,) = child.read()
+    assert message == {
+        "kind": "seen", "payload": {"a": [1, 2]}, "name": "op-collector-3", "inherited": [],
+    }  # fmt: skip
+    assert child.process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "error", "text", "is_consequence"),
+    [
+        ("refuse", 2, "ConfigError", "a: got 1\nb: got 2", False),
+        ("lose", 70, "PeerLostError", "rank 1", True),
+        ("stumble", 1, "IndexError", "list index out of range", False),
+        ("nothing", 1, "AttributeError", "module 'role' has no attribute 'nothing'", False),
+    ],
+)
+def test_an_error_is_reported_with_its_traceback_and_decides_the_exit_code(
+    start: Any, function: str, code: int, error: str, text: str, is_consequence: bool
+) -> None:
+    child = start(function)
+    (message,) = child.read()
+    assert message.pop("traceback").startswith("Traceback (most recent call last)")
+    assert message == {
+        "kind": "error", "text": text, "error": error, "code": code, "is_consequence": is_consequence,
+    }  # fmt: skip
+    assert child.process.wait() == code
+
+
+def test_terminal_signals_are_ignored(start: Any) -> None:
+    assert start("survive").read() == [{"kind": "alive"}]
+
+
+def test_a_child_whose_lifeline_closes_exits(start: Any) -> None:
+    child = start("hang")
+    assert os.read(child.messages, 100) == b'{"kind": "started"}\n'
+    os.close(child.lifeline)
+    assert child.process.wait(20.0) == ORPHANED
+
+
+def test_context_finds_shared_memory_and_wake_events_by_name() -> None:
+    block, event = SharedBlock.create("test", 4096), WakeEvent.create()
+    context = ChildContext("learner", 0, {}, {"block": block.fd, "event": event.fd}, message_fd=-1)
+    context.block("block")[0] = 7
+    context.wake_event("event").set()
+    assert block.buffer[0] == 7
+    assert event.wait(0.0)
+
+
+def test_a_message_longer_than_a_pipe_arrives_whole() -> None:
+    read, write = os.pipe()
+    context = ChildContext("learner", 0, {}, {}, write)
+    thread = threading.Thread(target=lambda: (context.send("long", text="x" * 300_000), os.close(write)), daemon=True)
+    thread.start()
+    with os.fdopen(read, "rb") as stream:
+        assert json.loads(stream.read()) == {"kind": "long", "text": "x" * 300_000}
+    thread.join(20.0)
+
+
+def test_a_message_to_a_supervisor_that_is_gone_is_dropped() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    assert signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN  # as in every Python process
+    ChildContext("learner", 0, {}, {}, write).send("late")
+    os.close(write)

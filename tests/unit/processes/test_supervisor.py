@@ -1,0 +1,237 @@
+"""Decisions of the supervisor, with processes that only remember what was done to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
+from offpolicy.processes.shared_memory import WakeEvent
+from offpolicy.processes.supervisor import Child, Failure, Supervisor, SupervisorConfig
+
+STOP_TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 10.0
+CRASH = {"kind": "error", "text": "step 3", "error": "EnvFailure", "code": 1, "traceback": "Traceback ..."}
+LOST = {"kind": "error", "text": "lost rank 1", "error": "PeerLostError", "code": 70, "is_consequence": True}
+
+
+class Process:
+    """Exits when it is told to by the test, or killed; its pidfd is the read end of a pipe."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.code, self.signals = pid, 0, list[int]()
+        self.pidfd, self._life = os.pipe()
+
+    def exit(self, code: int) -> None:
+        if self._life >= 0:
+            self.code, life, self._life = code, self._life, -1
+            os.close(life)
+
+    def kill(self) -> None:
+        self.exit(-signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        return self.code
+
+
+class Stage:
+    """A supervisor of fake children; each tick of its loop takes a second of the fake clock."""
+
+    def __init__(self, *roles: str) -> None:
+        self.now_s = 100.0
+        self.event = WakeEvent.create()
+        self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
+        config = SupervisorConfig("test", 2, STOP_TIMEOUT_S, lambda: self.now_s, num_hosts=2)
+        self.supervisor = Supervisor(self.control, (self.event,), config)
+        self.processes: dict[str, Process] = {}
+        self.messages: list[tuple[str, Any]] = []
+        self._roles, self._pipes = roles, dict[str, int]()
+
+    def __enter__(self) -> Stage:
+        self.supervisor.__enter__()
+        for number, name in enumerate(self._roles):
+            role, index = name.split("-")
+            process, (read, self._pipes[name]) = Process(1000 + number), os.pipe()
+            os.set_blocking(read, False)
+            child = Child(role, int(index), process, read, process.pidfd)  # type: ignore[arg-type]
+            self.processes[name] = process
+            self.supervisor._children.append(child)
+            self.supervisor._selector.register(read, 1, child)
+            self.supervisor._selector.register(process.pidfd, 1, child)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.supervisor.__exit__(*error)
+        for pipe in self._pipes.values():
+            os.close(pipe)
+
+    def send(self, name: str, **message: Any) -> None:
+        os.write(self._pipes[name], json.dumps(message).encode() + b"\n")
+
+    def crash(self, name: str, message: dict[str, Any], code: int = 1) -> None:
+        self.send(name, **message)
+        self.processes[name].exit(code)
+
+    def run(self, script: dict[int, Any] | None = None, tick_s: float = 1.0) -> Failure | None:
+        """Runs until all children have exited; `script` has a call by tick."""
+        ticks = iter(range(100_000))
+
+        def on_tick() -> None:
+            self.now_s += tick_s
+            (script or {}).get(next(ticks), lambda: None)()
+
+        self.supervisor.run(lambda child, m: self.messages.append((child.name, m)), on_tick, STEP_TIMEOUT_S)
+        return self.supervisor.failure
+
+    def stop_level(self) -> int:
+        return self.control.host.get(HostWord.STOP)
+
+    def follow(self, *names: str) -> None:
+        """Collectors exit when they are asked to, as `on_tick` of a test."""
+        if self.stop_level() == Stop.EXIT:
+            for name in names:
+                self.processes[name].exit(0)
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.processes.supervisor.TICK_S", 0.0)
+    monkeypatch.setattr("offpolicy.processes.supervisor.STACKS_S", 0.0)
+
+
+def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
+    return lambda: stage.processes[name].exit(code)
+
+
+def test_run_ends_without_failure_when_the_learner_has_finished_and_the_collector_follows() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.send("learner-0", kind="hello", number=1)
+        script = {2: exit_of(stage, "learner-0"), 5: lambda: stage.follow("collector-0")}
+        assert stage.run(script) is None
+        assert stage.messages == [("learner 0", {"kind": "hello", "number": 1})]
+        assert stage.control.collectors[0].get(CollectorWord.IS_GONE) == 1
+        assert stage.event.wait(0.0)
+
+
+def test_failure_names_the_child_its_error_and_the_env_steps_of_all_hosts() -> None:
+    with Stage("learner-0", "collector-1") as stage:
+        stage.control.collectors[0].set(CollectorWord.ENV_STEPS, 40)
+        stage.crash("collector-1", CRASH)
+        failure = stage.run({3: exit_of(stage, "learner-0")})
+    assert failure == Failure("collector", 1, 1001, 80, 1, "EnvFailure: step 3", "Traceback ...")
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (-9, "killed by SIGKILL; what it printed is in train.log"),
+        (3, "exited with code 3 without being asked to; what it printed is in train.log"),
+        (0, "exited with code 0 without being asked to; what it printed is in train.log"),
+    ],
+)
+def test_a_child_that_exits_without_a_message_is_described_by_its_exit_code(code: int, cause: str) -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.processes["collector-0"].exit(code)
+        failure = stage.run({3: exit_of(stage, "learner-0")})
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (1, cause)
+
+
+def test_learner_is_asked_to_finish_when_a_collector_fails() -> None:
+    levels: list[int] = []
+    with Stage("learner-0", "collector-0") as stage:
+        stage.crash("collector-0", CRASH)
+        stage.run({1: lambda: levels.append(stage.stop_level()), 3: exit_of(stage, "learner-0")})
+    assert levels == [Stop.FINISH]
+
+
+@pytest.mark.parametrize("first", ["learner-0", "learner-1"])
+def test_a_consequence_is_replaced_by_its_cause_and_never_replaces_it(first: str) -> None:
+    with Stage("learner-0", "learner-1") as stage:
+        messages = {"learner-0": LOST, "learner-1": CRASH}
+        second = "learner-1" if first == "learner-0" else "learner-0"
+        stage.crash(first, messages[first])
+        failure = stage.run({2: lambda: stage.crash(second, messages[second])})
+    assert failure is not None
+    assert (failure.index, failure.is_consequence) == (1, False)
+
+
+def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:
+    with Stage("learner-0", "learner-1") as stage:
+        stage.processes["learner-0"].exit(-9)
+        stage.run()
+        assert stage.processes["learner-1"].code == -signal.SIGKILL
+        assert stage.now_s <= 100.0 + 10.0
+
+
+def test_a_hung_collector_writes_its_stacks_and_is_killed() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        failure = stage.run({30: exit_of(stage, "learner-0")})
+        assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == ("collector", 70)
+    assert failure.cause.startswith("no progress for 18 s, longer than env.step_timeout_s")
+
+
+def test_children_that_wait_for_each_other_end_the_run() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        failure = stage.run()
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (70, "learner and collector waited for each other for 10 s")
+
+
+def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+    assert failure is not None
+    assert failure.cause == "did not finish within 60 s of the stop request"
+
+
+def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")}
+        assert stage.run(script) is None
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+
+
+def test_a_pause_of_everything_extends_the_deadline_of_a_stop() -> None:
+    def pause() -> None:
+        stage.now_s += 1000.0
+
+    with Stage("learner-0") as stage:
+        script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 10: pause, 50: exit_of(stage, "learner-0")}
+        assert stage.run(script) is None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_the_first_signal_stops_the_run_in_order(number: signal.Signals, code: int) -> None:
+    with Stage("learner-0") as stage:
+        assert stage.run({0: lambda: os.kill(os.getpid(), number), 5: exit_of(stage, "learner-0")}) is None
+        assert (stage.supervisor.signal_code, stage.stop_level()) == (code, Stop.EXIT)
+
+
+def test_a_second_interrupt_kills_at_once() -> None:
+    with Stage("learner-0") as stage:
+        interrupt = {tick: lambda: os.kill(os.getpid(), signal.SIGINT) for tick in (0, 5)}
+        assert stage.run(interrupt) is None
+        assert stage.processes["learner-0"].code == -signal.SIGKILL
+        assert stage.supervisor.signal_code == 130
+
+
+def test_leaving_the_context_kills_what_is_left_and_restores_the_handlers() -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    with Stage("learner-0") as stage:
+        assert signal.getsignal(signal.SIGTERM) != handler
+    assert stage.processes["learner-0"].code == -signal.SIGKILL
+    assert signal.getsignal(signal.SIGTERM) == handler

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+
+from offpolicy.processes.control_page import CollectorWord, ControlPage, EvaluatorWord, RankWord
+from offpolicy.processes.watchdog import Watchdog
+
+STEP_S = 10.0  # env.step_timeout_s
+PAIR = [("learner", 0), ("collector", 0)]
+
+
+class Clock:
+    """A clock that stands still between `tick`s."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Bench:
+    """A watchdog over one learner, one collector and the evaluator, checked every second."""
+
+    def __init__(self, peer_timeout_s: float = 0.0) -> None:
+        self.clock = Clock()
+        self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
+        self.watchdog = Watchdog(self.control, self.clock, peer_timeout_s)
+        self.words = {
+            "learner": (self.control.leader, RankWord),
+            "collector": (self.control.collectors[0], CollectorWord),
+            "evaluator": (self.control.evaluator, EvaluatorWord),
+        }
+
+    def progress(self, role: str) -> None:
+        words, kind = self.words[role]
+        words.bump(kind.PROGRESS)
+
+    def set_waiting(self, role: str, value: int) -> None:
+        words, kind = self.words[role]
+        words.set(kind.IS_WAITING, value)
+
+    def seconds_until_hung(self, role: str, at_most: int = 2000) -> tuple[int, float] | None:
+        """The second of the check that finds it hung, and the limit that it names."""
+        for second in range(at_most):
+            limit_s = self.watchdog.hung_for(role, 0, STEP_S)
+            if limit_s is not None:
+                return second, limit_s
+            self.clock.now_s += 1.0
+            self.watchdog.discount_pause()
+        return None
+
+    def seconds_until_deadlocked(self, at_most: int = 100) -> int | None:
+        for second in range(at_most):
+            if self.watchdog.is_deadlocked(PAIR, STEP_S):
+                return second
+            self.clock.now_s += 1.0
+            self.watchdog.discount_pause()
+        return None
+
+
+@pytest.mark.parametrize(("role", "limit_s"), [("collector", 18), ("learner", 600), ("evaluator", 120)])
+def test_busy_child_without_progress_is_hung_after_the_limit_of_its_role(role: str, limit_s: int) -> None:
+    bench = Bench()
+    bench.progress(role)
+    assert bench.seconds_until_hung(role) == (limit_s + 1, limit_s)
+
+
+@pytest.mark.parametrize(("role", "limit_s"), [("collector", 120), ("learner", 600), ("evaluator", 120)])
+def test_child_that_starts_has_time_for_its_imports(role: str, limit_s: int) -> None:
+    assert Bench().seconds_until_hung(role) == (limit_s + 1, limit_s)
+
+
+def test_learner_outlasts_the_timeout_of_its_peers() -> None:
+    bench = Bench(peer_timeout_s=900.0)
+    bench.progress("learner")
+    assert bench.seconds_until_hung("learner") == (906, 905.0)
+
+
+def test_waiting_child_is_never_hung_and_its_limit_starts_when_it_resumes() -> None:
+    bench = Bench()
+    bench.progress("collector")
+    bench.set_waiting("collector", 1)
+    assert bench.seconds_until_hung("collector", at_most=100) is None
+    bench.set_waiting("collector", 0)
+    assert bench.seconds_until_hung("collector") == (18, 18.0)  # the last check while it waited was a second before
+
+
+def test_progress_starts_the_limit_again() -> None:
+    bench = Bench()
+    for _ in range(10):
+        bench.progress("collector")
+        assert bench.seconds_until_hung("collector", at_most=15) is None
+
+
+def test_pause_of_everything_counts_against_no_child() -> None:
+    bench = Bench()
+    bench.progress("collector")
+    assert bench.seconds_until_hung("collector", at_most=15) is None
+    bench.clock.now_s += 1000.0
+    assert bench.watchdog.discount_pause() == 1000.0
+    assert bench.watchdog.discount_pause() == 0.0
+    assert bench.seconds_until_hung("collector") == (4, 18.0)
+
+
+def test_short_gap_is_no_pause() -> None:
+    bench = Bench()
+    bench.clock.now_s += 2.0
+    assert bench.watchdog.discount_pause() == 0.0
+
+
+def test_children_that_wait_for_each_other_are_deadlocked() -> None:
+    bench = Bench()
+    for role, _ in PAIR:
+        bench.set_waiting(role, 1)
+    assert bench.seconds_until_deadlocked() == 11
+
+
+@pytest.mark.parametrize("busy", ["learner", "collector"])
+def test_one_busy_child_is_no_deadlock(busy: str) -> None:
+    bench = Bench()
+    for role, _ in PAIR:
+        bench.set_waiting(role, int(role != busy))
+    assert bench.seconds_until_deadlocked() is None
+
+
+def test_counts_that_move_and_pauses_are_no_deadlock() -> None:
+    bench = Bench()
+    for role, _ in PAIR:
+        bench.set_waiting(role, 1)
+    for _ in range(5):
+        bench.control.collectors[0].bump(CollectorWord.ENV_STEPS)
+        assert bench.seconds_until_deadlocked(at_most=8) is None
+        bench.control.leader.bump(RankWord.UPDATES)
+        assert bench.seconds_until_deadlocked(at_most=8) is None
+    bench.clock.now_s += 50.0
+    assert bench.watchdog.discount_pause() == 50.0
+    assert bench.seconds_until_deadlocked(at_most=2) is None
