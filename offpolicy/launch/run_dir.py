@@ -24,23 +24,23 @@ _PART = re.compile(r"host-[0-9]+|attempt-[0-9]+")
 
 
 class RunDir:
-    """A claimed run directory. `checkpoint` is where to go on, None in a fresh one; `rejected` what was passed over."""
+    """A claimed run directory. `checkpoint` is the one to resume from, None in a fresh directory.
+
+    `rejected` holds the texts about newer checkpoints that are unusable.
+    """
 
     def __init__(self, path: Path, lock: _Lock, checkpoint: Checkpoint | None, rejected: tuple[str, ...]) -> None:
-        self.path = path
-        self.checkpoint = checkpoint
-        self.rejected = rejected
-        self._lock = lock
+        self.path, self.checkpoint, self.rejected, self._lock = path, checkpoint, rejected, lock
 
     @classmethod
     def claim(cls, path: Path, resume: str, *, at: int | None = None, aside: str | None = None) -> RunDir:
-        """Lock `path`, creating it if needed, and find the checkpoint to resume from.
+        """Locks `path`, creating it if needed, and finds the checkpoint to resume from.
 
         A missing directory, or one that holds nothing, is fresh. `resume` decides about any other: `auto` and `must`
         need a usable checkpoint in it, `never` refuses it; `must` refuses a fresh one. Raises `RunDirBusyError`,
         `CheckpointError` or `ConfigError`; a refused claim leaves nothing behind.
 
-        For one host of several: `at` is the step that all go on from, of which this host may have no checkpoint;
+        For one host of several: `at` is the step that all resume from, of which this host may have no checkpoint;
         `aside` names the subdirectory into which the records of an attempt that saved nothing are moved.
         """
         if resume not in RESUME_MODES:
@@ -53,9 +53,9 @@ class RunDir:
             try:
                 if aside is not None:
                     _set_aside(path, aside)
-                # Again, now that nobody else can write: the directory may have been filled since.
+                # Again, now that no other run can write: the directory may have been filled since.
                 _refuse_by_content(path, resume)
-                checkpoint, rejected = _find_checkpoint(path) if not at else _checkpoint_at(path, at)
+                checkpoint, rejected = _find_checkpoint(path, at)
             except BaseException:
                 lock.withdraw()
                 raise
@@ -70,7 +70,7 @@ class RunDir:
         return self.path / CHECKPOINTS
 
     def release(self) -> None:
-        """Let go of the directory; a second call does nothing."""
+        """Unlocks the directory; a second call does nothing."""
         self._lock.release()
 
     def __enter__(self) -> RunDir:
@@ -83,7 +83,7 @@ class RunDir:
 
 
 def has_same_parent(path: Path) -> bool:
-    """Whether the last holder of `path` was started by the process that started this one: a launcher's restart."""
+    """True if the last holder of `path` had the parent of this process: a launcher restarts its processes."""
     try:
         holder = json.loads((path / LOCK).read_text())
         return bool((holder["parent"], holder["host"]) == (os.getppid(), socket.gethostname()))
@@ -92,7 +92,7 @@ def has_same_parent(path: Path) -> bool:
 
 
 def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
-    """`<root>/<algo>/<env id>/<stamp>-s<seed>`, with `-2`, `-3`, ... appended when taken. Creates nothing."""
+    """Returns `<root>/<algo>/<env id>/<stamp>-s<seed>`, with `-2`, `-3`, ... appended if taken. Creates nothing."""
     safe_env_id = re.sub(r"^\.+|[^A-Za-z0-9._-]", "_", env_id)
     first = root / algo / safe_env_id / f"{stamp}-s{seed}"
     path, number = first, 1
@@ -103,7 +103,7 @@ def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -
 
 
 def _refuse_by_content(path: Path, resume: str) -> None:
-    """Refuse what needs no look at the checkpoints. Raises `ConfigError` or `CheckpointError`."""
+    """Refuses what needs no look at the checkpoints. Raises `ConfigError` or `CheckpointError`."""
     is_fresh = _is_fresh(path)
     if resume == "never" and not is_fresh:
         raise ConfigError(
@@ -115,7 +115,7 @@ def _refuse_by_content(path: Path, resume: str) -> None:
 
 
 def _is_fresh(path: Path) -> bool:
-    """Whether nothing is there: missing, empty, or only the lock of a run that died before it wrote anything.
+    """True if the directory is missing, empty, or holds only the lock of a run that died before it wrote anything.
 
     The parts of other hosts, and attempts set aside, are not this host's records.
     """
@@ -127,11 +127,19 @@ def _is_fresh(path: Path) -> bool:
         raise ConfigError(f"run_dir: {path}: {error.strerror}") from error
 
 
-def _find_checkpoint(path: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """The newest usable checkpoint and the texts about newer, unusable ones. Raises `CheckpointError`."""
+def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """Returns the checkpoint to resume from, and the texts about those rejected. Raises `CheckpointError`.
+
+    Without the step `at` of several hosts it is the newest usable one. At that step, a host may have none.
+    """
+    store = CheckpointStore(path / CHECKPOINTS)
+    if at:
+        try:
+            return store.at(at), ()
+        except CheckpointError as error:
+            return None, (str(error),)
     if _is_fresh(path):
         return None, ()
-    store = CheckpointStore(path / CHECKPOINTS)
     checkpoint = store.newest_valid()
     if checkpoint is None:
         advice = f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
@@ -139,16 +147,8 @@ def _find_checkpoint(path: Path) -> tuple[Checkpoint | None, tuple[str, ...]]:
     return checkpoint, tuple(store.rejected)
 
 
-def _checkpoint_at(path: Path, env_steps: int) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """The checkpoint of the step that all hosts go on from, or None and why this host has none."""
-    try:
-        return CheckpointStore(path / CHECKPOINTS).at(env_steps), ()
-    except CheckpointError as error:
-        return None, (str(error),)
-
-
 def _set_aside(path: Path, name: str) -> None:
-    """Move the records of an attempt into a subdirectory: they are kept, and the run starts anew."""
+    """Moves the records of an attempt into a subdirectory: they are kept, and the run starts from the beginning."""
     records = [entry for entry in os.listdir(path) if entry != LOCK and not _PART.fullmatch(entry)]
     if records:
         (path / name).mkdir(exist_ok=True)
@@ -157,7 +157,7 @@ def _set_aside(path: Path, name: str) -> None:
 
 
 def _create(path: Path) -> list[Path]:
-    """Make the directory and its missing parents, durably; returns those made. Raises `ConfigError`."""
+    """Makes the directory and its missing parents, durably; returns those made. Raises `ConfigError`."""
     created: list[Path] = []
     try:
         missing = [ancestor for ancestor in (path, *path.parents) if not ancestor.exists()]
@@ -176,7 +176,7 @@ def _create(path: Path) -> list[Path]:
 
 
 def _remove(created: list[Path]) -> None:
-    """Take back what `_create` made, unless somebody has put something there since."""
+    """Removes what `_create` made, except directories that are no longer empty."""
     for path in reversed(created):
         try:
             path.rmdir()
@@ -185,73 +185,63 @@ def _remove(created: list[Path]) -> None:
 
 
 class _Lock:
-    """An exclusive kernel lock on `<directory>/.lock`, whose content names the holder."""
+    """An exclusive kernel lock on `<directory>/.lock`, whose content names the holder.
+
+    Not `filelock`: its older versions empty the file before they have the lock, so that a refused process erases the
+    holder's name, and a newer one that may not wait refuses a claim that only met one being withdrawn.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Take it. Raises `RunDirBusyError` when it is held, `ConfigError` when the file cannot be written."""
+        """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be written."""
         self._path = directory / LOCK
-        self._is_new = False
+        self._descriptor, self._is_new = -1, False
         try:
-            self._descriptor: int | None = self._take()
+            while not self._take():
+                pass
         except OSError as error:
             raise ConfigError(f"run_dir: {directory} is not writable: {error.strerror}") from error
 
     def release(self) -> None:
-        """Unlock; the file stays. A second call does nothing."""
-        if self._descriptor is not None:
+        """Unlocks; the file stays. A second call does nothing."""
+        if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor = None
+            self._descriptor = -1
 
     def withdraw(self) -> None:
-        """Unlock and leave the directory as it was found."""
+        """Unlocks and leaves the directory as it was found."""
         if self._is_new:
             self._path.unlink()
         self.release()
 
-    def _take(self) -> int:
-        while True:
-            descriptor = self._open()
-            try:
-                self._lock(descriptor)
-                # A withdrawn claim removes its file: a lock on a removed file would exclude nobody.
-                if self._path.exists() and os.path.samestat(os.fstat(descriptor), self._path.stat()):
-                    self._sign(descriptor)
-                    return descriptor
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
-
-    def _sign(self, descriptor: int) -> None:
-        holder = json.dumps({"pid": os.getpid(), "parent": os.getppid(), "host": socket.gethostname()})
-        try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, holder.encode(), 0)
-        except OSError:
-            if self._is_new:
-                self._path.unlink()
-            raise
-
-    def _open(self) -> int:
+    def _take(self) -> bool:
+        """Opens, locks and signs the file; False if a withdrawn claim has removed it meanwhile."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            descriptor = os.open(self._path, flags | os.O_EXCL, 0o644)
-            self._is_new = True
+            self._descriptor, self._is_new = os.open(self._path, flags | os.O_EXCL, 0o644), True
         except FileExistsError:
-            descriptor = os.open(self._path, flags, 0o644)
-            self._is_new = False
-        return descriptor
-
-    def _lock(self, descriptor: int) -> None:
+            self._descriptor, self._is_new = os.open(self._path, flags, 0o644), False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = _holder(os.pread(descriptor, 512, 0))
+            holder = _holder(os.pread(self._descriptor, 512, 0))
+            self.release()
             raise RunDirBusyError(f"run_dir: {self._path.parent} is in use by {holder}") from error
+        try:
+            # A lock on a removed file would exclude no other process.
+            if not (self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())):
+                self.release()
+                return False
+            holder = json.dumps({"pid": os.getpid(), "parent": os.getppid(), "host": socket.gethostname()})
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, holder.encode(), 0)
+        except OSError:
+            self.withdraw()
+            raise
+        return True
 
 
 def _holder(content: bytes) -> str:
-    """Who holds the lock, in words; it may be read before its holder has written its name."""
+    """Returns the holder of the lock in words; its file may be read before the holder has signed it."""
     try:
         holder = json.loads(content)
         return f"pid {holder['pid']} on host {holder['host']}"
