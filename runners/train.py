@@ -19,11 +19,10 @@ from offpolicy.errors import ConfigError, SaveError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import Outcome, conclude, outcome_of, print_failure
-from offpolicy.launch.preflight import RESUMABLE, check_fits, check_same, preflight
+from offpolicy.launch.preflight import RESUMABLE, check_fits, check_same, find_teacher, preflight
 from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
-from offpolicy.launch.teacher import find_teacher
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.processes.signals import signals_held
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig

@@ -1,4 +1,4 @@
-"""One host or several: what the launcher says, what the hosts settle, and which directory is this host's."""
+"""One host or several: what the launcher gives, what the hosts agree on, and which directory is this host's."""
 
 from __future__ import annotations
 
@@ -16,37 +16,36 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import RunDir, default_run_dir, has_same_parent
 from offpolicy.timing.clock import wall_clock_stamp
 
-# What may differ between the hosts of a run.
+# Configuration keys that may differ between the hosts of a run.
 LOCAL_KEYS = ("run_dir", "resume", "runner.interface", "log.panel", "threads.collector", "threads.learner")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Where a run starts on this host: its configuration with the run directory filled in, and the common step."""
+    """The start of a run on this host: its configuration with the run directory filled in, and the common step."""
 
     cfg: RunConfig
     place: HostInfo
-    start_step: int  # the common checkpoint of several hosts; 0: none, or one host, whose directory decides
+    start_step: int  # env step of the common checkpoint of several hosts; 0: none, or one host
 
     def claim(self) -> RunDir:
-        """Take this host's run directory."""
+        """Locks this host's run directory and finds the checkpoint to resume from."""
         path = Path(self.cfg.run_dir or ".")
         is_lost = not self.start_step and not CheckpointStore(path / CHECKPOINTS).usable()
         aside = None
         if self.place.job and (is_lost or not self.place.is_alone and not self.start_step) and has_same_parent(path):
-            # The launcher starts us again, and nothing was saved before: what was recorded is kept apart.
+            # The launcher has restarted this process, and nothing was saved before: the records are set aside.
             aside = f"attempt-{sum(1 for _ in path.glob('attempt-*'))}"
-        # What the hosts have agreed on needs no more permission.
-        resume = "auto" if self.start_step else self.cfg.resume
+        resume = "auto" if self.start_step else self.cfg.resume  # the hosts have agreed to resume
         return RunDir.claim(path, resume, at=self.start_step, aside=aside)
 
 
 def follow_launcher(cfg: RunConfig) -> HostInfo:
-    """The place of this host. Under `torchrun`, die with it. Raises `ConfigError`."""
+    """Returns the place of this host; under `torchrun`, this process dies with it. Raises `ConfigError`."""
     place = HostInfo.of_launcher()
     if place.job:
         die_with_parent(os.getppid())
-        _check_launched(cfg, place)
+        check_launched(cfg, place)
     num_ranks = place.num_hosts * cfg.runner.world_size
     if not cfg.algo.learns_from_rollouts and cfg.algo.batch_size % num_ranks:
         raise ConfigError(
@@ -60,8 +59,8 @@ def follow_launcher(cfg: RunConfig) -> HostInfo:
     return place
 
 
-def _check_launched(cfg: RunConfig, place: HostInfo) -> None:
-    """What a run under `torchrun` must be told. Raises `ConfigError`."""
+def check_launched(cfg: RunConfig, place: HostInfo) -> None:
+    """Refuses under `torchrun` what would not survive a restart or differ between hosts. Raises `ConfigError`."""
     problems = []
     if cfg.runner.name not in RANK_RUNNERS:
         problems.append(f"runner: got {cfg.runner.name}, allowed {' or '.join(RANK_RUNNERS)} under torchrun")
@@ -74,8 +73,9 @@ def _check_launched(cfg: RunConfig, place: HostInfo) -> None:
 
 
 def plan_launch(cfg: RunConfig, place: HostInfo) -> LaunchPlan:
-    """Fill in the run directory; with other hosts, agree on it and on the checkpoint to go on from."""
-    run_dir = Path(cfg.run_dir or _new_run_dir(cfg))
+    """Fills in the run directory; with other hosts, agrees on it and on the checkpoint to resume from."""
+    new_dir = default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
+    run_dir = Path(cfg.run_dir or new_dir)
     if place.is_alone:
         return LaunchPlan(replace(cfg, run_dir=str(run_dir)), place, 0)
     agreed: RendezvousResult = agree(place, _proposal(cfg, run_dir, place), cfg.runner.timeout_s)
@@ -99,9 +99,5 @@ def _proposal(cfg: RunConfig, run_dir: Path, place: HostInfo) -> Proposal:
 
 
 def host_dir(run_dir: Path, host: int) -> Path:
-    """The run directory itself for host 0; a part of it for each other host, which may be on another disk."""
+    """Returns the run directory itself for host 0, a part of it for each other host, which may have its own disk."""
     return run_dir / f"host-{host}" if host else run_dir
-
-
-def _new_run_dir(cfg: RunConfig) -> Path:
-    return default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from pathlib import Path
 
-from offpolicy.checkpoint import Checkpoint
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
 from offpolicy.checkpoint.fingerprint import fingerprint
+from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
+from offpolicy.config.run_files import read_config, read_spec
 from offpolicy.config.schema import RunConfig
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
-from offpolicy.launch.teacher import check_groups
+from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.logger.sinks.wandb import require_login
+from offpolicy.nets.hora_shapes import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, is_long_enough
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.training.memory_sizes import available_memory, check_memory, check_share
 from offpolicy.types import SpaceSpec
 
+# Configuration that may change when a run is resumed; anything else would make it another experiment.
+RESUMABLE = (
+    *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
+    "env.measure",
+    *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
+)
+# Configuration of the networks that a student takes over from its teacher.
+TEACHER_KEYS = ("hidden_dims", "activation", "latent_dim", "encoder_dims", "normalize_obs")
+
 
 def preflight(cfg: RunConfig) -> SpaceSpec:
-    """Look at devices, environment, memory. Raises `ConfigError`, or `EnvFailure` if the environment itself fails."""
+    """Checks devices, environment and memory; returns the environment's spaces.
+
+    Raises `ConfigError`, or `EnvFailure` if the environment itself fails.
+    """
     check_id(cfg.env.id)
     free = cuda_memory() if asks_for_gpus(cfg) else []
     check_gpus(cfg, len(free))
@@ -31,7 +44,10 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     check_actions(cfg, spec)
     check_groups(cfg, spec)
     check_memory(cfg, spec)
-    check_demos(cfg, spec)
+    if cfg.replay.demos is not None:
+        found = read_demos(cfg.replay.demos, spec)
+        if cfg.algo.n_step > 1:
+            found.require_sequences("algo.n_step")
     if cfg.eval.hook is not None and cfg.eval.episodes:
         check_hook(cfg.eval.hook)
     if cfg.replay.source == "resident":
@@ -40,7 +56,7 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
 
 
 def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
-    """Refuse an action space that the algorithm cannot act in. Raises `ConfigError`."""
+    """Refuses an action space that the algorithm cannot act in. Raises `ConfigError`."""
     if spec.num_actions and not cfg.algo.learns_from_rollouts:
         raise ConfigError(
             f"env.id: got {cfg.env.id}, whose actions are Discrete({spec.num_actions}); {cfg.algo.name} needs a Box"
@@ -48,34 +64,48 @@ def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
         )
 
 
-def check_demos(cfg: RunConfig, spec: SpaceSpec) -> None:
-    """Refuse demonstrations that are none of this environment's. Raises `ConfigError`."""
-    if cfg.replay.demos is not None:
-        found = read_demos(cfg.replay.demos, spec)
-        if cfg.algo.n_step > 1:
-            found.require_sequences("algo.n_step")
+def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
+    """Refuses an environment without the observation groups that the algorithm needs. Raises `ConfigError`."""
+    if cfg.algo.name != "hora":
+        return
+    env, needed = cfg.env.id, (OBS, PRIVILEGED, HISTORY) if cfg.algo.is_adapting else (OBS, PRIVILEGED)
+    if not set(needed) <= set(spec.obs_keys):
+        got = f"the groups {', '.join(spec.obs_keys)}" if spec.obs_keys else "no groups"
+        advice = "see env.kwargs.groups" if "groups" in cfg.env.kwargs else "env=hand_rotation has them"
+        raise ConfigError(
+            f"env.id: {env} observes {got}, allowed a Dict with {', '.join(needed)} for algo=hora"
+            f" stage={cfg.algo.stage}; {advice}"
+        )
+    shape = spec.shape_of(HISTORY) if cfg.algo.is_adapting else (MIN_FRAMES, 1)
+    if len(shape) != 2 or not is_long_enough(shape[0]):
+        allowed = f"(frames, numbers), at least {MIN_FRAMES} frames"
+        raise ConfigError(f"env.id: {HISTORY} of {env} has the shape {shape}, allowed {allowed}")
 
 
 def asks_for_gpus(cfg: RunConfig) -> bool:
-    """Whether a GPU is named, or one per rank is needed if there is any."""
-    wants_to_know = cfg.runner.world_size > 1 or cfg.replay.source == "resident"
-    return cfg.device.startswith("cuda") or (cfg.device == "auto" and wants_to_know)
-
-
-_ASK_CUDA = (
-    "import torch; print([torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())])"  # bytes free
-)
+    """True if a GPU is named, or if their number or memory matters where there are any."""
+    would_matter = cfg.runner.world_size > 1 or cfg.replay.source == "resident"
+    return cfg.device.startswith("cuda") or (cfg.device == "auto" and would_matter)
 
 
 def cuda_memory() -> list[int]:
-    """Free bytes of every CUDA device. Another process asks torch: the supervisor stays free of it."""
-    answer = subprocess.run([sys.executable, "-P", "-c", _ASK_CUDA], capture_output=True, text=True, check=False)
-    free: list[int] = json.loads(answer.stdout or "[]")
+    """Returns the free bytes of every CUDA device. A child process asks torch: this one stays free of it."""
+    try:
+        free: list[int] = call_in_child("offpolicy.launch.preflight:free_cuda_memory")
+    except ChildError:  # torch cannot be imported, or its driver fails
+        return []
     return free
 
 
+def free_cuda_memory(_: None) -> list[int]:
+    """Runs in the child of `cuda_memory`."""
+    import torch
+
+    return [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
+
+
 def check_gpus(cfg: RunConfig, count: int) -> None:
-    """Refuse a device that is not there, and more ranks than GPUs. Raises `ConfigError`."""
+    """Refuses a device that is not there, and more ranks than GPUs. Raises `ConfigError`."""
     index = cfg.device.partition(":")[2]
     if cfg.device.startswith("cuda") and int(index or 0) >= count:
         raise ConfigError(
@@ -89,22 +119,14 @@ def check_gpus(cfg: RunConfig, count: int) -> None:
 
 
 def check_resident(cfg: RunConfig, spec: SpaceSpec, free: list[int]) -> None:
-    """Refuse a device copy of the replay that does not fit. Raises `ConfigError`."""
+    """Refuses a device copy of the replay that does not fit. Raises `ConfigError`."""
     index, is_shared = int(cfg.device.partition(":")[2] or 0), ":" in cfg.device or not free
     where, available = (f"cuda:{index}", free[index]) if free else ("the CPU", available_memory())
     check_share(cfg, spec, where, available, copies=cfg.runner.world_size if is_shared else 1)
 
 
-# What may change when a run goes on; anything else would make it another experiment.
-RESUMABLE = (
-    *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
-    "env.measure",
-    *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
-)
-
-
 def check_same(cfg: RunConfig, saved: RunConfig) -> None:
-    """Refuse to go on with a run under another configuration, naming every difference. Raises `ConfigError`."""
+    """Refuses to resume a run under another configuration, naming every difference. Raises `ConfigError`."""
     before, now = flatten(saved.to_mapping()), flatten(cfg.to_mapping())
     free = (*RESUMABLE, "run_dir", "resume", "teacher")  # a checkpoint holds all there is of a teacher
     differences = [
@@ -117,7 +139,7 @@ def check_same(cfg: RunConfig, saved: RunConfig) -> None:
 
 
 def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
-    """Refuse to continue a checkpoint of another shape, naming every difference. Raises `ConfigError`."""
+    """Refuses to resume a checkpoint of another shape, naming every difference. Raises `ConfigError`."""
     saved = checkpoint.json("state")["fingerprint"]
     now = fingerprint(cfg, spec)
     differences = [
@@ -127,3 +149,56 @@ def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
     ]
     if differences:
         raise ConfigError(differences)
+
+
+def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
+    """Returns the env step of the teacher's newest checkpoint; None if this host's learner needs no teacher.
+
+    Only rank 0 reads it, and only at the start of a run: from then on the run's own checkpoints hold all of it. Raises
+    `ConfigError` naming every difference between teacher and student.
+    """
+    cfg = plan.cfg
+    if cfg.teacher is None or plan.place.host != 0 or plan.start_step > 0:
+        return None
+    if CheckpointStore(Path(cfg.run_dir or ".") / CHECKPOINTS).usable():
+        return None
+    path = Path(cfg.teacher)
+    if not (path / "config.yaml").is_file():
+        raise ConfigError(f"teacher: got {cfg.teacher!r}, allowed the directory of a run (it has no config.yaml)")
+    if problems := teacher_differences(path, cfg, spec):
+        raise ConfigError(problems)
+    store = CheckpointStore(path / CHECKPOINTS)
+    checkpoint = store.newest_valid()
+    if checkpoint is None:
+        raise ConfigError("\n".join([*store.rejected, f"teacher: {path} holds no usable checkpoint"]))
+    return checkpoint.env_steps
+
+
+def teacher_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:
+    """Returns every reason why the networks of the teacher at `path` do not fit this run's student."""
+    teacher, teacher_spec = read_config(path), read_spec(path)
+    if teacher.algo.name != "hora" or teacher.algo.is_adapting:
+        what = f"a run of algo={teacher.algo.name}" + (" stage=adapt" if teacher.algo.is_adapting else "")
+        return [f"teacher: {path} is {what}, allowed a run of algo=hora stage=teach"]
+    sizes = [
+        f"algo.{name}: got {_text(ours)}, the teacher {path} has {_text(theirs)}; write algo.{name}={_text(theirs)}"
+        for name in TEACHER_KEYS
+        if (theirs := getattr(teacher.algo, name)) != (ours := getattr(cfg.algo, name))
+    ]
+    shapes = zip(_shapes(teacher_spec), _shapes(spec), strict=True)
+    return sizes + [
+        f"env.id: {what} has {theirs} with the teacher {path}, {ours} in this run: allowed the same"
+        for (what, theirs), (_, ours) in shapes
+        if theirs != ours
+    ]
+
+
+def _text(value: object) -> str:
+    """Returns a value the way it is written on the command line."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else str(value).lower()
+
+
+def _shapes(spec: SpaceSpec) -> list[tuple[str, object]]:
+    """Returns the shapes that teacher and student must have in common, by name."""
+    action = f"{spec.num_actions} choices" if spec.num_actions else f"{spec.action_dim} numbers"
+    return [*((f"group {group}", spec.shape_of(group)) for group in (OBS, PRIVILEGED)), ("the action", action)]

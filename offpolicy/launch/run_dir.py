@@ -64,11 +64,6 @@ class RunDir:
             raise
         return cls(path, lock, checkpoint, rejected)
 
-    @property
-    def checkpoints(self) -> Path:
-        """The root of the run's `CheckpointStore`."""
-        return self.path / CHECKPOINTS
-
     def release(self) -> None:
         """Unlocks the directory; a second call does nothing."""
         self._lock.release()

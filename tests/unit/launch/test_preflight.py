@@ -1,0 +1,201 @@
+"""What is refused before a training process exists: devices, environments, teachers, changed configurations."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offpolicy.checkpoint.fingerprint import fingerprint
+from offpolicy.children import ChildRaised
+from offpolicy.config.overrides import load_config
+from offpolicy.config.run_files import env_differences, write_config
+from offpolicy.config.schema import EnvConfig, RunConfig
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.errors import ConfigError
+from offpolicy.launch import preflight
+from offpolicy.launch.hosts import LaunchPlan
+from offpolicy.launch.preflight import find_teacher
+from offpolicy.types import SpaceSpec
+
+STUDENT = load_config(["algo=hora", "env=hand_rotation", "stage=adapt", "teacher=teacher"])
+TEACHER = load_config(["algo=hora", "env=hand_rotation"])
+HISTORY = SpaceSpec(
+    1066, 16, (-1.0,) * 16, (1.0,) * 16, ("obs", "privileged", "proprio_hist"), ((96,), (10,), (30, 32))
+)
+ALONE = HostInfo()
+SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
+
+
+def config(**tree: object) -> RunConfig:
+    return RunConfig.from_mapping(tree)
+
+
+def appo(**tree: object) -> RunConfig:
+    return config(algo={"name": "appo"}, runner={"name": "appo"}, **tree)
+
+
+def plan(tmp_path: Path, place: HostInfo = ALONE, start_step: int = 0) -> LaunchPlan:
+    cfg = dataclasses.replace(STUDENT, teacher=str(tmp_path / "teacher"), run_dir=str(tmp_path / "student"))
+    return LaunchPlan(cfg, place, start_step)
+
+
+def teacher_at(path: Path, obs: int) -> None:
+    path.mkdir()
+    spec = dataclasses.replace(HISTORY, obs_keys=("obs", "privileged"), obs_shapes=((obs,), (10,)))
+    write_config(path, TEACHER, spec)
+
+
+def test_only_the_first_host_looks_for_the_teacher(tmp_path: Path) -> None:
+    other = dataclasses.replace(ALONE, host=1, num_hosts=2)
+    assert find_teacher(plan(tmp_path, other), HISTORY) is None
+    with pytest.raises(ConfigError, match="it has no config.yaml"):
+        find_teacher(plan(tmp_path), HISTORY)
+
+
+def test_hosts_that_have_agreed_on_a_checkpoint_need_no_teacher(tmp_path: Path) -> None:
+    assert find_teacher(plan(tmp_path, start_step=100), HISTORY) is None
+
+
+def test_a_teacher_with_other_groups_is_refused(tmp_path: Path) -> None:
+    teacher_at(tmp_path / "teacher", obs=64)
+    with pytest.raises(ConfigError, match=r"env\.id: group obs has \(64,\) with the teacher .*, \(96,\) in this run"):
+        find_teacher(plan(tmp_path), HISTORY)
+
+
+def test_a_teacher_that_saved_nothing_is_refused(tmp_path: Path) -> None:
+    teacher_at(tmp_path / "teacher", obs=96)
+    with pytest.raises(ConfigError, match="teacher: .* holds no usable checkpoint"):
+        find_teacher(plan(tmp_path), HISTORY)
+
+
+def test_a_teacher_without_its_spaces_is_refused(tmp_path: Path) -> None:
+    teacher_at(tmp_path / "teacher", obs=96)
+    (tmp_path / "teacher" / "spaces.json").unlink()
+    with pytest.raises(ConfigError, match=r"spaces\.json: cannot be read"):
+        find_teacher(plan(tmp_path), HISTORY)
+
+
+def test_tasks_differ_by_what_is_simulated_not_by_what_is_seen() -> None:
+    one = EnvConfig(id="A-v0", kwargs={"groups": ["obs"], "hand": "leap", "num_threads": 2})
+    assert env_differences(one, one) == []
+    assert env_differences(one, dataclasses.replace(one, kwargs={"hand": "leap"})) == []
+    other = dataclasses.replace(one, id="B-v0", kwargs={"physics": "held_out"})
+    told = ["env.id 'A-v0', 'B-v0'", "env.kwargs.hand 'leap', None", "env.kwargs.physics None, 'held_out'"]
+    assert env_differences(one, other) == told
+
+
+def test_discrete_actions_are_for_algorithms_that_learn_from_rollouts() -> None:
+    discrete = SpaceSpec(4, 1, (0.0,), (1.0,), num_actions=2)
+    with pytest.raises(ConfigError, match=r"Discrete\(2\); sac needs a Box action space: algo=appo takes Discrete"):
+        preflight.check_actions(config(), discrete)
+    preflight.check_actions(appo(), discrete)
+    preflight.check_actions(config(), SPEC)
+
+
+@pytest.mark.parametrize(
+    ("device", "world_size", "count", "key"),
+    [
+        ("cuda:2", 1, 2, "device"),
+        ("cuda", 1, 0, "device"),
+        ("cuda", 3, 2, "runner.world_size"),
+        ("auto", 3, 2, "runner"),
+    ],
+)
+def test_more_gpus_than_exist_are_refused(device: str, world_size: int, count: int, key: str) -> None:
+    runner = {"name": "multi_gpu", "world_size": world_size}
+    with pytest.raises(ConfigError, match=f"^{key}"):
+        preflight.check_gpus(config(device=device, runner=runner, algo={"batch_size": 240}), count)
+
+
+@pytest.mark.parametrize(
+    ("device", "world_size", "count"), [("cuda:0", 2, 1), ("cuda", 2, 2), ("auto", 2, 0), ("cpu", 4, 1)]
+)
+def test_ranks_that_have_a_device_are_not_refused(device: str, world_size: int, count: int) -> None:
+    runner = {"name": "multi_gpu", "world_size": world_size}
+    preflight.check_gpus(config(device=device, runner=runner, algo={"batch_size": 240}), count)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "asks"),
+    [
+        ({"device": "cpu"}, False),
+        ({"device": "auto"}, False),
+        ({"device": "cuda"}, True),
+        ({"device": "cuda:1"}, True),
+        ({"device": "auto", "replay": {"source": "resident"}}, True),
+        ({"device": "auto", "runner": {"name": "multi_gpu", "world_size": 2}}, True),
+        ({"device": "cpu", "runner": {"name": "multi_gpu", "world_size": 2}}, False),
+    ],
+)
+def test_torch_is_asked_for_gpus_only_where_the_answer_matters(overrides: dict[str, Any], asks: bool) -> None:
+    assert preflight.asks_for_gpus(config(**overrides)) == asks
+
+
+def test_a_machine_whose_driver_fails_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> None:
+        raise ChildRaised("RuntimeError: no driver")
+
+    monkeypatch.setattr(preflight, "call_in_child", fail)
+    assert preflight.cuda_memory() == []
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "world_size", "is_refused"),
+    [
+        ("cuda", [10**9, 1], 1, False),
+        ("cuda:1", [10**9, 1], 1, True),
+        ("cuda:0", [30_000_000, 1], 1, False),
+        ("cuda:0", [30_000_000, 1], 2, True),  # both ranks have a copy on the one device
+        ("auto", [30_000_000, 30_000_000], 2, False),
+    ],
+)
+def test_a_resident_replay_must_fit_on_its_device(
+    device: str, free: list[int], world_size: int, is_refused: bool
+) -> None:
+    runner = {"name": "multi_gpu", "world_size": world_size}
+    cfg = config(device=device, runner=runner, replay={"capacity": 100_000, "device_share": 0.8}, total_timesteps=10**6)
+    if not is_refused:
+        return preflight.check_resident(cfg, SPEC, free)
+    with pytest.raises(ConfigError, match=r"replay\.source: resident needs .* on cuda:[01]"):
+        preflight.check_resident(cfg, SPEC, free)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (SPEC, "observes no groups, allowed a Dict with obs, privileged"),
+        (dataclasses.replace(HISTORY, obs_keys=("obs", "privileged", "x")), "observes the groups obs, privileged, x,"),
+        (
+            dataclasses.replace(HISTORY, obs_shapes=((96,), (10,), (5, 192))),
+            r"proprio_hist of .* has the shape \(5, 192\), allowed \(frames, numbers\), at least 25 frames",
+        ),
+    ],
+    ids=["no groups", "no history", "too short a history"],
+)
+def test_an_environment_without_what_the_student_needs_is_refused(spec: SpaceSpec, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        preflight.check_groups(STUDENT, spec)
+    preflight.check_groups(STUDENT, HISTORY)
+
+
+def test_every_change_that_makes_another_experiment_is_named() -> None:
+    saved = config(seed=1, algo={"gamma": 0.9}, total_timesteps=5000)
+    with pytest.raises(ConfigError) as caught:
+        preflight.check_same(config(seed=2, algo={"gamma": 0.99}, total_timesteps=6000), saved)
+    assert caught.value.problems == (
+        "algo.gamma: the run has 0.9, this command 0.99; cannot change when a run goes on",
+        "seed: the run has 1, this command 2; cannot change when a run goes on",
+    )
+
+
+def test_a_checkpoint_of_another_shape_is_refused() -> None:
+    state = {"fingerprint": fingerprint(config(), SPEC)}
+    checkpoint: Any = SimpleNamespace(path="checkpoints/step-1", json=lambda _: state)
+    preflight.check_fits(config(), SPEC, checkpoint)
+    with pytest.raises(ConfigError, match="the checkpoint checkpoints/step-1 has"):
+        preflight.check_fits(config(), dataclasses.replace(SPEC, obs_dim=18), checkpoint)
