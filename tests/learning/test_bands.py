@@ -55,8 +55,10 @@ def test_halfcheetah_reaches_the_published_band_at_100k(tmp_path: Path, experime
 
 
 def test_appo_reaches_the_published_band_of_halfcheetah_at_300k(tmp_path: Path) -> None:
-    """tianshou's PPO: 2932 +- 769 at 215k."""
-    assert final_return(tmp_path, 1, "algo=appo", "env=halfcheetah", "total_timesteps=300000") >= 2900
+    """tianshou's PPO: 2932 +- 769 at 215k. One run proves nothing: five gave 2305 to 3930."""
+    overrides = ("algo=appo", "env=halfcheetah", "total_timesteps=300000")
+    returns = [final_return(tmp_path, seed, *overrides) for seed in (1, 2, 3)]
+    assert sum(returns) / 3 >= 2932 - 769, returns
 
 
 def test_averaging_over_modes_learns_as_well_as_alternate(tmp_path: Path) -> None:
