@@ -1,4 +1,4 @@
-"""A hand that observes nothing: `python -m benchmarks.hand_gait [episodes] [period]`, the number to beat in docs/hora.md.
+"""A hand that observes nothing: `python -m benchmarks.hand_gait [episodes] [period]`, the number to beat in hora.md.
 
 All fingers press and sweep one way, then open and sweep back, on a clock. Physics are those that no policy trains on.
 """

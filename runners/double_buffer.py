@@ -3,10 +3,10 @@
     collector -> replay ring -> packing thread -> slot 0 | slot 1 -> learner -> weights -> collector
                                 (copy stream)     (on the device)
 
-The batch source owns `replay.slots` slots, two by default. While the learner trains on the batch of one slot, a thread
-draws the rows of the next batch, packs them into page-locked memory and copies them to the device on a stream of its
-own. The learner waits (replay batch wait) only when the next slot is not ready. `offpolicy/replay/prefetch_source.py`
-holds both sides of that exchange.
+Batch source: `PrefetchSource`, with `replay.slots` slots, two by default. While the learner trains on the batch of one
+slot, a thread draws the rows of the next batch, packs them into page-locked memory and copies them to the device on a
+second stream. The learner waits (replay batch wait) only when the next slot is not ready.
+`offpolicy/replay/prefetch_source.py` holds both sides of that exchange.
 
 Collectors: as in `single_gpu`, but one iteration ahead: `collect.mode=overlap` is this topology's default.
 World: one rank; no collective does anything. Exchange of gradients: none.

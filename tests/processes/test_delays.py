@@ -43,7 +43,7 @@ SLOW = {"SLOW_UPDATE_MS": str(DELAY_MS)}
 SMALL_MS = DELAY_MS / 8  # what a phase may take that has nothing to do with the delay
 EQUAL_MS = 50  # of both sides, where they cost the same
 
-# name: (overrides, what slow_parts is told)
+# name: (overrides, what delayed_cli is told)
 RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "slow collector": ((SLOW_STEP, f"env.kwargs.step_ms={DELAY_MS}"), {}),
     "slow collector, two ranks": (
@@ -83,13 +83,13 @@ class Run:
         return statistics.median(record[key] for record in self.records)
 
     def iterations(self, rank: int) -> list[dict[str, Any]]:
-        """What slow_parts has seen of a rank's iterations."""
+        """What delayed_cli has seen of a rank's iterations."""
         watched: list[dict[str, Any]] = json.loads((self.directory / f"iterations-{rank}.json").read_text())
         return watched
 
 
 def train(directory: Path, overrides: tuple[str, ...], told: dict[str, str]) -> Run:
-    """A whole run; its learners are those of slow_parts."""
+    """A whole run; its learners are those of delayed_cli."""
     given = {override.split("=")[0] for override in overrides}
     words = [word for word in BASE if word.split("=")[0] not in given] + list(overrides)
     traces = Traces()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.processes.hooks import episode
+from tests.processes.example_hooks import episode
 
 from offpolicy.collect import episode_hook
 from offpolicy.collect.episode_hook import check_hook, load_episode, save_episode
