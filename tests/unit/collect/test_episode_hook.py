@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.processes.example_hooks import episode
 
 from offpolicy.collect import episode_hook
 from offpolicy.collect.episode_hook import check_hook, load_episode, save_episode
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
+from tests.processes.example_hooks import episode
 
 MODULE = """
 import os, sys
