@@ -21,7 +21,8 @@ from typing import Any
 
 from offpolicy import __version__
 from offpolicy.config.parsing import allowed_text
-from offpolicy.config.schema import RunConfig, owners
+from offpolicy.config.rules import owners
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 
 NO_PREFIX = "\0"  # argparse takes no word for an option: `--seed 3` must reach our own, more helpful refusal

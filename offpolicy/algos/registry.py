@@ -13,7 +13,7 @@ from offpolicy.algos.learners import ReplayAlgorithm, ReplayLearner, RolloutAlgo
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
-from offpolicy.config.schema import APPO, HORA_ADAPT, HORA_TEACH, SAC, TD3, AlgoConfig, AlgorithmInfo
+from offpolicy.config.sections import APPO, HORA_ADAPT, HORA_TEACH, SAC, TD3, AlgoConfig, AlgorithmInfo
 from offpolicy.protocols import Exchange
 from offpolicy.types import SpaceSpec
 

@@ -1,6 +1,6 @@
-"""How a nested mapping becomes checked frozen dataclasses: every problem is found at once, with what is allowed.
+"""Turns a nested mapping into checked frozen dataclasses: every problem is found at once, with what is allowed.
 
-A field of `option` carries its meaning and limits; which options there are is in `offpolicy/config/schema.py`.
+A field of `option` carries its meaning and limits; which options there are is in `offpolicy/config/sections.py`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.fi
 
 
 def build(cls: type[T], raw: Any, problems: list[str], known: Sequence[str], prefix: str = "") -> T:
-    """An instance of `cls` from a mapping; problems are collected and defaults stand in for bad values.
+    """Returns an instance of `cls` from a mapping; problems are collected and defaults stand in for bad values.
 
     `known` are all dotted keys, to find the one that an unknown key may have meant.
     """
     if not isinstance(raw, Mapping):
-        problems.append(f"{prefix.rstrip('.')}: got {raw!r}, allowed a mapping of {_known_keys(cls)}")
+        problems.append(f"{prefix.rstrip('.')}: got {raw!r}, allowed a mapping of {', '.join(_names(cls))}")
         return cls()
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # cls is one of our dataclasses
@@ -67,12 +67,12 @@ class Structured(Protocol):
     """A value of several keys, such as a schedule, where a plain one is allowed too."""
 
     def unfit(self, key: str, limits: Mapping[str, Any]) -> list[str]:
-        """What is wrong with it as the value of an option with `limits`."""
+        """Returns the problems of it as the value of an option with `limits`."""
         ...
 
 
 def _nested(hint: Any) -> type[Structured] | None:
-    """The dataclass that a union of a plain type and a dataclass allows."""
+    """Returns the dataclass that a union of a plain type and a dataclass allows."""
     parts: list[Any] = [part for part in typing.get_args(hint) if isinstance(part, type)]
     found: list[Any] = [part for part in parts if dataclasses.is_dataclass(part)]
     return found[0] if found and isinstance(hint, types.UnionType) else None
@@ -86,7 +86,7 @@ def _structured(
     problems: list[str],
     known: Sequence[str],
 ) -> Any:
-    """The dataclass `cls` from a mapping, or `_BAD` after noting the problems."""
+    """Returns the dataclass `cls` from a mapping, or `_BAD` after noting the problems."""
     own: list[str] = []
     value = build(cls, raw, own, known, key + ".")
     if not own:
@@ -96,7 +96,7 @@ def _structured(
 
 
 def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: list[str]) -> Any:
-    """`raw` as the type `hint`, or `_BAD` after noting the problem."""
+    """Returns `raw` as the type `hint`, or `_BAD` after noting the problem."""
     if isinstance(raw, bool) and str(raw).lower() in limits.get("choices", ()):
         raw = str(raw).lower()  # YAML reads the word as a bool
     value = _convert(raw, hint)
@@ -136,7 +136,7 @@ def _is_optional(hint: Any) -> bool:
 
 
 def within(value: Any, limits: Mapping[str, Any]) -> bool:
-    """Whether a value, or every item of a tuple, keeps to the limits of an option."""
+    """True if a value, or every item of a tuple, keeps to the limits of an option."""
     if isinstance(value, tuple):
         return all(within(item, limits) for item in value)
     if "choices" in limits:
@@ -152,9 +152,9 @@ def within(value: Any, limits: Mapping[str, Any]) -> bool:
 
 
 def allowed_text(hint: Any, limits: Mapping[str, Any]) -> str:
-    """The allowed values in words, for an error message."""
+    """Returns the allowed values in words, for an error message."""
     nested = _nested(hint)
-    keys = f" or a mapping of {_known_keys(nested)}" if nested else ""
+    keys = f" or a mapping of {', '.join(_names(nested))}" if nested else ""
     optional = keys + (" or null" if _is_optional(hint) else "")
     base = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
     if "choices" in limits:
@@ -176,17 +176,13 @@ def _unknown(prefix: str, key: str, fields: Mapping[str, Any], known: Sequence[s
     return f"{prefix}{key}: unknown key; " + (f"did you mean {guess}? " if guess else "") + here
 
 
-def _known_keys(cls: Any) -> str:
-    return ", ".join(_names(cls))
-
-
 def _names(cls: Any) -> dict[str, None]:
-    """The names of the fields of a dataclass, in order."""
+    """Returns the names of the fields of a dataclass, in order."""
     return dict.fromkeys(f.name for f in dataclasses.fields(cls))
 
 
 def keys_of(cls: Any, prefix: str = "") -> list[str]:
-    """Every dotted key of a configuration."""
+    """Returns every dotted key of a configuration."""
     keys: list[str] = []
     for name, hint in typing.get_type_hints(cls).items():
         keys += keys_of(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
@@ -194,14 +190,14 @@ def keys_of(cls: Any, prefix: str = "") -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Mappings and lists of plain values, as JSON and YAML have them."""
+    """Returns mappings and lists of plain values, as JSON and YAML have them."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` updated with `over`: mappings merge, everything else replaces."""
+    """Returns `base` updated with `over`: mappings merge, everything else replaces."""
     result = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)

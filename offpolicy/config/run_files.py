@@ -1,4 +1,4 @@
-"""The files that describe a run: its configuration and what its environment said of itself."""
+"""The files that describe a run: `config.yaml`, and `spaces.json` with the spaces of its environment."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import atomic_write
 from offpolicy.types import SpaceSpec
 
-OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # what one sees, and how it is stepped: not another task
+OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # observations and stepping: not another task
 
 
 def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
-    """`config.yaml`, the resolved configuration, and `spaces.json`, what the environment said of itself."""
+    """Writes `config.yaml`, the resolved configuration, and `spaces.json`, the environment's spaces."""
     _replace(path / "config.yaml", yaml.safe_dump(cfg.to_mapping(), sort_keys=False))
     _replace(path / "spaces.json", json.dumps(asdict(spec)))
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all: without it the run could not be resumed."""
+    """Writes a file whole or not at all: without it the run could not be resumed."""
     if path.exists() and path.read_text() == text:
         return
     try:
@@ -34,7 +34,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def read_config(path: Path) -> RunConfig:
-    """The configuration of a run directory. Raises `ConfigError`."""
+    """Returns the configuration of a run directory. Raises `ConfigError`."""
     try:
         return RunConfig.from_mapping(yaml.safe_load((path / "config.yaml").read_text()))
     except (OSError, yaml.YAMLError) as error:
@@ -42,7 +42,7 @@ def read_config(path: Path) -> RunConfig:
 
 
 def read_spec(path: Path) -> SpaceSpec:
-    """The spaces of a run directory. Raises `ConfigError`."""
+    """Returns the spaces of a run directory. Raises `ConfigError`."""
     try:
         return SpaceSpec.from_json(json.loads((path / "spaces.json").read_text()))
     except (OSError, ValueError) as error:
@@ -50,7 +50,7 @@ def read_spec(path: Path) -> SpaceSpec:
 
 
 def env_differences(one: EnvConfig, other: EnvConfig) -> list[str]:
-    """Where the tasks of two configurations differ: `key: value, other value`."""
+    """Returns where the tasks of two configurations differ, as `key value, other value`."""
     first, second = ({"env.id": env.id} | flatten(env.kwargs, "env.kwargs.") for env in (one, other))
     keys = (key for key in first | second if key not in OWN_KWARGS and first.get(key) != second.get(key))
     return [f"{key} {first.get(key)!r}, {second.get(key)!r}" for key in keys]

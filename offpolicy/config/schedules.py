@@ -27,12 +27,12 @@ class Ramp:
     shape: str = option("linear", "linear, or cosine: slow at both ends", choices=SHAPES)
 
     def at(self, env_steps: int, warmup: int = 0) -> float:
-        """The value at an env step of the run; `warmup` is where the ramp begins if it does not say so itself."""
+        """Returns the value at an env step of the run; `warmup` is where the ramp begins by default."""
         begin = warmup if self.begin is None else self.begin
         return ramp(self.start, self.end, (env_steps - begin) / self.over, self.shape)
 
     def unfit(self, key: str, limits: Mapping[str, Any]) -> list[str]:
-        """What is wrong with it as the value of an option with `limits`; an open bound may be an end, not both."""
+        """Returns its problems as the value of an option with `limits`; one end may be at an open bound, not both."""
         closed = {{"gt": "ge", "lt": "le"}.get(name, name): bound for name, bound in limits.items()}
         ends = {"start": self.start, "end": self.end}
         problems = [
@@ -50,7 +50,7 @@ Scheduled = float | Ramp
 
 
 def ramp(start: float, end: float, fraction: float, shape: str = "linear") -> float:
-    """The value where `fraction` of the way is done; both ends exact, never beyond them, monotone in `fraction`."""
+    """Returns the value at `fraction` of the way: exact at both ends, never beyond them, monotone in `fraction`."""
     if fraction <= 0.0:
         return start
     if fraction >= 1.0:
@@ -61,5 +61,5 @@ def ramp(start: float, end: float, fraction: float, shape: str = "linear") -> fl
 
 
 def value_at(value: Scheduled, env_steps: int, warmup: int) -> float:
-    """The number in force at an env step of the run, whose warm-up ends at env step `warmup`."""
+    """Returns the number in force at an env step of the run, whose warm-up ends at env step `warmup`."""
     return value.at(env_steps, warmup) if isinstance(value, Ramp) else value

@@ -14,7 +14,8 @@ import yaml
 
 from offpolicy.config.overrides import conf_dir
 from offpolicy.config.parsing import plain
-from offpolicy.config.schema import ALGORITHMS, RUNNER_DEFAULT_MODE, AlgoConfig, RunConfig, all_keys
+from offpolicy.config.schema import RunConfig, all_keys
+from offpolicy.config.sections import ALGORITHMS, RUNNER_DEFAULT_MODE, AlgoConfig
 
 SHOWN = ("config.yaml", "algo/*.yaml", "runner/*.yaml", "logging/default.yaml")  # files that show defaults
 ENTRY = re.compile(r"( *)(\w+): ?([^#]*?)(?:  # (.*))?")

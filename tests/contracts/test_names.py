@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from offpolicy.config.overrides import conf_dir, group_options, load_config
-from offpolicy.config.schema import RUNNER_DEFAULT_MODE, AlgoConfig, CollectConfig, RunConfig, RunnerConfig
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import RUNNER_DEFAULT_MODE, AlgoConfig, CollectConfig, RunnerConfig
 
 
 def choices(config: type[Any], name: str) -> tuple[str, ...]:

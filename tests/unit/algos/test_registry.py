@@ -8,7 +8,7 @@ import torch
 from offpolicy.algos import adaptation, appo, sac, td3
 from offpolicy.algos.learners import ReplayLearner, RolloutLearner
 from offpolicy.algos.registry import REPLAY_ALGORITHMS, ROLLOUT_ALGORITHMS, make_learner
-from offpolicy.config.schema import ALGORITHMS, FROM_REPLAY, FROM_ROLLOUTS, AlgoConfig, AlgorithmInfo
+from offpolicy.config.sections import ALGORITHMS, FROM_REPLAY, FROM_ROLLOUTS, AlgoConfig, AlgorithmInfo
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(55, 2, (-1.0,) * 2, (1.0,) * 2, ("proprio_hist", "obs", "privileged"), ((25, 2), (3,), (2,)))

@@ -1,0 +1,202 @@
+"""The rules that join several keys of a configuration; each returns the problems it finds, with what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from offpolicy.config.sections import (
+    ALGORITHMS,
+    FROM_REPLAY,
+    FROM_ROLLOUTS,
+    RANK_RUNNERS,
+    AlgoConfig,
+    AlgorithmInfo,
+    CollectConfig,
+    ReplayConfig,
+    RunSections,
+    TimingConfig,
+)
+
+
+def broken_rules(cfg: RunSections) -> list[str]:
+    """Returns the problems of a configuration whose values are each allowed by themselves."""
+    problems: list[str] = []
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", cfg.device):
+        problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
+    problems += _rollout_problems(cfg) if cfg.algo.learns_from_rollouts else _replay_problems(cfg)
+    problems += _other_algorithms_options(cfg.algo) + _unused_section(cfg) + _runner_problems(cfg)
+    problems += _stage_problems(cfg) + _schedule_problems(cfg) + _trace_problems(cfg.timing)
+    if cfg.eval.hook is not None and not re.fullmatch(r"[\w.]+:\w+", cfg.eval.hook):
+        problems.append(f"eval.hook: got {cfg.eval.hook!r}, allowed module:function, such as hooks:draw, or null")
+    if not cfg.env.id:
+        problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
+    return problems
+
+
+def owners(infos: Iterable[AlgorithmInfo]) -> list[str]:
+    """Returns the names of algorithms: with the stage where one of several is meant."""
+    stages: dict[str, list[AlgorithmInfo]] = {}
+    for info in infos:
+        stages.setdefault(info.name, []).append(info)
+    num_stages = Counter(info.name for info in ALGORITHMS)
+    return [name if len(own) == num_stages[name] else f"{name} stage={own[0].stage}" for name, own in stages.items()]
+
+
+def _other_algorithms_options(algo: AlgoConfig) -> list[str]:
+    """Refuses hyper-parameters of other algorithms: set, they would silently do nothing."""
+    name = "hora stage=adapt" if algo.is_adapting else algo.name
+    return [
+        f"algo.{spec.name}: got {getattr(algo, spec.name)!r}, allowed nothing with algo={name}:"
+        f" it is for {', '.join(owners(spec.metadata['only']))}"
+        for spec in dataclasses.fields(algo)
+        if algo.info not in spec.metadata.get("only", ALGORITHMS) and getattr(algo, spec.name) != spec.default
+    ]
+
+
+def _unused_section(cfg: RunSections) -> list[str]:
+    """Refuses options of the replay where there is none, and of rollouts where there are none."""
+    has_rollouts = cfg.algo.learns_from_rollouts
+    section, name = (cfg.replay, "replay") if has_rollouts else (cfg.rollout, "rollout")
+    users = ", ".join(owners(FROM_REPLAY if has_rollouts else FROM_ROLLOUTS))
+    problems = [
+        f"{name}.{spec.name}: got {getattr(section, spec.name)!r}, allowed nothing with algo={cfg.algo.name}:"
+        f" it is for {users}"
+        for spec in dataclasses.fields(section)
+        if getattr(section, spec.name) != spec.default
+    ]
+    if has_rollouts and cfg.collect.band != CollectConfig().band:
+        problems.append(
+            f"collect.band: got {cfg.collect.band}, allowed nothing with algo={cfg.algo.name}: rollout.slots bounds it"
+        )
+    return problems
+
+
+def _trace_problems(timing: TimingConfig) -> list[str]:
+    problems: list[str] = []
+    if timing.trace and not timing.enabled:
+        problems.append("timing.trace: got true, allowed false with timing.enabled=false")
+    if timing.profile_at and not timing.trace:
+        problems.append(f"timing.profile_at: got {timing.profile_at}, allowed 0 without timing.trace=true")
+    return problems
+
+
+def _replay_problems(cfg: RunSections) -> list[str]:
+    problems = _demo_problems(cfg)
+    for key, rows in (("learning_starts", cfg.algo.learning_starts), ("batch_size", cfg.algo.batch_size)):
+        if cfg.replay.capacity < rows:
+            problems.append(f"replay.capacity: got {cfg.replay.capacity}, allowed at least algo.{key}={rows}")
+    step_rows = cfg.collect.num_collectors * cfg.env.num_envs * cfg.algo.n_step
+    if cfg.replay.capacity < 2 * step_rows:
+        problems.append(
+            f"replay.capacity: got {cfg.replay.capacity}, allowed at least 2 * collect.num_collectors * env.num_envs *"
+            f" algo.n_step = {2 * step_rows}: one vector step must not recycle half of a ring"
+        )
+    if cfg.algo.learning_starts >= cfg.total_timesteps:
+        problems.append(
+            f"algo.learning_starts: got {cfg.algo.learning_starts}, allowed less than"
+            f" total_timesteps={cfg.total_timesteps}: no update would ever happen"
+        )
+    if cfg.algo.batch_size % cfg.runner.world_size:
+        problems.append(
+            f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of"
+            f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
+        )
+    return problems
+
+
+def _demo_problems(cfg: RunSections) -> list[str]:
+    share = cfg.replay.demo_share
+    if cfg.replay.demos is None and share != ReplayConfig().demo_share:
+        return [f"replay.demo_share: got {share:g}, allowed nothing without replay.demos"]
+    return impossible_share(cfg, cfg.runner.world_size)
+
+
+def impossible_share(cfg: RunSections, num_ranks: int) -> list[str]:
+    """Refuses a share of demonstrations that is none or all of the rows that each of `num_ranks` takes of a batch."""
+    share, rows = cfg.replay.demo_share, cfg.algo.batch_size // num_ranks
+    if cfg.replay.demos is not None and not 0 < round(share * rows) < rows:
+        return [
+            f"replay.demo_share: got {share:g}, allowed a share that is at least one of the {rows} rows of a batch"
+            " of one rank, and not all of them"
+        ]
+    return []
+
+
+def _rollout_problems(cfg: RunSections) -> list[str]:
+    problems, ranks, collectors = list[str](), cfg.runner.world_size, cfg.collect.num_collectors
+    if collectors % ranks:
+        problems.append(
+            f"collect.num_collectors: got {collectors}, allowed a multiple of runner.world_size={ranks}:"
+            " each rank learns from collectors of its own"
+        )
+        return problems
+    rows = cfg.rollout.length * cfg.env.num_envs * (collectors // ranks)
+    if rows % cfg.algo.num_minibatches:
+        problems.append(
+            f"algo.num_minibatches: got {cfg.algo.num_minibatches}, allowed a divisor of the {rows} rows of a batch"
+            f" (rollout.length={cfg.rollout.length} x env.num_envs={cfg.env.num_envs} x"
+            f" {collectors // ranks} collectors per rank)"
+        )
+    if cfg.algo.trace_clip > cfg.algo.rho_clip:
+        problems.append(
+            f"algo.trace_clip: got {cfg.algo.trace_clip:g}, allowed at most algo.rho_clip={cfg.algo.rho_clip:g}"
+        )
+    if rows * ranks > cfg.total_timesteps:
+        problems.append(
+            f"total_timesteps: got {cfg.total_timesteps}, allowed at least {rows * ranks}, one batch of rollouts"
+            f" (rollout.length={cfg.rollout.length} x env.num_envs={cfg.env.num_envs} x {collectors} collectors)"
+        )
+    return problems
+
+
+def _runner_problems(cfg: RunSections) -> list[str]:
+    runner, problems = cfg.runner, list[str]()
+    if cfg.algo.learns_from_rollouts != (runner.name == "appo"):
+        fitting = "appo" if cfg.algo.learns_from_rollouts else "single_gpu, double_buffer or multi_gpu"
+        problems.append(f"runner: got {runner.name}, allowed {fitting} with algo={cfg.algo.name}")
+    if runner.world_size != 1 and runner.name not in RANK_RUNNERS:
+        problems.append(
+            f"runner.world_size: got {runner.world_size}, allowed 1 with runner={runner.name}; several learner ranks"
+            " need runner=multi_gpu"
+        )
+    if runner.backend == "nccl" and cfg.device == "cpu":
+        problems.append("runner.backend: got nccl, allowed auto or gloo with device=cpu: NCCL joins GPUs only")
+    if runner.backend == "nccl" and runner.world_size > 1 and ":" in cfg.device:
+        problems.append(
+            f"runner.backend: got nccl, allowed auto or gloo with device={cfg.device}: NCCL refuses"
+            f" {runner.world_size} ranks on one GPU; device=cuda gives each rank its own"
+        )
+    if runner.name == "double_buffer" and cfg.replay.source not in ("auto", "prefetch"):
+        problems.append(
+            f"replay.source: got {cfg.replay.source}, allowed prefetch or auto with runner=double_buffer; use"
+            " runner=single_gpu"
+        )
+    return problems
+
+
+def _schedule_problems(cfg: RunSections) -> list[str]:
+    problems = [
+        f"algo.{name}.begin: got {ramp.begin}, allowed less than total_timesteps={cfg.total_timesteps}: it would never"
+        " begin"
+        for name, ramp in cfg.algo.ramps.items()
+        if (ramp.begin or 0) >= cfg.total_timesteps and getattr(cfg.algo, name).begin is not None
+    ]
+    if "lr" in cfg.algo.ramps and cfg.algo.lr_schedule != "constant":
+        problems.append(
+            f"algo.lr: got a schedule, allowed a number with algo.lr_schedule={cfg.algo.lr_schedule}, which is one"
+        )
+    return problems
+
+
+def _stage_problems(cfg: RunSections) -> list[str]:
+    problems: list[str] = []
+    if cfg.algo.is_adapting and not cfg.teacher:
+        problems.append("teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with")
+    if cfg.teacher and not cfg.algo.is_adapting:
+        problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
+    if cfg.algo.is_adapting and cfg.algo.lr_schedule == "kl_adaptive":
+        problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
+    return problems

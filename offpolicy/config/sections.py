@@ -1,0 +1,347 @@
+"""The sections of a configuration as frozen dataclasses: defaults, meanings and limits of every key.
+
+And the table of algorithms, which decides whose options they are. No torch, no hydra: this loads in milliseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from offpolicy.config.parsing import option, plain
+from offpolicy.config.schedules import Ramp, Scheduled, value_at
+
+RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap", "appo": "free"}
+RANK_RUNNERS = ("multi_gpu", "appo")  # runners that may have several learner ranks
+
+REPLAY_CURVES = ("actor_loss", "critic_loss", "alpha_loss", "ent_coef", "q_mean", "target_q_mean", "entropy")
+ROLLOUT_CURVES = (
+    *("actor_loss", "critic_loss", "approx_kl", "entropy", "explained_variance", "rho_clip_fraction"),
+    *("clip_fraction", "value_mean", "learning_rate"),
+)
+
+
+class PolicyKind(StrEnum):
+    """The actor of a policy, as `nets/policy.py` builds it."""
+
+    SQUASHED_GAUSSIAN = "squashed_gaussian"
+    DETERMINISTIC = "deterministic"
+    STOCHASTIC = "stochastic"  # a Gaussian for a Box, a categorical for discrete actions
+    TEACHER = "teacher"
+    STUDENT = "student"
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmInfo:
+    """What everything but the learner needs to know of an algorithm, or of one stage of it."""
+
+    name: str
+    policy: PolicyKind
+    curves: tuple[str, ...]  # the `train/` metrics that the panel shows, the most wanted first
+    learns_from_rollouts: bool = False  # each transition is used in one batch of rollouts; else sampled from a replay
+    stage: str | None = None  # None: the algorithm has no stages
+
+
+SAC = AlgorithmInfo("sac", PolicyKind.SQUASHED_GAUSSIAN, REPLAY_CURVES)
+TD3 = AlgorithmInfo("td3", PolicyKind.DETERMINISTIC, REPLAY_CURVES)
+APPO = AlgorithmInfo("appo", PolicyKind.STOCHASTIC, ROLLOUT_CURVES, learns_from_rollouts=True)
+HORA_TEACH = AlgorithmInfo("hora", PolicyKind.TEACHER, ROLLOUT_CURVES, learns_from_rollouts=True, stage="teach")
+HORA_ADAPT = AlgorithmInfo(
+    *("hora", PolicyKind.STUDENT, ("latent_loss", "latent_explained", "learning_rate")),
+    learns_from_rollouts=True, stage="adapt",
+)  # fmt: skip
+ALGORITHMS = (SAC, TD3, APPO, HORA_TEACH, HORA_ADAPT)
+
+# Who an option is for.
+FROM_REPLAY = tuple(info for info in ALGORITHMS if not info.learns_from_rollouts)
+FROM_ROLLOUTS = tuple(info for info in ALGORITHMS if info.learns_from_rollouts)
+POLICY_GRADIENT = (APPO, HORA_TEACH)
+HORA = (HORA_TEACH, HORA_ADAPT)
+
+
+@functools.cache
+def algorithm_info(name: str, stage: str = "") -> AlgorithmInfo:
+    """Returns the entry of `ALGORITHMS`; `stage` matters only to an algorithm that has stages."""
+    found = [info for info in ALGORITHMS if info.name == name]
+    return next((info for info in found if info.stage == stage), found[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgoConfig:
+    """Hyper-parameters. Those that only some algorithms read are refused with the others, unless left alone."""
+
+    name: str = option("sac", "algorithm", choices=tuple(dict.fromkeys(info.name for info in ALGORITHMS)))
+    gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0, only=(*FROM_REPLAY, *POLICY_GRADIENT))
+    hidden_dims: tuple[int, ...] = option((256, 256), "units of the hidden layers of actor and critics", ge=1)
+    activation: str = option("relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"))
+    normalize_obs: bool = option(False, "normalise observations with running statistics")
+    max_grad_norm: float | None = option(None, "clip each loss's gradient norm to this; null: no clipping", gt=0.0)
+    # SAC and TD3
+    tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, only=FROM_REPLAY)
+    batch_size: int = option(256, "rows per gradient update", ge=1, only=FROM_REPLAY)
+    learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, only=FROM_REPLAY)
+    utd: float = option(1.0, "gradient updates per environment transition", ge=0.001, le=64.0, only=FROM_REPLAY)
+    actor_lr: Scheduled = option(3e-4, "Adam step size of the actor", gt=0.0, only=FROM_REPLAY)
+    critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=FROM_REPLAY)
+    critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=FROM_REPLAY)
+    policy_delay: int = option(1, "critic updates per actor update", ge=1, only=FROM_REPLAY)
+    n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=FROM_REPLAY)
+    # SAC
+    alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=(SAC,))
+    init_alpha: float = option(
+        1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=(SAC,)
+    )
+    auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=(SAC,))
+    target_entropy: Scheduled | None = option(
+        None, "target entropy in the [-1, 1] space; null: -action_dim", only=(SAC,)
+    )
+    # TD3
+    exploration_noise: Scheduled = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=(TD3,))
+    target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=(TD3,))
+    target_noise_clip: float = option(0.5, "clip of the target-policy smoothing noise", ge=0.0, only=(TD3,))
+    # APPO and HORA
+    lr: Scheduled = option(3e-4, "Adam step size; one for everything that learns", gt=0.0, only=FROM_ROLLOUTS)
+    lr_schedule: str = option(
+        "constant", "constant; linear: to 0 at the end; kl_adaptive: holds the KL of an epoch near target_kl",
+        choices=("constant", "linear", "kl_adaptive"), only=FROM_ROLLOUTS,
+    )  # fmt: skip
+    target_kl: float = option(0.01, "lr_schedule=kl_adaptive: KL of an epoch, in nats", gt=0.0, only=POLICY_GRADIENT)
+    epochs: int = option(10, "passes over a batch of rollouts", ge=1, le=1000, only=FROM_ROLLOUTS)
+    num_minibatches: int = option(8, "gradient steps of one pass", ge=1, only=FROM_ROLLOUTS)
+    advantage: str = option(
+        "vtrace", "vtrace: corrected for the policy's age; gae: not", choices=("vtrace", "gae"), only=POLICY_GRADIENT
+    )
+    gae_lambda: float = option(0.95, "lambda of V-trace and GAE", ge=0.0, le=1.0, only=POLICY_GRADIENT)
+    rho_clip: float = option(1.0, "V-trace: bound of rho", gt=0.0, only=POLICY_GRADIENT)
+    trace_clip: float = option(1.0, "V-trace: bound of c", gt=0.0, only=POLICY_GRADIENT)
+    clip: float = option(0.2, "the ratio counts between 1 - clip and 1 + clip", gt=0.0, lt=1.0, only=POLICY_GRADIENT)
+    value_coef: float = option(0.5, "weight of the critic's loss", ge=0.0, only=POLICY_GRADIENT)
+    value_clip: float | None = option(
+        None, "the critic gains nothing by moving further than this, in its own units; null: no bound",
+        gt=0.0, only=POLICY_GRADIENT,
+    )  # fmt: skip
+    ent_coef: float = option(0.0, "weight of the policy's entropy", ge=0.0, only=POLICY_GRADIENT)
+    bounds_coef: float = option(0.0, "weight of means beyond +-1.1", ge=0.0, only=POLICY_GRADIENT)
+    normalize_advantage: bool = option(True, "advantages to mean 0 and std 1 per batch", only=POLICY_GRADIENT)
+    normalize_value: bool = option(True, "the critic predicts in units of its targets' spread", only=POLICY_GRADIENT)
+    init_log_std: float = option(0.0, "log std of the first policy for a Box", ge=-5, le=2, only=POLICY_GRADIENT)
+    # HORA
+    stage: str = option(
+        "teach", "teach: with privileged information; adapt: infer it from the history", choices=("teach", "adapt"),
+        only=HORA,
+    )  # fmt: skip
+    latent_dim: int = option(8, "numbers that the privileged information is squeezed into", ge=1, le=1024, only=HORA)
+    encoder_dims: tuple[int, ...] = option((256, 128), "units of the encoder's hidden layers", ge=1, only=HORA)
+
+    @property
+    def is_adapting(self) -> bool:
+        """True in HORA's second stage."""
+        return self.info is HORA_ADAPT
+
+    @property
+    def info(self) -> AlgorithmInfo:
+        """The entry of the algorithm and its stage in `ALGORITHMS`."""
+        return algorithm_info(self.name, self.stage)
+
+    @property
+    def learns_from_rollouts(self) -> bool:
+        """True if each transition is used in one batch of rollouts, rather than sampled from a replay."""
+        return self.info.learns_from_rollouts
+
+    @property
+    def warmup(self) -> int:
+        """Env steps before anything is learnt; schedules begin there by default."""
+        return 0 if self.learns_from_rollouts else self.learning_starts
+
+    def value(self, given: Scheduled, env_steps: int) -> float:
+        """Returns the number in force at an env step of the run, of one of these options."""
+        return value_at(given, env_steps, self.warmup)
+
+    @property
+    def ramps(self) -> dict[str, Ramp]:
+        """The options that change during the run, by name, each saying where it begins."""
+        given = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        begun = {name: value for name, value in given.items() if isinstance(value, Ramp)}
+        return {
+            name: ramp if ramp.begin is not None else dataclasses.replace(ramp, begin=self.warmup)
+            for name, ramp in begun.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerConfig:
+    """The topology."""
+
+    name: str = option("single_gpu", "topology", choices=("single_gpu", "double_buffer", "multi_gpu", "appo"))
+    world_size: int = option(1, "multi_gpu, appo: learner ranks on this host", ge=1, le=64)
+    backend: str = option(
+        "auto", "several ranks: what moves the numbers; auto: nccl where each rank has its own GPU, else gloo",
+        choices=("auto", "gloo", "nccl"),
+    )  # fmt: skip
+    sync: str = option(
+        "gradients", "several ranks: gradients (averaged before each step) or parameters (every sync_every iterations)",
+        choices=("gradients", "parameters"),
+    )  # fmt: skip
+    sync_every: int = option(8, "runner.sync=parameters: iterations between two averagings", ge=1)
+    interface: str | None = option(None, "several ranks: their network interface; null: loopback, one host only")
+    timeout_s: float = option(
+        300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvConfig:
+    """The environment."""
+
+    id: str = option("Pendulum-v1", "Gymnasium id, also module:EnvId-v0")
+    kwargs: dict[str, Any] = option({}, "keyword arguments of gymnasium.make; free keys")
+    num_envs: int = option(1, "environments stepped together by one collector", ge=1, le=65536)
+    vectorization: str = option(
+        "sync", "how they are stepped: sync, one after another; async, in processes; mujoco, in one call of their own",
+        choices=("sync", "async", "mujoco"),
+    )  # fmt: skip
+    measure: str | None = option(
+        None, "number of info at an episode's end that `offpolicy eval` tells beside the return, such as net_rotation"
+    )
+    step_timeout_s: float = option(60.0, "an environment silent for longer than this ends the run with exit 70", gt=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """The replay ring and the source of batches."""
+
+    capacity: int = option(1_000_000, "rows kept, over all collectors of a host", ge=1)
+    source: str = option(
+        "auto",
+        "direct: sampled on the learner's thread; prefetch: packed ahead into slots; resident: sampled from a copy on"
+        " the learner's device; auto: the runner's choice",
+        choices=("auto", "direct", "prefetch", "resident"),
+    )
+    demos: str | None = option(
+        None, "demonstrations mixed into every batch: an .npz (`offpolicy record`), minari:<id>, or a Minari directory"
+    )
+    demo_share: float = option(0.25, "share of every batch that is demonstrations", gt=0.0, lt=1.0)
+    device_share: float = option(0.5, "resident: share of the device's free memory the copy may take", gt=0.0, le=1.0)
+    slots: int = option(2, "prefetch: batches packed or in use at once", ge=1, le=16)
+    prefetch: bool = option(True, "prefetch: pack the next batch while this one trains; false: when it is asked for")
+    newest: bool = option(False, "prefetch: pack only once the newest rows are there")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """APPO: the rollouts and their shared ring."""
+
+    length: int = option(128, "vector steps of one rollout", ge=1, le=65536)
+    slots: int = option(1, "rollouts a collector may have finished before the learner takes one", ge=1, le=64)
+    when_full: str = option(
+        "block", "no slot free: block (the collector waits) or drop (its rollout is thrown away)",
+        choices=("block", "drop"),
+    )  # fmt: skip
+    max_lag: int = option(64, "rollouts whose weights are more versions old than this are not learnt from", ge=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectConfig:
+    """The interleaving of collecting and learning."""
+
+    mode: str | None = option(None, "null: the runner's default", choices=("alternate", "overlap", "free"))
+    num_collectors: int = option(1, "collector processes", ge=1, le=256)
+    band: int = option(1000, "free mode: env steps by which either side may run ahead of the UTD", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """Evaluation of the deterministic policy on fresh seeded environments."""
+
+    every: int = option(5000, "env steps between evaluations; 0: only at the end", ge=0)
+    episodes: int = option(10, "episodes of one evaluation; 0: never evaluate", ge=0)
+    beside: str = option(
+        "auto", "in a process of its own, beside training; false: by rank 0; auto: beside where a core is free",
+        choices=("auto", "true", "false"),
+    )  # fmt: skip
+    hook: str | None = option(
+        None, "module:function called with each finished episode (offpolicy.collect.post.Episode); null: none"
+    )
+    post_queue: int = option(2, "finished episodes that may wait for the hook", ge=1, le=1024)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """The content and interval of checkpoints. One is always saved at the end."""
+
+    every: int = option(50_000, "env steps between checkpoints; 0: only at the end", ge=0)
+    replay: bool = option(True, "save the replay rows too: needed for a bitwise resume")
+    keep: int = option(2, "checkpoints kept", ge=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """The destinations of the records."""
+
+    every_s: float = option(2.0, "seconds between records", gt=0.0)
+    panel: str = option("auto", "terminal panel; auto: only when stdout is a terminal", choices=("auto", "on", "off"))
+    tensorboard: bool = option(True, "write TensorBoard events")
+    wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))
+    wandb_project: str = option("offpolicy", "Weights & Biases project")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingConfig:
+    """The time account."""
+
+    enabled: bool = option(True, "keep the account; false: no clock is read in collector and learner")
+    trace: bool = option(False, "write down every phase of every process: trace.json, for trace viewers")
+    trace_mb: int = option(200, "MB that trace.json may have; of a longer run it holds the end", ge=1)
+    profile_at: int = option(0, "iteration to attach torch.profiler at, with timing.trace; 0: never", ge=0)
+    profile_iterations: int = option(10, "iterations that torch.profiler watches", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadsConfig:
+    """CPU threads of torch; null: from the cores at hand."""
+
+    collector: int | None = option(None, "threads of one collector; null: 1", ge=1)
+    learner: int | None = option(None, "threads of the learner; null: the cores that the collectors leave idle", ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSections:
+    """All sections and top-level keys of a run, each value checked by itself."""
+
+    algo: AlgoConfig = field(default_factory=AlgoConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    collect: CollectConfig = field(default_factory=CollectConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    threads: ThreadsConfig = field(default_factory=ThreadsConfig)
+    seed: int = option(1, "one seed for every stream", ge=0, lt=2**31)
+    total_timesteps: int = option(20_000, "env steps to train for", ge=1)
+    device: str = option("auto", "auto (cuda, else cpu), cpu, cuda or cuda:<index>")
+    teacher: str | None = option(None, "stage=adapt: run directory of the teacher, a run of algo=hora")
+    run_dir: str | None = option(None, "run directory; null: runs/<algo>/<env id>/<time>-s<seed>")
+    resume: str = option("auto", "what to do with an existing run directory", choices=("auto", "must", "never"))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the nested mapping of plain values, as `config.yaml` of a run directory has it."""
+        mapping: dict[str, Any] = plain(dataclasses.asdict(self))
+        return mapping
+
+    @property
+    def collect_mode(self) -> str:
+        """The collection mode, or the runner's default."""
+        return self.collect.mode or RUNNER_DEFAULT_MODE[self.runner.name]
+
+    @property
+    def replay_rows(self) -> int:
+        """Rows of one collector's ring: its part of the capacity, but never more than the run can write."""
+        num_collectors = self.collect.num_collectors
+        own_steps = -(-self.total_timesteps // num_collectors)
+        return min(self.replay.capacity // num_collectors, own_steps + self.env.num_envs * self.algo.n_step)
