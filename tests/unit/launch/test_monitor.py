@@ -1,0 +1,210 @@
+"""The monitor turns messages and shared counters into calls of the logger."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.collect.episodes import EPISODE_COLUMNS, pack_episodes
+from offpolicy.config.schema import RunConfig
+from offpolicy.launch.monitor import LATE_S, Monitor
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
+from offpolicy.replay.ring import Ring
+from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, MetricTotals, Snapshot
+
+EVERY_S = 10.0
+METRICS = MetricTotals(("critic_loss",), np.zeros(1), np.zeros(1))
+FLOPS = {"per_update": 3.0, "per_decision": 2.0, "attainable_per_sec": 1e9}
+
+
+class FakeReports:
+    """Reports whose version the test sets."""
+
+    def __init__(self, totals: Any) -> None:
+        self.version, self._totals = 0, totals
+
+    def read(self) -> Any:
+        return self._totals if self.version else None
+
+
+class FakeLogger:
+    """Keeps the name and the arguments of every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.last_snapshot: Snapshot | None = None
+
+    def log_interval(self, snapshot: Snapshot) -> dict[str, float]:
+        self.calls.append(("log_interval", snapshot.env_steps))
+        self.last_snapshot = snapshot
+        return {}
+
+    def start_from(self, origin: Snapshot) -> None:
+        self.calls.append(("start_from", origin.env_steps))
+
+    def set_flops(self, **flops: float) -> None:
+        self.calls.append(("set_flops", flops))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda argument: self.calls.append((name, argument))
+
+    def of(self, name: str) -> list[Any]:
+        return [argument for called, argument in self.calls if called == name]
+
+
+class Run:
+    """A run of one learner and one collector, as far as its monitor sees it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.logger = FakeLogger()
+        self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
+        self.episodes = Ring(memoryview(bytearray(Ring.nbytes(4, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
+        learner = LearnerTotals(None, 5, 0, 0.0, METRICS)
+        self.learner_reports = FakeReports((learner,))
+        self.collector_reports = FakeReports(CollectorTotals(None, 0, 0, 0.0, 0))
+        shared: Any = SimpleNamespace(
+            control=self.control,
+            rings=[],
+            episodes=[self.episodes],
+            collector_reports=[self.collector_reports],
+            evaluator_reports=None,
+            num_ranks=1,
+            learner_reports=lambda names: self.learner_reports,
+        )
+        cfg, logger = RunConfig.from_mapping({"log": {"every_s": EVERY_S}}), self.logger
+        self.monitor = Monitor(cfg, shared, logger, lambda: self.now_s, 1)  # type: ignore[arg-type]
+
+    def send(self, role: str, kind: str, **fields: Any) -> None:
+        process = SimpleNamespace(pid=7)
+        child: Any = SimpleNamespace(
+            name=f"{role} 0", index=0, is_learner=role == "learner", role=role, process=process
+        )
+        self.monitor.on_message(child, {"kind": kind, **fields})
+
+    def start(self, env_steps: int = 0) -> None:
+        fields = {"updates": 0, "device": "cpu", "gpu": None, "threads": 2, "source": "replay", "backend": None}
+        sums = {"metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0), "flops": FLOPS}
+        self.send("learner", "hello", **fields, **sums)
+        self.send("collector", "hello", env_steps=env_steps, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
+
+    def report(self) -> None:
+        self.learner_reports.version += 1
+        self.collector_reports.version += 1
+
+    def tick(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.monitor.on_tick()
+
+    def end_episode(self, env_steps: int) -> None:
+        self.episodes.append(pack_episodes([EpisodeRecord(env_steps, 0, -1.0, 10, True, False, 1.0)]))
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+def test_the_counters_start_once_every_process_has_said_what_they_held(run: Run) -> None:
+    run.start(env_steps=40)
+    assert run.logger.of("start_from") == [40]
+    assert run.logger.of("set_flops") == [FLOPS]
+    assert run.logger.of("message") == ["learner 0: cpu, 2 threads, pid 7", "replay"]
+
+
+def test_a_report_is_requested_at_the_interval_and_logged_when_all_sides_have_reported(run: Run) -> None:
+    run.start()
+    run.tick(EVERY_S - 0.1)
+    assert run.control.host.get(HostWord.REPORT_REQUEST) == 0
+    run.tick(EVERY_S)
+    run.learner_reports.version = 1
+    run.tick(EVERY_S + 0.1)
+    assert (run.control.host.get(HostWord.REPORT_REQUEST), run.logger.of("log_interval")) == (1, [])
+    run.collector_reports.version = 1
+    run.tick(EVERY_S + 0.2)
+    assert run.logger.of("log_interval") == [0]
+    run.tick(EVERY_S + 0.3)
+    assert len(run.logger.of("log_interval")) == 1
+
+
+def test_a_late_collector_is_not_waited_for(run: Run) -> None:
+    run.start()
+    run.tick(EVERY_S)
+    run.learner_reports.version = 1
+    run.tick(EVERY_S + LATE_S)
+    assert run.logger.of("log_interval") == []
+    run.tick(EVERY_S + LATE_S + 0.1)
+    assert run.logger.of("log_interval") == [0]
+
+
+def test_before_the_first_update_a_late_learner_costs_a_status_line(run: Run) -> None:
+    run.start()
+    run.control.collectors[0].set(CollectorWord.ENV_STEPS, 300)
+    run.tick(EVERY_S)
+    run.tick(EVERY_S + LATE_S + 0.1)
+    assert run.logger.of("status") == ["collecting steps before learning 300/1000"]
+    assert run.logger.of("log_interval") == []
+
+
+def test_a_late_learner_that_has_updated_costs_nothing(run: Run) -> None:
+    run.start()
+    run.control.leader.set(RankWord.UPDATES, 5)
+    run.tick(EVERY_S)
+    run.tick(EVERY_S + LATE_S + 0.1)
+    assert run.logger.of("status") == run.logger.of("log_interval") == []
+
+
+def test_every_episode_is_logged_once(run: Run) -> None:
+    run.end_episode(10)
+    run.end_episode(20)
+    run.tick(0.1)
+    run.end_episode(30)
+    run.tick(0.2)
+    assert [episode.env_steps for episode in run.logger.of("log_episode")] == [10, 20, 30]
+
+
+def test_episodes_that_were_overwritten_are_warned_of(run: Run) -> None:
+    for env_steps in range(6):
+        run.end_episode(env_steps)
+    run.tick(0.1)
+    assert run.logger.of("message") == ["warning: 2 episodes were too many at once to be recorded"]
+    assert [episode.env_steps for episode in run.logger.of("log_episode")] == [2, 3, 4, 5]
+
+
+def test_the_rest_is_logged_only_if_no_record_holds_it(run: Run) -> None:
+    run.start()
+    run.report()
+    run.monitor.log_rest()
+    assert len(run.logger.of("log_interval")) == 1
+    run.tick(EVERY_S)
+    run.report()
+    run.tick(EVERY_S + 0.1)
+    run.monitor.log_rest()
+    assert len(run.logger.of("log_interval")) == 2
+
+
+def test_an_evaluation_since_the_last_record_is_worth_another(run: Run) -> None:
+    run.start()
+    run.tick(EVERY_S)
+    run.report()
+    run.tick(EVERY_S + 0.1)
+    run.send("learner", "eval", **EvalResult(10, -2.0, 0.5, 50.0, 3)._asdict())
+    run.monitor.log_rest()
+    assert len(run.logger.of("log_interval")) == 2
+    assert run.logger.of("log_eval") == [run.monitor.last_eval]
+
+
+def test_a_run_that_never_started_logs_no_counters(run: Run) -> None:
+    run.monitor.log_rest()
+    assert run.logger.calls == []
+
+
+def test_the_end_of_a_run_is_kept_for_its_summary(run: Run) -> None:
+    run.send("learner", "checkpoint", env_steps=200)
+    run.send("learner", "warning", text="slow disk")
+    run.send("learner", "done", is_complete=False, stopped_by=3, env_steps=250)
+    assert (run.monitor.saved_steps, run.monitor.is_complete, run.monitor.stopped_by) == ([200], False, 3)
+    assert run.logger.of("message") == ["warning: slow disk"]
