@@ -14,9 +14,9 @@ from offpolicy.timing.phases import LearnerPhase as Phase
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a learner process is made of; a runner chooses the concrete parts."""
+    """The parts of a learner process; a runner chooses the concrete ones."""
 
-    source: BatchSource[Any]  # Any: what it hands out is what the learner takes, which the runner sees to
+    source: BatchSource[Any]  # Any: `Batches` or `Rollouts`; the runner pairs source and learner
     learner: Learner
     device_timer: DeviceTimer
     publisher: Publisher
@@ -29,7 +29,7 @@ class Parts:
 
 
 def train(parts: Parts) -> bool:
-    """Learn until the budget is spent and the result known (True) or the supervisor asks to stop (False).
+    """Trains until the budget is spent and its result known (True), or the supervisor asks to stop (False).
 
     Every nanosecond of this thread lands in one phase or in `other`; what comes before the first batch is warm-up.
     """
@@ -71,7 +71,7 @@ def train(parts: Parts) -> bool:
 
 
 def finish(parts: Parts, *, is_complete: bool) -> bool:
-    """The last evaluation, checkpoint and report, in their phases; whether the run is complete after all."""
+    """Runs the last evaluation, checkpoint and report, in their phases. True if the run is complete."""
     phase = parts.ledger.phase
     with phase(Phase.EVALUATION):
         is_complete = parts.evaluator.run_last(is_complete=is_complete)

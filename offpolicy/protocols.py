@@ -18,7 +18,7 @@ class BatchSource(Protocol[Batch_co]):
     """Where batches come from, as the loop sees it: it calls these in this order, once per iteration."""
 
     def wait_ready(self) -> None:
-        """Block until the collector has produced what this iteration needs, or the run is stopping."""
+        """Blocks until the collector has produced what this iteration needs, or the run is stopping."""
         ...
 
     def is_exhausted(self) -> bool:
@@ -26,18 +26,18 @@ class BatchSource(Protocol[Batch_co]):
         ...
 
     def wait_batch(self) -> None:
-        """Block until the prefetched batch is packed and on the device; returns at once where nothing is prefetched."""
+        """Blocks until the prefetched batch is packed and on the device; returns at once if nothing is prefetched."""
         ...
 
     def sample(self) -> Tensor:
-        """Gather this iteration's rows on this thread: updates [U, B, W], or time steps [T + 1, B, W].
+        """Gathers this iteration's rows on this thread: updates [U, B, W], or time steps [T + 1, B, W].
 
-        A prefetched batch is only handed out.
+        A prefetched batch is gathered already.
         """
         ...
 
     def to_device(self, rows: Tensor) -> Batch_co:
-        """Copy the rows to the learner's device, and only that."""
+        """Copies the rows to the learner's device, and only that."""
         ...
 
     def release(self) -> None:
@@ -111,31 +111,31 @@ class Publisher(Protocol):
 
 
 class Periodic(Protocol):
-    """Something with a cadence of its own."""
+    """A duty that is due every so many env steps, and once at the end."""
 
     def run_if_due(self) -> None:
-        """Do it if its time has come."""
+        """Runs if it is due."""
         ...
 
     def run_last(self, *, is_complete: bool) -> None:
-        """Do it once more at the end; `is_complete` is False when the run was asked to stop early."""
+        """Runs once more at the end; `is_complete` is False if the run was asked to stop early."""
         ...
 
 
 class FinalEvaluation(Protocol):
-    """Evaluation, whose last result a run is not complete without."""
+    """The periodic evaluation; a run is complete only with its last result."""
 
     def run_if_due(self) -> None:
-        """Do it if its time has come."""
+        """Runs if it is due."""
         ...
 
     def run_last(self, *, is_complete: bool) -> bool:
-        """Do it once more, unless the run was asked to stop early; whether it is complete, also after this."""
+        """Runs once more, unless the run was asked to stop early. True if the run is complete."""
         ...
 
 
 class StopSignal(Protocol):
-    """Whether the supervisor asked to finish."""
+    """The supervisor's request to finish."""
 
     @property
     def is_stopping(self) -> bool:
@@ -144,7 +144,7 @@ class StopSignal(Protocol):
 
 
 class StepCount(Protocol):
-    """The clock of a run."""
+    """The number of env steps, by which a run counts its time."""
 
     @property
     def env_steps(self) -> int:
@@ -156,7 +156,7 @@ class World(StepCount, Protocol):
     """The group of learner ranks; of size 1 it is the identity."""
 
     def meet(self, *, is_stopping: bool) -> bool:
-        """Wait for every rank and agree on `env_steps`; True if any rank is stopping: all leave, or none."""
+        """Waits for every rank and agrees on `env_steps`. True if any rank is stopping: all ranks stop, or none."""
         ...
 
 
@@ -189,25 +189,25 @@ class StepGate(Protocol):
         ...
 
     def wait_for(self, env_steps: int) -> None:
-        """Block until every collector has done its share of that many, or the run is stopping."""
+        """Blocks until the collectors have done that many together, or the run is stopping."""
         ...
 
     def grant(self, env_steps: int) -> None:
-        """Let every collector step up to its share of that many."""
+        """Lets the collectors step until they have done that many together."""
         ...
 
 
 class RolloutGate(Protocol):
-    """The learner's side of the handshake, where collectors hand over whole rollouts."""
+    """The learner's side of the handshake, where collectors deliver whole rollouts."""
 
     def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Block until it is, looking whenever a collector has done something, or until the run is stopping."""
+        """Blocks until `is_true()` or the run is stopping; checks whenever a collector has done something."""
         ...
 
     def grant_each(self, count: int) -> None:
-        """Let every collector begin rollouts up to that many, counted from the start of the process."""
+        """Lets every collector begin rollouts up to that many, counted from the start of the process."""
         ...
 
     def wake_collectors(self) -> None:
-        """Wake the collectors: there may be room in the rings."""
+        """Wakes the collectors: there may be room in the rings."""
         ...

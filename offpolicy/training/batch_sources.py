@@ -88,7 +88,7 @@ def configured_source(replay: Replay) -> ReplaySource | PrefetchSource | Residen
     """
     rank, kind = replay.rank, replay.rank.cfg.replay.source
     if kind == "auto":
-        kind = "direct" if rank.device.type == "cpu" else "resident" if _fits_on_device(replay) else "prefetch"
+        kind = "direct" if rank.device.type == "cpu" else "resident" if fits_on_device(replay) else "prefetch"
     if kind == "direct":
         return direct_source(replay)
     return prefetch_source(replay) if kind == "prefetch" else resident_source(replay)
@@ -152,7 +152,8 @@ def source_identity(rank: RankContext, source: object, replay: Replay | None) ->
     return [type(source).__name__, rank.device.type, *options, *demos]
 
 
-def _fits_on_device(replay: Replay) -> bool:
+def fits_on_device(replay: Replay) -> bool:
+    """True if a copy of the rings takes at most `replay.device_share` of the device's free memory."""
     ring, rank = replay.rings[0], replay.rank
     needed = resident_nbytes(len(replay.rings), ring.capacity, ring.width)
     return needed <= rank.cfg.replay.device_share * _free_memory(rank)

@@ -28,8 +28,8 @@ from offpolicy.training.memory_sizes import (
 from offpolicy.training.worker_spec import WorkerSpec
 from offpolicy.types import SpaceSpec
 
-EPISODE_CAPACITY = 65_536  # episodes the supervisor may fall behind
-MAX_METRICS = 64
+EPISODE_CAPACITY = 65_536  # finished episodes of a collector that the supervisor may not have read yet
+MAX_METRICS = 64  # training metrics of an algorithm
 COLLECTOR_COUNTERS = ("env_steps", "vector_steps", "policy_lag_sum", "policy_steps")
 COLLECTOR_PHASES = tuple(str(phase) for phase in CollectorPhase)
 LEARNER_PHASES = tuple(str(phase) for phase in LearnerPhase)
@@ -39,14 +39,14 @@ EVALUATOR_WAKE = "evaluator_wake"
 
 
 class RunMemory:
-    """Everything shared of one host of a run, owned by its supervisor."""
+    """The shared memory and wake events of one host of a run, owned by its supervisor."""
 
     def __init__(self, cfg: RunConfig, spec: SpaceSpec, num_hosts: int, *, has_evaluator: bool) -> None:
         runner, num_collectors = cfg.runner, cfg.collect.num_collectors
         self.num_ranks = num_hosts * runner.world_size
         sizes = {
             "control": ControlPage.nbytes(runner.world_size, num_collectors),
-            "weights": Mailbox.nbytes(0),  # grown by those who open it: they know the policy's size
+            "weights": Mailbox.nbytes(0),  # grown by the processes that open it: they know the policy's size
             "learner_report": LearnerReports.nbytes(self.num_ranks, LEARNER_PHASES, PACKER_PHASES, MAX_METRICS),
         }
         for index in range(num_collectors):
@@ -56,7 +56,7 @@ class RunMemory:
                 f"episodes-{index}": Ring.nbytes(EPISODE_CAPACITY, EPISODE_COLUMNS, 8),
             }
         if has_evaluator:
-            sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown likewise
+            sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown in the same way
             sizes["evaluator_report"] = EvaluatorReports.nbytes(EVALUATOR_PHASES)
         check_memory(cfg, spec)
         try:
@@ -67,58 +67,57 @@ class RunMemory:
         self.wake_events = {name: WakeEvent.create() for name in wake_event_names(cfg, has_evaluator=has_evaluator)}
         self.control = control_page(self.blocks["control"].buffer, cfg)
         collectors = range(num_collectors)
-        self.rings = [] if cfg.algo.learns_from_rollouts else [self._replay_ring(i, spec) for i in collectors]
+        width = row_layout(spec).width
+        has_replay = not cfg.algo.learns_from_rollouts
+        self.rings = [Ring(self._buffer(f"replay-{i}"), width, np.float32) for i in collectors if has_replay]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [collector_reports(self._buffer(f"collector_report-{i}")) for i in collectors]
         self.evaluator_reports = evaluator_reports(self._buffer("evaluator_report")) if has_evaluator else None
-
-    def _replay_ring(self, index: int, spec: SpaceSpec) -> Ring:
-        return Ring(self._buffer(f"replay-{index}"), row_layout(spec).width, np.float32)
 
     def _buffer(self, name: str) -> memoryview:
         return self.blocks[name].buffer
 
     @property
     def fds(self) -> dict[str, int]:
-        """The descriptors to pass to children, by name."""
+        """Descriptors to pass to the processes, by name."""
         blocks = {name: block.fd for name, block in self.blocks.items()}
         return blocks | {name: wake_event.fd for name, wake_event in self.wake_events.items()}
 
     def learner_reports(self, metrics: list[str]) -> LearnerReports:
-        """The ranks' reports, once they have said which metrics they keep."""
+        """Returns the ranks' reports; rank 0 has sent the names of its metrics by then."""
         return learner_reports(self._buffer("learner_report"), metrics, self.num_ranks)
 
 
 def wake_event_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
-    """A wake event for every collector, every rank, every rank's packing thread, and the evaluator."""
+    """Returns one name for every collector, every rank, every rank's packing thread, and the evaluator."""
     collectors = [f"collector_wake-{index}" for index in range(cfg.collect.num_collectors)]
     return collectors + waiting_for_rows(cfg) + ([EVALUATOR_WAKE] if has_evaluator else [])
 
 
 def waiting_for_rows(cfg: RunConfig) -> list[str]:
-    """The wake events of those who may wait for rows."""
+    """Returns the names of the wake events of threads that may wait for rows."""
     return [f"{role}_wake-{rank}" for role in ("learner", "packer") for rank in range(cfg.runner.world_size)]
 
 
 def weights_mailbox(context: ChildContext, policy_size: int) -> Mailbox:
-    """The mailbox of the flat policy [policy_size]. The supervisor has no networks, so its users allocate it."""
+    """Returns the mailbox of the flat policy [policy_size], allocated here: the supervisor has no networks."""
     return Mailbox(context.block("weights", Mailbox.nbytes(4 * policy_size)), 4 * policy_size)
 
 
 def evaluation_requests(context: ChildContext, policy_size: int) -> EvaluationRequests:
-    """What rank 0 asks of the evaluator, of flat policies [policy_size]; allocated likewise."""
+    """Returns the requests of rank 0 to evaluate a flat policy [policy_size], allocated in the same way."""
     return EvaluationRequests(context.block("evaluation", EvaluationRequests.nbytes(4 * policy_size)), policy_size)
 
 
 def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:
-    """The control page of this host."""
+    """Returns the control page of this host."""
     return ControlPage(buffer, cfg.runner.world_size, cfg.collect.num_collectors)
 
 
 def learner_gate(
     context: ChildContext, job: WorkerSpec, control: ControlPage, wake_event: str, *, is_main: bool
 ) -> LearnerGate:
-    """A rank's gate, for the thread that owns the wake event."""
+    """Returns a rank's gate, for the thread that owns the wake event."""
     num_collectors = job.cfg.collect.num_collectors
     return LearnerGate(
         control,
@@ -131,28 +130,28 @@ def learner_gate(
 
 
 def replay_rings(context: ChildContext, job: WorkerSpec) -> list[Ring]:
-    """The replay of this host, by collector; nothing where the algorithm keeps none."""
+    """Returns the replay rings of this host, one per collector; none where the algorithm keeps no replay."""
     width = row_layout(job.spec).width
     count = 0 if job.cfg.algo.learns_from_rollouts else job.cfg.collect.num_collectors
     return [Ring(context.block(f"replay-{index}"), width, np.float32) for index in range(count)]
 
 
 def rollout_ring(context: ChildContext, job: WorkerSpec, index: int) -> RolloutRing:
-    """The rollout ring of a collector."""
+    """Returns the rollout ring of a collector."""
     layout = rollout_layout(job.cfg, job.spec)
     return RolloutRing(context.block(f"rollouts-{index}"), layout, job.cfg.rollout.slots)
 
 
 def learner_reports(buffer: memoryview, metrics: list[str], num_ranks: int) -> LearnerReports:
-    """The report mailbox of all ranks."""
+    """Returns the report mailbox of all ranks."""
     return LearnerReports(buffer, num_ranks, phases=LEARNER_PHASES, packer_phases=PACKER_PHASES, metrics=metrics)
 
 
 def collector_reports(buffer: memoryview) -> CollectorReports:
-    """A collector's report mailbox."""
+    """Returns a collector's report mailbox."""
     return CollectorReports(buffer, COLLECTOR_PHASES)
 
 
 def evaluator_reports(buffer: memoryview) -> EvaluatorReports:
-    """The evaluator's report mailbox."""
+    """Returns the evaluator's report mailbox."""
     return EvaluatorReports(buffer, EVALUATOR_PHASES)
