@@ -1,4 +1,4 @@
-"""Episode bookkeeping: the raw return and length of every episode, never bootstrapped, clipped or normalised."""
+"""Raw return and length of every training episode, never bootstrapped, clipped or normalised."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EpisodeTracker:
         self.ep_length = np.zeros(num_envs, dtype=np.int64)
 
     def update(self, outcome: StepOutcome, env_steps: int) -> list[EpisodeRecord]:
-        """Add one vector step; returns the episodes that ended in it. `env_steps` counts this step too."""
+        """Adds one vector step; returns the episodes that ended in it. `env_steps` counts this step too."""
         self.ep_return += np.where(outcome.is_valid, outcome.reward, 0.0)
         self.ep_length += outcome.is_valid
         done = (outcome.terminated | outcome.truncated) & outcome.is_valid
@@ -42,11 +42,17 @@ EPISODE_COLUMNS = len(EpisodeRecord._fields)
 
 
 def pack_episodes(records: list[EpisodeRecord]) -> Float64:
-    """Rows [n, EPISODE_COLUMNS] for the shared episode ring."""
+    """Returns rows [n, EPISODE_COLUMNS] for the shared episode ring."""
     return np.array(records, dtype=np.float64)
 
 
 def unpack_episodes(rows: Float64) -> Iterator[EpisodeRecord]:
-    """The records of rows read from the episode ring."""
-    for steps, env, ep_return, length, terminated, truncated, success in rows.tolist():
-        yield EpisodeRecord(int(steps), int(env), ep_return, int(length), bool(terminated), bool(truncated), success)
+    """Returns the records of rows read from the episode ring."""
+    for record in map(EpisodeRecord._make, rows.tolist()):
+        yield record._replace(
+            env_steps=int(record.env_steps),
+            env_index=int(record.env_index),
+            ep_length=int(record.ep_length),
+            terminated=bool(record.terminated),
+            truncated=bool(record.truncated),
+        )

@@ -51,7 +51,7 @@ class Writer(Protocol):
 
 @dataclass(slots=True)
 class _Window:
-    """A row still collecting rewards."""
+    """A row that still sums rewards."""
 
     row: Float32  # [W]
     reward: float = 0.0

@@ -26,11 +26,11 @@ class RolloutWriter:
         self._rows: Float32 = np.empty((0, 0, 0), dtype=np.float32)
         self._step = 0  # next step of the open rollout
         self._stamp = RolloutStamp(0, 0, 0)
-        self.rollouts = 0  # finished by this process, those thrown away among them
+        self.rollouts = 0  # finished by this process, those dropped among them
 
     @property
     def dropped(self) -> int:
-        """Rollouts thrown away because no slot was free."""
+        """Rollouts dropped because no slot was free."""
         return self._ring.dropped
 
     def wants_fresh_policy(self, version: int) -> bool:
@@ -111,12 +111,10 @@ class RolloutWriter:
             kept.append((self._stamp, self._rows[: self._step]))
         width = self._ring.layout.width
         rows = [block.reshape(-1, width) for _, block in kept]
-        facts = [(block.size // width, self._lag(stamp), stamp.num_steps) for stamp, block in kept]
+        newest = self._newest_version()
+        facts = [(block.size // width, max(newest - stamp.version, 0), stamp.num_steps) for stamp, block in kept]
         joined = np.concatenate(rows) if rows else np.empty((0, width), dtype=np.float32)
         return joined, np.array(facts, dtype=np.float64).reshape(-1, 3)
-
-    def _lag(self, stamp: RolloutStamp) -> int:
-        return max(self._newest_version() - stamp.version, 0)
 
     def reopen_windows(self, rows: Float32, facts: Float64) -> None:
         """Restores what `open_windows` returned; the newest weights will be the first to be published."""

@@ -24,36 +24,35 @@ Int64 = NDArray[np.int64]
 
 
 class EndlessRows:
-    """Every row once per cycle over all ranks; the order is a function of seed, path and cycle, so no order is saved.
+    """Hands out rows without end, each once per cycle over all ranks, every cycle in another order.
 
-    `path` tells one beginning from another: what is at the head of one's orders is not at the head of the other's.
-
-    Rank r of R takes every R-th row of the order, beginning with number r: ranks never take the same one in a cycle.
-    Raises `ValueError` if there are no rows.
+    The order is a function of seed, path and cycle, so it is not saved; `path` tells one start of a run from another.
+    Rank r of R takes every R-th row of the order, from number r on: ranks never take the same row in a cycle. Raises
+    `ValueError` if there are no rows.
     """
 
     def __init__(self, rows: Float32, seed: int, rank: int = 0, num_ranks: int = 1, path: Sequence[int] = ()) -> None:
         if not len(rows):
             raise ValueError("there are no rows to hand out")
         self.rows = rows  # [M, W]
-        self.digest = hashlib.sha256(rows.tobytes()).hexdigest()[:16]  # which rows they are
-        self.taken = 0  # rows this rank was given
+        self.digest = hashlib.sha256(rows.tobytes()).hexdigest()[:16]  # identifies the rows
+        self.taken = 0  # rows handed out by this rank
         self._seed, self._rank, self._num_ranks, self._path = seed, rank, num_ranks, tuple(path)
-        self._orders: dict[int, Int64] = {}  # by cycle, those in use
+        self._orders: dict[int, Int64] = {}  # orders in use, by cycle
 
     @property
     def cycle(self) -> int:
-        """The cycle that this rank's next row is of, from 0: as many are complete."""
+        """The cycle of this rank's next row, from 0."""
         number: int = self._place(self.taken) // len(self.rows)
         return number
 
     def prepare(self, count: int) -> None:
-        """Draw the orders that the next `count` rows need, and forget those that are done with."""
+        """Draws the orders that the next `count` rows need, and forgets those of finished cycles."""
         needed = range(self.cycle, self._place(self.taken + max(count, 1) - 1) // len(self.rows) + 1)
         self._orders = {cycle: self._orders[cycle] if cycle in self._orders else self._order(cycle) for cycle in needed}
 
     def take(self, count: int) -> Int64:
-        """Which rows are next. [count]."""
+        """Returns the indices of the next rows. [count]."""
         self.prepare(count)
         place = self._place(np.arange(self.taken, self.taken + count))
         cycle, offset = np.divmod(place, len(self.rows))
@@ -65,15 +64,15 @@ class EndlessRows:
         return index
 
     def state(self) -> dict[str, Any]:
-        """JSON data from which another one goes on."""
+        """Returns JSON data from which another object continues."""
         return {"taken": self.taken, "path": list(self._path)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continues from there."""
         self.taken, self._path, self._orders = state["taken"], tuple(state["path"]), {}
 
     def _place(self, taken: Any) -> Any:  # Any: a number, or an array of them
-        """Where this rank's row number `taken` stands in the cycles laid end to end."""
+        """Returns the position of this rank's row number `taken` in the cycles laid end to end."""
         return taken * self._num_ranks + self._rank
 
     def _order(self, cycle: int) -> Int64:
@@ -82,36 +81,36 @@ class EndlessRows:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The demonstrations of one rank, and how many of the rows of its batches they are."""
+    """The demonstrations of one rank, and their number of rows in each of its batches."""
 
     rows: EndlessRows
     per_batch: int
     batch_size: int
-    told: str  # what they are, for the run's header
+    description: str  # for the run's header
 
     @property
     def identity(self) -> list[str | int]:
-        """What must be equal for a saved state to go on with the same rows."""
+        """Values that must be equal for a saved state to continue with the same rows."""
         return [self.rows.digest, self.per_batch]
 
     def describe(self) -> str:
-        """The end of a source's line in the run's header."""
-        return f"; {self.per_batch} of {self.batch_size} rows of every batch from {self.told}"
+        """Returns the end of a source's line in the run's header."""
+        return f"; {self.per_batch} of {self.batch_size} rows of every batch from {self.description}"
 
 
 class MixedSampler:
-    """A `Sampler` that leaves room for demonstrations in every batch. They have no age: its draws are the replay's."""
+    """A `Sampler` that adds demonstrations to every batch. They have no age: it returns the draws from the replay."""
 
     def __init__(self, replay: UniformSampler, share: Share) -> None:
         self._replay, self._share = replay, share
         self.bounds, self.has_written = replay.bounds, replay.has_written
 
     def prepare(self, num_batches: int) -> None:
-        """Have the order of the demonstrations at hand: a new cycle is drawn here and not while gathering."""
+        """Prepares the order of the demonstrations: a new cycle is drawn here and not while gathering."""
         self._share.rows.prepare(num_batches * self._share.per_batch)
 
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
-        """Fill `out` [U * B, W]; returns what was drawn from the replay, U times the rest of B."""
+        """Fills `out` [U * B, W]; returns what was drawn from the replay, U times the rest of B."""
         demos, width = self._share.rows, out.shape[1]
         num_batches, num_fresh = len(out) // self._share.batch_size, self._share.batch_size - self._share.per_batch
         batches = out.reshape(num_batches, self._share.batch_size, width)
@@ -123,21 +122,20 @@ class MixedSampler:
         return draw
 
     def state(self) -> dict[str, Any]:
-        """That of both."""
         return {**self._replay.state(), "demos": self._share.rows.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continues from there."""
         self._replay.set_state(state)
         self._share.rows.set_state(state["demos"])
 
     def describe(self) -> str:
-        """The end of a source's line in the run's header."""
+        """Returns the end of a source's line in the run's header."""
         return self._share.describe()
 
 
 class ResidentDemos:
-    """The demonstrations on the device: which rows are next travels there, the rows themselves did once.
+    """The demonstrations on the device: their rows are copied there once, and the indices of each batch.
 
     Raises `ConfigError` if the device or the host has no room.
     """
@@ -157,11 +155,10 @@ class ResidentDemos:
         self._gathered = self._copy_stream.learner_mark()
 
     def prepare(self, num_batches: int) -> None:
-        """Have the order of the demonstrations at hand."""
         self.share.rows.prepare(num_batches * self.share.per_batch)
 
     def draw(self, num_batches: int) -> Tensor:
-        """The next rows [U, D, W] on the device."""
+        """Returns the next rows [U, D, W] on the device."""
         count = num_batches * self.share.per_batch
         block = next(self._blocks)
         self._copy_stream.block_until(block.copied)

@@ -1,8 +1,9 @@
-"""Demonstrations from a file: transitions that somebody else collected, checked against the environment's spaces.
+"""Demonstrations from a file: transitions collected elsewhere, checked against the environment's spaces.
 
 An `.npz` holds `obs` [M, O], `action` [M, A], `reward` [M], `next_obs` [M, O], `terminated` [M], `truncated` [M] and
 perhaps `episode` [M], all in the environment's own units; a Dict observation is flattened in the order of
-`SpaceSpec.obs_keys`. A Minari data set is named `minari:<id>` or by its directory. No torch: the supervisor looks.
+`SpaceSpec.obs_keys`. A Minari data set is named `minari:<id>` or by its directory, and needs the optional package
+`minari`. No torch is imported: the supervisor reads demonstrations, too.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ class Transitions:
     reward: Float64  # [M]
     next_obs: Float32  # [M, O]
     terminated: Bool  # [M]
-    truncated: Bool  # [M] also where the data of an episode end without an end
-    first: Int64  # [E] the row that each episode begins with
+    truncated: Bool  # [M] also where the data of an episode stop without an end
+    first: Int64  # [E] first row of each episode
 
     def __len__(self) -> int:
         return len(self.reward)
 
     @property
     def length(self) -> Int64:
-        """The transitions of each episode. [E]."""
+        """Number of transitions of each episode. [E]."""
         return np.diff(self.first, append=len(self))
 
     @property
     def ep_return(self) -> Float64:
-        """The raw return of each episode. [E]."""
+        """Raw return of each episode. [E]."""
         return np.add.reduceat(self.reward, self.first)
 
     def require_sequences(self, key: str) -> None:
-        """Raise `ConfigError` unless every observation is where the transition before it went: sums need that."""
+        """Raises `ConfigError` unless each row begins where the one before it in its episode ended: sums need that."""
         is_next = np.ones(len(self), np.bool_)
         is_next[self.first] = False
         rows = np.flatnonzero(is_next)
@@ -66,13 +67,13 @@ class Transitions:
 
 
 def read_demos(source: str, spec: SpaceSpec) -> Transitions:
-    """The demonstrations of a file or a data set. Raises `ConfigError` naming what is wrong with them."""
+    """Returns the demonstrations of a file or a data set. Raises `ConfigError` naming what is wrong with them."""
     arrays = read_minari(source, spec) if is_minari(source) else _read_npz(source)
     return _ordered(_checked(source, arrays, spec), arrays.get("episode"))
 
 
 def to_env(action: Float32, spec: SpaceSpec) -> Float32:
-    """Actions [N, A] of [-1, 1], clipped to it, in the environment's units."""
+    """Returns actions [N, A] of [-1, 1], clipped to it, in the environment's units."""
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
     scaled: Float32 = (np.clip(action, -1.0, 1.0) * (high - low) / 2.0 + (high + low) / 2.0).astype(np.float32)
     return scaled
@@ -100,7 +101,7 @@ def _read_npz(source: str) -> Arrays:
 
 
 def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
-    """The fields in their shapes and types, one row per transition. Raises `ConfigError` listing every problem."""
+    """Returns the fields in their shapes and types. Raises `ConfigError` listing every problem."""
     missing = [name for name in FIELDS if name not in arrays]
     if missing:
         raise ConfigError(f"{KEY}: {source} has no {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}")
@@ -139,10 +140,10 @@ def _misshapen(source: str, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]
 
 
 def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> list[str]:
-    """What no environment could have given: NaN, actions beyond its bounds, flags that are none."""
+    """Returns what no environment could have given: NaN, actions beyond its bounds, flags that are none."""
     problems: list[str] = []
     for name, values in fields.items():
-        with np.errstate(over="ignore"):  # beyond float32 is as bad as infinite
+        with np.errstate(over="ignore"):  # a number beyond float32 counts as infinite
             bad = ~np.isfinite(values.astype(np.float32)).reshape(len(values), -1).all(axis=1)
         if bad.any():
             problems.append(f"{KEY}: {source}: {name} is NaN or Inf in {bad.sum()} rows, first in row {bad.argmax()}")
@@ -150,7 +151,7 @@ def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> lis
         if not np.isin(fields[name], (0.0, 1.0)).all():
             problems.append(f"{KEY}: {source}: {name} holds other values than true and false")
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
-    slack = 1e-4 * (high - low) + 1e-6  # what rounding to float32 may do
+    slack = 1e-4 * (high - low) + 1e-6  # allowance for rounding to float32
     outside = ((fields["action"] < low - slack) | (fields["action"] > high + slack)).any(axis=1)
     if outside.any():
         row = int(outside.argmax())
@@ -162,7 +163,7 @@ def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> lis
 
 
 def _ordered(found: Transitions, episode: NDArray[Any] | None) -> Transitions:
-    """Episode after episode: by `episode` [M] where it is given, and always a new one after an end."""
+    """Sorts the rows by `episode` [M] where it is given; an episode also begins after each end."""
     ids = np.zeros(len(found), np.int64) if episode is None else episode.reshape(-1)
     order = np.argsort(ids, kind="stable")
     columns = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
@@ -202,7 +203,7 @@ def read_minari(source: str, spec: SpaceSpec) -> Arrays:
 
 
 def _episode(number: int, found: Any, spec: SpaceSpec) -> dict[str, NDArray[Any]]:
-    """One episode of T transitions, whose observations are T + 1."""
+    """Returns one episode of T transitions, from T + 1 observations."""
     obs, length = _flat(found.observations, spec), len(found.rewards)
     return {
         "obs": obs[:length],
@@ -216,7 +217,7 @@ def _episode(number: int, found: Any, spec: SpaceSpec) -> dict[str, NDArray[Any]
 
 
 def _flat(observations: Any, spec: SpaceSpec) -> NDArray[Any]:
-    """Observations [T + 1, O]: those of a Dict side by side in the order of the environment. Raises `KeyError`."""
+    """Returns observations [T + 1, O]; parts of a Dict in the order of the environment. Raises `KeyError`."""
     if not isinstance(observations, Mapping):
         return np.asarray(observations).reshape(len(observations), -1)
     columns = []

@@ -1,9 +1,9 @@
 """`replay.source=prefetch`: a thread packs the next batches into slots while the learner trains on the present ones.
 
-A slot goes round: the learner posts it with a request, the packer fills it and copies it to the device, the learner
-takes it into use, hands out its batches, and posts it again. A request is posted as soon as another slot is taken
+A slot circulates: the learner submits it with a request, the packer fills it and copies it to the device, the learner
+takes it into use, hands out its batches, and submits it again. A request is submitted as soon as another slot is taken
 into use, and fixes the rows that may be drawn at that instant; the batches are therefore one iteration old, unless the
-newest rows are demanded. The packer keeps a time account of its own: it runs beside the learner.
+newest rows are required. The packer has another time account than the learner, beside which it runs.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class PrefetchSpec:
 
 
 class Packer:
-    """The packing thread and the slots in its hands. Every method is called by the learner's thread.
+    """The packing thread and the slots submitted to it. Every method is called by the learner's thread.
 
-    `gate` is the thread's own: it waits for rows while the learner's gate may wait for something else. `copies` times
-    the copies on the device.
+    `gate` is used by the packing thread only, which may wait for rows while the learner waits for something else.
+    `copies` times the copies on the device.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class Packer:
         self._account: Account | None = None
         self._is_closing = False
         self._is_waiting_for_rows = False
-        self._ledger = ledger  # over `PackerPhase`, for the thread alone
-        # A daemon, though always joined: the one that waits for rows that will never come must not keep the process.
+        self._ledger = ledger  # over `PackerPhase`, used by the packing thread only
+        # A daemon, though always joined: one that waits for rows that never come must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="packer", daemon=True)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no slot is in its hands."""
+        """True if no slot is submitted."""
         with self._changed:
             return not self._todo and not self._packed
 
-    def post(self, slot: Slot) -> None:
-        """Have a slot packed as its request says, after those posted before."""
+    def submit(self, slot: Slot) -> None:
+        """Queues a slot, to be packed as its request says."""
         with self._changed:
             self._todo.append(slot)
             self._changed.notify_all()
@@ -88,7 +88,7 @@ class Packer:
             self._thread.start()
 
     def take(self) -> Slot:
-        """The slot posted first, once it is packed and on the device. Raises what the thread raised."""
+        """Returns the slot submitted first, once it is packed and on the device. Raises what the thread raised."""
         with self._copies.learner_waiting() if self._copies else UNTIMED, self._changed:
             self._changed.wait_for(lambda: self._packed or self._error)
             if self._error is not None:
@@ -96,12 +96,12 @@ class Packer:
             return self._packed.popleft()
 
     def account(self) -> Account | None:
-        """The thread's account up to the last slot it packed; None before that, and when timing is off."""
+        """Returns the thread's account up to the last slot it packed; None before that, and when timing is off."""
         with self._changed:
             return self._account
 
     def random_state(self, in_use: Slot) -> dict[str, Any]:
-        """The sampler's stream before it drew what is still to be handed out, and the requests it drew that for."""
+        """Returns the sampler's stream before it drew what is not handed out yet, and the requests it drew that for."""
         with self._changed:
             unfinished = [slot for slot in (in_use, *self._packed, *self._todo) if slot.num_left]
             drawn = [slot.random_before for slot in unfinished if slot.random_before is not None]
@@ -109,7 +109,7 @@ class Packer:
             return {**stream, "requests": [replace(slot.request, taken=slot.taken).to_json() for slot in unfinished]}
 
     def close(self) -> None:
-        """End the thread and join it. Raises `HangError` if it hangs, unless it waits for rows of a run cut short."""
+        """Ends and joins the thread. Raises `HangError` if it hangs, unless it waits for rows of a run cut short."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -126,7 +126,10 @@ class Packer:
                 self._ledger.end_warmup()
                 self._pack(slot)
                 self._ledger.close()
-                self._show_packed()
+                with self._changed:
+                    self._account = self._ledger.account()
+                    self._packed.append(self._todo.popleft())
+                    self._changed.notify_all()
         except Exception as error:
             with self._changed:
                 self._error = error
@@ -166,12 +169,6 @@ class Packer:
             with self._changed:
                 self._is_waiting_for_rows = False
 
-    def _show_packed(self) -> None:
-        with self._changed:
-            self._account = self._ledger.account()
-            self._packed.append(self._todo.popleft())
-            self._changed.notify_all()
-
 
 class PrefetchSource(RateLimitedSource):
     """Hands out batches that were packed ahead, as views of the slot in use.
@@ -200,53 +197,46 @@ class PrefetchSource(RateLimitedSource):
             for host in self._staging
         ]
         for slot in slots:
-            slot.last_use = packer.copy_stream.learner_mark()  # its memory may have been something else's until here
+            slot.last_use = packer.copy_stream.learner_mark()  # its memory may have been in use until here
         self._in_use, self._free = slots[0], deque(slots[1:])
         self._resumed: deque[Request] = deque()
 
     @property
     def samples(self) -> int:
-        """Rows handed out."""
         return self._ages.samples
 
     @property
     def sample_age_sum(self) -> float:
-        """Sum over `samples` of the row's age in env steps, as of when it was handed out."""
         return self._ages.age_sum
 
     def wait_batch(self) -> None:
-        """Block until there is a batch to hand out. Raises what the packing thread raised."""
+        """Blocks until there is a batch to hand out. Raises what the packing thread raised."""
         if self._in_use.num_left:
             return
         # The learner's work on the slot is queued on its stream, all of it: from that point on the slot is free.
         self._in_use.last_use = self._packer.copy_stream.learner_mark()
         self._free.append(self._in_use)
         if self._packer.is_idle:
-            self._post()
+            self._submit()
         self._in_use = self._packer.take()
 
     def sample(self) -> Tensor:
-        """The batches [U, B, W] that are due and packed; the next iteration's are asked for right away."""
+        """Returns the batches [U, B, W] that are due and packed; requests the next iteration's at once."""
         rows, draw = self._in_use.hand_out(min(self.num_due, self._in_use.num_left))
         self.updates += len(rows)
         self._ages.add(draw)
         self.gather_fresh()
         if self._plan.newest:
-            self._in_use.drop_rest()  # the next iteration wants newer rows
+            self._in_use.drop_rest()  # the next iteration needs newer rows
         # Last: once the packer is awake, the two threads take turns with the interpreter.
-        if self._plan.prefetch:
-            self._post_ahead()
+        while self._plan.prefetch and self._free and (self._packer.is_idle or not self._plan.newest):
+            self._submit()  # as much as there is room for; of the newest rows, only for the next iteration's
         return rows
 
-    def _post_ahead(self) -> None:
-        """Ask for as much as there is room for; of the newest rows, only for the next iteration's."""
-        while self._free and (self._packer.is_idle or not self._plan.newest):
-            self._post()
-
-    def _post(self) -> None:
+    def _submit(self) -> None:
         slot = self._free.popleft()
         slot.accept(self._next_request())
-        self._packer.post(slot)
+        self._packer.submit(slot)
 
     def _next_request(self) -> Request:
         if self._resumed:
@@ -259,20 +249,18 @@ class PrefetchSource(RateLimitedSource):
         return Request(num_batches, bounds, self.next_needed)
 
     def random_state(self) -> dict[str, Any]:
-        """The sampler's stream and the open requests: a new source hands out the same batches."""
+        """Returns the sampler's stream and the open requests: a new source hands out the same batches."""
         return self._packer.random_state(self._in_use)
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continue the sampler's stream and the open requests, if the state has any."""
+        """Continues the sampler's stream and the open requests, if the state has any."""
         self._packer.sampler.set_state(state)
         self._resumed.extend(Request.from_json(request) for request in state.get("requests", ()))
 
     def packer_account(self) -> Account | None:
-        """The account of the packing thread."""
         return self._packer.account()
 
     def describe(self) -> str:
-        """One line for the run's header."""
         plan, size = self._plan, nbytes_text(self._staging.nbytes // self._plan.num_slots)
         where = (
             "on the host" if plan.source.device.type == "cpu" else f"in page-locked memory and on {plan.source.device}"
@@ -280,5 +268,4 @@ class PrefetchSource(RateLimitedSource):
         return f"replay source: prefetch, {plan.num_slots} slots of {size} {where}{self._packer.sampler.describe()}"
 
     def close(self) -> None:
-        """End the packing thread."""
         self._packer.close()

@@ -1,4 +1,4 @@
-"""Sources of batches: what they have in common, and the plain one. A runner picks one; the loop does not know which."""
+"""Batch sources of a replay: what they have in common, and the direct one. The loop does not know which it has."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from offpolicy.types import Account, Batches, Float32
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """What a replay source of one rank is told."""
+    """Configuration of a replay source of one rank."""
 
     layout: RowLayout
     pace: RateLimiter
     batch_size: int  # rows per update of this rank
     device: torch.device
     normalize_obs: bool
-    fresh_rings: tuple[int, ...] = ()  # the rings whose observations this rank shows the normaliser
+    fresh_rings: tuple[int, ...] = ()  # rings whose observations this rank passes to the normaliser
 
     @property
     def block_shape(self) -> tuple[int, int, int]:
-        """The batches of the longest iteration: [U, B, W]."""
+        """Shape of the batches of the longest iteration: [U, B, W]."""
         return self.pace.max_updates, self.batch_size, self.layout.width
 
 
 class RateLimitedSource:
-    """What every source does the same way: the pace, the handshake, the normaliser's observations, the device.
+    """The part that replay sources share: rate limiter, handshake, observations for the normaliser, copy to the device.
 
-    Decisions go by `steps`, which all ranks agree on; `gate` only waits for the collectors and lets them go on.
+    Decisions depend on `steps`, which all ranks agree on; `gate` only waits for the collectors and grants them steps.
     """
 
     def __init__(self, spec: SourceSpec, rings: Sequence[Ring], gate: StepGate, steps: StepCount, updates: int) -> None:
@@ -50,7 +50,7 @@ class RateLimitedSource:
 
     @property
     def rollouts(self) -> None:
-        """The rows come from a replay."""
+        """None: the rows come from a replay."""
         return
 
     @property
@@ -64,26 +64,24 @@ class RateLimitedSource:
         return min(self._spec.pace.earliest(self.updates), self._spec.pace.total)
 
     def wait_ready(self) -> None:
-        """Block until the next update is due, or the run is stopping."""
         self._gate.wait_for(self.next_needed)
 
     def is_exhausted(self) -> bool:
-        """Whether the env steps are spent and every update they call for is done."""
         return self._spec.pace.is_spent(self._steps.env_steps, self.updates)
 
     def to_device(self, rows: Tensor) -> Batches:
-        """The batches on the learner's device, and the observations the normaliser has not seen yet."""
+        """Copies the batches, and the observations the normaliser has not seen yet, to the learner's device."""
         device, layout = self._spec.device, self._spec.layout
         updates = tuple(layout.split(batch) for batch in rows.to(device))
         fresh = None if self._fresh is None else torch.from_numpy(self._fresh).to(device)
         return Batches(updates, fresh, self._steps.env_steps)
 
     def release(self) -> None:
-        """Grant the collectors what the next iteration needs, and the lead of the mode."""
+        """Grants the collectors what the next iteration needs, and the lead of the mode."""
         self._gate.grant(self._spec.pace.granted(self.updates))
 
     def gather_fresh(self) -> None:
-        """Collect the observations written since the last time; none for a rank that shows the normaliser no ring."""
+        """Reads the observations written since the last time, of the rings that this rank passes to the normaliser."""
         if not self._spec.normalize_obs:
             return
         blocks = [np.empty((0, self._spec.layout.obs_dim), dtype=np.float32)]
@@ -95,7 +93,7 @@ class RateLimitedSource:
         self._fresh = np.concatenate(blocks)
 
     def packer_account(self) -> Account | None:
-        """Nothing is packed ahead."""
+        """None: nothing is packed ahead."""
         return None
 
     def close(self) -> None:
@@ -103,7 +101,7 @@ class RateLimitedSource:
 
 
 class ReplaySource(RateLimitedSource):
-    """`direct`: samples on the learner's thread, where the rings live; copies to the device if that is elsewhere."""
+    """`direct`: samples on the learner's thread, where the rings are; copies to the device if that is elsewhere."""
 
     def __init__(
         self,
@@ -122,20 +120,18 @@ class ReplaySource(RateLimitedSource):
 
     @property
     def samples(self) -> int:
-        """Rows handed out."""
         return self._ages.samples
 
     @property
     def sample_age_sum(self) -> float:
-        """Sum over `samples` of the row's age in env steps."""
         return self._ages.age_sum
 
     def wait_batch(self) -> None:
-        """Nothing is prefetched; only a new cycle of demonstrations takes its time."""
+        """Nothing is prefetched; only a new cycle of demonstrations is prepared."""
         self._sampler.prepare(self.num_due)
 
     def sample(self) -> Tensor:
-        """Rows [U, B, W] for the updates that are due now."""
+        """Returns rows [U, B, W] for the updates that are due now."""
         rows = self._staging[: self.num_due]
         self._ages.add(self._sampler.fill(rows.numpy().reshape(-1, self._spec.layout.width)))
         self.updates += len(rows)
@@ -143,14 +139,11 @@ class ReplaySource(RateLimitedSource):
         return rows
 
     def random_state(self) -> dict[str, Any]:
-        """The state of the sampler."""
         return self._sampler.state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Let the sampler go on."""
         self._sampler.set_state(state)
 
     def describe(self) -> str:
-        """One line for the run's header."""
         size = nbytes_text(self._staging.nbytes)
         return f"replay source: direct, {size} of staging on the host{self._sampler.describe()}"

@@ -1,9 +1,9 @@
 """`replay.source=resident`: a copy of the rings on the learner's device, sampled there.
 
-Only the rows that are new since the last batch travel, on a stream of copies, through two host blocks, so that the
-rings themselves need not be page-locked. The order of the device's work sees to it that a batch is gathered after the
-rows it may contain were copied, and before they are overwritten. The host waits for a copy only when it needs its block
-again, and for the age of the samples only when it is asked for.
+Only the rows that are new since the last batch are copied, on a copy stream, through two host blocks, so that the
+rings themselves need not be page-locked. The order of the device's work ensures that a batch is gathered after the rows
+it may contain were copied, and before they are overwritten. The host waits for a copy only when it needs its block
+again, and for the age of the samples only when that is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STAGING_ROWS = 4096
 
 
 def resident_nbytes(num_rings: int, capacity: int, width: int) -> int:
-    """Bytes on the device of the copies of `num_rings` rings of `capacity` float32 rows [W = width]."""
+    """Returns the bytes on the device of the copies of `num_rings` rings of `capacity` float32 rows [W = width]."""
     return 4 * num_rings * capacity * width
 
 
@@ -42,7 +42,7 @@ class Mirror:
         self.first = self.last = 0
 
     def load(self, block: StagingBlock, stop: int, copy_stream: CopyStream, after: torch.Event | None) -> None:
-        """Copy the next rows below `stop`, as many as the block holds, into the store once `after` is reached."""
+        """Copies the next rows below `stop`, as many as the block holds, into the store once `after` is reached."""
         room = min(len(block.values), self._ring.capacity)
         start = min(max(self.last, self._ring.oldest), stop)
         end = min(start + room, stop)
@@ -56,7 +56,7 @@ class Mirror:
         self.first, self.last = max(self.first, end - self._ring.capacity), end
 
     def _places(self, start: int, stop: int) -> list[Tensor]:
-        """Where the rows [start, stop) are in the store: in one piece, or two where they wrap."""
+        """Returns views of the places of the rows [start, stop) in the store: one, or two where they wrap."""
         head, length = start % self._ring.capacity, stop - start
         first = self._store[head : head + length]
         return [first] if len(first) == length else [first, self._store[: length - len(first)]]
@@ -79,13 +79,13 @@ class ResidentSampler:
         demos: ResidentDemos | None = None,
     ) -> None:
         self._rings, self._device = tuple(rings), device
-        self.demos = demos  # what is mixed into the batches
+        self.demos = demos  # mixed into the batches
         self._capacity, width = rings[0].capacity, rings[0].width
         self._store = _device_block(len(rings), self._capacity, width, device)
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
         self._copy_stream = CopyStream(device, device_sync, timer)
         self._blocks = cycle(_staging((STAGING_ROWS, width), torch.float32, device))
-        # What a draw must know of the rings: `_describe_rings` says what the rows are.
+        # What a draw needs of the rings: see `_describe_rings` for the rows.
         self._host_tables = cycle(_staging((3, len(rings)), torch.int64, device))
         self._table = torch.zeros((3, len(rings)), dtype=torch.int64, device=device)
         # When the store and the table are free to be written: first when they are made, then after the last gather.
@@ -104,7 +104,7 @@ class ResidentSampler:
         return sum(mirror.last - mirror.first for mirror in self._mirrors)
 
     def refresh(self) -> None:
-        """Bring the copies up to the rows committed now. Raises RuntimeError if nothing was ever written."""
+        """Copies what was committed since the last time. Raises RuntimeError if nothing was ever written."""
         self._load_new()
         while not self.num_rows:  # the writers recycled everything while it was copied
             if not any(ring.committed for ring in self._rings):
@@ -113,7 +113,7 @@ class ResidentSampler:
         self._describe_rings()
 
     def draw(self, count: int) -> Tensor:
-        """Rows [count, W] on the device."""
+        """Returns rows [count, W] on the device."""
         ends, shifts, newest = self._table
         position = torch.randint(self.num_rows, (count,), generator=self.generator, device=self._device)
         ring = torch.bucketize(position, ends, right=True)
@@ -132,7 +132,7 @@ class ResidentSampler:
                 mirror.load(block, stop, self._copy_stream, after=self._gathered)
 
     def _describe_rings(self) -> None:
-        """Per ring, laid end to end: where it ends, its logical index minus the position, the rows ever written."""
+        """Copies a table of the rings laid end to end: ends, logical index minus position, rows ever written."""
         block = next(self._host_tables)
         self._copy_stream.block_until(block.copied)
         table, end = block.values.numpy(), 0
@@ -142,7 +142,7 @@ class ResidentSampler:
         block.copied = self._copy_stream.copy(self._table, block.values, after=self._gathered)
         self._copy_stream.stall_learner_stream(
             block.copied
-        )  # copies are done in turn: those of the rows before this one
+        )  # copies are in order: those of the rows come before this one
 
 
 def _device_block(num_rings: int, capacity: int, width: int, device: torch.device) -> Tensor:
@@ -183,12 +183,12 @@ class ResidentSource(RateLimitedSource):
         return float(self._sampler.age_sum)
 
     def wait_batch(self) -> None:
-        """Nothing is prefetched; only a new cycle of demonstrations takes its time."""
+        """Nothing is prefetched; only a new cycle of demonstrations is prepared."""
         if self._demos:
             self._demos.prepare(self.num_due)
 
     def sample(self) -> Tensor:
-        """Rows [U, B, W], already on the device, for the updates that are due now."""
+        """Returns rows [U, B, W], already on the device, for the updates that are due now."""
         shape = (self.num_due, self._num_fresh, self._spec.layout.width)
         self._sampler.refresh()
         rows = self._sampler.draw(shape[0] * shape[1]).view(shape)
@@ -200,13 +200,13 @@ class ResidentSource(RateLimitedSource):
         return rows
 
     def random_state(self) -> dict[str, Any]:
-        """The state of the device's stream."""
+        """Returns the state of the device's random stream."""
         state = self._sampler.generator.get_state().numpy().tobytes().hex()
         demos = {"demos": self._demos.share.rows.state()} if self._demos else {}
         return {"device": self._spec.device.type, "generator": state, **demos}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continue the device's stream. Raises `CheckpointError` for the stream of another kind of device or source."""
+        """Continues the random stream. Raises `CheckpointError` for that of another kind of device or source."""
         kind = self._spec.device.type
         if state.get("device") != kind:
             raise CheckpointError(f"the checkpoint has no random numbers of {KEY} on {kind}")
@@ -216,6 +216,5 @@ class ResidentSource(RateLimitedSource):
             self._demos.share.rows.set_state(state["demos"])
 
     def describe(self) -> str:
-        """One line for the run's header."""
         demos = self._demos.share.describe() if self._demos else ""
         return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{demos}"

@@ -1,12 +1,12 @@
 """The shared-memory ring of rollouts: one collector fills slots, one learner rank takes them, no lock.
 
 A slot holds one whole rollout, so a slot, unlike a replay row, has an owner: the collector from `reserve` until
-`commit`, then the learner until it has copied it out. Two counters of rollouts, ever committed and ever taken, say
-whose a slot is. Only the collector writes the first and only the learner the second, and a slot is handed over by the
-store that moves its counter, after everything in it was written, or read. So nothing is overwritten while it is read.
+`commit`, then the learner until it has copied it out. Two counters of rollouts, ever committed and ever taken, tell
+the owner of a slot. Only the collector writes the first and only the learner the second, and a slot is handed over by
+the store that moves its counter, after everything in it was written, or read. So nothing is overwritten while read.
 
 One more slot than the ring can queue lies beside it: where the collector may not wait (`rollout.when_full=drop`) it
-fills that one while no slot is free, and throws it away if there is still none at the end.
+fills that one while no slot is free, and drops it if there is still none at the end.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class RolloutLayout:
 
 
 class RolloutStamp(NamedTuple):
-    """What is known of a rollout besides its rows."""
+    """Facts about a rollout besides its rows."""
 
-    number: int  # of the rollouts that this collector began before it
-    version: int  # of the weights that acted, all along
-    num_steps: int  # transitions in it
+    number: int  # rollouts that this collector began before it
+    version: int  # version of the weights that acted in all of it
+    num_steps: int  # its transitions
 
 
 _STAMP_WORDS = len(RolloutStamp._fields)
@@ -111,49 +111,47 @@ class RolloutRing:
 
     @staticmethod
     def nbytes(layout: RolloutLayout, num_slots: int) -> int:
-        """Bytes of the buffer of a ring."""
+        """Returns the bytes of the buffer of a ring."""
         return HEADER_BYTES + (num_slots + 1) * (layout.slot_nbytes + 8 * _STAMP_WORDS)
 
     @property
     def committed(self) -> int:
-        """Rollouts ever handed to the learner."""
+        """Number of rollouts ever handed to the learner."""
         return self._words[_COMMITTED]
 
     @property
     def taken(self) -> int:
-        """Rollouts that the learner has copied out, or left out."""
+        """Number of rollouts that the learner has copied out or skipped."""
         return self._words[_TAKEN]
 
     @property
     def skipped(self) -> int:
-        """Those that it has left out."""
+        """Number of rollouts that the learner has skipped."""
         return self._words[_SKIPPED]
 
     @property
     def dropped(self) -> int:
-        """Rollouts that were thrown away because no slot was free."""
+        """Number of rollouts dropped because no slot was free."""
         return self._words[_DROPPED]
 
     @property
     def unread(self) -> int:
-        """Rollouts that wait for the learner."""
+        """Number of rollouts that wait for the learner."""
         return self.committed - self.taken
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot is free."""
+        """True if no slot is free."""
         return self.unread >= self.num_slots
 
-    # -- the collector's side
-
     def reserve(self) -> Float32:
-        """Where to put the rows [T + 1, N, W] of the next rollout; the spare slot if no other is free."""
+        """Returns the slot [T + 1, N, W] that the collector fills next: the spare one if no other is free."""
         self._open = self.num_slots if self.is_full else self.committed % self.num_slots
         rows: Float32 = self._rows[self._open]
         return rows
 
     def commit(self, stamp: RolloutStamp) -> bool:
-        """Hand the rollout over; False if it had to be thrown away."""
+        """Hands the rollout over; False if it had to be dropped."""
         slot = self._open
         if slot == self.num_slots:
             if self.is_full:
@@ -165,28 +163,24 @@ class RolloutRing:
         self._words[_COMMITTED] += 1
         return True
 
-    # -- the learner's side
-
     @property
     def head(self) -> RolloutStamp:
-        """The stamp of the oldest rollout, one of which must wait."""
+        """The stamp of the oldest rollout; at least one must wait."""
         return RolloutStamp(*self._stamps[self.taken % self.num_slots].tolist())
 
     def take(self, out: Float32) -> RolloutStamp:
-        """Copy the oldest rollout, one of which must wait, into `out` [T + 1, N, W] and free its slot."""
+        """Copies the oldest rollout into `out` [T + 1, N, W] and frees its slot; at least one must wait."""
         stamp = self.head
         out[...] = self._rows[self.taken % self.num_slots]
         self._words[_TAKEN] += 1
         return stamp
 
     def skip(self) -> None:
-        """Free the slot of the oldest rollout, which is not learnt from."""
+        """Frees the slot of the oldest rollout, which is not learnt from."""
         self._words[_SKIPPED] += 1
         self._words[_TAKEN] += 1
 
-    # -- while both stand still
-
     def waiting(self) -> list[tuple[RolloutStamp, Float32]]:
-        """The rollouts that wait, oldest first: stamps and views of their rows."""
+        """Returns stamps and views of the rollouts that wait, oldest first; not safe while either side is working."""
         slots = [number % self.num_slots for number in range(self.taken, self.committed)]
         return [(RolloutStamp(*self._stamps[slot].tolist()), self._rows[slot]) for slot in slots]

@@ -16,13 +16,17 @@ from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutSta
 from offpolicy.replay.staging import host_block, nbytes_text
 from offpolicy.types import NUM_LAGS, Account, Rollouts, RolloutTotals
 
-AHEAD: Mapping[str, int | None] = {"alternate": 0, "overlap": 1, "free": None}  # rollouts; None: as the ring has room
+AHEAD: Mapping[str, int | None] = {
+    "alternate": 0,
+    "overlap": 1,
+    "free": None,
+}  # rollouts beyond those learnt from; None: limited by the ring
 NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSpec:
-    """What a rollout source of one rank is told."""
+    """Configuration of a rollout source of one rank."""
 
     layout: RolloutLayout
     mode: str  # collection mode
@@ -34,9 +38,9 @@ class RolloutSpec:
 class RolloutSource:
     """Takes as many rollouts per iteration as the rank has collectors, whichever are there first.
 
-    The run ends once the ranks have learnt from its env steps. The collectors go on until then, so nobody ever waits
-    for a rollout that nobody makes. `version` tells how often the weights were published; `total` adds up a number over
-    the ranks, a collective; `learnt` is what this rank had learnt from before, in transitions.
+    The run ends once the ranks have learnt from its env steps. The collectors continue until then, so a rollout that is
+    waited for always comes. `version` returns how often the weights were published; `total` sums a number over the
+    ranks, a collective; `learnt` is the number of transitions this rank had learnt from before.
     """
 
     def __init__(
@@ -68,26 +72,26 @@ class RolloutSource:
         self._too_old = 0
         self.samples = 0  # transitions handed out
         self.sample_age_sum = 0.0  # transitions are as old as their rollout: see the policy lag
-        self.first_unseen_row: list[int] = []  # nothing is kept that a normaliser could be shown again
+        self.first_unseen_row: list[int] = []  # no rows are kept that a normaliser could see again
 
     @property
     def rollouts(self) -> RolloutTotals:
-        """What became of the rollouts so far."""
+        """Counts of the rollouts so far."""
         return RolloutTotals(self._too_old, self._lags.copy())
 
     def wait_ready(self) -> None:
-        """Block until there is a batch of rollouts, or none is needed, or the run is stopping."""
+        """Blocks until there is a batch of rollouts, or none is needed, or the run is stopping."""
         self._gate.wait_until(lambda: self.is_exhausted() or self._has_batch())
 
     def is_exhausted(self) -> bool:
-        """Whether the ranks have learnt from as many transitions as the run has."""
+        """True if the ranks have learnt from as many transitions as the run has."""
         return self._learnt >= self._spec.total
 
     def wait_batch(self) -> None:
-        """Nothing is prefetched: there is nothing to wait for."""
+        """Nothing is prefetched."""
 
     def sample(self) -> Tensor:
-        """Copy the rollouts out of the ring, side by side, and free their slots: [T + 1, B, W]."""
+        """Copies the rollouts out of the ring, side by side, and frees their slots: [T + 1, B, W]."""
         for place in self._places:
             self._count(self._next_ring().take(place))
         self._iterations += 1
@@ -95,30 +99,29 @@ class RolloutSource:
         return self._staging
 
     def to_device(self, rows: Tensor) -> Rollouts:
-        """The rollouts on the learner's device."""
+        """Copies the rollouts to the learner's device."""
         return self._spec.layout.split(rows.to(self._spec.device), self._learnt / self._spec.total, self._learnt)
 
     def release(self) -> None:
-        """Let every collector begin what the mode allows it beyond the rollouts learnt from; nothing at the end."""
+        """Grants every collector what the mode allows beyond the rollouts learnt from; nothing at the end."""
         self._learnt = int(self._total(self._learnt_before + self.samples))
         ahead = AHEAD[self._spec.mode]
         granted = NO_LIMIT if ahead is None else self._iterations + 1 + ahead
         self._gate.grant_each(0 if self.is_exhausted() else granted)
 
     def random_state(self) -> dict[str, Any]:
-        """There are no random numbers in it: only how far this rank has come."""
+        """Returns how many transitions this rank has learnt from; there are no random numbers in it."""
         return {"learnt": self._learnt_before + self.samples}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continues from there."""
         self._learnt_before = state["learnt"]
 
     def packer_account(self) -> Account | None:
-        """Nothing is packed ahead."""
+        """None: nothing is packed ahead."""
         return None
 
     def describe(self) -> str:
-        """One line for the run's header."""
         size = nbytes_text(self._staging.nbytes)
         return f"rollouts: {len(self._rings)} x {self._spec.layout.length} steps per batch, {size} of staging"
 
@@ -126,7 +129,7 @@ class RolloutSource:
         """Nothing was started."""
 
     def _has_batch(self) -> bool:
-        """Leaves out what is too old, and says whether enough remains."""
+        """Skips what is too old; True if enough remains."""
         oldest = self._version() - self._spec.max_lag
         for ring in self._rings:
             while ring.unread and ring.head.version < oldest:
@@ -137,7 +140,7 @@ class RolloutSource:
         return sum(self._usable) >= len(self._rings)
 
     def _next_ring(self) -> RolloutRing:
-        """The next ring, in turn, that has a rollout for this batch."""
+        """Returns the next ring, in turn, that has a rollout for this batch."""
         for index in islice(self._in_turn, len(self._rings)):
             if self._usable[index]:
                 self._usable[index] -= 1

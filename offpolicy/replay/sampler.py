@@ -1,4 +1,4 @@
-"""Uniform sampling from the union of several rings, on the CPU, while their writers go on."""
+"""Uniform sampling from the union of several rings, on the CPU, while they are written."""
 
 from __future__ import annotations
 
@@ -31,55 +31,54 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Which rows a batch is made of: for each, its ring and its logical index there."""
+    """The rows of a batch: for each, its ring and its logical index there."""
 
     ring: Int64  # [n]
     index: Int64  # [n]
 
 
 class Sampler(Protocol):
-    """What fills batches on the host."""
+    """Fills batches on the host."""
 
     def bounds(self) -> Bounds:
-        """The readable rows of the replay as of now. Raises RuntimeError if there are none."""
+        """Returns the rows of the replay that are readable now. Raises RuntimeError if there are none."""
         ...
 
     def has_written(self, bounds: Bounds) -> bool:
-        """Whether every row of `bounds` was written once."""
+        """True if every row of `bounds` was written once: not in a run that was resumed without its replay."""
         ...
 
     def prepare(self, num_batches: int) -> None:
-        """Make ready what the next batches need besides the replay; its time is waiting, not gathering."""
+        """Prepares what the next batches need besides the replay; its time counts as waiting, not as gathering."""
         ...
 
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
-        """Fill `out` [n, W], whole batches; returns which of the rows came from the replay, batch by batch."""
+        """Fills `out` [n, W], whole batches; returns which of the rows came from the replay, batch by batch."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """JSON data from which another one fills the same batches."""
+        """Returns JSON data from which another sampler fills the same batches."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continues from there."""
         ...
 
     def describe(self) -> str:
-        """The end of a source's line in the run's header."""
+        """Returns the end of a source's line in the run's header."""
         ...
 
 
 class UniformSampler:
-    """Draws rows of the union of `rings` uniformly, with replacement, from its own random stream.
+    """Draws rows of the union of `rings` uniformly, with replacement, from the random stream `rng`.
 
-    `guard` is how many rows per ring a writer may recycle before a batch is copied: those are not drawn.
+    `guard` is the number of rows per ring that a writer may recycle before a batch is copied: those are not drawn.
     """
 
     def __init__(self, rings: Sequence[Ring], rng: np.random.Generator, guard: int) -> None:
         self._rings, self.rng, self._guard = tuple(rings), rng, guard
 
     def bounds(self) -> Bounds:
-        """The readable rows as of now. Raises RuntimeError if there are none."""
         first, last = [], []
         for ring in self._rings:
             # `oldest` before `committed`: then first <= last, however far the writer gets in between.
@@ -94,9 +93,9 @@ class UniformSampler:
         return bounds
 
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
-        """Fill `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
+        """Fills `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
 
-        What the writers recycled before or during the copy is drawn again, from what is left of the bounds.
+        Rows that the writers recycled before or during the copy are drawn again, from what is left of the bounds.
         """
         given = bounds or self.bounds()
         draw = self._draw(given, len(out))
@@ -111,26 +110,22 @@ class UniformSampler:
         return draw
 
     def has_written(self, bounds: Bounds) -> bool:
-        """Whether every row of `bounds` was written once: not those of a run that went on without its replay."""
         return all(ring.committed >= last for ring, last in zip(self._rings, bounds.last, strict=True))
 
     def prepare(self, num_batches: int) -> None:
-        """The replay is all there is."""
+        """Nothing: the rows all come from the replay."""
 
     def state(self) -> dict[str, Any]:
-        """The state of the random stream."""
         return generator_state(self.rng)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue the random stream."""
         set_generator_state(self.rng, state)
 
     def describe(self) -> str:
-        """Nothing is mixed in."""
         return ""
 
     def _draw(self, bounds: Bounds, count: int) -> Draw:
-        """Each row of each ring with the same probability: a position in the rings laid end to end."""
+        """Draws positions in the rings laid end to end: every row has the same probability."""
         position = self.rng.integers(0, bounds.num_rows, count)
         if len(self._rings) == 1:
             return Draw(np.zeros(count, dtype=np.int64), position + bounds.first[0])
@@ -140,7 +135,7 @@ class UniformSampler:
         return Draw(ring, position + (last - ends)[ring])
 
     def _read(self, draw: Draw, out: Float32) -> Bool:
-        """Copy the rows into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
+        """Copies the rows into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
         if len(self._rings) == 1:
             return self._rings[0].read(draw.index, out)
         intact = np.empty(len(out), dtype=np.bool_)
@@ -152,7 +147,7 @@ class UniformSampler:
         return intact
 
     def _left_of(self, bounds: Bounds) -> Bounds:
-        """What the writers have not recycled of `bounds`; all that is readable now if they recycled everything."""
+        """Returns what is not recycled of `bounds`; everything readable now if all of it is."""
         now = self.bounds()
         later = map(max, bounds.first, now.first)
         left = Bounds(tuple(map(min, later, bounds.last)), bounds.last)
@@ -160,7 +155,7 @@ class UniformSampler:
 
 
 class SampleAges:
-    """How old the handed-out rows were.
+    """Age of the rows handed out.
 
     An age is the number of transitions written since, to all rings. Rings are written at the same pace, so it is the
     age in the row's own ring times the number of rings.
@@ -172,7 +167,7 @@ class SampleAges:
         self.age_sum = 0.0  # in transitions, over `samples`
 
     def add(self, draw: Draw) -> None:
-        """Count rows that are handed out now."""
+        """Counts rows that are handed out now."""
         newest = np.array([ring.committed for ring in self._rings])
         self.samples += len(draw.index)
         self.age_sum += len(self._rings) * float((newest[draw.ring] - draw.index).sum())

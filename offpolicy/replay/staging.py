@@ -1,4 +1,4 @@
-"""Where batches wait on their way to the device: page-locked host blocks, a stream of copies, slots packed ahead."""
+"""Batches on their way to the device: page-locked host blocks, a copy stream, slots packed ahead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from offpolicy.timing.device_timer import UNTIMED
 
 
 def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str) -> Tensor:
-    """An uninitialised block on the host, page-locked if `device` copies from it.
+    """Returns an uninitialised block on the host, page-locked if `device` copies from it.
 
     Raises `ConfigError` naming the configuration `key`, the bytes, and what to write `instead`.
     """
@@ -42,12 +42,12 @@ class StagingBlock:
 def staging_blocks(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str
 ) -> list[StagingBlock]:
-    """Two of a shape, to be used in turn. Raises as `host_block`."""
+    """Returns two blocks of a shape, to be used in turn. Raises as `host_block`."""
     return [StagingBlock(values) for values in host_block((2, *shape), dtype, device, key, instead)]
 
 
 def nbytes_text(nbytes: int) -> str:
-    """A number of bytes for people: 880 KB."""
+    """Returns a number of bytes as text: 880 KB."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if nbytes >= size:
             number = nbytes / size
@@ -56,7 +56,7 @@ def nbytes_text(nbytes: int) -> str:
 
 
 class CopyStream:
-    """Copies to the device beside the learner's stream, in an order that only `block_until` makes the host wait for.
+    """Copies to the device beside the learner's stream; only `block_until` makes the host wait for them.
 
     A mark is a point in the device's work. On the CPU it is None: everything is done when a call returns.
     Every copy is issued inside the context `timer`.
@@ -73,14 +73,14 @@ class CopyStream:
         )
 
     def learner_mark(self) -> torch.Event | None:
-        """The end of what the learner's stream was given so far; called on the learner's thread."""
+        """Returns the end of the work queued on the learner's stream so far; called on the learner's thread."""
         if self._stream is None:
             return None
         mark: torch.Event = torch.cuda.current_stream(self._device).record_event()
         return mark
 
     def copy(self, target: Tensor, source: Tensor, after: torch.Event | None) -> torch.Event | None:
-        """Copy once `after` is reached; returns the mark of the copy's end, until when `source` must not change."""
+        """Copies once `after` is reached; returns the mark of the copy's end, until when `source` must not change."""
         if self._stream is None:
             target.copy_(source)
             return None
@@ -97,7 +97,7 @@ class CopyStream:
             torch.cuda.current_stream(self._device).wait_event(until)
 
     def block_until(self, mark: torch.Event | None) -> None:
-        """Wait, on the host, until a mark is reached."""
+        """Waits, on the host, until a mark is reached."""
         if mark is None or mark.query():
             return
         with torch.cuda.stream(self._stream):
@@ -107,10 +107,10 @@ class CopyStream:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a slot is asked to hold. With its bounds, and the sampler's stream, it says which rows that will be."""
+    """The batches that a slot is to hold: its bounds and the sampler's stream determine their rows."""
 
     num_batches: int
-    bounds: Bounds | None  # None: those of the instant at which `env_steps` transitions are there
+    bounds: Bounds | None  # None: those of the instant at which `env_steps` transitions exist
     env_steps: int
     taken: int = 0  # batches handed out before the run was resumed
 
@@ -130,43 +130,43 @@ class Request:
 class Slot:
     """Room for the batches of one request: `staging` on the host, `rows` on the device; one block on the CPU.
 
-    It goes round: free, posted, packed, in use, free. Only one thread has it at any time.
+    Its states in turn: free, submitted, packed, in use. Only one thread uses it at any time.
     """
 
     def __init__(self, staging: Tensor, rows: Tensor) -> None:
         self._staging, self._rows = staging, rows  # [U, B, W]
         self.request = Request(0, None, 0)
-        self.random_before: dict[str, Any] | None = None  # the sampler's stream when these batches were drawn
-        self.last_use: torch.Event | None = None  # when the learner is done with the batches before these
+        self.random_before: dict[str, Any] | None = None  # the sampler's stream before these batches were drawn
+        self.last_use: torch.Event | None = None  # when the learner is done with the previous batches
         self.taken = 0  # batches handed out
         self._draw = Draw(np.empty(0, np.int64), np.empty(0, np.int64))
 
     @property
     def num_left(self) -> int:
-        """Batches not handed out yet."""
+        """Number of batches not handed out yet."""
         return self.request.num_batches - self.taken
 
     @property
     def is_staged(self) -> bool:
-        """Whether what was packed must still be copied to the device."""
+        """True if packed batches must be copied to the device."""
         return self._rows is not self._staging
 
     def accept(self, request: Request) -> None:
-        """Be about these batches from now on."""
+        """Starts over with the batches of a request."""
         self.request, self.taken, self.random_before = request, request.taken, None
 
     def pack(self, sampler: Sampler, bounds: Bounds) -> None:
-        """Draw and gather the batches asked for."""
+        """Draws and gathers the requested batches."""
         packed = self._staging[: self.request.num_batches]
         self._draw = sampler.fill(packed.numpy().reshape(-1, packed.shape[-1]), bounds)
 
     def copy_to_device(self, copy_stream: CopyStream) -> torch.Event | None:
-        """Start the copy of what was packed; returns the mark of its end."""
+        """Starts the copy of the packed batches; returns the mark of its end."""
         count = self.request.num_batches
         return copy_stream.copy(self._rows[:count], self._staging[:count], after=self.last_use)
 
     def hand_out(self, count: int) -> tuple[Tensor, Draw]:
-        """The next batches [count, B, W], to be used until the slot is free again, and which rows they are."""
+        """Returns the next batches [count, B, W], valid until the slot is free again, and their rows."""
         begin, end = self.taken, self.taken + count
         self.taken = end
         per_batch = len(self._draw.index) // self.request.num_batches
@@ -174,5 +174,5 @@ class Slot:
         return self._rows[begin:end], Draw(self._draw.ring[rows], self._draw.index[rows])
 
     def drop_rest(self) -> None:
-        """Hand out no more of these."""
+        """Discards the batches that are not handed out yet."""
         self.taken = self.request.num_batches

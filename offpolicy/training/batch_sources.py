@@ -72,11 +72,12 @@ def demonstrations(rank: RankContext) -> Share | None:
     found = read_demos(source, spec)
     rows = demonstration_rows(found, row_layout(spec), gamma=cfg.algo.gamma, n_step=cfg.algo.n_step)
     batch_size, returns = cfg.algo.batch_size // rank.num_ranks, found.ep_return
+    size = f"{len(rows):,} transitions, {len(returns):,} episodes"
     return Share(
         EndlessRows(rows, cfg.seed, rank.rank, rank.num_ranks, rank.start_path),
         per_batch=round(cfg.replay.demo_share * batch_size),
         batch_size=batch_size,
-        told=f"{source} ({len(rows):,} transitions, {len(returns):,} episodes, mean return {returns.mean():,.1f})",
+        description=f"{source} ({size}, mean return {returns.mean():,.1f})",
     )
 
 

@@ -150,7 +150,7 @@ class RefilledTooSoon(PrefetchSource):
     def sample(self) -> torch.Tensor:
         rows = super().sample()
         self._in_use.accept(self._next_request())
-        self._packer.post(self._in_use)
+        self._packer.submit(self._in_use)
         return rows
 
 

@@ -353,7 +353,7 @@ def test_a_thread_that_hangs_is_named(make_source: MakeSource, monkeypatch: pyte
             return super().fill(*args, **options)
 
     source = make_source(world, sampler=Hanging(world.rings, np.random.default_rng(0), 0), newest=newest)
-    source._post()
+    source._submit()
     assert begun.wait(10)
     with pytest.raises(HangError, match=r"packing thread did not end within 0\.05 s"):
         source.close()

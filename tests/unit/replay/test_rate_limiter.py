@@ -12,7 +12,7 @@ from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION, LearningSta
 def pace(
     mode: str = "alternate", utd: float = 1.0, num_envs: int = 1, total: int = 1000, band: int = 10
 ) -> RateLimiter:
-    return RateLimiter.of(mode, utd, num_envs, band=band, anchor=LearningStart(100, 0), total=total)
+    return RateLimiter.of(mode, utd, num_envs, band=band, start=LearningStart(100, 0), total=total)
 
 
 def run(pace: RateLimiter, num_envs: int) -> tuple[int, int, list[int]]:
@@ -71,6 +71,6 @@ def test_the_collector_is_never_granted_more_than_the_budget() -> None:
 
 
 def test_a_resumed_run_without_replay_owes_nothing_for_the_steps_before() -> None:
-    resumed = RateLimiter.of("alternate", 1.0, 1, band=1, anchor=LearningStart(600, 450), total=1000)
+    resumed = RateLimiter.of("alternate", 1.0, 1, band=1, start=LearningStart(600, 450), total=1000)
     assert resumed.due(600, 450) == 0
     assert resumed.due(601, 450) == 1

@@ -44,7 +44,7 @@ def test_every_rate_of_a_known_pipeline_is_exact(mode: str) -> None:
 
 
 def test_the_debt_of_a_known_pipeline_is_exact() -> None:
-    pace = RateLimiter.of("overlap", 2 / 3, 3, band=0, anchor=LearningStart(100, 0), total=10**6)
+    pace = RateLimiter.of("overlap", 2 / 3, 3, band=0, start=LearningStart(100, 0), total=10**6)
     assert pace.debt(100 + 300, 190) == Fraction(10)
     assert pace.debt(100 + 300, 201) == Fraction(-1)
 
