@@ -25,7 +25,7 @@ from offpolicy.config.rules import owners
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 
-NO_PREFIX = "\0"  # argparse takes no word for an option: `--seed 3` must reach our own, more helpful refusal
+NO_PREFIX = "\0"  # keeps argparse from taking `--seed 3` for an option: our own refusal says what to write
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,11 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    for add_command in (
-        *(_add_train, _add_resume, _add_eval, _add_play, _add_record),
-        *(_add_explain, _add_trace, _add_compare),
-    ):
-        add_command(commands)
+    for add in (_add_train, _add_resume, _add_eval, _add_play, _add_record, _add_explain, _add_trace, _add_compare):
+        add(commands)
     return parser
 
 
@@ -105,8 +102,7 @@ def _add_train(commands: Any) -> None:  # Any: argparse keeps the type of a subp
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    if _asks_for_help(arguments.overrides):
-        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
+    if _wrote_help(arguments, arguments.overrides):
         return 0
     from offpolicy.config.overrides import load_config
 
@@ -123,8 +119,7 @@ def _add_resume(commands: Any) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    if _asks_for_help([str(arguments.run), *arguments.overrides]):
-        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
+    if _wrote_help(arguments, [str(arguments.run), *arguments.overrides]):
         return 0
     from offpolicy.config.overrides import load_values
 
@@ -273,8 +268,12 @@ def _whole_number(text: str, least: int) -> int:
     return number
 
 
-def _asks_for_help(words: Sequence[str]) -> bool:
-    return any(word in ("-h", "--help") for word in words)
+def _wrote_help(arguments: argparse.Namespace, words: Sequence[str]) -> bool:
+    """Writes the help of a command that takes overrides if one of `words` asks for it; True if so."""
+    is_asked = any(word in ("-h", "--help") for word in words)
+    if is_asked:
+        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
+    return is_asked
 
 
 def _existing_run(run: Path) -> Path:

@@ -187,7 +187,7 @@ def _restarts(columns: Mapping[str, Float64], starts: Sequence[int] | None) -> N
     """True for the first record after a resume: where a counter of the process falls, and at each of `starts`. [R].
 
     Bound: without event files (`log.tensorboard=false`) a process that has already counted more by its first record
-    than the one before it by its last is not told from that: its seconds so far are then taken for the run's.
+    than the one before it by its last is taken for the same process: its seconds so far then count as the run's.
     """
     steps = columns["env_steps"]
     falls, begun = np.zeros((2, len(steps)), dtype=bool)

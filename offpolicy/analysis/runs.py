@@ -54,7 +54,7 @@ class LabelledRuns:
 def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
     """Returns label and path of each `[label=]RUN`; a word that is a directory, though with = in its name, is a path.
 
-    A run without a label is named by the shortest end of its path that tells it from the others and is no label yet.
+    A run without a label is named by the shortest end of its path that no other run has and that is no label yet.
     """
     parsed: list[tuple[str, Path]] = []
     for word in words:
@@ -83,8 +83,8 @@ def paths_by_label(words: Sequence[str]) -> dict[str, list[Path]]:
         runs = named.setdefault(label, [])
         if path.resolve() in (run.resolve() for run in runs):
             is_bare = path in map(Path, words)
-            told = "; seeds of one configuration need a label: a=RUN a=RUN b=RUN" if is_bare else " under one label"
-            raise ConfigError(f"run: {path} is given twice{told}")
+            advice = "; seeds of one configuration need a label: a=RUN a=RUN b=RUN" if is_bare else " under one label"
+            raise ConfigError(f"run: {path} is given twice{advice}")
         runs.append(path)
     return named
 

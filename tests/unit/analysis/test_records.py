@@ -56,24 +56,24 @@ def test_steps_that_a_resume_went_back_over_are_those_of_the_resumed_run(tmp_pat
     assert run.columns["perf/utd"].tolist() == [1.0, 1.0, 2.0]
 
 
-def test_seconds_go_on_after_a_resume(tmp_path: Path) -> None:
+def test_seconds_continue_after_a_resume(tmp_path: Path) -> None:
     resumed = record(30) | {"wall_s": 0.5, "iteration": 5.0}
     run = write(tmp_path, record(10), record(20), resumed)
     assert run.columns["wall_s"].tolist() == [1.0, 2.0, 2.5]
 
 
-def test_seconds_go_on_after_a_resume_whatever_else_a_record_tells_of_time(tmp_path: Path) -> None:
+def test_seconds_continue_after_a_resume_whatever_the_other_times_of_a_record(tmp_path: Path) -> None:
     resumed = record(30) | {"wall_s": 0.5, "iteration": 5.0}
     rows = [row | {"time/elapsed_s": row["wall_s"]} for row in (record(10), record(20), resumed)]
     assert write(tmp_path, *rows).columns["wall_s"].tolist() == [1.0, 2.0, 2.5]
 
 
-def test_seconds_go_on_where_only_the_iterations_fall(tmp_path: Path) -> None:
+def test_seconds_continue_where_only_the_iterations_fall(tmp_path: Path) -> None:
     run = write(tmp_path, record(100), record(200) | {"wall_s": 12.0, "iteration": 90.0})
     assert run.columns["wall_s"].tolist() == [10.0, 22.0]
 
 
-def test_a_resume_that_no_counter_gives_away_is_told_by_the_event_files(tmp_path: Path) -> None:
+def test_a_resume_that_no_counter_shows_is_read_from_the_event_files(tmp_path: Path) -> None:
     session(tmp_path, 1, after=None)
     session(tmp_path, 2, after=150)
     rows = [(100, 50, 2.0), (200, 90, 3.0), (300, 140, 4.0)]
@@ -154,7 +154,7 @@ def test_a_record_without_a_key_has_no_value_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "problem"),
     [
         ((), "neither metrics.jsonl nor events.out.tfevents"),
         (("config.yaml",), "has no records yet"),
@@ -162,10 +162,10 @@ def test_a_record_without_a_key_has_no_value_of_it(tmp_path: Path) -> None:
         (("events.out.tfevents.1.x",), "has no records yet"),
     ],
 )
-def test_a_directory_without_records_is_refused(tmp_path: Path, files: tuple[str, ...], told: str) -> None:
+def test_a_directory_without_records_is_refused(tmp_path: Path, files: tuple[str, ...], problem: str) -> None:
     for name in files:
         (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=problem):
         read_run(tmp_path)
 
 
@@ -204,7 +204,7 @@ def test_scalars_of_one_step_are_one_row(tmp_path: Path) -> None:
     assert second["wall_s"] - first["wall_s"] == 3.0
 
 
-def test_a_file_that_ends_within_an_event_keeps_the_ones_before(tmp_path: Path) -> None:
+def test_a_torn_event_file_keeps_the_events_before(tmp_path: Path) -> None:
     write_events(tmp_path, scalars(10, 0.0, a=1.0), scalars(20, 1.0, a=2.0))
     (path,) = event_paths(tmp_path)
     for lost in (1, 5, 20):
@@ -212,7 +212,7 @@ def test_a_file_that_ends_within_an_event_keeps_the_ones_before(tmp_path: Path) 
         assert [row["a"] for row in event_rows(tmp_path)] == [1.0]
 
 
-def test_what_a_restart_repeats_is_dropped_and_its_pause_does_not_count(tmp_path: Path) -> None:
+def test_steps_that_a_restart_repeats_are_dropped_and_its_pause_does_not_count(tmp_path: Path) -> None:
     write_events(tmp_path, scalars(10, 0.0, a=1.0), scalars(20, 2.0, a=2.0), scalars(30, 4.0, a=3.0))
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     later = [{"step": 21, "wall_time": STARTED_S + 900.0, "session_log": start}, scalars(25, 901.0, a=9.0)]

@@ -28,7 +28,7 @@ def test_runs_of_one_label_are_seeds(make_run: MakeRun) -> None:
     assert (second.label, len(second.runs), second.has_seeds) == ("b", 1, False)
 
 
-def test_a_run_without_a_label_is_called_by_what_tells_it_from_the_others(make_run: MakeRun) -> None:
+def test_a_run_without_a_label_is_named_by_the_unique_end_of_its_path(make_run: MakeRun) -> None:
     paths = [make_run("x/run"), make_run("y/run"), make_run("z")]
     assert list(paths_by_label([str(path) for path in paths])) == ["x/run", "y/run", "z"]
 
@@ -42,8 +42,8 @@ def test_a_run_without_a_label_never_joins_one_that_is_given(make_run: MakeRun) 
 def test_a_run_whose_every_name_is_a_label_needs_a_label(make_run: MakeRun) -> None:
     path = make_run("x")
     names = ["/".join(path.parts[-count:]) for count in range(1, len(path.parts))]
-    told = refusal(*(f"{name}={path}" for name in names), path)
-    assert f"{path} needs a label: each part of its path is one already" in told
+    problem = refusal(*(f"{name}={path}" for name in names), path)
+    assert f"{path} needs a label: each part of its path is one already" in problem
 
 
 def test_a_directory_with_an_equals_sign_in_its_name_is_a_directory(make_run: MakeRun) -> None:
@@ -68,15 +68,15 @@ def test_a_label_of_one_run_is_given_once(make_run: MakeRun) -> None:
             path_by_label(words)
 
 
-def test_one_label_alone_has_nothing_to_be_held_against(make_run: MakeRun) -> None:
+def test_one_label_alone_is_refused(make_run: MakeRun) -> None:
     assert "got 1 label, needed two or more" in refusal(make_run("run"))
 
 
 def test_all_problems_come_at_once(make_run: MakeRun, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    told = refusal(make_run("run"), tmp_path / "empty", tmp_path / "missing")
-    assert "neither metrics.jsonl" in told
-    assert "no such directory" in told
+    problem = refusal(make_run("run"), tmp_path / "empty", tmp_path / "missing")
+    assert "neither metrics.jsonl" in problem
+    assert "no such directory" in problem
 
 
 def test_a_run_alone_needs_records_and_one_of_several_seeds_need_not_have_many(make_run: MakeRun) -> None:
@@ -87,9 +87,9 @@ def test_a_run_alone_needs_records_and_one_of_several_seeds_need_not_have_many(m
 
 def test_a_label_that_mixes_configurations_is_refused_by_the_key(make_run: MakeRun) -> None:
     mixed = make_run("mixed", changes={"env": {"id": "Other-v0", "kwargs": {}}})
-    told = refusal(f"a={make_run('one')}", f"a={mixed}", f"b={make_run('two')}")
-    assert "the label 'a' mixes" in told
-    assert "env.id Toy-v0, Other-v0" in told
+    problem = refusal(f"a={make_run('one')}", f"a={mixed}", f"b={make_run('two')}")
+    assert "the label 'a' mixes" in problem
+    assert "env.id Toy-v0, Other-v0" in problem
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_label_that_mixes_configurations_is_refused_by_the_key(make_run: MakeR
         {"env": {"id": "Toy-v0", "kwargs": {}, "measure": "spin"}},
     ],
 )  # fmt: skip
-def test_what_changes_the_returns_is_no_seed(make_run: MakeRun, changes: dict[str, Any]) -> None:
-    told = refusal(f"a={make_run('one')}", f"a={make_run('other', changes=changes)}", f"b={make_run('two')}")
-    assert "the label 'a' mixes" in told
+def test_runs_that_differ_in_more_than_the_seed_are_no_seeds(make_run: MakeRun, changes: dict[str, Any]) -> None:
+    problem = refusal(f"a={make_run('one')}", f"a={make_run('other', changes=changes)}", f"b={make_run('two')}")
+    assert "the label 'a' mixes" in problem
 
 
 def test_where_a_run_lies_and_what_it_writes_may_differ_between_seeds(make_run: MakeRun) -> None:
@@ -117,5 +117,5 @@ def test_other_tasks_are_compared_with_a_warning_and_other_settings_are_listed(m
     assert "configuration (one, two): algo.gamma 0.99, 0.9" in lines
 
 
-def test_equal_configurations_need_no_word(make_run: MakeRun) -> None:
+def test_equal_configurations_need_no_note(make_run: MakeRun) -> None:
     assert warnings(read_runs([str(make_run("one")), str(make_run("two", changes=SECOND_SEED))])) == []

@@ -31,7 +31,7 @@ class FakeStore:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run with a checkpoint whose environment, probed anew, has the same spaces."""
+    """A run with a checkpoint whose environment, probed again, has the same spaces."""
     write_config(tmp_path, load_config([]), SPEC)
     monkeypatch.setattr(saved_run, "CheckpointStore", FakeStore)
     monkeypatch.setattr(FakeStore, "found", "a checkpoint")

@@ -39,10 +39,10 @@ def test_a_label_may_look_like_a_seed_of_another(tmp_path: Path) -> None:
     assert [str(place.relative_to(tmp_path)) for place in places] == ["a/1", "a/2", "a_1"]
 
 
-@pytest.mark.parametrize(("words", "told"), [(("a/b", "a_b"), "a/b and a_b"), (("..", "b"), "got the label '..'")])
-def test_labels_that_cannot_be_linked_are_refused(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+@pytest.mark.parametrize(("words", "problem"), [(("a/b", "a_b"), "a/b and a_b"), (("..", "b"), "got the label '..'")])
+def test_labels_that_cannot_be_linked_are_refused(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
     run = run_at(tmp_path / "run")
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(problem)):
         link([f"{word}={run}" for word in words], tmp_path)
 
 
