@@ -73,9 +73,11 @@ def curves_file(curves: Mapping[str, list[tuple[Float64, Float64]]], title: str,
 def _file(figure: Figure, *, is_svg: bool) -> bytes:
     """Returns the picture as a file; without a date, a version and random ids, the same runs give the same one."""
     out = io.BytesIO()
-    canvas = FigureCanvasSVG(figure) if is_svg else FigureCanvasAgg(figure)
     with rc_context({"svg.hashsalt": "offpolicy", "svg.fonttype": "none"}):  # text stays text
-        canvas.print_figure(out, format="svg" if is_svg else "png", metadata={"Date" if is_svg else "Software": None})
+        if is_svg:
+            FigureCanvasSVG(figure).print_figure(out, format="svg", metadata={"Date": None, "Creator": None})
+        else:
+            FigureCanvasAgg(figure).print_figure(out, format="png", metadata={"Software": None})
     return out.getvalue()
 
 

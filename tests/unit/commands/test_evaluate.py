@@ -1,13 +1,19 @@
-"""`offpolicy eval`: the table of policies side by side."""
+"""`offpolicy eval`: labels and environments that are refused, and the table of policies side by side."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from rich.console import Console
 
-from offpolicy.commands.evaluate import comparison
+from offpolicy.commands import evaluate as command
+from offpolicy.commands.evaluate import comparison, evaluate
+from offpolicy.commands.saved_run import PolicyChoice
+from offpolicy.errors import ConfigError
 from offpolicy.types import Episodes
 
 
@@ -22,7 +28,7 @@ def episodes(*returns: float) -> Episodes:
     return Episodes(values, np.full(len(values), 7.0), values / 10.0)
 
 
-def test_every_policy_has_its_mean_and_interval_and_the_others_their_place_beside_the_first() -> None:
+def test_every_policy_has_its_interval_and_the_others_their_difference_from_the_first() -> None:
     lines = shown({"teacher": episodes(10.0, 10.0), "student": episodes(5.0, 5.0)})
     (teacher,) = [line for line in lines if line.strip().startswith("teacher ")]
     assert "10.0 [10.0, 10.0]" in teacher
@@ -44,3 +50,20 @@ def test_the_table_fits_80_columns_with_large_numbers() -> None:
     assert max(map(len, lines)) <= 80
     rows = [line for line in lines if line.split()[:2] in (["another", "return"], ["random", "return"])]
     assert all(row.count("[") == row.count("]") == 2 for row in rows), "an interval is broken over two lines"
+
+
+CHOICE = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
+
+
+def test_the_label_of_the_random_actions_is_taken() -> None:
+    with pytest.raises(ConfigError, match="the label 'random' is that of the random actions"):
+        evaluate({"random": Path("missing")}, CHOICE, episodes=1, with_random=True)
+
+
+def test_policies_of_several_environments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(path: Path, choice: PolicyChoice) -> SimpleNamespace:
+        return SimpleNamespace(env=SimpleNamespace(id=f"{path}-v0"))
+
+    monkeypatch.setattr(command, "SavedRun", SimpleNamespace(find=find))
+    with pytest.raises(ConfigError, match="several environments cannot be compared: One-v0, Two-v0"):
+        evaluate({"a": Path("Two"), "b": Path("One")}, CHOICE, episodes=1)
