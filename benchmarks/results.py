@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from offpolicy.logger.summary import cpu_model, versions
+from offpolicy.machine import cpu_model, versions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"

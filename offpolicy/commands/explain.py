@@ -12,8 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.explain import FinishedRun, what_if_between
-from offpolicy.logger.final_table import COLLECTOR_NAMES, LEARNER_NAMES
-from offpolicy.logger.summary import WHOLE
+from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, WHOLE
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.what_if import Pipeline, flip_delay_s, waterfall
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
 from offpolicy.launch.monitor import Monitor
 from offpolicy.logger.logger import OffPolicyLogger
-from offpolicy.logger.summary import build_summary, write_summary
+from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.processes.supervisor import Failure, Supervisor
 
 
@@ -41,14 +41,9 @@ def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Out
     """Writes and shows the summary; False if the disk does not take it."""
     summary = build_summary(
         monitor.snapshot(),
-        status=outcome.status,
-        exit_code=outcome.exit_code,
-        reason=outcome.reason,
-        last_eval=monitor.last_eval,
-        mode=logger.header.mode,
+        logger.header,
+        RunResult(**outcome._asdict(), last_eval=monitor.last_eval, gpu=monitor.gpu),
         baseline=logger.baseline,
-        gpu=monitor.gpu,
-        num_hosts=monitor.num_hosts,
         config_mapping=logger.config_mapping,
     )
     try:

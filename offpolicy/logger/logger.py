@@ -10,13 +10,13 @@ from typing import Any
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.console import View
-from offpolicy.logger.final_table import final_table
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
 from offpolicy.logger.sinks.jsonl import JsonlSink
 from offpolicy.logger.sinks.sink import SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.stragglers import StragglerWatch
+from offpolicy.logger.summary import final_table
 from offpolicy.timing.bottleneck import SteadyVerdict, Verdict
 from offpolicy.timing.rates import Rates, RateWindow, compute_rates, learner_windows, num_updates, policy_steps
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
@@ -121,7 +121,7 @@ class OffPolicyLogger:
         return record if remaining is None else record | {"time/eta_s": remaining}
 
     def _shown_verdict(self, snapshot: Snapshot, rates: Rates) -> Verdict | None:
-        verdict = judge_window(self.last_snapshot, snapshot, rates, self.header.mode)
+        verdict = judge_window(self.last_snapshot, snapshot, rates, self.header)
         return None if verdict is None else self._verdict.update(verdict.without_followed_advice(self.config_mapping))
 
     def log_episode(self, episode: EpisodeRecord) -> None:

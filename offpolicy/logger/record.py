@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import algorithm_info
-from offpolicy.logger.device import device_keys
-from offpolicy.logger.evaluator import evaluator_keys
-from offpolicy.logger.metrics import RESET_KEY, ROLLOUT_KEY, collector_key, learner_key, prefetch_key
-from offpolicy.logger.rollouts import has_rollouts, policy_lag, rollout_ms, staleness_keys
-from offpolicy.logger.spreads import CYCLE, ITERATION, spread_keys, sum_spreads
 from offpolicy.logger.stragglers import rank_keys, straggler
-from offpolicy.logger.work import collector_work, learner_work
+from offpolicy.logger.timing_keys import (
+    collectors_elapsed,
+    device_keys,
+    evaluator_keys,
+    phase_keys,
+    prefetch_keys,
+)
 from offpolicy.timing.bottleneck import (
     LEARNER_ADVICE,
     ROLLOUT_ADVICE,
@@ -24,26 +27,27 @@ from offpolicy.timing.bottleneck import (
     WindowEvidence,
     find_bottleneck,
 )
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
+from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
     NS_PER_S,
     Elapsed,
     Rates,
+    collector_active_ns,
     collector_windows,
     compute_rates,
     learner_elapsed,
     learner_windows,
     num_updates,
-    packer_elapsed,
+    policy_steps,
     tagged_excess_ns,
 )
-from offpolicy.types import EpisodeRecord, EvalResult, MetricTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, MetricTotals, Snapshot
 
 Record = dict[str, float | str | None]
 
-PLAIN_RUNNER = "single_gpu"  # goes without saying
-PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
+PLAIN_RUNNER = "single_gpu"  # runner that the panel does not name
+TAIL = 0.95  # share of the rollouts that perf/policy_lag_p95 covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,120 +107,66 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     absent, as are all timing keys when the account is off.
     """
     rates = rates or compute_rates(previous, current, header.mode, header.num_hosts)
+    learner, collectors = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
-    record |= _phase_keys(previous, current) | rank_keys(learner_windows(previous, current))
-    record |= _prefetch_keys(previous, current) | device_keys(previous, current) | evaluator_keys(previous, current)
-    record |= _rate_keys(rates, previous, current)
-    record |= learner_work(rates, header) | collector_work(_collectors_elapsed(previous, current), header)
-    record |= _verdict_keys(verdict) if verdict is not None else {}
-    record |= _rollout_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
-    record |= _level_keys(current) | _scheduled_keys(header.ramps, current.env_steps)
+    record |= phase_keys(learner, collectors, rollout_ms(previous, current) if header.has_rollouts else 0.0)
+    record |= rank_keys(learner_windows(previous, current))
+    record |= prefetch_keys(previous, current) | device_keys(previous, current) | evaluator_keys(previous, current)
+    record |= _rate_keys(rates) | {"perf/update_debt": current.update_debt}
+    record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
+    record |= _flops_keys(rates, collectors, header) | _verdict_keys(verdict)
+    record |= _episode_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
+    record |= {
+        "time/total_timesteps": current.env_steps,
+        "time/elapsed_s": current.wall_s,
+        "replay/rows": current.replay_rows,
+        "replay/fill": current.replay_rows / current.replay_capacity if current.replay_capacity > 0 else None,
+    }
+    # Schedules by the function that learner and collectors go by; the rate of `lr` is a metric of the learner.
+    record |= {f"train/{name}": ramp.at(current.env_steps) for name, ramp in header.ramps.items() if name != "lr"}
     record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
-    return {key: value for key, value in record.items() if _is_known(value)}
+    return {key: value for key, value in record.items() if isinstance(value, str) or _is_finite(value)}
 
 
-def _is_known(value: float | str | None) -> bool:
-    return isinstance(value, str) or (value is not None and math.isfinite(value))
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
-def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, mode: str) -> Verdict | None:
+def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None:
+    """Seconds left at the rate of `rates`."""
+    remaining = max(0, total_timesteps - current.env_steps)
+    return remaining / rates.steps_per_sec if rates.steps_per_sec else None
+
+
+def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Verdict | None:
     """The verdict on the window; None when timing is off, or when a side did not report in the window."""
-    learner, collector = learner_elapsed(previous, current), _collectors_elapsed(previous, current)
+    learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     if learner is None or collector is None:
         return None
     if num_updates(current) == 0:
         return WARMING_UP
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
+    env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
+    reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
     evidence = WindowEvidence(
-        straggler=_late_rank(previous, current),
-        learner_advice=ROLLOUT_ADVICE if has_rollouts(current) else LEARNER_ADVICE,
+        # Rank 0 as the straggler waits the least: no other rank holds it up.
+        straggler=straggler(learner_windows(previous, current)) or None,
+        learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
         learner_descheduled=_descheduled(learner),
         collector_descheduled=_descheduled(collector),
-        resets=_reset_share(collector),
-        launch_bound=device_keys(previous, current).get("device/launch_bound", 0.0),
+        resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
+        launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
     )
-    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, mode, evidence)
+    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence)
 
 
 def _descheduled(window: Elapsed) -> float:
-    """The share of the time in which a side could have run, and others had the core."""
+    """Share of the time in which a side could have run, and others had the core."""
     return window.scheduler.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
 
 
-def _reset_share(window: Elapsed) -> float:
-    """The share of env_step that there would not be without resets, as far as it can be told."""
-    env_step_ns = window.phases_ns.get(CollectorPhase.ENV_STEP, 0)
-    return (tagged_excess_ns(window, CollectorPhase.ENV_STEP) or 0.0) / env_step_ns if env_step_ns > 0 else 0.0
-
-
-def _late_rank(previous: Snapshot | None, current: Snapshot) -> int | None:
-    """The rank that rank 0 waits for; None where rank 0 waits the least, so that no other one holds it up."""
-    late = straggler(learner_windows(previous, current))
-    return None if late == 0 else late
-
-
-def _collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
-    """All collectors' windows added up; None when timing is off."""
-    windows = [window.elapsed for window in collector_windows(previous, current) if window.elapsed is not None]
-    if not windows:
-        return None
-    return Elapsed(
-        sum(window.wall_ns for window in windows),
-        sum(window.total_ns for window in windows),
-        sum(window.iterations for window in windows),
-        {phase: sum(window.phases_ns.get(phase, 0) for window in windows) for phase in CollectorPhase},
-        sum(window.cpu_ns for window in windows),
-        SchedulerStats(*(sum(parts) for parts in zip(*(window.scheduler for window in windows), strict=True))),
-        TaggedTime(*(sum(parts) for parts in zip(*(window.tagged for window in windows), strict=True))),
-        sum_spreads([window.histogram for window in windows]),
-    )
-
-
-def _phase_keys(previous: Snapshot | None, current: Snapshot) -> Record:
-    learner, collector = learner_elapsed(previous, current), _collectors_elapsed(previous, current)
-    record: Record = {}
-    if learner is not None:
-        record |= _cpu_keys("learner", learner)
-    if collector is not None:
-        record |= _cpu_keys("collector", collector)
-    if learner is not None and learner.iterations > 0:
-        record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
-        record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
-        record["perf/learner_pipeline_ms"] = sum(learner.mean_ms(phase) for phase in PIPELINE)
-        record |= spread_keys("learner", (*LearnerPhase, ITERATION), learner.histogram)
-    if collector is not None and collector.iterations > 0:
-        record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
-        record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
-        record[ROLLOUT_KEY] = rollout_ms(previous, current)
-        reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
-        record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
-        record |= spread_keys("collector", (*CollectorPhase, CYCLE), collector.histogram)
-    return record
-
-
-def _prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Record:
-    """Means per packed batch of rank 0's packer; zeros where nothing is packed ahead: all runners have one schema."""
-    learner, packer = learner_elapsed(previous, current), packer_elapsed(previous, current)
-    if learner is None or learner.iterations == 0:
-        return {}
-    if packer is None:
-        return {prefetch_key(phase): 0.0 for phase in PackerPhase}
-    return {prefetch_key(phase): packer.mean_ms(phase) for phase in PackerPhase} if packer.iterations > 0 else {}
-
-
-def _cpu_keys(side: str, window: Elapsed) -> Record:
-    """What the processor gave a side: a phase can be long because it was not given a core."""
-    if window.total_ns <= 0:
-        return {}
-    return {
-        f"cpu/{side}_pct": 100.0 * window.cpu_ns / window.total_ns,
-        f"cpu/{side}_descheduled_pct": 100.0 * window.scheduler.runnable_ns / window.total_ns,
-        f"cpu/{side}_preemptions_per_sec": window.scheduler.preemptions * NS_PER_S / window.total_ns,
-    }
-
-
-def _rate_keys(rates: Rates, previous: Snapshot | None, current: Snapshot) -> Record:
+def _rate_keys(rates: Rates) -> Record:
     return {
         "perf/steps_per_sec": rates.steps_per_sec,
         "perf/updates_per_sec": rates.updates_per_sec,
@@ -224,29 +174,89 @@ def _rate_keys(rates: Rates, previous: Snapshot | None, current: Snapshot) -> Re
         "perf/learner_capacity": rates.learner_capacity,
         "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
         "perf/utd": rates.utd,
-        "perf/update_debt": current.update_debt,
-        "perf/policy_lag": policy_lag(previous, current),
-        "perf/sample_age": _sample_age(previous, current),
-    } | staleness_keys(previous, current)
+    }
 
 
-def _sample_age(previous: Snapshot | None, current: Snapshot) -> float | None:
-    if has_rollouts(current):
-        return None  # nothing is sampled: rollouts have a policy lag
-    before = previous.learners if previous is not None else ()
-    samples = sum(rank.samples for rank in current.learners) - sum(rank.samples for rank in before)
-    age = sum(rank.sample_age_sum for rank in current.learners) - sum(rank.sample_age_sum for rank in before)
-    return age / samples if samples > 0 else None
+def _replay_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+    """How old the acting policy was per vector step, and the rows that were sampled."""
+    steps = _gain(previous, current, policy_steps)
+    lag = _gain(previous, current, lambda snapshot: sum(c.policy_lag_sum for c in snapshot.collectors))
+    samples = _gain(previous, current, lambda snapshot: sum(rank.samples for rank in snapshot.learners))
+    age = _gain(previous, current, lambda snapshot: sum(rank.sample_age_sum for rank in snapshot.learners))
+    return {
+        "perf/policy_lag": lag / steps if steps > 0 else None,
+        "perf/sample_age": age / samples if samples > 0 else None,
+    }
 
 
-def _verdict_keys(verdict: Verdict) -> Record:
-    record: Record = {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
-    if verdict.advice:
-        record["perf/bottleneck_advice"] = "; ".join(advice.text for advice in verdict.advice)
+def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+    """How old the weights of the rollouts were that the learner took, and how many rollouts were lost."""
+    lags = _lags(current) - (_lags(previous) if previous is not None else 0.0)
+    has_lags = bool(lags.any())
+    return {
+        "perf/policy_lag": float(lags @ np.arange(NUM_LAGS) / lags.sum()) if has_lags else None,
+        "perf/policy_lag_p95": float(np.searchsorted(np.cumsum(lags) / lags.sum(), TAIL)) if has_lags else None,
+        "perf/rollouts_dropped": _gain(
+            previous, current, lambda snapshot: sum(totals.rollouts_dropped for totals in snapshot.collectors)
+        ),
+        "perf/rollouts_too_old": _gain(
+            previous,
+            current,
+            lambda snapshot: sum(r.rollouts.too_old for r in snapshot.learners if r.rollouts is not None),
+        ),
+    }
+
+
+def rollout_ms(previous: Snapshot | None, current: Snapshot) -> float | None:
+    """Mean wall of a rollout over all collectors; None where none was finished."""
+    wall_ns = sum(window.elapsed.wall_ns for window in collector_windows(previous, current) if window.elapsed)
+    rollouts = _gain(previous, current, lambda snapshot: sum(totals.rollouts for totals in snapshot.collectors))
+    return wall_ns / rollouts / NS_PER_MS if rollouts > 0 else None
+
+
+def _gain(previous: Snapshot | None, current: Snapshot, total: Callable[[Snapshot], float]) -> float:
+    """By how much a cumulative total has grown in the window."""
+    return total(current) - (total(previous) if previous is not None else 0)
+
+
+def _lags(snapshot: Snapshot) -> Float64:
+    """Rollouts of all ranks by the lag of their weights, in versions: [NUM_LAGS]."""
+    return sum(
+        (rank.rollouts.lags for rank in snapshot.learners if rank.rollouts is not None), start=np.zeros(NUM_LAGS)
+    )
+
+
+def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> Record:
+    """How much of the machine the networks use, on either side, and how much of their time the environments.
+
+    A vector step decides for every environment, those just reset among them.
+    """
+    record: Record = {}
+    if rates.learner_active_s and header.flops_per_update:
+        done = header.flops_per_update / rates.learner_active_s
+        attainable = header.attainable_flops_per_sec
+        record["perf/flops_per_sec"] = done
+        record["perf/flops_of_attainable"] = done / attainable if attainable else None
+    if collectors is not None:
+        deciding_ns = collectors.phases_ns.get(CollectorPhase.ACTION_SELECT, 0)
+        if deciding_ns > 0 and header.flops_per_decision:
+            decided = header.flops_per_decision * header.num_envs * collectors.iterations
+            record["perf/collector_flops_per_sec"] = decided * NS_PER_S / deciding_ns
+        active_ns = collector_active_ns(collectors.phases_ns)
+        if active_ns > 0:
+            record["perf/env_step_share"] = collectors.phases_ns.get(CollectorPhase.ENV_STEP, 0) / active_ns
     return record
 
 
-def _rollout_keys(window: EpisodeWindow) -> Record:
+def _verdict_keys(verdict: Verdict | None) -> Record:
+    if verdict is None:
+        return {}
+    advice = "; ".join(advice.text for advice in verdict.advice)
+    record: Record = {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
+    return record | ({"perf/bottleneck_advice": advice} if advice else {})
+
+
+def _episode_keys(window: EpisodeWindow) -> Record:
     record: Record = {"rollout/episodes": window.finished}
     if window.recent:
         record["rollout/ep_rew_mean"] = _mean([episode.ep_return for episode in window.recent])
@@ -279,16 +289,14 @@ def _train_keys(previous: Snapshot | None, current: Snapshot) -> Record:
         return {}
     before = previous.learners if previous is not None else ()
     means = metric_means([rank.metrics for rank in before], [rank.metrics for rank in current.learners])
-    record: Record = {f"train/{name}": value for name, value in means.items()}
-    record["train/n_updates"] = num_updates(current)
-    return record
+    return {**{f"train/{name}": value for name, value in means.items()}, "train/n_updates": num_updates(current)}
 
 
 def metric_means(previous: Sequence[MetricTotals], current: Sequence[MetricTotals]) -> Mapping[str, float | None]:
     """Mean of each metric between two cumulative readings of every rank; None where nothing was counted.
 
     Joined by name and weighted by count: the sum over ranks by their count. A rank that does not know a number
-    (NaN, or no report yet) is left out, or nobody's would be known.
+    (NaN, or no report yet) is left out, or that number would be known for no rank.
     """
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
@@ -305,23 +313,3 @@ def metric_means(previous: Sequence[MetricTotals], current: Sequence[MetricTotal
 def _by_name(totals: MetricTotals) -> dict[str, tuple[float, float]]:
     pairs = zip(totals.sums, totals.counts, strict=True)
     return {name: (float(total), float(count)) for name, (total, count) in zip(totals.names, pairs, strict=True)}
-
-
-def _scheduled_keys(ramps: Mapping[str, Ramp], env_steps: int) -> Record:
-    """What is in force at an env step, by the function that learner and collectors go by."""
-    return {f"train/{name}": ramp.at(env_steps) for name, ramp in ramps.items() if name != "lr"}
-
-
-def _level_keys(current: Snapshot) -> Record:
-    return {
-        "time/total_timesteps": current.env_steps,
-        "time/elapsed_s": current.wall_s,
-        "replay/rows": current.replay_rows,
-        "replay/fill": current.replay_rows / current.replay_capacity if current.replay_capacity > 0 else None,
-    }
-
-
-def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None:
-    """Seconds left at the rate of `rates`."""
-    remaining = max(0, total_timesteps - current.env_steps)
-    return remaining / rates.steps_per_sec if rates.steps_per_sec else None

@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from importlib import metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from offpolicy.files import atomic_write
-from offpolicy.logger.record import judge_window
+from offpolicy.logger.console import count, duration, fixed, rate
+from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
+from offpolicy.logger.record import RunHeader, judge_window
+from offpolicy.logger.stragglers import least_waiting
+from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import percentiles_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
@@ -19,49 +30,69 @@ from offpolicy.timing.rates import NS_PER_S, Rates, compute_rates, num_updates
 from offpolicy.types import Account, EvalResult, Snapshot
 
 WARMUP, WHOLE = "warmup", "whole"  # buckets besides the phases
-PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 NO_CONFIG: Mapping[str, Any] = {}
-CPU_INFO = Path("/proc/cpuinfo")
+Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
+Row = tuple[str, str, str]
+RANK_BARRIER = str(LearnerPhase.RANK_BARRIER)
+LEARNER_NAMES = LEARNER_ROWS | {WARMUP: "Warm-up"}
+COLLECTOR_NAMES = COLLECTOR_ROWS | {WARMUP: "Warm-up"}
+STATUS_STYLES = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
 UNTIMED = Verdict(Bottleneck.UNKNOWN, None, "timing.enabled=false: no time was measured")
 UNBEGUN = Verdict(Bottleneck.WARMING_UP, None, "the run ended before its first update was timed")
 
 
-def build_summary(  # noqa: PLR0913  # keywords only, one for each fact of the file
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended, and what its counters do not hold."""
+
+    status: str  # completed, interrupted or failed
+    exit_code: int
+    reason: str
+    last_eval: EvalResult | None = None
+    gpu: str | None = None
+
+
+def build_summary(
     snapshot: Snapshot,
+    header: RunHeader,
+    result: RunResult,
     *,
-    status: str,
-    exit_code: int,
-    reason: str,
-    last_eval: EvalResult | None,
-    mode: str,
     baseline: Snapshot | None = None,
-    num_hosts: int = 1,
-    gpu: str | None = None,
     config_mapping: Mapping[str, Any] = NO_CONFIG,
 ) -> dict[str, Any]:  # Any: the nested mapping of summary.json
-    """The mapping of `summary.json` from the last snapshot.
+    """Returns the mapping of `summary.json` from the last snapshot.
 
     Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`); None: from zero, which is wrong
-    after a resume.
+    after a resume. `config_mapping` tells which advice has been followed.
     """
-    rates = compute_rates(baseline, snapshot, mode, num_hosts)
+    rates = compute_rates(baseline, snapshot, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
+    verdict = _verdict(baseline, snapshot, rates, header).without_followed_advice(config_mapping)
     return {
-        "status": status,
-        "exit_code": exit_code,
-        "reason": reason,
+        "status": result.status,
+        "exit_code": result.exit_code,
+        "reason": result.reason,
         "env_steps": snapshot.env_steps,
         "updates": num_updates(snapshot),
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
-        "eval": _eval_section(last_eval),
+        "eval": _eval_section(result.last_eval),
         "timing": _timing_section(snapshot),
-        "rates": _rates_section(rates),
-        "bottleneck": _bottleneck_section(
-            _verdict(baseline, snapshot, rates, mode).without_followed_advice(config_mapping)
-        ),
+        "rates": {
+            "steps_per_sec": rates.steps_per_sec,
+            "collector_capacity": rates.collector_capacity,
+            "learner_capacity": rates.learner_capacity,
+            "predicted_steps_per_sec": rates.predicted_steps_per_sec,
+            "utd": rates.utd,
+        },
+        "bottleneck": {
+            "verdict": str(verdict.bottleneck),
+            "phase": str(verdict.phase or ""),
+            "reason": verdict.reason,
+            "advice": [advice.text for advice in verdict.advice],
+        },
         "versions": versions(),
-        "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": gpu},
+        "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": result.gpu},
     }
 
 
@@ -83,19 +114,17 @@ def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mappin
     """Rank 0 and collector 0; where there are several, also all of them in their order; and the evaluator."""
     learners = [_account_section(rank.account, tuple(LearnerPhase)) for rank in snapshot.learners]
     collectors = [_account_section(totals.account, tuple(CollectorPhase)) for totals in snapshot.collectors]
-    return {
+    section: dict[str, Any] = {
         "learner": learners[0] if learners else None,
         "collector": collectors[0] if collectors else None,
-        **({"learners": learners} if len(learners) > 1 else {}),
-        **({"collectors": collectors} if len(collectors) > 1 else {}),
-        **_evaluator_section(snapshot),
     }
-
-
-def _evaluator_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
-    """Its account, where it is a process of its own."""
-    totals = snapshot.evaluator
-    return {} if totals is None else {"evaluator": _account_section(totals.account, tuple(EvaluatorPhase))}
+    if len(learners) > 1:
+        section["learners"] = learners
+    if len(collectors) > 1:
+        section["collectors"] = collectors
+    if snapshot.evaluator is not None:
+        section["evaluator"] = _account_section(snapshot.evaluator.account, tuple(EvaluatorPhase))
+    return section
 
 
 def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
@@ -105,34 +134,19 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
     buckets = {str(phase): account.phases_ns.get(phase, 0) for phase in phases if phase != LearnerPhase.OTHER}
     buckets[WARMUP] = account.warmup_ns
     wall_ns = account.wall_ns + account.warmup_ns
+    names = (*phases, WHOLE)
+    spreads = {} if account.histogram is None else dict(zip(names, map(percentiles_of, account.histogram), strict=True))
     return {
         "wall_s": wall_ns / NS_PER_S,
         "phases_s": {name: ns / NS_PER_S for name, ns in buckets.items()},
         "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
-        "spread_ms": _spread_section(account, (*phases, WHOLE)),
+        # Percentiles over the iterations since the warm-up; empty before them.
+        "spread_ms": {str(name): spread._asdict() for name, spread in spreads.items() if spread is not None},
     }
 
 
-def _spread_section(account: Account, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Percentiles of every phase, and of the whole, over the iterations since the warm-up; empty before them."""
-    if account.histogram is None:
-        return {}
-    spreads = zip(names, map(percentiles_of, account.histogram), strict=True)
-    return {str(name): spread._asdict() for name, spread in spreads if spread is not None}
-
-
-def _rates_section(rates: Rates) -> dict[str, float | None]:
-    return {
-        "steps_per_sec": rates.steps_per_sec,
-        "collector_capacity": rates.collector_capacity,
-        "learner_capacity": rates.learner_capacity,
-        "predicted_steps_per_sec": rates.predicted_steps_per_sec,
-        "utd": rates.utd,
-    }
-
-
-def _verdict(baseline: Snapshot | None, snapshot: Snapshot, rates: Rates, mode: str) -> Verdict:
-    verdict = judge_window(baseline, snapshot, rates, mode)
+def _verdict(baseline: Snapshot | None, snapshot: Snapshot, rates: Rates, header: RunHeader) -> Verdict:
+    verdict = judge_window(baseline, snapshot, rates, header)
     if verdict is not None and verdict.bottleneck != Bottleneck.WARMING_UP:
         return verdict
     # Of the ranks only the first: another one may not have reported yet, which is not the same as timing switched off.
@@ -140,34 +154,89 @@ def _verdict(baseline: Snapshot | None, snapshot: Snapshot, rates: Rates, mode: 
     return UNTIMED if None in accounts else UNBEGUN
 
 
-def _bottleneck_section(verdict: Verdict) -> dict[str, Any]:  # Any: text and a list
-    return {
-        "verdict": str(verdict.bottleneck),
-        "phase": str(verdict.phase or ""),
-        "reason": verdict.reason,
-        "advice": [advice.text for advice in verdict.advice],
-    }
-
-
-def versions() -> dict[str, str | None]:
-    """Installed versions of what decides results; None for what is not installed."""
-    return {package: _version(package) for package in PACKAGES}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def cpu_model() -> str:
-    """The processor's name as the kernel knows it, or 'unknown'."""
-    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
-
-
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping
     """Replace `path` at once and durably: a reader sees the old file or the new one. Raises OSError."""
     atomic_write(path, json.dumps(mapping, indent=2, allow_nan=False) + "\n", durable=True)
+
+
+def final_table(summary: Section) -> RenderableType:
+    """What a person wants to know of a finished run, from the mapping of `summary.json`."""
+    status = summary["status"]
+    headline = Text.assemble(
+        (status, STATUS_STYLES.get(status, "bold")),
+        f" after {count(summary['env_steps'])} steps, {count(summary['updates'])} updates,"
+        f" {duration(summary['wall_s'])}: {summary['reason']}",
+    )
+    return Group(headline, _account_table(summary["timing"]), _results(summary))
+
+
+def _account_table(timing: Section) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for side in ("Learner", "Collector"):
+        table.add_column(side)
+        table.add_column("s", justify="right")
+        table.add_column("%", justify="right")
+    left = _account_rows(timing["learner"], LEARNER_NAMES)
+    right = _account_rows(timing["collector"], COLLECTOR_NAMES)
+    for pair in zip_longest(left, right, fillvalue=("", "", "")):
+        table.add_row(*pair[0], *pair[1])
+    return table
+
+
+def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[Row]:
+    """One row per bucket, the residual and the wall; percentages sum to 100."""
+    if section is None:
+        return [("not timed", "", "")]
+    seconds = {**section["phases_s"], "other": section["other_s"]}
+    shares = percentages(list(seconds.values()))
+    rows = [(names[name], f"{value:.1f}", share) for (name, value), share in zip(seconds.items(), shares, strict=True)]
+    return [*rows, ("Wall", f"{section['wall_s']:.1f}", "100.0" if section["wall_s"] else "-")]
+
+
+def percentages(values: Sequence[float]) -> list[str]:
+    """Shares in tenths of a percent that sum to exactly 100.0: what rounding leaves goes to the largest remainders."""
+    total = sum(values)
+    if total <= 0:
+        return ["-" for _ in values]
+    exact = [1000.0 * value / total for value in values]
+    tenths = [int(share // 1) for share in exact]
+    by_remainder = sorted(range(len(values)), key=lambda index: tenths[index] - exact[index])
+    for index in by_remainder[: 1000 - sum(tenths)]:
+        tenths[index] += 1
+    return [f"{share / 10:.1f}" for share in tenths]
+
+
+def _rank_lines(timing: Section) -> list[tuple[str, str]]:
+    """How long several ranks waited for each other, and for whom."""
+    learners: Sequence[Section | None] = timing.get("learners", ())
+    waits_s = {
+        rank: section["phases_s"][RANK_BARRIER]
+        for rank, section in enumerate(learners)
+        # A rank without time after the warm-up would be the one that waited the least.
+        if section is not None and section["wall_s"] > section["phases_s"][WARMUP]
+    }
+    if not waits_s:
+        return []
+    least, mean, most = (fixed(reduce(waits_s.values()), 1) for reduce in (min, fmean, max))
+    waits = f"{least}/{mean}/{most} s (min/mean/max)"
+    return [("ranks", f"{len(learners)}: barrier {waits}, straggler rank {least_waiting(waits_s)}")]
+
+
+def _results(summary: Section) -> Table:
+    """Name and value per line; a long value goes on below itself."""
+    rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
+    speeds = [f"{METRICS[f'perf/{key}'].row} {rate(value)}" for key, value in rates.items() if key != "utd"]
+    where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
+    lines = [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
+    lines += _rank_lines(summary["timing"])
+    if result["episodes"]:
+        reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
+        lines.append(("evaluation", f"{reward} over {result['episodes']} episodes"))
+    lines += [("bottleneck", bottleneck["verdict"] + where), ("because", bottleneck["reason"])]
+    lines += [("advice" if index == 0 else "", advice) for index, advice in enumerate(bottleneck["advice"])]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for name, value in lines:
+        table.add_row(name, Text(value, "bold yellow" if name == "bottleneck" else ""))
+    return table

@@ -13,8 +13,8 @@ from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.errors import EnvFailure
-from offpolicy.logger.summary import cpu_model
 from offpolicy.loop import Parts, train
+from offpolicy.machine import cpu_model
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.timing.attainable import remembered_flops_per_sec
 from offpolicy.timing.phases import LearnerPhase

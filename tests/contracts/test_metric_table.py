@@ -19,13 +19,14 @@ from offpolicy.timing.phases import CollectorPhase, DeviceSpan, EvaluatorPhase, 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = """
 import sys
+from dataclasses import replace
 sys.modules["torch"] = None  # an import of torch now raises ImportError
 from pathlib import Path
 import numpy as np
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.logger import open_logger
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.summary import build_summary, write_summary
+from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, TaggedTime,
@@ -41,7 +42,7 @@ def snapshot(k):
     learner, steps = account(LearnerPhase), account(CollectorPhase)
     names = tuple(sys.argv[3].split(","))
     metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))
-    rollouts = RolloutTotals(k, np.full(NUM_LAGS, float(k))) if k == 30 else None  # a replay's keys first, then theirs
+    rollouts = RolloutTotals(k, np.full(NUM_LAGS, float(k))) if k == 30 else None
     return Snapshot(1.0 + k / 100, 100 + k, k, (LearnerTotals(account=learner, updates=k, samples=256 * k,
         sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts,
         device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0)),),
@@ -60,9 +61,11 @@ def main():
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
     logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3, 7, 0.5, 1))
     for k in (10, 20, 30):
+        if k == 30:  # a replay's keys first, then those of rollouts
+            logger.header = replace(logger.header, algo="appo")
         logger.log_interval(snapshot(k))
-    summary = build_summary(snapshot(30), status="completed", exit_code=0, reason="done", last_eval=logger.last_eval,
-        mode="alternate", baseline=logger.baseline)
+    result = RunResult(status="completed", exit_code=0, reason="done", last_eval=logger.last_eval)
+    summary = build_summary(snapshot(30), header, result, baseline=logger.baseline)
     write_summary(run_dir / "summary.json", summary)
     logger.finish(summary)
     logger.close()

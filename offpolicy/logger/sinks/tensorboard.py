@@ -29,7 +29,7 @@ from offpolicy.files import AppendFile
 from offpolicy.logger.metrics import METRICS, RANK_STATISTICS, MetricClass, rank_key, spread_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks.sink import NewEvaluations, Summary
-from offpolicy.logger.spreads import CYCLE, ITERATION, STATISTICS
+from offpolicy.logger.timing_keys import CYCLE, ITERATION, STATISTICS
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import EpisodeRecord
 

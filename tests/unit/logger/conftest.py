@@ -86,5 +86,5 @@ def record(make_snapshot: MakeSnapshot, evaluation: EvalResult, header: RunHeade
     window.add(EpisodeRecord(400, 0, -500.0, 100, True, False, 1.0))
     before, after = make_snapshot(500), make_snapshot(1000)
     rates = compute_rates(before, after, header.mode)
-    verdict = judge_window(before, after, rates, header.mode)
+    verdict = judge_window(before, after, rates, header)
     return build_record(before, after, window, evaluation, header, rates, verdict)

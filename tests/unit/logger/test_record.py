@@ -1,19 +1,46 @@
+"""Records of scripted snapshots: golden keys, rates, learning curves, rollouts, operations per second."""
+
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from offpolicy.algos.flops import count_work
 from offpolicy.config.schedules import Ramp
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, judge_window, metric_means
+from offpolicy.config.schema import RunConfig
+from offpolicy.logger.record import (
+    EpisodeWindow,
+    Record,
+    RunHeader,
+    build_record,
+    judge_window,
+    metric_means,
+    rollout_keys,
+    rollout_ms,
+)
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates
-from offpolicy.types import Account, EpisodeRecord, MetricTotals, Snapshot
+from offpolicy.types import (
+    NUM_LAGS,
+    Account,
+    CollectorTotals,
+    EpisodeRecord,
+    EvalResult,
+    LearnerTotals,
+    MetricTotals,
+    RolloutTotals,
+    Snapshot,
+    SpaceSpec,
+)
+from tests.fakes import FakeClock
 
 GOLDEN = Path(__file__).with_name("golden_record.json")
 NO_EPISODES = EpisodeWindow()
@@ -78,7 +105,7 @@ def test_a_record_holds_neither_nan_nor_none(make_snapshot: Any, header: RunHead
 
 
 def verdict_of(before: Snapshot | None, after: Snapshot, header: RunHeader) -> Verdict | None:
-    return judge_window(before, after, compute_rates(before, after, header.mode), header.mode)
+    return judge_window(before, after, compute_rates(before, after, header.mode), header)
 
 
 def test_before_the_first_update_the_bottleneck_is_warming_up(make_snapshot: Any, header: RunHeader) -> None:
@@ -178,3 +205,188 @@ def test_what_is_scheduled_is_told_as_it_is_in_force(make_snapshot: Any, header:
     record = build_record(None, make_snapshot(1000), EpisodeWindow(), None, dataclasses.replace(header, ramps=ramps))
     told = {key: record.get(f"train/{key}") for key in (*ramps, "critic_lr")}
     assert told == {"actor_lr": 7.5e-4, "exploration_noise": 0.1, "lr": None, "critic_lr": None}
+
+
+def test_an_evaluation_is_told_with_the_version_of_its_weights(make_snapshot: Any, header: RunHeader) -> None:
+    result = EvalResult(60, -2.0, 0.5, 50.0, 3, policy_version=41)
+    record = build_record(None, make_snapshot(1000), EpisodeWindow(), result, header)
+    assert (record["eval/env_steps"], record["eval/policy_version"]) == (60, 41)
+    assert not {"eval/overlap", "eval/post_failures"} & record.keys()
+
+
+def test_an_evaluation_tells_of_its_hook_wherever_it_takes_place(make_snapshot: Any, header: RunHeader) -> None:
+    result = EvalResult(60, -2.0, 0.5, 50.0, 3, overlap=0.75, post_failures=2)
+    record = build_record(None, make_snapshot(1000), EpisodeWindow(), result, header)
+    assert (record["eval/overlap"], record["eval/post_failures"]) == (0.75, 2)
+
+
+NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
+LAG, P95 = "perf/policy_lag", "perf/policy_lag_p95"
+
+
+def rank_with(lags: Mapping[int, int], too_old: int = 0) -> LearnerTotals:
+    """A rank that learnt from that many rollouts of each lag."""
+    histogram = np.zeros(NUM_LAGS)
+    for lag, count in lags.items():
+        histogram[lag] = count
+    return LearnerTotals(None, 0, 0, 0.0, NO_METRICS, rollouts=RolloutTotals(too_old, histogram))
+
+
+def rollout_collector(rollouts: int = 0, dropped: int = 0, wall_ms: int | None = None) -> CollectorTotals:
+    account = None if wall_ms is None else Account(wall_ms * 10**6, 0, 1, {"env_step": wall_ms * 10**6}, 0)
+    return CollectorTotals(account, 0, 100, 7.0, 10, rollouts, dropped)
+
+
+def snapshot_of(*ranks: LearnerTotals, collectors: tuple[CollectorTotals, ...] = ()) -> Snapshot:
+    return Snapshot(1.0, 0, 0, ranks, collectors, 0, 1, None)
+
+
+NO_ROLLOUTS = LearnerTotals(None, 0, 0, 0.0, NO_METRICS)
+
+
+def test_the_policy_lag_is_the_mean_over_the_rollouts_learnt_from() -> None:
+    assert rollout_keys(None, snapshot_of(rank_with({0: 6, 1: 3, 5: 1})))[LAG] == 0.8
+
+
+def test_the_lags_of_all_ranks_count() -> None:
+    now = snapshot_of(rank_with({0: 3}), rank_with({4: 1}))
+    assert (rollout_keys(None, now)[LAG], rollout_keys(None, now)[P95]) == (1.0, 4.0)
+
+
+def test_the_policy_lag_is_that_of_the_window_not_since_the_start() -> None:
+    before, now = snapshot_of(rank_with({9: 50})), snapshot_of(rank_with({9: 50, 1: 1, 2: 1}))
+    assert (rollout_keys(before, now)[LAG], rollout_keys(before, now)[P95]) == (1.5, 2.0)
+
+
+def test_ninety_five_percent_of_the_rollouts_were_at_most_as_old_as_the_p95() -> None:
+    assert rollout_keys(None, snapshot_of(rank_with({0: 95, 7: 5})))[P95] == 0.0
+    assert rollout_keys(None, snapshot_of(rank_with({0: 94, 3: 1, 7: 5})))[P95] == 3.0
+    assert rollout_keys(None, snapshot_of(rank_with({0: 94, 7: 6})))[P95] == 7.0
+
+
+def test_a_window_without_a_rollout_has_no_lag() -> None:
+    same = snapshot_of(rank_with({2: 5}))
+    assert (rollout_keys(same, same)[LAG], rollout_keys(same, same)[P95]) == (None, None)
+
+
+def test_rollouts_lost_in_the_window_are_counted_over_all_collectors_and_ranks() -> None:
+    before = snapshot_of(
+        rank_with({}, too_old=1), rank_with({}), collectors=(rollout_collector(dropped=4), rollout_collector())
+    )
+    now = snapshot_of(
+        rank_with({}, too_old=3),
+        rank_with({}, too_old=5),
+        collectors=(rollout_collector(dropped=5), rollout_collector(dropped=2)),
+    )
+    keys = rollout_keys(before, now)
+    assert (keys["perf/rollouts_dropped"], keys["perf/rollouts_too_old"]) == (3, 7)
+
+
+def test_a_rollout_lasts_as_long_as_its_collector_ran_divided_by_its_rollouts() -> None:
+    before = snapshot_of(
+        rank_with({}), collectors=(rollout_collector(1, wall_ms=100), rollout_collector(1, wall_ms=100))
+    )
+    now = snapshot_of(rank_with({}), collectors=(rollout_collector(3, wall_ms=300), rollout_collector(5, wall_ms=500)))
+    assert rollout_ms(before, now) == 100.0
+    assert rollout_ms(now, now) is None
+
+
+def test_without_rollouts_the_lag_is_per_vector_step(header: RunHeader) -> None:
+    now = snapshot_of(NO_ROLLOUTS, collectors=(rollout_collector(),))
+    record = build_record(None, now, EpisodeWindow(), None, header)
+    assert record[LAG] == 0.7
+    assert P95 not in record
+
+
+def test_a_record_of_a_replay_holds_no_key_of_rollouts_but_the_zero_duration(
+    make_snapshot: Any, header: RunHeader
+) -> None:
+    record = build_record(make_snapshot(500), make_snapshot(1000), EpisodeWindow(), None, header)
+    assert [key for key in record if "rollouts_" in key or key == P95] == []
+    assert record["timing/collector_rollout_ms"] == 0.0
+
+
+MS = 1_000_000
+NUM_ITERATIONS = 40
+SPEC = SpaceSpec(11, 3, (-1.0,) * 3, (1.0,) * 3)
+NETS = {"algo": {"name": "td3", "hidden_dims": [24, 16]}}
+
+
+def learner(update_ms: int, wait_ms: int) -> LearnerTotals:
+    """A loop of waits and updates."""
+    clock = FakeClock()
+    ledger = Ledger(LearnerPhase, clock)
+    ledger.end_warmup()
+    for _ in range(NUM_ITERATIONS):
+        with ledger.phase(LearnerPhase.COLLECTOR_WAIT):
+            clock.advance(wait_ms * MS)
+        with ledger.phase(LearnerPhase.TRAIN):
+            clock.advance(update_ms * MS)
+        ledger.close()
+    return LearnerTotals(ledger.account(), NUM_ITERATIONS, 0, 0.0, NO_METRICS)
+
+
+def collector(num_envs: int, act_ms: int, step_ms: int, wait_ms: int) -> CollectorTotals:
+    """A loop of waits, decisions and steps, of which every tenth is a reset row in one of the environments."""
+    clock = FakeClock()
+    ledger = Ledger(CollectorPhase, clock)
+    ledger.end_warmup()
+    spans = {
+        CollectorPhase.LEARNER_WAIT: wait_ms,
+        CollectorPhase.ACTION_SELECT: act_ms,
+        CollectorPhase.ENV_STEP: step_ms,
+    }
+    for _ in range(NUM_ITERATIONS):
+        for phase, ms in spans.items():
+            with ledger.phase(phase):
+                clock.advance(ms * MS)
+        ledger.close()
+    env_steps = NUM_ITERATIONS * num_envs - NUM_ITERATIONS // 10
+    return CollectorTotals(ledger.account(), env_steps, NUM_ITERATIONS, 0.0, NUM_ITERATIONS)
+
+
+def record_of(header: RunHeader, *collectors: CollectorTotals, update_ms: int = 20, wait_ms: int = 0) -> Record:
+    learners = (learner(update_ms, wait_ms),)
+    after = Snapshot(9.0, 100, NUM_ITERATIONS, learners, collectors, 100, 1000, 0.0)
+    return build_record(None, after, EpisodeWindow(), None, header)
+
+
+@pytest.fixture
+def counted(header: RunHeader) -> RunHeader:
+    return dataclasses.replace(header, flops_per_update=3e6, attainable_flops_per_sec=6e8)
+
+
+def test_an_update_of_known_work_and_duration_is_told_exactly(counted: RunHeader) -> None:
+    record = record_of(counted, collector(1, 1, 1, 18))
+    assert record["perf/flops_per_sec"] == pytest.approx(3e6 / 0.020, rel=1e-12)
+    assert record["perf/flops_of_attainable"] == pytest.approx(0.25, rel=1e-12)
+
+
+def test_waiting_for_the_collector_is_not_slower_work(counted: RunHeader) -> None:
+    busy, waiting = (record_of(counted, collector(1, 1, 1, 18), wait_ms=wait_ms) for wait_ms in (0, 50))
+    for key in ("perf/flops_per_sec", "perf/flops_of_attainable"):
+        assert busy[key] == waiting[key]
+
+
+def test_a_machine_that_was_not_measured_has_no_share(counted: RunHeader) -> None:
+    unknown = dataclasses.replace(counted, attainable_flops_per_sec=None)
+    record = record_of(unknown, collector(1, 1, 1, 18))
+    assert "perf/flops_of_attainable" not in record
+    assert "perf/flops_per_sec" in record
+
+
+@pytest.mark.parametrize("num_envs", [1, 7])
+@pytest.mark.parametrize("num_collectors", [1, 3])
+def test_decisions_are_counted_for_every_environment_even_those_just_reset(
+    header: RunHeader, num_envs: int, num_collectors: int
+) -> None:
+    by_hand = 2 * (11 * 24 + 24 * 16 + 16 * 3)
+    inference = count_work(RunConfig.from_mapping(NETS), SPEC).decision
+    known = dataclasses.replace(header, flops_per_decision=inference, num_envs=num_envs)
+    record = record_of(known, *[collector(num_envs, 2, 5, 13)] * num_collectors)
+    assert record["perf/collector_flops_per_sec"] == pytest.approx(num_envs * by_hand / 0.002, rel=1e-12)
+
+
+def test_the_share_of_the_environments_is_of_active_time(header: RunHeader) -> None:
+    for wait_ms in (0, 500):
+        assert record_of(header, collector(4, 2, 6, wait_ms))["perf/env_step_share"] == 0.75

@@ -158,7 +158,7 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(
     header: RunHeader, make_snapshot: Any, means: Any, late: bool
 ) -> None:
     snapshot = dataclasses.replace(make_snapshot(50), learners=tuple(rank(50, **mean_ms) for mean_ms in means))
-    verdict = judge_window(None, snapshot, compute_rates(None, snapshot, header.mode), header.mode)
+    verdict = judge_window(None, snapshot, compute_rates(None, snapshot, header.mode), header)
     assert verdict is not None
     assert verdict.label == ("learner(rank_barrier 87%)" if late else "learner(train 100%)")
     assert ("rank 1 arrives last" in verdict.reason) is late
@@ -167,7 +167,7 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(
 def test_nobody_is_late_where_rank_0_waits_the_least(header: RunHeader, make_snapshot: Any) -> None:
     ranks = (rank(50, train=1.0, rank_barrier=5.0), rank(50, train=1.0, rank_barrier=6.0))
     snapshot = dataclasses.replace(make_snapshot(50), learners=ranks)
-    verdict = judge_window(None, snapshot, compute_rates(None, snapshot, header.mode), header.mode)
+    verdict = judge_window(None, snapshot, compute_rates(None, snapshot, header.mode), header)
     assert verdict is not None
     assert verdict.label == "learner(rank_barrier 83%)"
     assert "arrives last" not in verdict.reason

@@ -9,20 +9,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from offpolicy.logger.final_table import final_table, percentages
-from offpolicy.logger.summary import build_summary, write_summary
-from offpolicy.types import Account, EvalResult, LearnerTotals, Snapshot
+from offpolicy.logger.record import RunHeader
+from offpolicy.logger.summary import RunResult, build_summary, final_table, percentages, write_summary
+from offpolicy.types import Account, EvalResult, EvaluatorTotals, LearnerTotals, Snapshot
+
+HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
+RESULT = RunResult(status="completed", exit_code=0, reason="2,000 env steps done")
 
 
-def summary_of(snapshot: Snapshot, **changes: Any) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "status": "completed",
-        "exit_code": 0,
-        "reason": "2,000 env steps done",
-        "last_eval": None,
-        "mode": "alternate",
-    }
-    return build_summary(snapshot, **arguments | changes)
+def summary_of(
+    snapshot: Snapshot, baseline: Snapshot | None = None, num_hosts: int = 1, **result: Any
+) -> dict[str, Any]:
+    header = dataclasses.replace(HEADER, num_hosts=num_hosts)
+    return build_summary(snapshot, header, dataclasses.replace(RESULT, **result), baseline=baseline)
 
 
 def printed(summary: dict[str, Any], width: int = 80) -> list[str]:
@@ -165,15 +164,6 @@ def test_the_hardware_is_the_one_of_this_process(make_snapshot: Any) -> None:
     assert hardware["gpu"] == "Some GPU"
 
 
-def test_an_installed_package_has_its_version_and_a_missing_one_null(make_snapshot: Any) -> None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = summary_of(make_snapshot(10))["versions"]
-    assert found["gymnasium"] == version("gymnasium")
-    with pytest.raises(PackageNotFoundError):
-        version("offpolicy-that-is-not-installed")
-
-
 def test_the_summary_file_is_replaced_whole(tmp_path: Path, make_snapshot: Any) -> None:
     path = tmp_path / "summary.json"
     write_summary(path, {"status": "failed"})
@@ -217,3 +207,12 @@ def test_the_final_table_fits_eighty_columns_and_says_what_matters(make_snapshot
     ):
         assert text in shown
     assert "threads.learner: give the update more CPU threads" in shown
+
+
+def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_snapshot: Any) -> None:
+    account = Account(3000 * 10**6, 100 * 10**6, 9, {"wait_request": 2500 * 10**6, "env_step": 500 * 10**6}, 0)
+    snapshot = dataclasses.replace(make_snapshot(1000), evaluator=EvaluatorTotals(account, 4, 1, 2))
+    section = summary_of(snapshot)["timing"]["evaluator"]
+    assert section["wall_s"] == pytest.approx(3.1)
+    assert sum(section["phases_s"].values()) + section["other_s"] == pytest.approx(section["wall_s"])
+    assert "evaluator" not in summary_of(make_snapshot(1000))["timing"]

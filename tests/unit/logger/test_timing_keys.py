@@ -1,20 +1,60 @@
-"""The evaluator's lane: shares of its own second, beside everybody else's."""
+"""The keys of the device and of the evaluator of a window, from cumulative totals."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from offpolicy.logger.evaluator import evaluator_keys
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
-from offpolicy.logger.summary import build_summary
+from offpolicy.logger.timing_keys import device_keys, evaluator_keys
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.types import Account, EvalResult, EvaluatorTotals, Snapshot
+from offpolicy.types import Account, DeviceTotals, EvaluatorTotals, Snapshot
 
-MS = 1_000_000
 MakeSnapshot = Callable[..., Snapshot]
+MS = 1_000_000
+
+
+def on_device(snapshot: Snapshot, updates: int, dropped: int = 0) -> Snapshot:
+    """Of 6.6 ms per iteration: 4 ms of train, 0.5 ms of exposed copies, 2 ms of hidden ones; 3 of 10 launch-bound."""
+    totals = DeviceTotals(updates * 4 * MS, updates * MS // 2, updates * 2 * MS, 0, updates, updates * 3 // 10, dropped)
+    return dataclasses.replace(snapshot, learners=(dataclasses.replace(snapshot.learners[0], device=totals),))
+
+
+def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None:
+    keys = device_keys(on_device(make_snapshot(500), 500, dropped=7), on_device(make_snapshot(1000), 1000, dropped=9))
+    assert keys == {
+        "device/train_ms": 4.0,
+        "device/h2d_ms": 0.5,
+        "device/h2d_hidden_ms": 2.0,
+        "device/inference_ms": 0.0,
+        "device/busy_share": pytest.approx(4.5 / 6.6),  # hidden copies run behind an update
+        "device/launch_bound": pytest.approx(0.3),
+        "device/dropped": 2,
+    }
+
+
+def test_the_first_window_begins_at_nothing(make_snapshot: Any) -> None:
+    for previous in (None, make_snapshot(0)):
+        assert device_keys(previous, on_device(make_snapshot(100), 100))["device/train_ms"] == 4.0
+
+
+def test_without_a_lane_there_are_no_keys(make_snapshot: Any) -> None:
+    assert device_keys(make_snapshot(500), make_snapshot(1000)) == {}
+    assert device_keys(None, dataclasses.replace(make_snapshot(0), learners=())) == {}
+
+
+def test_a_window_without_an_iteration_has_no_keys(make_snapshot: Any) -> None:
+    before = on_device(make_snapshot(500), 500)
+    learner = before.learners[0]
+    assert learner.account is not None
+    later = dataclasses.replace(
+        learner, account=dataclasses.replace(learner.account, wall_ns=10 * learner.account.wall_ns)
+    )
+    assert device_keys(before, dataclasses.replace(before, learners=(later,))) == {}
 
 
 def totals(wall_ms: int, step_ms: int, episodes: int = 4) -> EvaluatorTotals:
@@ -53,27 +93,3 @@ def test_the_learners_account_is_the_same_with_and_without_it(make_snapshot: Mak
     alone, beside = make_snapshot(1000), replace(make_snapshot(1000), evaluator=totals(3000, 500))
     records = [build_record(make_snapshot(500), now, EpisodeWindow(), None, header) for now in (alone, beside)]
     assert {key: value for key, value in records[1].items() if "evaluator" not in key} == records[0]
-
-
-def test_an_evaluation_is_told_with_the_version_of_its_weights(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
-    result = EvalResult(60, -2.0, 0.5, 50.0, 3, policy_version=41)
-    record = build_record(None, make_snapshot(1000), EpisodeWindow(), result, header)
-    assert (record["eval/env_steps"], record["eval/policy_version"]) == (60, 41)
-    assert not {"eval/overlap", "eval/post_failures"} & record.keys()
-
-
-def test_an_evaluation_tells_of_its_hook_wherever_it_takes_place(
-    make_snapshot: MakeSnapshot, header: RunHeader
-) -> None:
-    result = EvalResult(60, -2.0, 0.5, 50.0, 3, overlap=0.75, post_failures=2)
-    record = build_record(None, make_snapshot(1000), EpisodeWindow(), result, header)
-    assert (record["eval/overlap"], record["eval/post_failures"]) == (0.75, 2)
-
-
-def test_the_summary_holds_its_account_where_there_is_one(make_snapshot: MakeSnapshot) -> None:
-    told = {"status": "completed", "exit_code": 0, "reason": "done", "last_eval": None, "mode": "alternate"}
-    summary = build_summary(replace(make_snapshot(1000), evaluator=totals(3000, 500)), **told)  # type: ignore[arg-type]
-    section = summary["timing"]["evaluator"]
-    assert section["wall_s"] == pytest.approx(3.1)
-    assert sum(section["phases_s"].values()) + section["other_s"] == pytest.approx(section["wall_s"])
-    assert "evaluator" not in build_summary(make_snapshot(1000), **told)["timing"]  # type: ignore[arg-type]

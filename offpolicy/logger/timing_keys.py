@@ -1,0 +1,152 @@
+"""The keys of a window that come from clocks: phases, their spread, CPU time, packer, device and evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from offpolicy.logger.metrics import (
+    RESET_KEY,
+    ROLLOUT_KEY,
+    collector_key,
+    device_key,
+    learner_key,
+    prefetch_key,
+    spread_key,
+)
+from offpolicy.timing.histogram import Counts, percentiles_of
+from offpolicy.timing.phases import CollectorPhase, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
+from offpolicy.timing.rates import (
+    NS_PER_MS,
+    NS_PER_S,
+    Elapsed,
+    collector_windows,
+    elapsed,
+    learner_elapsed,
+    packer_elapsed,
+    tagged_excess_ns,
+)
+from offpolicy.types import DeviceTotals, SchedulerStats, Snapshot, TaggedTime
+
+MS_PER_S = 1000.0
+STATISTICS = ("p50", "p95", "p99", "max")
+ITERATION, CYCLE = "iter", "cycle"  # names of the sum of the phases of the learner, of the collector
+PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
+NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
+
+Numbers = dict[str, float | None]
+
+
+def collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | None:
+    """Returns the windows of all collectors added up; None when timing is off."""
+    windows = [window.elapsed for window in collector_windows(previous, current) if window.elapsed is not None]
+    if not windows:
+        return None
+    spreads = [window.histogram for window in windows if window.histogram is not None]
+    return Elapsed(
+        sum(window.wall_ns for window in windows),
+        sum(window.total_ns for window in windows),
+        sum(window.iterations for window in windows),
+        {phase: sum(window.phases_ns.get(phase, 0) for window in windows) for phase in CollectorPhase},
+        sum(window.cpu_ns for window in windows),
+        SchedulerStats(*(sum(parts) for parts in zip(*(window.scheduler for window in windows), strict=True))),
+        TaggedTime(*(sum(parts) for parts in zip(*(window.tagged for window in windows), strict=True))),
+        sum(spreads[1:], start=spreads[0]) if spreads else None,
+    )
+
+
+def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: float | None) -> Numbers:
+    """Returns rank 0's phases per iteration, the collectors' per vector step, their spread, and their CPU time.
+
+    `rollout_ms` is the mean wall of a rollout.
+    """
+    record: Numbers = {}
+    for side, window in (("learner", learner), ("collector", collector)):
+        if window is not None and window.total_ns > 0:
+            # A phase can be long because its process was not given a core.
+            record[f"cpu/{side}_pct"] = 100.0 * window.cpu_ns / window.total_ns
+            record[f"cpu/{side}_descheduled_pct"] = 100.0 * window.scheduler.runnable_ns / window.total_ns
+            record[f"cpu/{side}_preemptions_per_sec"] = window.scheduler.preemptions * NS_PER_S / window.total_ns
+    if learner is not None and learner.iterations > 0:
+        record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
+        record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
+        record["perf/learner_pipeline_ms"] = sum(learner.mean_ms(phase) for phase in PIPELINE)
+        record |= _spread_keys("learner", (*LearnerPhase, ITERATION), learner.histogram)
+    if collector is not None and collector.iterations > 0:
+        record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
+        record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
+        record[ROLLOUT_KEY] = rollout_ms
+        reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
+        record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
+        record |= _spread_keys("collector", (*CollectorPhase, CYCLE), collector.histogram)
+    return record
+
+
+def _spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> Numbers:
+    """Percentiles of one side from its histograms [phases, bins]; no keys where nothing was counted."""
+    if counts is None:
+        return {}
+    record: Numbers = {}
+    for phase, phase_counts in zip(phases, counts, strict=True):
+        spread = percentiles_of(phase_counts)
+        if spread is None:
+            return {}
+        # Known to 3 %: more digits would only fill the files.
+        record |= {spread_key(side, phase, name): float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
+        record[f"spread/{side}_count"] = spread.iterations
+    return record
+
+
+def prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
+    """Means per packed batch of rank 0's packer; zeros where nothing is packed ahead: all runners have one schema."""
+    learner, packer = learner_elapsed(previous, current), packer_elapsed(previous, current)
+    if learner is None or learner.iterations == 0 or (packer is not None and packer.iterations == 0):
+        return {}
+    return {prefetch_key(phase): 0.0 if packer is None else packer.mean_ms(phase) for phase in PackerPhase}
+
+
+def device_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
+    """Device times of rank 0 beside its phases; no keys where there is no device timer, or no iteration in the window.
+
+    A device is busy from the first to the last thing of a span that it was given, gaps included. Hidden copies run
+    behind an update, which is busy already.
+    """
+    window, after = learner_elapsed(previous, current), current.learners[0].device if current.learners else None
+    if window is None or after is None or window.iterations == 0 or window.wall_ns <= 0:
+        return {}
+    before = (previous.learners[0].device if previous is not None and previous.learners else None) or NO_DEVICE_TIME
+    done = DeviceTotals(*(now - then for now, then in zip(after, before, strict=True)))
+    spans_ns = {
+        DeviceSpan.TRAIN: done.train_ns,
+        DeviceSpan.H2D: done.h2d_ns,
+        DeviceSpan.H2D_HIDDEN: done.h2d_hidden_ns,
+        DeviceSpan.INFERENCE: done.inference_ns,
+    }
+    record: Numbers = {device_key(span): ns / window.iterations / NS_PER_MS for span, ns in spans_ns.items()}
+    record["device/busy_share"] = (sum(spans_ns.values()) - done.h2d_hidden_ns) / window.wall_ns
+    if done.iterations > 0:
+        record["device/launch_bound"] = done.launch_bound / done.iterations
+    return record | {"device/dropped": done.dropped}
+
+
+def evaluator_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
+    """The counters, phases and CPU time of the evaluator's process; no keys where rank 0 evaluates.
+
+    Phases are in ms per second of its wall, which they sum to: most of the time it has nothing to do, so a mean per
+    evaluation, or per step, would have no value in most windows.
+    """
+    totals = current.evaluator
+    if totals is None:
+        return {}
+    counters: Numbers = {
+        "evaluator/episodes": float(totals.episodes),
+        "evaluator/skipped": float(totals.skipped),
+        "evaluator/post_failures": float(totals.post_failures),
+    }
+    before = previous.evaluator if previous is not None else None
+    window = elapsed(before.account if before is not None else None, totals.account)
+    if window is None or window.wall_ns <= 0:
+        return counters
+    phases: Numbers = {
+        f"evaluator/{phase}_ms": MS_PER_S * window.phases_ns.get(phase, 0) / window.wall_ns for phase in EvaluatorPhase
+    }
+    return counters | phases | {"cpu/evaluator_pct": 100.0 * window.cpu_ns / window.total_ns}
