@@ -25,7 +25,7 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SpaceSpec:
-    """What the networks and the replay need to know of an environment; plain numbers, so it travels as JSON.
+    """The spaces of an environment, as networks and replay need them; plain numbers, so they travel as JSON.
 
     `obs_keys` lists the parts of a Dict observation in the order in which they are flattened (empty for a Box), and
     `obs_shapes` their shapes. `num_actions` is 0 for a Box action space, else the number of discrete actions.
@@ -46,7 +46,7 @@ class SpaceSpec:
         return cls(**{name: _as_tuples(value) for name, value in data.items()})
 
     def columns(self, key: str) -> slice:
-        """Where the part `key` of a Dict observation lies in the flattened one. Raises `ValueError`."""
+        """The columns of the part `key` of a Dict observation in the flattened one. Raises `ValueError`."""
         index = self.obs_keys.index(key)
         start = sum(math.prod(shape) for shape in self.obs_shapes[:index])
         return slice(start, start + math.prod(self.obs_shapes[index]))
@@ -84,15 +84,15 @@ class Batch(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """What one learner iteration consumes."""
+    """The batches of one learner iteration."""
 
     updates: tuple[Batch, ...]  # length U
     fresh_obs: Tensor | None  # [M, O] observations not seen before, for the normaliser; None when it is off
-    env_steps: int = 0  # of the whole run, as all ranks know them: what schedules go by
+    env_steps: int = 0  # of the whole run, the same on all ranks: schedules depend on them
 
 
 class Rollouts(NamedTuple):
-    """What one learner iteration of an on-policy algorithm consumes: B environments over T steps, time first.
+    """The rollouts of one learner iteration of an on-policy algorithm: B environments over T steps, time first.
 
     Row t + 1 of `obs` is always the true successor of row t. After an episode's end comes an autoreset row, in which
     nothing was decided: `is_valid` is 0.0 there, and it is no transition.
@@ -105,16 +105,16 @@ class Rollouts(NamedTuple):
     terminated: Tensor  # [T, B] 1.0 where the MDP ended
     truncated: Tensor  # [T, B] 1.0 where the clock ended
     is_valid: Tensor  # [T, B] 1.0 for a transition
-    progress: float  # share of the run's env steps that was done, 0 to 1
-    env_steps: int = 0  # those that were learnt from before
+    progress: float  # share of the run's env steps done so far, 0 to 1
+    env_steps: int = 0  # transitions learnt from before these
 
 
 class Choice(NamedTuple):
-    """What a policy decided in each of N environments."""
+    """A policy's decisions in each of N environments."""
 
     action: Float32  # [N, A]
     log_prob: Float32 | None  # [N] of the action; None where the algorithm does not learn from it
-    version: int  # of the published weights that decided
+    version: int  # of the weights it acted with
 
 
 class MetricTotals(NamedTuple):
@@ -149,7 +149,7 @@ class Product(NamedTuple):
 
 
 class Episodes(NamedTuple):
-    """Complete episodes. Episode i begins with a seed of its own, whoever acts and however many run side by side."""
+    """Complete episodes. The seed of episode i depends on neither the policy nor the number of environments."""
 
     ep_return: Float64  # [E] raw
     length: Float64  # [E]
@@ -181,18 +181,18 @@ class EpisodeRecord(NamedTuple):
     success: float  # 1 or 0 if the environment says so, else NaN
 
 
-HISTOGRAM_BINS = 449  # of a histogram of durations; see offpolicy/timing/histogram.py
+HISTOGRAM_BINS = 449  # bins of a histogram of durations; see offpolicy/timing/histogram.py
 
 
 class SchedulerStats(NamedTuple):
-    """What the kernel says of the thread that an account belongs to, since the thread's start."""
+    """The kernel's statistics of the thread that an account belongs to, since the thread's start."""
 
-    runnable_ns: int = 0  # it wanted to run, and others had the core
-    preemptions: int = 0  # the core was taken from it
+    runnable_ns: int = 0  # time in which it could have run and others had the core
+    preemptions: int = 0  # times that the core was taken from it
 
 
 class TaggedTime(NamedTuple):
-    """Of one phase: what it took in iterations of a special kind (a collector's steps with a reset)."""
+    """The time of one phase in the iterations that were tagged (a collector's steps with a reset)."""
 
     iterations: int = 0
     ns: int = 0
@@ -203,7 +203,7 @@ class Account:
     """The cumulative time of one clock since its warm-up ended, in integer nanoseconds.
 
     `sum(phases_ns.values()) == wall_ns` always; `other` is one of the phases. The warm-up (imports, construction,
-    random collection before the first update) is kept apart in `warmup_ns`.
+    random collection before the first update) is in `warmup_ns` alone.
     """
 
     wall_ns: int
@@ -213,18 +213,18 @@ class Account:
     cpu_ns: int  # CPU time of the process since its start
     scheduler: SchedulerStats = SchedulerStats()
     tagged: TaggedTime = TaggedTime()
-    # [phases + 1, bins] over iterations, the last row their whole: the counts of offpolicy/timing/histogram.py
+    # counts [phases + 1, bins] over iterations, the last row those of whole iterations
     histogram: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
 
-NUM_LAGS = 32  # policy lags told apart: 0 to 30 versions, and more
+NUM_LAGS = 32  # classes of policy lag: 0 to 30 versions, and more
 
 
 class RolloutTotals(NamedTuple):
     """Cumulative counts of the rollouts of one learner rank; the reader subtracts."""
 
-    too_old: int  # left out
-    lags: Float64  # [NUM_LAGS] rollouts learnt from, by how many versions old their weights were
+    too_old: int  # rollouts not learnt from, because their weights were too old
+    lags: Float64  # [NUM_LAGS] rollouts learnt from, by the age of their weights in versions
 
 
 class DeviceTotals(NamedTuple):
@@ -235,8 +235,8 @@ class DeviceTotals(NamedTuple):
     h2d_hidden_ns: int  # copies behind its work
     inference_ns: int
     iterations: int
-    launch_bound: int  # of them: the device was done as soon as it had been given everything
-    dropped: int  # spans that were not timed: too many were pending
+    launch_bound: int  # iterations whose device work was done as soon as it had been queued
+    dropped: int  # spans that were not timed, because too many were pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +262,8 @@ class CollectorTotals:
     vector_steps: int
     policy_lag_sum: float  # sum over vector steps of (newest published version - version acted with)
     policy_steps: int  # vector steps acted by the policy (not uniformly at random)
-    rollouts: int = 0  # finished, those thrown away among them
-    rollouts_dropped: int = 0  # thrown away because no slot was free
+    rollouts: int = 0  # finished rollouts, dropped ones included
+    rollouts_dropped: int = 0  # rollouts dropped because no slot was free
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,14 +271,14 @@ class EvaluatorTotals:
     """Cumulative counters of the evaluator's process; the reader subtracts. `account` is None when timing is off."""
 
     account: Account | None
-    episodes: int  # finished
-    skipped: int  # requests replaced by a newer one before they were begun
+    episodes: int  # finished episodes
+    skipped: int  # requests replaced by a newer one before their evaluation started
     post_failures: int  # finished episodes whose hook failed
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything the logger needs at one instant; two of them make one record."""
+    """The counters of all processes at one instant; two snapshots make one record."""
 
     wall_s: float  # supervisor's clock since the run started
     env_steps: int

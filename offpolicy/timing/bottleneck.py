@@ -25,7 +25,7 @@ Phase = LearnerPhase | CollectorPhase
 
 
 class Bottleneck(StrEnum):
-    """What bounds a run."""
+    """The verdicts on a run: the side or the cause that bounds it."""
 
     LEARNER = "learner"
     COLLECTOR = "collector"
@@ -65,7 +65,7 @@ def _setting(key: str, value: str | bool, effect: str = "") -> Advice:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What bounds the run, in which phase (None while that is not known), why, and what to try."""
+    """The bottleneck, its phase (None while that is not known), the reason, and changes to try."""
 
     bottleneck: Bottleneck
     phase: Phase | None
@@ -213,7 +213,7 @@ def find_bottleneck(
     reason = f"{how}, the learner is busy {learner:.0%} and the collector {collector:.0%} of the time"
     reason += f"; {side} {phase} takes {share:.0%}"
     if phase == LearnerPhase.RANK_BARRIER and evidence.straggler is not None:
-        # A late rank has a cause of its own: settings only change what it costs.
+        # Settings do not make a late rank faster, they only change what it costs.
         reason += f": rank {evidence.straggler} arrives last"
         advice = (Advice(f"rank {evidence.straggler} arrives last: free its cores or device of other work"), *advice)
     if rates.collector_capacity and rates.learner_capacity:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from offpolicy.errors import ConfigError
 from offpolicy.files import atomic_file
@@ -49,25 +49,21 @@ def write_chrome_trace(path: Path, tracks: Sequence[ThreadTrack], more: Iterable
 
     The file is replaced at once: a reader sees the old one or the new one.
     """
+    start_ns, separator = _origin_ns(tracks), ""
+    clock = {"clock": "CLOCK_MONOTONIC", "start_unix_ns": start_ns + tracks[0].unix_minus_monotonic_ns}
     with atomic_file(path, durable=False) as file:
         text = TextIOWrapper(file, encoding="ascii")
-        _write(text, tracks, _origin_ns(tracks), more)
-        text.detach()  # flushed, and not closed before its time
+        text.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(clock)},"traceEvents":[\n')
+        for event in _events(tracks, start_ns, more):
+            text.write(separator + event)
+            separator = ",\n"
+        text.write("\n]}\n")
+        text.detach()  # flushed, and closed only by `atomic_file`
 
 
 def _origin_ns(tracks: Sequence[ThreadTrack]) -> int:
     """The instant that counts as 0 in the file: the first record of all tracks."""
     return min(int(track.records["at"].min()) for track in tracks)
-
-
-def _write(file: IO[str], tracks: Sequence[ThreadTrack], start_ns: int, more: Iterable[Event]) -> None:
-    clock = {"clock": "CLOCK_MONOTONIC", "start_unix_ns": start_ns + tracks[0].unix_minus_monotonic_ns}
-    file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(clock)},"traceEvents":[\n')
-    separator = ""
-    for text in _events(tracks, start_ns, more):
-        file.write(separator + text)
-        separator = ",\n"
-    file.write("\n]}\n")
 
 
 def _events(tracks: Sequence[ThreadTrack], start_ns: int, more: Iterable[Event]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class LearnerPhase(StrEnum):
-    """What the learner's main thread is doing."""
+    """Phases of the learner's main thread."""
 
     COLLECTOR_WAIT = "collector_wait"
     REPLAY_BATCH_WAIT = "replay_batch_wait"
@@ -28,7 +28,7 @@ class LearnerPhase(StrEnum):
 
 
 class CollectorPhase(StrEnum):
-    """What a collector is doing."""
+    """Phases of a collector."""
 
     WEIGHT_APPLY = "weight_apply"
     ACTION_SELECT = "action_select"
@@ -39,10 +39,10 @@ class CollectorPhase(StrEnum):
 
 
 class PackerPhase(StrEnum):
-    """What the thread that packs batches ahead is doing. It runs beside the learner: never added to its phases."""
+    """Phases of the thread that packs batches ahead. It runs beside the learner: never added to its phases."""
 
-    REQUEST_WAIT = "request_wait"  # nothing is asked for
-    ROWS_WAIT = "rows_wait"  # the newest rows were demanded and are not there yet
+    REQUEST_WAIT = "request_wait"  # there is no request
+    ROWS_WAIT = "rows_wait"  # the newest rows were requested and have not been collected yet
     SLOT_WAIT = "slot_wait"  # the slot is still in use on the device
     PACK = "pack"  # drawing indices and gathering rows
     COPY = "copy"  # handing the slot to the device
@@ -50,7 +50,7 @@ class PackerPhase(StrEnum):
 
 
 class DeviceSpan(StrEnum):
-    """What a device is given to do. Its time passes beside the learner's phases: never added to them."""
+    """Work of a device. Its time passes beside the learner's phases: never added to them."""
 
     TRAIN = "train"  # from the first to the last kernel of an iteration's updates
     H2D = "h2d"  # copies to the device that the learner waited for
@@ -59,23 +59,23 @@ class DeviceSpan(StrEnum):
 
 
 class EvaluatorPhase(StrEnum):
-    """What the process that evaluates beside training is doing. A lane of its own: never added to the learner's."""
+    """Phases of the process that evaluates beside training; never added to the learner's."""
 
-    WAIT_REQUEST = "wait_request"  # nothing is to be evaluated
-    WEIGHT_APPLY = "weight_apply"  # taking over the weights asked about
-    ENV_RESET = "env_reset"  # making environments and beginning episodes
+    WAIT_REQUEST = "wait_request"  # there is no request
+    WEIGHT_APPLY = "weight_apply"  # loading the requested weights
+    ENV_RESET = "env_reset"  # making environments and starting episodes
     ACTION_SELECT = "action_select"
     ENV_STEP = "env_step"
     POST_BACKPRESSURE = "post_backpressure"  # the hook is behind: its queue is full
     OTHER = "other"
 
 
-# The learner's time that is not work of its own: it waits for somebody else.
+# Phases in which the learner waits for another process or thread.
 LEARNER_WAITS = (
     LearnerPhase.COLLECTOR_WAIT,
     LearnerPhase.REPLAY_BATCH_WAIT,
     LearnerPhase.RANK_BARRIER,
     LearnerPhase.SYNC_COORDINATION,
 )
-# Work, but not part of an update: it comes at its own cadence.
+# Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)

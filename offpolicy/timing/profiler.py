@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     import torch
 
 PROFILE = "profile.json"
-CLOCK = "offpolicy clock "  # an event whose name tells the monotonic clock at its start: how the two clocks meet
-NUM_MARKS = 10  # the first ones are late: the profiler is cold
+CLOCK = "offpolicy clock "  # start of the name of an event, which ends with the monotonic clock at the event's start
+NUM_MARKS = 10  # clock events; the first ones are late, while the profiler is cold
 NAMES_OF_PROCESSES = ("process_name", "process_labels", "process_sort_index")
 
 
 class Profiler:
-    """Watches `count` iterations from iteration `first` on and leaves what it saw in `directory`."""
+    """Profiles `count` iterations from iteration `first` on and writes the result into `directory`."""
 
     def __init__(self, directory: Path, first: int, count: int) -> None:
         self._path, self._first, self._last = directory / PROFILE, first, first + count
@@ -26,7 +26,7 @@ class Profiler:
         self._running: torch.profiler.profile | None = None
 
     def step(self) -> None:
-        """At the end of every iteration."""
+        """Called at the end of every iteration."""
         self._iteration += 1
         if self._iteration == self._first:
             self._start()
@@ -43,7 +43,7 @@ class Profiler:
                 pass
 
     def close(self) -> None:
-        """Write down what was seen, if anything; a second call does nothing."""
+        """Writes the profile, if there is one; a second call does nothing."""
         if self._running is not None:
             running, self._running = self._running, None
             running.stop()
@@ -53,13 +53,13 @@ class Profiler:
 
 
 class NoProfiler:
-    """Nobody watches."""
+    """The profiler of a run that is not profiled."""
 
     def step(self) -> None:
-        """Do nothing."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Does nothing."""
 
 
 def read_profile(
@@ -67,12 +67,12 @@ def read_profile(
     origin_ns: int,
     pids: set[int],  # Any: the format's nested values
 ) -> Iterator[dict[str, Any]]:
-    """Its events, moved to a clock on which `origin_ns` is 0; the processes `pids` keep the names they have."""
+    """Yields the events of a profile on a clock on which `origin_ns` is 0; the processes `pids` keep their names."""
     events = profile["traceEvents"]
     marks = [event for event in events if str(event.get("name", "")).startswith(CLOCK) and event.get("ph") == "X"]
     if not marks:
         return
-    # A mark begins a little after the clock was read for it; the one for which that took least tells the shift.
+    # A mark starts a little after the clock was read for it; the one with the least delay gives the shift.
     shift_us = max((int(mark["name"].removeprefix(CLOCK)) - origin_ns) / 1000.0 - mark["ts"] for mark in marks)
     for event in events:
         if event.get("ph") == "M" and event.get("name") in NAMES_OF_PROCESSES and event.get("pid") in pids:
