@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
-import numpy as np
-
 from offpolicy.errors import ConfigError
 from offpolicy.timing.clock import unix_minus_monotonic_ns
 
@@ -27,8 +25,7 @@ HEADER_NBYTES = 4096
 HEADER = struct.Struct("<16sQQ")  # magic, records written, bytes of the JSON text that follows
 COUNT = struct.Struct("<Q")  # the second and the third field of the header, on their own
 COUNT_AT, LENGTH_AT = 16, 24
-RECORD_TYPE = np.dtype([("at", "<i8"), ("value", "<i8"), ("name", "<u2"), ("kind", "<u2"), ("unused", "<u4")])
-RECORD = struct.Struct("<qqHHI")  # the same; writing one through numpy would take several times as long
+RECORD = struct.Struct("<qqHHI")  # at, value, name, kind, unused: `RECORD_TYPE` of the reader
 JSON_NBYTES = 96  # bytes of a record in trace.json, its part of an arrow included; rounded up
 SHORTEST_NS = 1_000  # shortest span that is written: shorter ones are many and cannot be seen
 SUFFIX = ".lane"  # file names: part of the format

@@ -12,8 +12,8 @@ import pytest
 from offpolicy.timing.chrome_trace import write_chrome_trace
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.trace_reader import ThreadTrack, read_tracks
-from offpolicy.timing.trace_writer import RECORD_TYPE, Kind, Mark, create_tracks, open_track
+from offpolicy.timing.trace_reader import RECORD_TYPE, ThreadTrack, read_tracks
+from offpolicy.timing.trace_writer import Kind, Mark, create_tracks, open_track
 from tests.trace_format import problems_of
 
 MS = 1_000_000

@@ -7,8 +7,16 @@ import pytest
 
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.trace_reader import WAITS, ThreadTrack, _in_order, overlap_of, share_inside, total_ns, union
-from offpolicy.timing.trace_writer import RECORD_TYPE
+from offpolicy.timing.trace_reader import (
+    RECORD_TYPE,
+    WAITS,
+    ThreadTrack,
+    _in_order,
+    overlap_of,
+    share_inside,
+    total_ns,
+    union,
+)
 
 MS = 1_000_000
 

@@ -16,7 +16,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.timing import trace_writer as trace
 from offpolicy.timing.ledger import Ledger, trace_names
 from offpolicy.timing.phases import LearnerPhase as Phase
-from offpolicy.timing.trace_reader import ThreadTrack, read_tracks, shrink_tracks
+from offpolicy.timing.trace_reader import RECORD_TYPE, ThreadTrack, read_tracks, shrink_tracks
 from offpolicy.timing.trace_writer import JSON_NBYTES, Mark, TraceTrack, create_tracks, open_track
 from tests.fakes import FakeClock
 
@@ -173,7 +173,7 @@ def test_learners_come_first_each_with_its_packer_below_it(tmp_path: Path, wante
 
 def test_a_record_as_written_is_a_record_as_read() -> None:
     packed = trace.RECORD.pack(-1, 2, 3, 4, 0)
-    assert np.frombuffer(packed, trace.RECORD_TYPE).tolist() == [(-1, 2, 3, 4, 0)]
+    assert np.frombuffer(packed, RECORD_TYPE).tolist() == [(-1, 2, 3, 4, 0)]
 
 
 def test_a_header_as_written_is_a_header_as_read() -> None:
