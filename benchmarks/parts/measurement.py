@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.stats import Percentiles
+from benchmarks.stats import Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Measurement:
     limit: float | None = None
 
     @property
-    def spread(self) -> Percentiles:
+    def spread(self) -> Spread:
         """Median and range."""
-        return Percentiles.of(self.samples)
+        return Spread.of(self.samples)
 
     @property
     def is_over(self) -> bool:

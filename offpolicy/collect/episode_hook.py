@@ -2,7 +2,7 @@
 
 What it returns is ignored. A hook that raises, dies or does not return in time costs its own episode's work, which is
 counted and reported once; the episode and its return are in the evaluation already. At most `queue` episodes wait;
-beyond that the evaluation waits, in a phase of its own.
+beyond that the evaluation waits, in the phase `post_backpressure`.
 
 Each episode travels as an anonymous file, whose descriptor is sent over a socket: no primitive that a killed worker
 could leave locked, no message that is sent by halves, and nothing left behind by whoever is killed.

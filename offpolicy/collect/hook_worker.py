@@ -69,7 +69,7 @@ def _take_in(connection: socket.socket, waiting: queue.SimpleQueue[Episode | Non
 
 
 def _answer(connection: socket.socket, **fields: Any) -> None:  # Any: JSON values
-    with contextlib.suppress(ConnectionError):  # nobody waits for it
+    with contextlib.suppress(ConnectionError):  # the evaluation has ended
         connection.send(json.dumps(fields).encode())
 
 
