@@ -42,7 +42,7 @@ def train(parts: Parts) -> bool:
         with phase(Phase.COLLECTOR_WAIT):
             parts.source.wait_ready()
         with phase(Phase.RANK_BARRIER):
-            is_stopping = parts.world.meet(is_stopping=parts.stop.is_stopping)
+            is_stopping = parts.world.agree(is_stopping=parts.stop.is_stopping)
         if is_stopping or parts.source.is_exhausted():
             break
         with phase(Phase.REPLAY_BATCH_WAIT):

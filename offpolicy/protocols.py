@@ -155,7 +155,7 @@ class StepCount(Protocol):
 class World(StepCount, Protocol):
     """The group of learner ranks; of size 1 it is the identity."""
 
-    def meet(self, *, is_stopping: bool) -> bool:
+    def agree(self, *, is_stopping: bool) -> bool:
         """Waits for every rank and agrees on `env_steps`. True if any rank is stopping: all ranks stop, or none."""
         ...
 

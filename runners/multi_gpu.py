@@ -6,7 +6,7 @@
 
 Ranks: `runner.world_size` processes per host, each with a GPU, or with `device=cpu` over gloo. The `batch_size` is
 divided among them; each rank samples other rows of the same rings.
-World: a process group over all hosts. The ranks meet once per iteration, and save, stop and fail together.
+World: a process group over all hosts. The ranks agree once per iteration, and save, stop and fail together.
 Exchange: gradients are averaged before each optimiser step, or with `runner.sync=parameters` the networks every
 `runner.sync_every` iterations. The first rank of a host steers its collectors; rank 0 evaluates.
 Batch source and collectors: as in `single_gpu`; `collect.mode=overlap` is this topology's default.

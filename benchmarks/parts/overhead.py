@@ -143,7 +143,7 @@ class _Idle:
     is_stopping = False
     env_steps = 0
 
-    def meet(self, *, is_stopping: bool) -> bool:
+    def agree(self, *, is_stopping: bool) -> bool:
         return is_stopping
 
     def publish(self) -> None:

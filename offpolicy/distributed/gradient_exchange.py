@@ -1,4 +1,4 @@
-"""What ranks share while they learn, with its time in the right phase: first everybody arrives, then data moves."""
+"""Collectives of the learner ranks within an update, timed in their phases: first all arrive, then data moves."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from offpolicy.timing.phases import LearnerPhase
 
 
 class GroupExchange:
-    """Averages and gathers over a group, called in the middle of `train` and taking its time out of that phase.
+    """Averages and gathers over a group; its time counts as `rank_barrier` and `param_sync`, not as `train`.
 
-    The device's work is waited for before the roll call, so that it stays in `train`: else this rank's own arithmetic
-    would look like another one's lateness.
+    It waits for the device's work before the barrier, so that this stays in `train`: else this rank's own arithmetic
+    would look like the lateness of another rank.
     """
 
     def __init__(self, group: RankGroup, device: torch.device, device_sync: DeviceSync, ledger: TimeAccount) -> None:
@@ -32,7 +32,7 @@ class GroupExchange:
         return self._group.num_ranks
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor, in place, by its mean over the ranks: one collective for all of them."""
+        """Replaces each tensor, in place, by its mean over the ranks: one collective for all of them."""
         self._wait_for_all()
         with self._ledger.phase(LearnerPhase.PARAM_SYNC), torch.no_grad():
             sizes = [tensor.numel() for tensor in tensors]
@@ -49,13 +49,13 @@ class GroupExchange:
             self._device_sync.wait()
 
     def gather(self, vector: Tensor) -> Tensor:
-        """The vectors [n] of all ranks as [R, n], on the vector's device, the same bits everywhere."""
+        """Returns the vectors [n] of all ranks as [R, n], on the vector's device, the same bits everywhere."""
         self._wait_for_all()
         with self._ledger.phase(LearnerPhase.PARAM_SYNC):
             return self._group.gather(vector.cpu()).to(vector.device)
 
     def start_from_rank_0(self, tensors: Sequence[Tensor]) -> None:
-        """Replace every tensor, in place, by that of rank 0."""
+        """Replaces every tensor, in place, by that of rank 0."""
         for tensor in tensors:
             block = tensor.detach().to("cpu" if self._is_staged else self._device, copy=True)
             self._group.broadcast(block)
@@ -68,7 +68,7 @@ class GroupExchange:
             self._group.arrive()
 
     def _block(self, size: int) -> tuple[Tensor, Tensor]:
-        """A flat block on the device and the bucket that travels, often the same; kept: an update pins no memory."""
+        """Returns a flat block on the device and the bucket to exchange, often the same; cached."""
         if size not in self._blocks:
             flat = torch.empty(size, device=self._device)
             self._blocks[size] = flat, (torch.empty(size, pin_memory=True) if self._is_staged else flat)
@@ -76,7 +76,7 @@ class GroupExchange:
 
 
 def checksum(tensors: Sequence[Tensor]) -> float:
-    """48 bits that change with any bit of any tensor or its place; a whole number that float64 holds. Waits once.
+    """Returns 48 bits that change with any bit of any tensor or its place, as a whole float64. Waits once.
 
     Integer sums weighted by position, made where the tensors live: hashing on the host would copy all of them.
     """

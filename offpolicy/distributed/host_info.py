@@ -1,4 +1,4 @@
-"""Where this supervisor stands among the hosts of a run. Torch-free; it travels to the children as JSON."""
+"""Index and addresses of a host of a run. Torch-free; the children receive it as JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LOOPBACK, LOOPBACK_HOST = "lo", "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """One host among `num_hosts`. `store_port` is 0 on a single host, whose ranks meet through a socket of ours.
+    """One host among `num_hosts`. `store_port` is 0 on a single host, whose ranks use a socket of the supervisor.
 
-    `is_store_ours` says whether global rank 0 must open the store itself, or the launcher has done so.
+    `is_store_ours`: global rank 0 must open the store itself; else the launcher has done so.
     """
 
     host: int = 0
@@ -26,11 +26,11 @@ class HostInfo:
     is_store_ours: bool = True
     attempt: int = 0  # restarts of this host's processes by the launcher so far
     job: str = ""  # the launcher's name for the run
-    launch_id: str = ""  # this start of the run, as all hosts call it
+    launch_id: str = ""  # unique name of this start of the run, the same on all hosts
 
     @classmethod
     def of_launcher(cls, environ: Mapping[str, str] | None = None) -> HostInfo:
-        """As `torchrun` says in the environment, or a single host. Raises `ConfigError`."""
+        """Returns what `torchrun` has put into the environment, or a single host. Raises `ConfigError`."""
         env = os.environ if environ is None else environ
         if "TORCHELASTIC_RUN_ID" not in env:
             return cls()
@@ -53,16 +53,16 @@ class HostInfo:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other host."""
+        """True if there is no other host."""
         return self.num_hosts == 1
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Returns plain data."""
         return asdict(self)
 
 
 def require_interface(name: str | None, place: HostInfo) -> None:
-    """Across hosts the network interface must be named: nothing listens on a public one unasked. `ConfigError`."""
+    """Raises `ConfigError` unless the interface exists; across hosts it must be named: none public is used unasked."""
     names = sorted(os.listdir("/sys/class/net"))
     if name is not None and name not in names:
         raise ConfigError(f"runner.interface: got {name!r}, allowed one of {', '.join(names)}")

@@ -1,8 +1,8 @@
 """The process group of the learner ranks: torch.distributed behind a few calls, each with a deadline.
 
-Two channels. The roll call, always gloo over CPU tensors, is where ranks wait for each other: it ends when all have
-arrived. The bucket, NCCL between GPUs and gloo else, moves the numbers, after a roll call, so that its time is the
-exchange alone. A rank that does not come ends both with a `PeerLostError` that names it.
+Two channels. In the barrier group, always gloo over CPU tensors, ranks wait for each other. The bucket, NCCL between
+GPUs and gloo else, moves the numbers after a barrier, so that its time is the exchange alone. A rank that does not
+come ends both with a `PeerLostError` that names it.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Stopwatch
 
 T = TypeVar("T")
-PEER_CHECK_S = 2.0  # after a failed collective: how long the survivors have to say that they live
+PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 
 
 class RankGroup:
-    """One rank among all of them; `rank` counts over all hosts."""
+    """The process group of one rank; `rank` counts over all hosts."""
 
     def __init__(
         self, store: Store, rank: int, num_ranks: int, *, backend: str, timeout_s: float, device_sync: DeviceSync
     ) -> None:
-        """Meet the others. `device_sync` waits for the device. Raises `PeerLostError` if one does not come in time."""
+        """Joins the group. `device_sync` waits for the device. Raises `PeerLostError` if one does not come in time."""
         self.rank, self.num_ranks = rank, num_ranks
         self._store, self._timeout_s, self._device_sync = store, timeout_s, device_sync
         timeout = timedelta(seconds=timeout_s)
 
-        def meet() -> Any:  # Any: torch types the result of new_group as a group, an int or None
+        def join() -> Any:  # Any: torch types the result of new_group as a group, an int or None
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
-        self._barrier_group = self._collective(meet)
+        self._barrier_group = self._collective(join)
         self._arrival = torch.zeros(1)
         self.uses_nccl = backend == "nccl"
 
     def arrive(self) -> None:
-        """Return once every rank has called this as often."""
+        """Returns once every rank has called this as often."""
         self._collective(lambda: dist.all_reduce(self._arrival, group=self._barrier_group))
 
     def gather(self, vector: Tensor) -> Tensor:
-        """The CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
+        """Returns the CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
         matrix = vector.new_zeros((self.num_ranks, len(vector)))
         matrix[self.rank] = vector
         self._collective(lambda: dist.all_reduce(matrix, group=self._barrier_group))  # the rest is zeros: exact
         return matrix
 
     def sum_bucket(self, bucket: Tensor) -> None:
-        """Replace the bucket, in place, by its sum over the ranks, the same bits everywhere; done when this returns."""
+        """Replaces the bucket, in place, by its sum over the ranks, the same bits everywhere. Waits for the device."""
 
         def reduce() -> None:
             dist.all_reduce(bucket)
-            self._device_sync.wait()  # here, where the loss of a rank in the middle of it is understood
+            self._device_sync.wait()  # here, where the loss of a rank in the middle of it is recognised
 
         self._collective(reduce)
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Replace a tensor of the bucket's device, in place, by that of rank 0."""
+        """Replaces a tensor of the bucket's device, in place, by that of rank 0."""
         self._collective(lambda: dist.broadcast(tensor, src=0))
 
     def close(self) -> None:
-        """Leave the group and end its threads: one that lives on may abort the process when the interpreter exits."""
-        del self._barrier_group  # torch keeps the threads for as long as anybody keeps the group
+        """Destroys the group and its threads: one that is left may abort the process when the interpreter exits."""
+        del self._barrier_group  # torch keeps the threads for as long as the group is referenced
         dist.destroy_process_group()
 
     def _collective(self, run: Callable[[], T]) -> T:
@@ -84,19 +84,19 @@ class RankGroup:
             raise PeerLostError(self._describe_lost_peers(error)) from error
 
     def _describe_lost_peers(self, error: RuntimeError) -> str:
-        """Who did not survive, in words; told even if the store does not answer."""
-        what = str(error).splitlines()[0].split(". ")[0]  # gloo goes on with general advice
-        told: list[str] = []
+        """Returns the cause of a failed collective with the lost ranks, even if the store does not answer."""
+        what = str(error).splitlines()[0].split(". ")[0]  # gloo adds general advice
+        lost: list[str] = []
         # A store whose process is frozen never answers, and the call cannot be given a deadline.
-        thread = threading.Thread(target=lambda: told.append(self._missing()), name="roll call", daemon=True)
+        thread = threading.Thread(target=lambda: lost.append(self._missing()), name="peer check", daemon=True)
         thread.start()
         thread.join(PEER_CHECK_S + 0.5)
-        who = told[0] if told else "rank 0, or whatever else keeps the ranks' store"
+        who = lost[0] if lost else "rank 0, or whatever else keeps the ranks' store"
         how = f"it died, froze for {self._timeout_s:g} s (runner.timeout_s) or cannot be reached"
         return f"lost {who}: {how} ({what})"
 
     def _missing(self) -> str:
-        """The ranks that do not say in the store that they live, as everybody does who sees a collective fail."""
+        """Returns the ranks that do not mark themselves alive in the store, as all do whose collective failed."""
         try:
             self._store.set(f"alive/{self.rank}", "1")
             watch, missing = Stopwatch(), self._silent()
@@ -112,7 +112,7 @@ class RankGroup:
 
 
 def open_store(place: HostInfo, rank: int, *, listen_fd: int | None, port: int, timeout_s: float) -> Store:
-    """The store where the ranks find each other. Raises `PeerLostError` if it does not answer in time.
+    """Returns the store where the ranks find each other. Raises `PeerLostError` if it does not answer in time.
 
     On one host global rank 0 serves it on the socket `listen_fd`, which the supervisor bound to a free loopback port:
     no port is guessed. Under a launcher it is the launcher's.
@@ -134,6 +134,6 @@ def open_store(place: HostInfo, rank: int, *, listen_fd: int | None, port: int, 
 
 
 def bind_interface(name: str | None) -> None:
-    """Have gloo and NCCL listen on this interface and no other; None: loopback, whatever the environment says."""
+    """Makes gloo and NCCL listen on this interface and no other; None: loopback, whatever the environment says."""
     os.environ["GLOO_SOCKET_IFNAME"] = name or LOOPBACK
     os.environ["NCCL_SOCKET_IFNAME"] = f"={name or LOOPBACK}"  # NCCL takes a bare name for a prefix

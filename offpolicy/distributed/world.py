@@ -1,4 +1,4 @@
-"""How learner ranks meet once per iteration and take every decision together."""
+"""The learner ranks of a run as one world: they agree once per iteration and take every decision together."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from offpolicy.types import Float64
 
 
 class Ranks(World, Protocol):
-    """The world as the duties of a learner see it: they are the same on every rank, in the same iteration."""
+    """The world as checkpointer, reporter and evaluator see it: they run on every rank, in the same iteration."""
 
     rank: int
     num_ranks: int
-    is_reporting: bool  # whether this iteration ends with a report
+    is_reporting: bool  # True if this iteration ends with a report
     stopped_by: int | None  # the rank that asked to stop
 
     def gather(self, values: Sequence[float] | Float64) -> Float64:
-        """The values [n] of all ranks as [R, n]; a collective."""
+        """Returns the values [n] of all ranks as [R, n]; a collective."""
         ...
 
     def recount(self) -> None:
-        """Agree on `env_steps` anew, while all collectors stand still for a snapshot; a collective."""
+        """Agrees on `env_steps` again, while all collectors stand still for a snapshot; a collective."""
         ...
 
 
 class SoloWorld:
-    """A world of one rank: whatever it says is agreed."""
+    """A world of one rank."""
 
     rank = 0
     num_ranks = 1
@@ -42,26 +42,26 @@ class SoloWorld:
         self.is_reporting = False
         self.stopped_by: int | None = None
 
-    def meet(self, *, is_stopping: bool) -> bool:
-        """Take over the number of env steps and whether a report is wanted; stop if asked to."""
+    def agree(self, *, is_stopping: bool) -> bool:
+        """Reads the number of env steps and the wish for a report; returns `is_stopping`."""
         self.env_steps = self._gate.env_steps
         self.is_reporting = self._wants_report()
         self.stopped_by = 0 if is_stopping else None
         return is_stopping
 
     def gather(self, values: Sequence[float] | Float64) -> Float64:
-        """The values [n] as [1, n]."""
+        """Returns the values [n] as [1, n]."""
         return np.array([values], dtype=np.float64)
 
     def recount(self) -> None:
-        """Take over the number of env steps."""
+        """Reads the number of env steps again."""
         self.env_steps = self._gate.env_steps
 
 
 class RankWorld:
-    """A world of several ranks. One small collective per meeting carries everything that must be agreed.
+    """A world of several ranks. One small collective per iteration carries everything that they must agree on.
 
-    Only a host's leader counts its collectors; only rank 0 decides when to report. Whoever wants to stop stops all.
+    Only a host's leader counts its collectors; only rank 0 decides when to report. A rank that wants to stop stops all.
     """
 
     def __init__(self, group: RankGroup, gate: StepGate, wants_report: Callable[[], bool], *, is_leader: bool) -> None:
@@ -71,8 +71,8 @@ class RankWorld:
         self.is_reporting = False
         self.stopped_by: int | None = None
 
-    def meet(self, *, is_stopping: bool) -> bool:
-        """Wait for every rank and agree on env steps, report and stop."""
+    def agree(self, *, is_stopping: bool) -> bool:
+        """Waits for every rank and agrees on env steps, report and stop; returns True if any rank stops."""
         table = self.gather((self._own_steps, self.rank == 0 and self._wants_report(), is_stopping))
         self.env_steps = int(table[:, 0].sum())
         self.is_reporting = bool(table[0, 1])
@@ -81,15 +81,15 @@ class RankWorld:
         return self.stopped_by is not None
 
     def gather(self, values: Sequence[float] | Float64) -> Float64:
-        """The values [n] of all ranks as [R, n]; a collective."""
+        """Returns the values [n] of all ranks as [R, n]; a collective."""
         table: Float64 = self._group.gather(torch.from_numpy(np.array(values, dtype=np.float64))).numpy()
         return table
 
     def recount(self) -> None:
-        """Agree on the env steps of all hosts anew."""
+        """Agrees on the env steps of all hosts again."""
         self.env_steps = int(self.gather((self._own_steps,)).sum())
 
     @property
     def _own_steps(self) -> int:
-        """Those of this host, told by its leader alone."""
+        """Env steps of this host, or 0 on ranks other than its leader."""
         return self._gate.env_steps if self._is_leader else 0

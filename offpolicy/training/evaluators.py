@@ -15,7 +15,7 @@ from offpolicy.training.ranks import Collectives
 from offpolicy.training.run_memory import EVALUATOR_WAKE, evaluation_requests
 from offpolicy.training.weight_publisher import WeightPublisher
 
-ROUND_S = 1.0  # seconds after which ranks that wait for the last result meet: one may have failed, or be asked to stop
+ROUND_S = 1.0  # seconds after which ranks that wait for the last result agree again: one may have failed or must stop
 
 
 class Evaluator(Protocol):
@@ -79,7 +79,7 @@ class PeriodicEvaluation:
         if self._evaluated_step != self._collectives.env_steps:
             self._evaluate(self._collectives.env_steps)
         while self._is_result_missing():
-            if self._collectives.meet(is_stopping=self._rank.is_stopping()):
+            if self._collectives.agree(is_stopping=self._rank.is_stopping()):
                 return not self._is_result_missing()
         return True
 

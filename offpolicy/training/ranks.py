@@ -46,10 +46,10 @@ class Collectives:
         """Returns the sum of a number over all ranks."""
         return float(self.gather((value,)).sum())
 
-    def meet(self, *, is_stopping: bool) -> bool:
+    def agree(self, *, is_stopping: bool) -> bool:
         """True if any rank is stopping; every rank agrees on the env steps anew."""
         with self._ledger.phase(LearnerPhase.RANK_BARRIER):
-            return self.world.meet(is_stopping=is_stopping)
+            return self.world.agree(is_stopping=is_stopping)
 
     def recount(self) -> None:
         """Agrees on the env steps, while all collectors stand still."""
@@ -61,7 +61,7 @@ class Collectives:
 class LearnerRanks:
     """The ranks that train together, as one of them uses them."""
 
-    world: Ranks  # the meeting once per iteration
+    world: Ranks  # the agreement once per iteration
     collectives: Collectives  # agreement within a duty
     exchange: Exchange  # of gradients, or of whole networks
     broadcast: Callable[[list[Tensor]], None]  # replaces tensors in place by those of rank 0

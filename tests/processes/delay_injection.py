@@ -49,7 +49,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
 
     return {
         "collector_wait": ((LearnerGate, "wait_until"),),
-        "rank_barrier": ((SoloWorld, "meet"), (RankWorld, "meet")),
+        "rank_barrier": ((SoloWorld, "agree"), (RankWorld, "agree")),
         "replay_sample": ((ReplaySource, "sample"), (Slot, "hand_out"), (RolloutRing, "take")),
         "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
         "train": ((CriticTrainer, "step"), (Appo, "_prepare"), (Adaptation, "_prepare")),

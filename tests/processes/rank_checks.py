@@ -262,7 +262,7 @@ def meetings(rank: Rank) -> Answer:
         world = RankWorld(
             rank.group, Gate((10, 25)[rank.index]), lambda r=reports: r[rank.index], is_leader=leads[rank.index]
         )
-        has_stopped = world.meet(is_stopping=stops[rank.index])
+        has_stopped = world.agree(is_stopping=stops[rank.index])
         answer[case] = [world.env_steps, world.is_reporting, has_stopped, world.stopped_by]
     return answer
 

@@ -15,7 +15,7 @@ class Tape:
     """Fakes of every part: each call is written down and takes a time of its own."""
 
     COST_NS = {
-        "wait_ready": 1, "meet": 10, "wait_batch": 100, "sample": 1000, "to_device": 10_000, "update": 10**5,
+        "wait_ready": 1, "agree": 10, "wait_batch": 100, "sample": 1000, "to_device": 10_000, "update": 10**5,
         "device_sync": 10**6, "publish": 10**7, "release": 10**8, "eval": 10**9, "save": 10**10, "report": 10**11,
     }  # fmt: skip
 
@@ -56,8 +56,8 @@ class Tape:
     def release(self) -> None:
         self.note("release")
 
-    def meet(self, *, is_stopping: bool) -> bool:
-        self.note("meet")
+    def agree(self, *, is_stopping: bool) -> bool:
+        self.note("agree")
         return is_stopping
 
     @property
@@ -92,7 +92,7 @@ def run(tape: Tape, *, has_result: bool = True) -> tuple[bool, Ledger]:
 
 
 ITERATION = [
-    "wait_ready", "meet", "wait_batch", "sample", "to_device", "update", "device_sync", "publish", "eval", "save",
+    "wait_ready", "agree", "wait_batch", "sample", "to_device", "update", "device_sync", "publish", "eval", "save",
     "release", "report",
 ]  # fmt: skip
 
@@ -100,7 +100,7 @@ ITERATION = [
 def test_an_iteration_calls_its_parts_in_this_order() -> None:
     tape = Tape(iterations=2)
     is_complete, _ = run(tape)
-    end = ["wait_ready", "meet", "last eval True", "last save True", "last report True"]
+    end = ["wait_ready", "agree", "last eval True", "last save True", "last report True"]
     assert tape.calls == ["release", "wait_ready", *ITERATION, *ITERATION, *end]
     assert is_complete
 
@@ -108,7 +108,7 @@ def test_an_iteration_calls_its_parts_in_this_order() -> None:
 def test_a_stop_request_ends_before_the_next_batch_is_taken() -> None:
     tape = Tape(iterations=5, stop_at=1)
     is_complete, _ = run(tape)
-    end = ["wait_ready", "meet", "last eval False", "last save False", "last report False"]
+    end = ["wait_ready", "agree", "last eval False", "last save False", "last report False"]
     assert tape.calls == ["release", "wait_ready", *ITERATION, *end]
     assert not is_complete
 
@@ -126,7 +126,7 @@ def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None
     account = ledger.account()
     cost = Tape.COST_NS
     assert account.phases_ns == {
-        "collector_wait": 4 * cost["wait_ready"], "rank_barrier": 4 * cost["meet"],
+        "collector_wait": 4 * cost["wait_ready"], "rank_barrier": 4 * cost["agree"],
         "replay_batch_wait": 3 * cost["wait_batch"], "replay_sample": 3 * cost["sample"], "h2d": 3 * cost["to_device"],
         "train": 3 * (cost["update"] + cost["device_sync"]), "param_sync": 0, "weight_publish": 3 * cost["publish"],
         "evaluation": 10 * cost["eval"], "checkpoint": 10 * cost["save"], "sync_coordination": 3 * cost["release"],

@@ -225,7 +225,7 @@ class Idle:
     def run_last(self, *, is_complete: bool) -> bool:
         return is_complete
 
-    def meet(self, *, is_stopping: bool) -> bool:
+    def agree(self, *, is_stopping: bool) -> bool:
         return is_stopping
 
 

@@ -42,7 +42,7 @@ class Idle:
     def wait_turn(self, *_: Any) -> Turn:
         return Turn.STOP if self.is_exhausted() else Turn.STEP
 
-    def meet(self, *, is_stopping: bool) -> bool:
+    def agree(self, *, is_stopping: bool) -> bool:
         return is_stopping
 
     def nothing(self, *_: Any, **__: Any) -> int:

@@ -62,7 +62,7 @@ class Everything:
     def wait(self) -> None:
         self._waits["device_sync"] += 1
 
-    def meet(self, *, is_stopping: bool) -> bool:
+    def agree(self, *, is_stopping: bool) -> bool:
         return is_stopping
 
     def run_last(self, *, is_complete: bool) -> bool:

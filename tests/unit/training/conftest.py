@@ -69,7 +69,7 @@ class FakeWorld:
         self.gathered.append(own)
         return np.array([own, *self._others(own)])
 
-    def meet(self, *, is_stopping: bool) -> bool:
+    def agree(self, *, is_stopping: bool) -> bool:
         return is_stopping
 
     def recount(self) -> None:

@@ -98,7 +98,7 @@ class OtherRanks(FakeWorld):
         assert not values[0], "a rank that does not evaluate misses nothing"
         return np.array([values, (next(self._votes),)], dtype=np.float64)
 
-    def meet(self, *, is_stopping: bool) -> bool:
+    def agree(self, *, is_stopping: bool) -> bool:
         return next(self._meetings)
 
     @property

@@ -38,14 +38,14 @@ def test_a_total_sums_over_the_ranks() -> None:
     assert Collectives(FakeWorld(3, lambda own: [own, 2 * own]), Ledger(LearnerPhase)).total(3.0) == 12.0
 
 
-@pytest.mark.parametrize("call", ["gather", "any", "total", "meet", "recount"])
+@pytest.mark.parametrize("call", ["gather", "any", "total", "agree", "recount"])
 def test_waiting_for_other_ranks_is_the_rank_barriers_time(call: str) -> None:
     ledger = Ledger(LearnerPhase, Clock())
     collectives = Collectives(FakeWorld(), ledger)
     arguments: dict[str, tuple[Any, ...]] = {"gather": ((1.0,),), "any": (True,), "total": (1.0,)}
     with ledger.phase(LearnerPhase.CHECKPOINT):
-        if call == "meet":
-            collectives.meet(is_stopping=False)
+        if call == "agree":
+            collectives.agree(is_stopping=False)
         else:
             getattr(collectives, call)(*arguments.get(call, ()))
     ledger.end_warmup()
@@ -60,7 +60,7 @@ def test_one_rank_reports_once_per_request(make_rank: MakeRank) -> None:
     reports = []
     for requests in (0, 1, 1, 2):
         rank.control.host.set(HostWord.REPORT_REQUEST, requests)
-        world.meet(is_stopping=False)
+        world.agree(is_stopping=False)
         reports.append(world.is_reporting)
     assert reports == [False, True, False, True]
 

@@ -1,0 +1,125 @@
+"""The process group without other processes: a group of one, lost ranks of a fake one, and the store."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from offpolicy.distributed import process_group
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
+from offpolicy.errors import PeerLostError
+
+
+class DeviceSyncSpy:
+    """Counts the waits for a device that there is not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def wait(self) -> None:
+        self.count += 1
+
+
+class FakeStore:
+    """A store that knows which ranks live; it may be down."""
+
+    def __init__(self, alive: set[int], is_down: bool = False) -> None:
+        self.keys, self.is_down = {f"alive/{rank}" for rank in alive}, is_down
+
+    def set(self, key: str, value: str) -> None:
+        if self.is_down:
+            raise RuntimeError("Connection reset")
+        self.keys.add(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return set(keys) <= self.keys
+
+
+@pytest.fixture
+def solo() -> Iterator[tuple[RankGroup, DeviceSyncSpy]]:
+    sync = DeviceSyncSpy()
+    group = RankGroup(dist.HashStore(), 0, 1, backend="gloo", timeout_s=20.0, device_sync=sync)
+    yield group, sync
+    group.close()
+
+
+def test_collectives_of_one_rank_change_nothing(solo: tuple[RankGroup, DeviceSyncSpy]) -> None:
+    group, sync = solo
+    tensor = torch.tensor([1.0, 2.0])
+    group.arrive()
+    group.broadcast(tensor)
+    group.sum_bucket(tensor)
+    assert tensor.tolist() == [1.0, 2.0]
+    assert group.gather(tensor).tolist() == [[1.0, 2.0]]
+    assert (sync.count, group.uses_nccl) == (1, False)  # the sum alone may still run on the device
+
+
+def fake_group(monkeypatch: pytest.MonkeyPatch, store: Any) -> RankGroup:
+    """Rank 1 of 3, whose collectives fail as gloo's do when a peer has died."""
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:1. This may indicate a crash.\nmore")
+
+    monkeypatch.setattr(process_group, "PEER_CHECK_S", 0.1)
+    monkeypatch.setattr(dist, "init_process_group", lambda *args, **kwargs: None)
+    monkeypatch.setattr(dist, "all_reduce", fail)
+    return RankGroup(store, 1, 3, backend="gloo", timeout_s=5.0, device_sync=DeviceSyncSpy())
+
+
+@pytest.mark.parametrize(
+    ("store", "lost"),
+    [
+        (FakeStore({2}), "rank 0"),
+        (FakeStore(set()), "rank 0, rank 2"),
+        (FakeStore({0, 2}), "a rank that has left since"),
+        (FakeStore(set(), is_down=True), "rank 0, or whatever else keeps the ranks' store"),
+    ],
+)
+def test_a_failed_collective_names_the_lost_ranks(monkeypatch: pytest.MonkeyPatch, store: FakeStore, lost: str) -> None:
+    group = fake_group(monkeypatch, store)
+    with pytest.raises(PeerLostError) as caught:
+        group.arrive()
+    assert str(caught.value) == (
+        f"lost {lost}: it died, froze for 5 s (runner.timeout_s) or cannot be reached"
+        " (Connection closed by peer [127.0.0.1]:1)"
+    )
+
+
+def test_ranks_of_one_host_find_each_other_through_the_socket_of_the_supervisor() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    first = open_store(HostInfo(), 0, listen_fd=listener.detach(), port=port, timeout_s=20.0)
+    second = open_store(HostInfo(), 1, listen_fd=None, port=port, timeout_s=20.0)
+    first.set("key", "value")
+    assert second.get("key") == b"value"
+
+
+def test_starts_of_a_run_do_not_see_each_others_keys() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    first = open_store(HostInfo(launch_id="a"), 0, listen_fd=listener.detach(), port=port, timeout_s=20.0)
+    second = open_store(HostInfo(launch_id="b"), 1, listen_fd=None, port=port, timeout_s=20.0)
+    first.set("key", "value")
+    assert not second.check(["key"])
+
+
+def test_a_store_that_does_not_exist_is_a_lost_peer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(PeerLostError, match=rf"^no store at 127\.0\.0\.1:{port} within 1 s \(runner\.timeout_s\)"):
+        open_store(HostInfo(), 1, listen_fd=None, port=port, timeout_s=1.0)
+
+
+@pytest.mark.parametrize(("name", "gloo", "nccl"), [(None, "lo", "=lo"), ("eth0", "eth0", "=eth0")])
+def test_collectives_use_one_interface(monkeypatch: pytest.MonkeyPatch, name: str | None, gloo: str, nccl: str) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "public0")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "public0")
+    bind_interface(name)
+    assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == (gloo, nccl)
