@@ -14,7 +14,7 @@ from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
 from offpolicy.logger.sinks.jsonl import JsonlSink
-from offpolicy.logger.sinks.sink import SafeSink, Sink, Summary, open_sink
+from offpolicy.logger.sinks.safe_sink import SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.stragglers import StragglerWatch
 from offpolicy.logger.summary import final_table
 from offpolicy.timing.bottleneck import SteadyVerdict, Verdict

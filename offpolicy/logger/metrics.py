@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from offpolicy.errors import OffPolicyError
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
-TABLE = Path(__file__).with_name("metrics.toml")
 PHASES = {"learner": LearnerPhase, "collector": CollectorPhase}
 ROLLOUT_KEY = "timing/collector_rollout_ms"
 RESET_KEY = "timing/collector_reset_ms"
@@ -78,10 +78,10 @@ def spread_key(side: str, phase: str, statistic: str) -> str:
     return f"spread/{side}_{phase}_{statistic}_ms"
 
 
-def read_metrics(table: str) -> Mapping[str, Metric]:
-    """The metrics of the text of a table, by key and in its order. Raises `ValueError` for a key listed twice."""
+def read_metrics(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:  # Any: values of the table
+    """Returns the metrics of groups, by key and in their order. Raises `ValueError` for a key listed twice."""
     metrics: dict[str, Metric] = {}
-    for group in tomllib.loads(table)["group"]:
+    for group in groups:
         for metric in _members(group, metrics):
             if metric.key in metrics:
                 raise ValueError(f"{metric.key} is listed twice")
@@ -89,7 +89,7 @@ def read_metrics(table: str) -> Mapping[str, Metric]:
     return metrics
 
 
-def _members(group: Mapping[str, Any], known: Mapping[str, Metric]) -> Iterator[Metric]:  # Any: values of the table
+def _members(group: Mapping[str, Any], known: Mapping[str, Metric]) -> Iterator[Metric]:
     """The metrics of a group, repeated for each of its phases, whose rows are those of the `known` phase metrics."""
     rows = {"": ""}  # of a group without phases
     if side := group.get("phases"):
@@ -109,7 +109,16 @@ def _members(group: Mapping[str, Any], known: Mapping[str, Metric]) -> Iterator[
             )
 
 
-METRICS = read_metrics(TABLE.read_text(encoding="utf-8"))
+_TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
+METRICS = read_metrics(_TABLE["group"])
+# Category -> chart -> keys, in the order of the metrics.
+CHARTS = {
+    category: {
+        title: [key for key in METRICS if any(fnmatchcase(key, pattern) for pattern in patterns)]
+        for title, patterns in charts.items()
+    }
+    for category, charts in _TABLE["charts"].items()
+}
 # The panel's rows by phase, in the order of the phases.
 LEARNER_ROWS = {str(phase): METRICS[learner_key(phase)].row for phase in LearnerPhase}
 COLLECTOR_ROWS = {str(phase): METRICS[collector_key(phase)].row for phase in CollectorPhase}

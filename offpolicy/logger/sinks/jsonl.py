@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offpolicy.files import JsonlFile
 from offpolicy.logger.record import Record
-from offpolicy.logger.sinks.sink import Summary
+from offpolicy.logger.sinks.safe_sink import Summary
 from offpolicy.types import EpisodeRecord
 
 

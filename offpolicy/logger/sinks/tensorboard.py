@@ -26,11 +26,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from offpolicy.config.parsing import flatten
 from offpolicy.files import AppendFile
-from offpolicy.logger.metrics import METRICS, RANK_STATISTICS, MetricClass, rank_key, spread_key
+from offpolicy.logger.metrics import CHARTS
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.sinks.sink import NewEvaluations, Summary
-from offpolicy.logger.timing_keys import CYCLE, ITERATION, STATISTICS
-from offpolicy.timing.phases import LearnerPhase
+from offpolicy.logger.sinks.safe_sink import NewEvaluations, Summary
 from offpolicy.types import EpisodeRecord
 
 FINAL_METRICS = ("eval/mean_reward", "perf/steps_per_sec")
@@ -140,24 +138,16 @@ def _string_tensor(content: str | bytes) -> tensor_pb2.TensorProto:
 
 
 def _layout_summary() -> summary_pb2.Summary:
-    """The custom-scalars dashboard, from the metric table."""
-    exclusive = [metric.key for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
-    speeds = [key for key, metric in METRICS.items() if metric.unit == "env steps/s"]
-    curves = [metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE]
-    barrier = [rank_key(LearnerPhase.RANK_BARRIER, statistic) for statistic in RANK_STATISTICS]
-    spread = {"iteration, ms": _spread("learner", ITERATION), "vector step, ms": _spread("collector", CYCLE)}
-    layout = layout_pb2.Layout(
-        category=[
-            _category("Learner phases", {"ms per iteration": _starting(exclusive, "timing/learner_")}),
-            _category("Collector phases", {"ms per vector step": _starting(exclusive, "timing/collector_")}),
-            _category("Spread", spread),
-            _category("Ranks", {"rank barrier, ms per iteration": barrier, "straggler": ["rank/straggler"]}),
-            _category("Prefetch", {"ms per packed slot": _starting(list(METRICS), "prefetch/")}),
-            _category("Rates", {"env steps per second": speeds, "updates per env step": ["perf/utd"]}),
-            _category("Staleness", {"policy lag, versions": LAGS}),
-            _category("Learning curves", {title: _matching(curves, words) for title, words in CURVES.items()}),
+    """The custom-scalars dashboard: charts of one line per key, which the dashboard takes as regular expressions."""
+    layout = layout_pb2.Layout()
+    for category, charts in CHARTS.items():
+        chart_pbs = [
+            layout_pb2.Chart(
+                title=title, multiline=layout_pb2.MultilineChartContent(tag=[f"^{re.escape(key)}$" for key in keys])
+            )
+            for title, keys in charts.items()
         ]
-    )
+        layout.category.append(layout_pb2.Category(title=category, chart=chart_pbs))
     value = summary_pb2.Summary.Value(
         tag=layout_metadata.CONFIG_SUMMARY_TAG,
         tensor=_string_tensor(layout.SerializeToString()),
@@ -166,65 +156,20 @@ def _layout_summary() -> summary_pb2.Summary:
     return summary_pb2.Summary(value=[value])
 
 
-LAGS = ["perf/policy_lag", "perf/policy_lag_p95"]
-# Chart title -> words of the keys it shows: quantities of one scale side by side.
-CURVES = {
-    "return": ("rew", "reward"),
-    "episode length": ("len", "length"),
-    "success": ("success",),
-    "losses": ("loss",),
-    "temperature and entropy": ("coef", "entropy"),
-    "Q values": ("q_mean",),
-    "values": ("value_mean",),
-    "policy change": ("approx_kl",),
-    "clipped ratios": ("clip_fraction",),
-    "explained variance": ("explained_variance", "latent_explained"),
-    "step size": ("learning_rate", "_lr"),
-    "exploration": ("exploration_noise",),
-}
-
-
-def _spread(side: str, whole: str) -> list[str]:
-    return [spread_key(side, whole, statistic) for statistic in STATISTICS]
-
-
-def _starting(keys: list[str], prefix: str) -> list[str]:
-    return [key for key in keys if key.startswith(prefix)]
-
-
-def _matching(keys: list[str], words: tuple[str, ...]) -> list[str]:
-    return [key for key in keys if any(word in key for word in words)]
-
-
-def _category(title: str, charts: Mapping[str, list[str]]) -> layout_pb2.Category:
-    """Charts of one line per key; the dashboard takes tags as regular expressions."""
-    return layout_pb2.Category(
-        title=title,
-        chart=[
-            layout_pb2.Chart(
-                title=name, multiline=layout_pb2.MultilineChartContent(tag=[f"^{re.escape(key)}$" for key in keys])
-            )
-            for name, keys in charts.items()
-        ],
-    )
-
-
 def _hparams_summary(config: Mapping[str, Any], started_s: float) -> summary_pb2.Summary:
     """The experiment and the start of its session in this same run, so that no extra run directory appears."""
-    values = flatten(config).items()
-    flat = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in values}
-    experiment = api_pb2.Experiment(
-        hparam_infos=[api_pb2.HParamInfo(name=key, type=_data_type(value)) for key, value in flat.items()],
-        metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=key)) for key in FINAL_METRICS],
-    )
+    infos = []
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=started_s)
-    for key, value in flat.items():
+    for key, value in flatten(config).items():
         if isinstance(value, bool):
-            start.hparams[key].bool_value = value
-        elif isinstance(value, str):
-            start.hparams[key].string_value = value
+            start.hparams[key].bool_value, data_type = value, api_pb2.DATA_TYPE_BOOL
+        elif isinstance(value, int | float):
+            start.hparams[key].number_value, data_type = value, api_pb2.DATA_TYPE_FLOAT64
         else:
-            start.hparams[key].number_value = value
+            start.hparams[key].string_value, data_type = str(value), api_pb2.DATA_TYPE_STRING
+        infos.append(api_pb2.HParamInfo(name=key, type=data_type))
+    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=key)) for key in FINAL_METRICS]
+    experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
     data = plugin_data_pb2.HParamsPluginData
     return summary_pb2.Summary(
         value=[
@@ -238,9 +183,3 @@ def _hparams_value(tag: str, data: plugin_data_pb2.HParamsPluginData) -> summary
     return summary_pb2.Summary.Value(
         tag=tag, tensor=hparams_metadata.NULL_TENSOR, metadata=hparams_metadata.create_summary_metadata(data)
     )
-
-
-def _data_type(value: bool | float | str) -> int:
-    if isinstance(value, bool):
-        return int(api_pb2.DATA_TYPE_BOOL)
-    return int(api_pb2.DATA_TYPE_STRING if isinstance(value, str) else api_pb2.DATA_TYPE_FLOAT64)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
+from typing import Any
+
 import pytest
 
 from offpolicy.logger.metrics import (
+    CHARTS,
     COLLECTOR_ROWS,
     LEARNER_ROWS,
     METRICS,
@@ -47,9 +51,13 @@ max = { help = "{row}: most." }
 """
 
 
+def groups(table: str) -> list[dict[str, Any]]:
+    return list(tomllib.loads(table)["group"])
+
+
 def test_a_metric_takes_from_its_group_what_it_does_not_say_itself() -> None:
     table = GROUP + 'busy = { unit = "s", row = "Busy", help = """\nA text\nof two lines.""" }'
-    assert read_metrics(table) == {
+    assert read_metrics(groups(table)) == {
         "some/busy_ms": Metric(
             "some/busy_ms", "Some", MetricClass.RATE, "s", "log interval", "rank 0", "A text of two lines.", "Busy"
         )
@@ -57,7 +65,7 @@ def test_a_metric_takes_from_its_group_what_it_does_not_say_itself() -> None:
 
 
 def test_a_group_over_phases_repeats_its_metrics_for_each_and_for_the_whole() -> None:
-    metrics = read_metrics(PHASES + EACH)
+    metrics = read_metrics(groups(PHASES + EACH))
     each = [(key, metric.help) for key, metric in metrics.items() if key.startswith("each/")]
     assert each[:2] == [
         ("each/weight_apply_min", "WEIGHT_APPLY: least."),
@@ -70,7 +78,7 @@ def test_a_group_over_phases_repeats_its_metrics_for_each_and_for_the_whole() ->
 def test_a_key_listed_twice_is_refused() -> None:
     line = 'busy = { help = "A text." }'
     with pytest.raises(ValueError, match="some/busy_ms is listed twice"):
-        read_metrics(GROUP + line + GROUP + line)
+        read_metrics(groups(GROUP + line + GROUP + line))
 
 
 def test_every_phase_has_a_row() -> None:
@@ -82,3 +90,9 @@ def test_every_phase_has_a_row() -> None:
 def test_the_keys_of_phases_are_in_the_table() -> None:
     keys = {learner_key("train"), collector_key("env_step"), rank_key("train", "min"), prefetch_key("pack")}
     assert keys | {device_key("h2d"), spread_key("learner", "iter", "p50")} <= METRICS.keys()
+
+
+def test_every_chart_shows_something_and_every_curve_is_in_one() -> None:
+    assert all(keys for charts in CHARTS.values() for keys in charts.values())
+    shown = {key for keys in CHARTS["Learning curves"].values() for key in keys}
+    assert shown == {key for key, metric in METRICS.items() if metric.kind is MetricClass.CURVE}

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from offpolicy.logger.sinks.jsonl import JsonlSink
-from offpolicy.logger.sinks.sink import SafeSink
+from offpolicy.logger.sinks.safe_sink import SafeSink
 from offpolicy.types import EpisodeRecord
 
 

@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.sinks.sink import SafeSink
+from offpolicy.logger.sinks.safe_sink import SafeSink
 from offpolicy.logger.sinks.tensorboard import TensorBoardSink
 from offpolicy.timing.phases import PackerPhase
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from offpolicy.logger.record import Record
-from offpolicy.logger.sinks.sink import NewEvaluations, SafeSink, Sink, Summary, open_sink
+from offpolicy.logger.sinks.safe_sink import NewEvaluations, SafeSink, Sink, Summary, open_sink
 from offpolicy.types import EpisodeRecord
 
 EPISODE = EpisodeRecord(10, 0, -1.0, 5, True, False, float("nan"))
