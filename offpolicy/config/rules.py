@@ -84,7 +84,11 @@ def _trace_problems(timing: TimingConfig) -> list[str]:
 
 
 def _replay_problems(cfg: RunSections) -> list[str]:
-    problems = _demo_problems(cfg)
+    share = cfg.replay.demo_share
+    if cfg.replay.demos is None and share != ReplayConfig().demo_share:
+        problems = [f"replay.demo_share: got {share:g}, allowed nothing without replay.demos"]
+    else:
+        problems = impossible_share(cfg, cfg.runner.world_size)
     for key, rows in (("learning_starts", cfg.algo.learning_starts), ("batch_size", cfg.algo.batch_size)):
         if cfg.replay.capacity < rows:
             problems.append(f"replay.capacity: got {cfg.replay.capacity}, allowed at least algo.{key}={rows}")
@@ -105,13 +109,6 @@ def _replay_problems(cfg: RunSections) -> list[str]:
             f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
         )
     return problems
-
-
-def _demo_problems(cfg: RunSections) -> list[str]:
-    share = cfg.replay.demo_share
-    if cfg.replay.demos is None and share != ReplayConfig().demo_share:
-        return [f"replay.demo_share: got {share:g}, allowed nothing without replay.demos"]
-    return impossible_share(cfg, cfg.runner.world_size)
 
 
 def impossible_share(cfg: RunSections, num_ranks: int) -> list[str]:

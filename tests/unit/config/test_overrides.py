@@ -1,0 +1,191 @@
+"""Overrides compose with the promised precedence; every wrong one is refused with what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offpolicy.config.overrides import load_config, load_values
+from offpolicy.errors import ConfigError
+
+
+def problems(*tokens: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(tokens)
+    return caught.value.problems
+
+
+def test_no_override_trains_sac_on_pendulum() -> None:
+    config = load_config([])
+    assert (config.algo.name, config.env.id, config.total_timesteps) == ("sac", "Pendulum-v1", 20_000)
+
+
+def test_groups_and_values_are_composed() -> None:
+    tokens = ["algo=td3", "env=halfcheetah", "seed=3", "env.num_envs=8", "algo.hidden_dims=[64,64]", "algo.tau=1e-2"]
+    config = load_config(tokens)
+    assert (config.algo.name, config.algo.policy_delay, config.env.id) == ("td3", 2, "HalfCheetah-v5")
+    assert (config.seed, config.env.num_envs, config.algo.hidden_dims, config.algo.tau) == (3, 8, (64, 64), 0.01)
+
+
+def test_the_id_may_be_given_with_any_group() -> None:
+    assert load_config(["env=halfcheetah", "env.id=my_module:Hand-v0"]).env.id == "my_module:Hand-v0"
+
+
+def test_kwargs_of_the_environment_are_free_and_need_no_plus() -> None:
+    config = load_config(["env.kwargs.g=9.5", "env.kwargs.nested.deep=[a,2]", "env.kwargs={flag: true}"])
+    assert config.env.kwargs == {"g": 9.5, "nested": {"deep": ["a", 2]}, "flag": True}
+
+
+def test_the_pluses_of_hydra_are_accepted_too() -> None:
+    assert load_config(["+env.kwargs.x=1", "++seed=7"]).env.kwargs == {"x": 1}
+
+
+@pytest.fixture
+def tiny_conf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A conf/ where each level sets one key more than the level below it leaves to it."""
+    files = {
+        "config": "defaults: [{algo: a}, {env: e}, {experiment: null}, _self_]",
+        "algo/a": "tau: 0.1\ngamma: 0.1\nactor_lr: 0.1\ncritic_lr: 0.1",
+        "env/e": "# @package _global_\nalgo: {gamma: 0.2, actor_lr: 0.2, critic_lr: 0.2}",
+        "experiment/x": "# @package _global_\nalgo: {actor_lr: 0.3, critic_lr: 0.3}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.yaml").write_text(text)
+    monkeypatch.setattr("offpolicy.config.overrides.conf_dir", lambda: tmp_path)
+
+
+@pytest.mark.usefixtures("tiny_conf")
+@pytest.mark.parametrize("tokens", [["algo.critic_lr=0.4", "experiment=x"], ["experiment=x", "algo.critic_lr=0.4"]])
+def test_command_line_beats_experiment_beats_env_beats_algo_beats_default(tokens: list[str]) -> None:
+    algo = load_config(tokens).algo
+    assert (algo.batch_size, algo.tau, algo.gamma, algo.actor_lr, algo.critic_lr) == (256, 0.1, 0.2, 0.3, 0.4)
+
+
+@pytest.fixture
+def tiny_pair(tiny_conf: None, tmp_path: Path) -> None:
+    """The same with a file for algorithm `a` in environment `e`, and none for it in `f`."""
+    config = "defaults: [{algo: a}, {env: e}, {optional algo_env: '${algo}_${env}'}, {experiment: null}, _self_]"
+    (tmp_path / "config.yaml").write_text(config)
+    (tmp_path / "env/f.yaml").write_text("# @package _global_\nalgo: {gamma: 0.5}")
+    (tmp_path / "algo_env").mkdir()
+    (tmp_path / "algo_env/a_e.yaml").write_text(
+        "# @package _global_\nalgo: {gamma: 0.25, actor_lr: 0.25, critic_lr: 0.25}"
+    )
+
+
+@pytest.mark.usefixtures("tiny_pair")
+@pytest.mark.parametrize(
+    ("tokens", "values"),
+    [
+        ([], (0.1, 0.25, 0.25, 0.25)),
+        (["experiment=x"], (0.1, 0.25, 0.3, 0.3)),
+        (["algo.critic_lr=0.4", "experiment=x"], (0.1, 0.25, 0.3, 0.4)),
+        (["algo.gamma=0.4"], (0.1, 0.4, 0.25, 0.25)),
+        (["env=f"], (0.1, 0.5, 0.1, 0.1)),
+    ],
+)
+def test_command_line_beats_experiment_beats_algo_env_beats_env(tokens: list[str], values: tuple[float, ...]) -> None:
+    algo = load_config(tokens).algo
+    assert (algo.tau, algo.gamma, algo.actor_lr, algo.critic_lr) == values
+
+
+def test_appo_brings_its_runner_and_many_environments() -> None:
+    config = load_config(["algo=appo", "env=gym", "env.id=Pendulum-v1"])
+    assert (config.algo.name, config.runner.name, config.env.num_envs) == ("appo", "appo", 8)
+
+
+def test_what_appo_needs_in_an_environment_is_loaded_with_it_and_yields_to_the_command_line() -> None:
+    own, other = load_config(["algo=appo", "env=pendulum"]), load_config(["algo=sac", "env=pendulum"])
+    assert (own.algo.gamma, own.algo.lr_schedule, other.algo.gamma) == (0.9, "linear", 0.99)
+    assert load_config(["algo=appo", "env=pendulum", "algo.gamma=0.5"]).algo.gamma == 0.5
+
+
+def test_a_runner_that_cannot_carry_the_algorithm_is_refused() -> None:
+    assert problems("algo=appo", "runner=single_gpu") == ("runner: got single_gpu, allowed appo with algo=appo",)
+    assert problems("runner=appo") == (
+        "runner: got appo, allowed single_gpu, double_buffer or multi_gpu with algo=sac",
+    )
+
+
+@pytest.mark.usefixtures("tiny_conf")
+def test_an_experiment_is_optional_and_null_leaves_it_out() -> None:
+    assert [load_config(tokens).algo.actor_lr for tokens in ([], ["experiment=x", "experiment=null"])] == [0.2, 0.2]
+
+
+def test_the_last_of_two_overrides_wins() -> None:
+    assert load_config(["seed=1", "algo=td3", "seed=2", "algo=sac"]).seed == 2
+
+
+def test_a_group_of_an_experiment_yields_to_the_command_line() -> None:
+    config = load_config(["algo=sac", "experiment=halfcheetah_td3_author"])
+    assert (config.algo.name, config.env.id) == ("sac", "HalfCheetah-v5")
+
+
+def test_references_to_other_keys_are_filled_in() -> None:
+    config = load_config(["run_dir=out/${algo.name}-${seed}", "seed=4"])
+    assert config.run_dir == "out/sac-4"
+
+
+@pytest.mark.parametrize(
+    ("token", "problem"),
+    [
+        ("algo=sca", "algo: got 'sca', allowed one of appo, hora, sac, td3; did you mean sac?"),
+        (
+            "algo.stage=adapt",
+            "algo.stage=adapt: alone it would leave the group's other values behind; write stage=adapt",
+        ),
+        ("stage=adapt", "stage: got adapt, allowed nothing with algo=sac: only algo=hora has stages"),
+        ("algo=null", "algo: got None, allowed one of appo, hora, sac, td3"),
+        ("algo=", "algo: got '', allowed one of appo, hora, sac, td3"),
+        ("--seed=3", "--seed=3: overrides have no dashes; write seed=3"),
+        ("--resume", "--resume: overrides have no dashes; write resume=<value>"),
+        ("td3", "td3: no '=' in it; write algo=td3"),
+        ("seed", "seed: no '=' in it; write seed=<value>"),
+        ("~seed", "~seed: keys cannot be deleted; write seed=<value>"),
+        ("seed=1,2", "seed=1,2: one run takes one value; write a list as seed=[1,2], text as seed='\"1,2\"'"),
+        ("run_dir=a=b", "run_dir=a=b: not understood; quote the value: run_dir='\"a=b\"'"),
+        ("algo.name=td3", "algo.name=td3: alone it would leave the group's other values behind; write algo=td3"),
+        ("env=gym", "env.id: not given; write env.id=<value>"),
+        ("run_dir=${nosuch}", "run_dir: Interpolation key 'nosuch' not found"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_what_to_write(token: str, problem: str) -> None:
+    assert problems(token) == (problem,)
+
+
+def test_an_option_with_its_value_as_the_next_word_is_one_problem() -> None:
+    assert problems("--algo", "td3", "seed=1") == ("--algo td3: overrides have no dashes; write algo=td3",)
+
+
+def test_an_environment_that_is_no_file_is_refused_with_the_way_to_any_id() -> None:
+    (problem,) = problems("env=MyRobot-v0")
+    assert problem.endswith("walker2d; any other Gymnasium id: env.id=MyRobot-v0")
+
+
+def test_a_package_or_a_path_of_groups_is_refused() -> None:
+    assert [problem.split(":")[0] for problem in problems("algo@x=sac", "env/id=a")] == ["algo@x=sac", "env/id=a"]
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    found = problems("algo=sca", "--seed", "3", "td3", "algo.gama=1", "nosuch=1", "algo.gamma=3", "total_timesteps=x")
+    starts = ["algo: ", "--seed 3: ", "td3: ", "nosuch: ", "algo.gama: ", "algo.gamma: ", "total_timesteps: "]
+    assert len(found) == len(starts)
+    assert [start for start in starts if any(problem.startswith(start) for problem in found)] == starts
+
+
+def test_a_broken_file_is_a_configuration_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: [1\n")
+    monkeypatch.setattr("offpolicy.config.overrides.conf_dir", lambda: tmp_path)
+    (problem,) = problems()
+    assert str(tmp_path) in problem
+
+
+def test_a_resumed_run_takes_values_but_no_groups() -> None:
+    assert load_values(["total_timesteps=50000", "log.panel=off"]) == {
+        "total_timesteps": 50_000,
+        "log": {"panel": "off"},
+    }
+    with pytest.raises(ConfigError, match="algo: got 'td3', but a saved run keeps its groups"):
+        load_values(["algo=td3"])

@@ -1,0 +1,184 @@
+"""Combinations that cannot run are refused with the key to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offpolicy.config.parsing import merge
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
+
+
+def problems(raw: dict[str, Any]) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_mapping(raw)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("hook", ["", "module", "module:", ":function", "a b:c", "module:function()"])
+def test_a_hook_is_a_module_and_a_function(hook: str) -> None:
+    (problem,) = problems({"eval": {"hook": hook}})
+    assert problem == f"eval.hook: got {hook!r}, allowed module:function, such as hooks:draw, or null"
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
+def test_a_known_device_is_accepted(device: str) -> None:
+    assert RunConfig.from_mapping({"device": device}).device == device
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:0:1", "cpu:1", "auto:0", "cuda:²", "", "CUDA"])
+def test_an_unknown_device_is_refused(device: str) -> None:
+    assert problems({"device": device}) == (f"device: got {device!r}, allowed auto, cpu, cuda or cuda:<index>",)
+
+
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        ({"algo": {"learning_starts": 20_000}}, "algo.learning_starts"),
+        ({"replay": {"capacity": 999}}, "replay.capacity"),
+        ({"algo": {"batch_size": 5000}, "replay": {"capacity": 4999}}, "replay.capacity"),
+        ({"env": {"num_envs": 600}, "replay": {"capacity": 1199}}, "replay.capacity"),
+        ({"runner": {"world_size": 2}}, "runner.world_size"),
+        ({"runner": {"name": "multi_gpu", "world_size": 3}}, "algo.batch_size"),
+        ({"runner": {"name": "multi_gpu", "backend": "nccl"}, "device": "cpu"}, "runner.backend"),
+        ({"runner": {"name": "multi_gpu", "backend": "nccl", "world_size": 2}, "device": "cuda:0"}, "runner.backend"),
+        ({"runner": {"name": "double_buffer"}, "replay": {"source": "resident"}}, "replay.source"),
+        ({"collect": {"num_collectors": 300}, "replay": {"capacity": 2000}}, "collect.num_collectors"),
+        (
+            {"collect": {"num_collectors": 200}, "env": {"num_envs": 10}, "replay": {"capacity": 3000}},
+            "replay.capacity",
+        ),
+        ({"env": {"id": ""}}, "env.id"),
+    ],
+)
+def test_an_impossible_combination_is_refused(raw: dict[str, Any], key: str) -> None:
+    (problem,) = problems(raw)
+    assert problem.startswith(f"{key}: got ")
+
+
+APPO = {"algo": {"name": "appo"}, "runner": {"name": "appo"}, "rollout": {"length": 8}, "env": {"num_envs": 4}}
+
+
+def appo(**sections: Any) -> dict[str, Any]:
+    return merge(APPO, sections)
+
+
+def adapting(**sections: Any) -> dict[str, Any]:
+    return merge(appo(algo={"name": "hora", "stage": "adapt"}, teacher="runs/teacher"), sections)
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (
+            {"algo": {"clip": 0.3}},
+            "algo.clip: got 0.3, allowed nothing with algo=sac: it is for appo, hora stage=teach",
+        ),
+        (
+            {"algo": {"name": "td3", "auto_alpha": False}},
+            "algo.auto_alpha: got False, allowed nothing with algo=td3: it is for sac",
+        ),
+        ({"algo": {"target_noise": 0.1}}, "algo.target_noise: got 0.1, allowed nothing with algo=sac: it is for td3"),
+        (appo(algo={"tau": 0.01}), "algo.tau: got 0.01, allowed nothing with algo=appo: it is for sac, td3"),
+        ({"rollout": {"length": 8}}, "rollout.length: got 8, allowed nothing with algo=sac: it is for appo, hora"),
+        (
+            appo(replay={"capacity": 5000}),
+            "replay.capacity: got 5000, allowed nothing with algo=appo: it is for sac, td3",
+        ),
+        (
+            appo(replay={"demos": "a.npz"}),
+            "replay.demos: got 'a.npz', allowed nothing with algo=appo: it is for sac, td3",
+        ),
+        (appo(algo={"utd": 2}), "algo.utd: got 2.0, allowed nothing with algo=appo: it is for sac, td3"),
+        (appo(algo={"latent_dim": 4}), "algo.latent_dim: got 4, allowed nothing with algo=appo: it is for hora"),
+        (
+            adapting(algo={"clip": 0.3}),
+            "algo.clip: got 0.3, allowed nothing with algo=hora stage=adapt: it is for appo, hora stage=teach",
+        ),
+        (
+            adapting(algo={"lr_schedule": "kl_adaptive"}),
+            "algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL",
+        ),
+        (
+            adapting(teacher=None),
+            "teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with",
+        ),
+        (appo(teacher="runs/a"), "teacher: got 'runs/a', allowed nothing without algo=hora stage=adapt"),
+    ],
+)
+def test_an_option_of_another_algorithm_is_refused_by_name(raw: dict[str, Any], problem: str) -> None:
+    assert problems(raw) == (problem,)
+
+
+def test_an_option_of_another_algorithm_may_stand_at_its_default() -> None:
+    assert RunConfig.from_mapping(appo(algo={"tau": 0.005, "target_entropy": None})).algo.tau == 0.005
+
+
+@pytest.mark.parametrize(
+    ("sections", "start"),
+    [
+        (
+            {"algo": {"num_minibatches": 5}},
+            "algo.num_minibatches: got 5, allowed a divisor of the 32 rows of a batch (rollout.length=8 x",
+        ),
+        (
+            {"algo": {"num_minibatches": 64}, "collect": {"num_collectors": 3}},
+            "algo.num_minibatches: got 64, allowed a divisor of the 96 rows",
+        ),
+        (
+            {"collect": {"num_collectors": 3}, "runner": {"world_size": 2}},
+            "collect.num_collectors: got 3, allowed a multiple of runner.world_size=2",
+        ),
+        ({"total_timesteps": 31}, "total_timesteps: got 31, allowed at least 32, one batch of rollouts"),
+        (
+            {"total_timesteps": 127, "collect": {"num_collectors": 4}, "runner": {"world_size": 2}},
+            "total_timesteps: got 127, allowed at least 128",
+        ),
+        ({"runner": {"name": "single_gpu"}}, "runner: got single_gpu, allowed appo with algo=appo"),
+        ({"runner": {"name": "multi_gpu", "world_size": 1}}, "runner: got multi_gpu, allowed appo with algo=appo"),
+        (
+            {"algo": {"name": "sac"}, "rollout": {"length": 128}},
+            "runner: got appo, allowed single_gpu, double_buffer or multi_gpu with algo=sac",
+        ),
+    ],
+)
+def test_rollouts_that_cannot_be_learnt_from_are_refused(sections: dict[str, Any], start: str) -> None:
+    (problem,) = problems(appo(**sections))
+    assert problem.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"total_timesteps": 32},
+        {"algo": {"num_minibatches": 32}},
+        {"collect": {"num_collectors": 4}, "runner": {"world_size": 2}, "algo": {"num_minibatches": 64}},
+    ],
+)
+def test_rollouts_that_divide_are_accepted(sections: dict[str, Any]) -> None:
+    config = RunConfig.from_mapping(appo(**sections))
+    assert (config.algo.learns_from_rollouts, config.collect_mode) == (True, "free")
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ({"replay": {"demo_share": 0.5}}, "replay.demo_share: got 0.5, allowed nothing without replay.demos"),
+        (
+            {"replay": {"demos": "a.npz", "demo_share": 1.0}},
+            "replay.demo_share: got 1.0, allowed a number in (0.0, 1.0)",
+        ),
+        *(
+            (
+                {"replay": {"demos": "a.npz", "demo_share": share}, "algo": {"batch_size": 16}},
+                f"replay.demo_share: got {share}, allowed a share that is at least one of the 16 rows of a batch of one"
+                " rank, and not all of them",
+            )
+            for share in (0.01, 0.99)
+        ),
+    ],
+)
+def test_a_share_of_demonstrations_that_cannot_be_is_refused(raw: dict[str, Any], problem: str) -> None:
+    assert problems(raw) == (problem,)
