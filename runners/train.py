@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.config.parsing import flatten, is_within, merge
-from offpolicy.config.run_files import read_config, write_config
-from offpolicy.config.schema import RANK_RUNNERS, ReplayConfig, RunConfig
+from offpolicy.config.schema import RANK_RUNNERS, ReplayConfig, RunConfig, read_config, write_config
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch

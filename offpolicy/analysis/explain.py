@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.config.parsing import flatten, is_within
-from offpolicy.config.run_files import read_config
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
 from offpolicy.logger.summary import WARMUP
 from offpolicy.timing.phases import LEARNER_PERIODIC

@@ -19,40 +19,22 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import IO, Any, NamedTuple
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from offpolicy.children import ChildError, ChildTimeout, call_in_child, describe_exit
+from offpolicy.collect.post import Episode, save_episode
 from offpolicy.errors import ConfigError
 from offpolicy.processes.signals import signals_held
 from offpolicy.timing.clock import Stopwatch
-from offpolicy.types import Float32, Float64
 
 START_TIMEOUT_S = 60.0  # limit for the imports of the hook's module
 GRACE_S = 1.0  # from closing the worker's socket to killing it
 SLICE_S = 0.1  # longest wait between two calls of `should_stop`
 MESSAGE_BYTES = 1 << 17  # limit of a message from the worker
+# Not `-m`: the hook imports this module too, and would see another `Episode` than that of `__main__`.
+WORKER = "from offpolicy.collect.post import main; main()"
 STOPPED = "stopped"  # error of an episode whose hook had not returned when the run was asked to stop
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One finished episode of an evaluation, as the hook receives it. L is its length."""
-
-    index: int  # number in the evaluation, from 0: episode i begins with the same seed in every evaluation
-    env_steps: int  # env steps of the training at which the policy was evaluated
-    policy_version: int  # version of the published weights; 0 for those of a checkpoint
-    ep_return: float  # raw, undiscounted
-    length: int
-    success: float  # 1 or 0 if the environment says so, else NaN
-    measure: float  # value of `env.measure`, else NaN
-    terminated: bool
-    truncated: bool
-    obs: Float32  # [L + 1, O] flattened, the final one included
-    action: Float32  # [L, A] in [-1, 1], or the numbers of discrete ones
-    reward: Float64  # [L] raw
 
 
 class Interval(NamedTuple):
@@ -82,27 +64,13 @@ class HookResult(NamedTuple):
 def check_hook(name: str) -> None:
     """Raises `ConfigError` with the cause unless `name` is a function; its module is imported in a child process."""
     try:
-        cause = call_in_child("offpolicy.collect.hook_worker:why_not_loadable", name, timeout_s=START_TIMEOUT_S)
+        cause = call_in_child("offpolicy.collect.post:why_not_loadable", name, timeout_s=START_TIMEOUT_S)
     except ChildTimeout:
         cause = f"its module took longer than {START_TIMEOUT_S:g} s"
     except ChildError as error:
         cause = f"the process that imported its module {error.reason}"
     if cause is not None:
         raise ConfigError(f"eval.hook: got {name!r}, allowed module:function: {cause}")
-
-
-def save_episode(episode: Episode, file: IO[bytes]) -> None:
-    """Writes an episode as an `.npz`."""
-    arrays: dict[str, Any] = {field.name: getattr(episode, field.name) for field in fields(episode)}  # Any: see Episode
-    np.savez(file, **arrays)
-    file.flush()
-
-
-def load_episode(file: IO[bytes]) -> Episode:
-    """Returns the episode that `save_episode` wrote."""
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as arrays:
-        return Episode(**{name: array if array.ndim else array.item() for name, array in arrays.items()})
 
 
 class _Worker(NamedTuple):
@@ -152,7 +120,7 @@ class EpisodeHook:
         try:
             with theirs, signals_held():
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "offpolicy.collect.hook_worker", *arguments],
+                    [sys.executable, "-P", "-c", WORKER, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=2,  # what the hook prints goes where its tracebacks go
                     pass_fds=(theirs.fileno(),),

@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from offpolicy.collect.episode_hook import Episode, Interval
+from offpolicy.collect.episode_hook import Interval
+from offpolicy.collect.post import Episode
 from offpolicy.config.schema import EnvConfig
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import Policy

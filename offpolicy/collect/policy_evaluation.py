@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from offpolicy.collect.episode_hook import STOPPED, Episode, EpisodeHook, HookConfig, HookResult, Interval
+from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, HookResult, Interval
 from offpolicy.collect.evaluation import EpisodeCallbacks, evaluate
+from offpolicy.collect.post import Episode
 from offpolicy.config.schema import RunConfig
 from offpolicy.files import JsonlFile
 from offpolicy.nets.policy import flat_size, load_flat, make_policy

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from offpolicy.errors import NumericsError
 from offpolicy.replay.demonstrations import Transitions
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.types import Bool, Choice, Float32, Float64, StepOutcome
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
 from offpolicy.collect.evaluation import random_actor, run_episodes
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
-from offpolicy.config.run_files import env_differences
+from offpolicy.config.schema import env_differences
 from offpolicy.errors import ConfigError
 from offpolicy.types import Episodes
 

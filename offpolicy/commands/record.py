@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from offpolicy.collect.episode_hook import Episode, Interval
+from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
+from offpolicy.collect.post import Episode
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import atomic_file

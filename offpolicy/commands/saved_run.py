@@ -11,8 +11,7 @@ from typing import Any
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.parsing import flatten, is_within, merge
-from offpolicy.config.run_files import read_config, read_spec
-from offpolicy.config.schema import EnvConfig, RunConfig
+from offpolicy.config.schema import EnvConfig, RunConfig, read_config, read_spec
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.nets.policy import make_policy

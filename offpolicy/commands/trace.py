@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from offpolicy.config.run_files import read_config
+from offpolicy.config.schema import read_config
 from offpolicy.errors import ConfigError
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.phases import LearnerPhase

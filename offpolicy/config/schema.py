@@ -1,4 +1,4 @@
-"""The configuration of a run, checked as a whole, and the names that other modules import.
+"""The configuration of a run, checked as a whole, its files, and the names that other modules import.
 
 `RunConfig.from_mapping` turns a plain nested mapping into a checked `RunConfig` and reports every problem at once:
 unknown keys with the nearest known one, wrong types, values out of range, impossible combinations.
@@ -6,11 +6,15 @@ unknown keys with the nearest known one, wrong types, values out of range, impos
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from offpolicy.config.parsing import build, keys_of
+import yaml
+
+from offpolicy.config.parsing import build, flatten, keys_of
 from offpolicy.config.rules import broken_rules
 from offpolicy.config.sections import (
     RANK_RUNNERS,
@@ -21,7 +25,9 @@ from offpolicy.config.sections import (
     RunSections,
     algorithm_info,
 )
-from offpolicy.errors import ConfigError
+from offpolicy.errors import ConfigError, SaveError
+from offpolicy.files import atomic_write
+from offpolicy.types import SpaceSpec
 
 __all__ = [
     "AlgoConfig",
@@ -33,6 +39,8 @@ __all__ = [
     "RunConfig",
     "all_keys",
 ]
+
+OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # observations and stepping: not another task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +62,42 @@ class RunConfig(RunSections):
 def all_keys() -> list[str]:
     """Returns every dotted key of the configuration."""
     return keys_of(RunConfig)
+
+
+def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
+    """Writes `config.yaml`, the resolved configuration, and `spaces.json`, the environment's spaces."""
+    _replace(path / "config.yaml", yaml.safe_dump(cfg.to_mapping(), sort_keys=False))
+    _replace(path / "spaces.json", json.dumps(asdict(spec)))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file whole or not at all: without it the run could not be resumed."""
+    if path.exists() and path.read_text() == text:
+        return
+    try:
+        atomic_write(path, text, durable=False)
+    except OSError as error:
+        raise SaveError(f"{path}: {error.strerror}") from error
+
+
+def read_config(path: Path) -> RunConfig:
+    """Returns the configuration of a run directory. Raises `ConfigError`."""
+    try:
+        return RunConfig.from_mapping(yaml.safe_load((path / "config.yaml").read_text()))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path / 'config.yaml'}: cannot be read: {error}") from None
+
+
+def read_spec(path: Path) -> SpaceSpec:
+    """Returns the spaces of a run directory. Raises `ConfigError`."""
+    try:
+        return SpaceSpec.from_json(json.loads((path / "spaces.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path / 'spaces.json'}: cannot be read: {error}") from None
+
+
+def env_differences(one: EnvConfig, other: EnvConfig) -> list[str]:
+    """Returns where the tasks of two configurations differ, as `key value, other value`."""
+    first, second = ({"env.id": env.id} | flatten(env.kwargs, "env.kwargs.") for env in (one, other))
+    keys = (key for key in first | second if key not in OWN_KWARGS and first.get(key) != second.get(key))
+    return [f"{key} {first.get(key)!r}, {second.get(key)!r}" for key in keys]

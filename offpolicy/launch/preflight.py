@@ -9,8 +9,7 @@ from offpolicy.checkpoint.fingerprint import fingerprint
 from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
-from offpolicy.config.run_files import read_config, read_spec
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan

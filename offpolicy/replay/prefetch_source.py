@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,8 +142,8 @@ class Packer:
     def _pack(self, slot: Slot) -> None:
         phase = self._ledger.phase
         if slot.request.bounds is None:
-            with phase(Phase.ROWS_WAIT), self._waiting_for_rows():
-                self._gate.wait_for(slot.request.env_steps)
+            with phase(Phase.ROWS_WAIT):
+                self._wait_for_rows(slot.request.env_steps)
         with phase(Phase.PACK):
             bounds = slot.request.bounds or self.sampler.bounds()
             with self._changed:
@@ -159,12 +158,11 @@ class Packer:
                 if self._copies is not None:
                     self._copies.split_finished()
 
-    @contextmanager
-    def _waiting_for_rows(self) -> Iterator[None]:
+    def _wait_for_rows(self, env_steps: int) -> None:
         with self._changed:
             self._is_waiting_for_rows = True
         try:
-            yield
+            self._gate.wait_for(env_steps)
         finally:
             with self._changed:
                 self._is_waiting_for_rows = False
@@ -244,7 +242,7 @@ class PrefetchSource(RateLimitedSource):
             if request.bounds is None or self._packer.sampler.has_written(request.bounds):
                 return request
             self._resumed.clear()
-        num_batches = self._spec.pace.max_updates if self._plan.prefetch else self.num_due
+        num_batches = self._spec.rate_limiter.max_updates if self._plan.prefetch else self.num_due
         bounds = None if self._plan.newest else self._packer.sampler.bounds()
         return Request(num_batches, bounds, self.next_needed)
 

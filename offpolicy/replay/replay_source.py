@@ -12,8 +12,7 @@ from torch import Tensor
 
 from offpolicy.protocols import StepCount, StepGate
 from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import host_block, nbytes_text
 from offpolicy.types import Account, Batches, Float32
@@ -24,7 +23,7 @@ class SourceSpec:
     """Configuration of a replay source of one rank."""
 
     layout: RowLayout
-    pace: RateLimiter
+    rate_limiter: RateLimiter
     batch_size: int  # rows per update of this rank
     device: torch.device
     normalize_obs: bool
@@ -33,7 +32,7 @@ class SourceSpec:
     @property
     def block_shape(self) -> tuple[int, int, int]:
         """Shape of the batches of the longest iteration: [U, B, W]."""
-        return self.pace.max_updates, self.batch_size, self.layout.width
+        return self.rate_limiter.max_updates, self.batch_size, self.layout.width
 
 
 class RateLimitedSource:
@@ -56,18 +55,18 @@ class RateLimitedSource:
     @property
     def num_due(self) -> int:
         """Updates of the iteration that begins now, at least one."""
-        return max(self._spec.pace.due(self._steps.env_steps, self.updates), 1)
+        return max(self._spec.rate_limiter.due(self._steps.env_steps, self.updates), 1)
 
     @property
     def next_needed(self) -> int:
         """Transitions that the next iteration waits for."""
-        return min(self._spec.pace.earliest(self.updates), self._spec.pace.total)
+        return min(self._spec.rate_limiter.earliest(self.updates), self._spec.rate_limiter.total)
 
     def wait_ready(self) -> None:
         self._gate.wait_for(self.next_needed)
 
     def is_exhausted(self) -> bool:
-        return self._spec.pace.is_spent(self._steps.env_steps, self.updates)
+        return self._spec.rate_limiter.is_spent(self._steps.env_steps, self.updates)
 
     def to_device(self, rows: Tensor) -> Batches:
         """Copies the batches, and the observations the normaliser has not seen yet, to the learner's device."""
@@ -78,7 +77,7 @@ class RateLimitedSource:
 
     def release(self) -> None:
         """Grants the collectors what the next iteration needs, and the lead of the mode."""
-        self._gate.grant(self._spec.pace.granted(self.updates))
+        self._gate.grant(self._spec.rate_limiter.granted(self.updates))
 
     def gather_fresh(self) -> None:
         """Reads the observations written since the last time, of the rings that this rank passes to the normaliser."""

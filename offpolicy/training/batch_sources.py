@@ -48,7 +48,7 @@ class Replay:
         cfg, rings = rank.cfg, replay_rings(rank.child, rank.job)
         source_spec = SourceSpec(
             layout=row_layout(rank.spec),
-            pace=make_rate_limiter(cfg, start.learning_start, rank.job.place.num_hosts),
+            rate_limiter=make_rate_limiter(cfg, start.learning_start, rank.job.place.num_hosts),
             batch_size=cfg.algo.batch_size // rank.num_ranks,
             device=rank.device,
             normalize_obs=cfg.algo.normalize_obs,
@@ -123,7 +123,9 @@ def resident_source(replay: Replay) -> ResidentSource:
     # The last check, now that the device is known: a resident copy that was asked for never becomes something else.
     check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
     share = replay.demos
-    demos = None if share is None else ResidentDemos(share, spec.pace.max_updates, rank.device, rank.device_sync)
+    demos = (
+        None if share is None else ResidentDemos(share, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
+    )
     timer = rank.device_timer.span(DeviceSpan.H2D)
     sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_sync, timer, demos)
     return ResidentSource(spec, replay.rings, sampler, rank.gate, replay.ranks.world, replay.updates)

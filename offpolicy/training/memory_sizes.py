@@ -6,9 +6,8 @@ import os
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.replay.ring import Ring
+from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
-from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import SpaceSpec
 
 SAVE_BYTES_PER_S = 50e6

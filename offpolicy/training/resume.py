@@ -15,7 +15,7 @@ from offpolicy.algos.adaptation import adopt_teacher
 from offpolicy.algos.base_learner import BaseLearner, LearnerState
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Draft, write_json
 from offpolicy.checkpoint.fingerprint import fingerprint
-from offpolicy.config.run_files import read_spec
+from offpolicy.config.schema import read_spec
 from offpolicy.processes.control_page import RankWord
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step

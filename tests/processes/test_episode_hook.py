@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offpolicy.collect.episode_hook import STOPPED, Episode, EpisodeHook, HookConfig, HookResult, Interval
+from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, HookResult, Interval
 from offpolicy.collect.evaluation import EpisodeCallbacks, step_episodes
 from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation, overlap
+from offpolicy.collect.post import Episode
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.timing.clock import MonotonicClock

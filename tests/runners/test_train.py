@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.config.run_files import write_config
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
 from offpolicy.processes.child import resolve

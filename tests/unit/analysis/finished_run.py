@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.config.overrides import load_config
-from offpolicy.config.run_files import write_config
+from offpolicy.config.schema import write_config
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.types import SpaceSpec
 

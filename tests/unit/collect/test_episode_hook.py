@@ -1,21 +1,18 @@
-"""A bad hook is refused without being imported by the caller; an episode reaches the worker as it was."""
+"""A bad hook is refused without being imported by the caller."""
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from offpolicy.collect import episode_hook
-from offpolicy.collect.episode_hook import check_hook, load_episode, save_episode
+from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
-from tests.processes.example_hooks import episode
 
 MODULE = """
 import os, sys
@@ -76,23 +73,3 @@ def test_preflight_looks_at_the_hook_where_there_are_episodes(module: str) -> No
     with pytest.raises(ConfigError, match=r"^eval\.hook: got 'some_hooks:nothing'"):
         preflight.preflight(RunConfig.from_mapping({**tree, "eval": {"hook": hook}}))
     preflight.preflight(RunConfig.from_mapping({**tree, "eval": {"hook": hook, "episodes": 0}}))
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_an_episode_is_read_as_it_was_saved(length: int) -> None:
-    saved, file = episode(1, length=length), io.BytesIO()
-    save_episode(saved, file)
-    loaded = load_episode(file)
-    assert (loaded.index, loaded.ep_return, loaded.measure, loaded.terminated) == (1, 1.5, 0.25, True)
-    assert [type(getattr(loaded, name)) for name in ("index", "ep_return", "truncated")] == [int, float, bool]
-    assert np.isnan(loaded.success)
-    for name in ("obs", "action", "reward"):
-        left, right = getattr(loaded, name), getattr(saved, name)
-        assert left.dtype == right.dtype
-        np.testing.assert_array_equal(left, right)
-
-
-def test_users_import_the_episode_by_its_public_name() -> None:
-    from offpolicy.collect.post import Episode
-
-    assert Episode is episode_hook.Episode

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.collect.episode_hook import Episode, Interval
+from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.evaluation import (
     MAX_EVAL_ENVS,
     EpisodeAccumulator,
@@ -21,6 +21,7 @@ from offpolicy.collect.evaluation import (
     run_episodes,
     step_episodes,
 )
+from offpolicy.collect.post import Episode
 from offpolicy.config.schema import AlgoConfig, EnvConfig
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.timing.ledger import Ledger

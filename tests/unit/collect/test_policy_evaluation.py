@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from offpolicy.collect import policy_evaluation
-from offpolicy.collect.episode_hook import STOPPED, Episode, HookConfig, HookResult, Interval
+from offpolicy.collect.episode_hook import STOPPED, HookConfig, HookResult, Interval
 from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation, overlap
+from offpolicy.collect.post import Episode
 from offpolicy.config.schema import RunConfig
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.types import SpaceSpec

@@ -10,7 +10,7 @@ import pytest
 from offpolicy.commands import saved_run
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.overrides import load_config
-from offpolicy.config.run_files import write_config
+from offpolicy.config.schema import write_config
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.types import SpaceSpec
 

@@ -1,16 +1,21 @@
-"""A configuration is checked as a whole, and the defaults survive a round trip."""
+"""A configuration is checked as a whole, its defaults survive a round trip, and so do the files of a run."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.config.schema import RunConfig
-from offpolicy.errors import ConfigError
+from offpolicy.config.schema import EnvConfig, RunConfig, env_differences, read_config, read_spec, write_config
+from offpolicy.errors import ConfigError, SaveError
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))
+CFG = RunConfig.from_mapping({"seed": 7, "algo": {"hidden_dims": [64], "actor_lr": {"start": 1, "end": 0, "over": 9}}})
 
 
 def problems(raw: dict[str, Any]) -> tuple[str, ...]:
@@ -77,3 +82,37 @@ def test_the_replay_never_allocates_more_rows_than_the_run_writes() -> None:
 def test_the_collection_mode_defaults_to_the_runners() -> None:
     assert RunConfig().collect_mode == "alternate"
     assert RunConfig.from_mapping({"collect": {"mode": "free"}}).collect_mode == "free"
+
+
+def test_configuration_and_spaces_come_back(tmp_path: Path) -> None:
+    write_config(tmp_path, CFG, SPEC)
+    assert (read_config(tmp_path), read_spec(tmp_path)) == (CFG, SPEC)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "spaces.json"]
+
+
+def test_equal_files_are_not_written_again(tmp_path: Path) -> None:
+    write_config(tmp_path, CFG, SPEC)
+    before = (tmp_path / "config.yaml").stat()
+    write_config(tmp_path, CFG, SPEC)
+    assert (tmp_path / "config.yaml").stat().st_ino == before.st_ino
+
+
+@pytest.mark.parametrize(("name", "read"), [("config.yaml", read_config), ("spaces.json", read_spec)])
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path, name: str, read: object) -> None:
+    assert callable(read)
+    for text in (None, "{"):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(ConfigError, match=f"{name}: cannot be read"):
+            read(tmp_path)
+
+
+def test_a_directory_that_is_gone_is_a_save_error(tmp_path: Path) -> None:
+    with pytest.raises(SaveError, match="No such file or directory"):
+        write_config(tmp_path / "gone", CFG, SPEC)
+
+
+def test_only_what_makes_another_task_is_a_difference() -> None:
+    one = EnvConfig(kwargs={"physics": "train", "num_threads": 1})
+    other = EnvConfig(kwargs={"physics": "held_out", "num_threads": 2})
+    assert env_differences(one, other) == ["env.kwargs.physics 'train', 'held_out'"]

@@ -12,8 +12,7 @@ import pytest
 from offpolicy.checkpoint.fingerprint import fingerprint
 from offpolicy.children import ChildRaised
 from offpolicy.config.overrides import load_config
-from offpolicy.config.run_files import env_differences, write_config
-from offpolicy.config.schema import EnvConfig, RunConfig
+from offpolicy.config.schema import EnvConfig, RunConfig, env_differences, write_config
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight

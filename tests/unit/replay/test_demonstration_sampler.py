@@ -19,8 +19,7 @@ from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpe
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger, NullLedger
@@ -30,8 +29,8 @@ from tests.fakes import FakeClock
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
-PACE = RateLimiter(Fraction(3, 2), start=10, start_updates=0, lead=0, credit=0, max_updates=5, total=1000)
-SPEC = SourceSpec(LAYOUT, PACE, batch_size=8, device=CPU, normalize_obs=True, fresh_rings=(0,))
+LIMITER = RateLimiter(Fraction(3, 2), start=10, start_updates=0, lead=0, credit=0, max_updates=5, total=1000)
+SPEC = SourceSpec(LAYOUT, LIMITER, batch_size=8, device=CPU, normalize_obs=True, fresh_rings=(0,))
 NUM_DEMOS, PER_BATCH = 10, 3
 KINDS = ("direct", "prefetch", "resident")
 
@@ -94,7 +93,7 @@ def make_source() -> Iterator[MakeSource]:
             source = PrefetchSource(PrefetchSpec(spec), rings, packer, world, world, updates=0)
         else:
             device_sync = StreamSync(device)
-            mixed = None if share is None else ResidentDemos(share, PACE.max_updates, device, device_sync)
+            mixed = None if share is None else ResidentDemos(share, LIMITER.max_updates, device, device_sync)
             resident = ResidentSampler(rings, device, 0, device_sync, demos=mixed)
             source = ResidentSource(spec, rings, resident, world, world, updates=0)
         made.append(source)
@@ -242,7 +241,7 @@ def test_a_slow_restart_of_the_demonstrations_is_replay_batch_wait_and_nothing_e
         return order(rows, cycle)
 
     monkeypatch.setattr(EndlessRows, "_order", slow_order)
-    monkeypatch.setattr(RateLimiter, "is_spent", lambda pace, env_steps, updates: updates >= 105)
+    monkeypatch.setattr(RateLimiter, "is_spent", lambda limiter, env_steps, updates: updates >= 105)
     ledger = Ledger(LearnerPhase, clock)
     train(Parts(make_source(kind, world, demos()), idle, DeviceTimer(idle), idle, idle, idle, idle, idle, idle, ledger))
     account = ledger.account()

@@ -18,8 +18,7 @@ from offpolicy.replay import prefetch_source as prefetch
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import Slot
 from offpolicy.seeding import generator_state
@@ -28,8 +27,8 @@ from offpolicy.timing.phases import PackerPhase
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
-PACE = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=1, total=1000)
-SOURCE = SourceSpec(LAYOUT, PACE, batch_size=64, device=CPU, normalize_obs=True, fresh_rings=(0,))
+LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=1, total=1000)
+SOURCE = SourceSpec(LAYOUT, LIMITER, batch_size=64, device=CPU, normalize_obs=True, fresh_rings=(0,))
 
 
 def spec_of(num_slots: int = 2, prefetch: bool = True, newest: bool = False, **source: Any) -> PrefetchSpec:
@@ -119,9 +118,9 @@ def wait_until_packed(source: PrefetchSource) -> None:
 def test_with_one_slot_and_no_prefetch_it_equals_the_direct_source_bit_for_bit(
     make_source: MakeSource, device: torch.device
 ) -> None:
-    world, pace = World(num_rings=2, capacity=64), replace(PACE, utd=Fraction(3, 2), max_updates=5)
-    ahead = make_source(world, num_slots=1, prefetch=False, pace=pace, device=device)
-    spec = replace(SOURCE, pace=pace, device=device)
+    world, rate_limiter = World(num_rings=2, capacity=64), replace(LIMITER, utd=Fraction(3, 2), max_updates=5)
+    ahead = make_source(world, num_slots=1, prefetch=False, rate_limiter=rate_limiter, device=device)
+    spec = replace(SOURCE, rate_limiter=rate_limiter, device=device)
     direct = ReplaySource(spec, world.rings, world.sampler(), world, world, updates=0)
     sizes = set()
     for _ in range(50):
@@ -175,8 +174,8 @@ def test_the_newest_rows_can_always_be_drawn_where_they_are_demanded(make_source
 
 def test_where_the_newest_rows_are_demanded_each_iteration_gets_a_slot_of_its_own(make_source: MakeSource) -> None:
     world = World()
-    pace = replace(PACE, max_updates=4)
-    source = make_source(world, newest=True, pace=pace, num_slots=3)
+    rate_limiter = replace(LIMITER, max_updates=4)
+    source = make_source(world, newest=True, rate_limiter=rate_limiter, num_slots=3)
     sizes, asked_at = [], []
     for count in (3, 2, 4, 1):
         sizes.append(len(take(source)))  # what else was packed is dropped
@@ -226,7 +225,7 @@ def test_one_slot_is_refilled_only_when_it_is_used_up(make_source: MakeSource) -
 
 def test_batches_left_in_a_slot_are_used_by_the_next_iterations(make_source: MakeSource) -> None:
     world = World()
-    source = make_source(world, pace=replace(PACE, max_updates=4))
+    source = make_source(world, rate_limiter=replace(LIMITER, max_updates=4))
     asked_at, iterations = [], []
     for _ in range(9):
         iterations.append(take(source))
@@ -242,7 +241,7 @@ def test_batches_left_in_a_slot_are_used_by_the_next_iterations(make_source: Mak
 
 def test_an_iteration_takes_no_more_than_is_due_and_no_more_than_is_packed(make_source: MakeSource) -> None:
     world = World()
-    source = make_source(world, pace=replace(PACE, max_updates=4))
+    source = make_source(world, rate_limiter=replace(LIMITER, max_updates=4))
     sizes = []
     for count in (1, 5, 2, 9, 1, 1):
         sizes.append(len(take(source)))
@@ -431,7 +430,7 @@ def test_a_slot_is_shown_once_its_copy_is_done_and_copied_once_its_last_use_has_
 def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
     make_source: MakeSource, *, num_slots: int, newest: bool, max_updates: int
 ) -> None:
-    options = {"num_slots": num_slots, "newest": newest, "pace": replace(PACE, max_updates=max_updates)}
+    options = {"num_slots": num_slots, "newest": newest, "rate_limiter": replace(LIMITER, max_updates=max_updates)}
     world = World()
     source = make_source(world, **options)
     for _ in range(6):

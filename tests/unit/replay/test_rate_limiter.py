@@ -9,23 +9,23 @@ import pytest
 from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION, LearningStart, RateLimiter
 
 
-def pace(
+def limiter(
     mode: str = "alternate", utd: float = 1.0, num_envs: int = 1, total: int = 1000, band: int = 10
 ) -> RateLimiter:
     return RateLimiter.of(mode, utd, num_envs, band=band, start=LearningStart(100, 0), total=total)
 
 
-def run(pace: RateLimiter, num_envs: int) -> tuple[int, int, list[int]]:
+def run(limiter: RateLimiter, num_envs: int) -> tuple[int, int, list[int]]:
     """Alternate collector and learner to the end; returns env steps, updates and the updates of each iteration."""
     env_steps = updates = 0
     sizes: list[int] = []
     for _ in itertools.repeat(None, 100_000):
-        while env_steps < pace.granted(updates):
+        while env_steps < limiter.granted(updates):
             env_steps += num_envs
-        if pace.is_spent(env_steps, updates):
+        if limiter.is_spent(env_steps, updates):
             return env_steps, updates, sizes
-        assert env_steps >= pace.earliest(updates)
-        num_updates = pace.due(env_steps, updates)
+        assert env_steps >= limiter.earliest(updates)
+        num_updates = limiter.due(env_steps, updates)
         assert num_updates >= 1
         sizes.append(num_updates)
         updates += num_updates
@@ -36,30 +36,30 @@ def run(pace: RateLimiter, num_envs: int) -> tuple[int, int, list[int]]:
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
 @pytest.mark.parametrize("utd", [0.1, 0.25, 1.0, 1.5, 4.0, 20.0])
 def test_updates_per_transition_are_exact_for_any_number_of_envs(mode: str, num_envs: int, utd: float) -> None:
-    env_steps, updates, sizes = run(pace(mode, utd, num_envs), num_envs)
+    env_steps, updates, sizes = run(limiter(mode, utd, num_envs), num_envs)
     assert 1000 <= env_steps < 1000 + num_envs
     assert updates == int((env_steps - 100) * utd + 1e-9)
     assert max(sizes) <= MAX_UPDATES_PER_ITERATION
 
 
 def test_nothing_is_due_before_learning_starts() -> None:
-    assert pace().due(100, 0) == 0
-    assert pace().earliest(0) == 101
-    assert pace().due(101, 0) == 1
+    assert limiter().due(100, 0) == 0
+    assert limiter().earliest(0) == 101
+    assert limiter().due(101, 0) == 1
 
 
 def test_alternate_grants_exactly_what_the_next_update_needs() -> None:
-    assert pace("alternate").granted(7) == pace("alternate").needed(7) == 108
+    assert limiter("alternate").granted(7) == limiter("alternate").needed(7) == 108
 
 
 def test_overlap_grants_one_chunk_more() -> None:
-    assert pace("overlap").granted(7) == 109
-    assert pace("overlap", num_envs=8).granted(0) == 101 + 8
-    assert pace("overlap", utd=0.25).granted(0) == 104 + 4
+    assert limiter("overlap").granted(7) == 109
+    assert limiter("overlap", num_envs=8).granted(0) == 101 + 8
+    assert limiter("overlap", utd=0.25).granted(0) == 104 + 4
 
 
 def test_free_lets_either_side_run_ahead_by_the_band_and_no_further() -> None:
-    free = pace("free", band=10)
+    free = limiter("free", band=10)
     assert free.granted(50) == free.needed(50) + 10
     assert free.earliest(50) == free.needed(50) - 10
     assert free.due(150, 59) == 1
@@ -67,7 +67,7 @@ def test_free_lets_either_side_run_ahead_by_the_band_and_no_further() -> None:
 
 
 def test_the_collector_is_never_granted_more_than_the_budget() -> None:
-    assert pace("free", total=120, band=1000).granted(0) == 120
+    assert limiter("free", total=120, band=1000).granted(0) == 120
 
 
 def test_a_resumed_run_without_replay_owes_nothing_for_the_steps_before() -> None:

@@ -1,4 +1,4 @@
-"""The plain source, and what all sources share: pace, handshake, the normaliser's observations."""
+"""The plain source, and what all sources share: the rate limiter, the handshake, the normaliser's observations."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import torch
 from offpolicy.errors import ConfigError
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.sampler import UniformSampler
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
-PACE = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
-SPEC = SourceSpec(LAYOUT, PACE, batch_size=8, device=torch.device("cpu"), normalize_obs=False)
+LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
+SPEC = SourceSpec(LAYOUT, LIMITER, batch_size=8, device=torch.device("cpu"), normalize_obs=False)
 
 
 def make_ring(capacity: int, count: int, base: int = 0) -> Ring:

@@ -16,14 +16,13 @@ from offpolicy.replay import resident_source as resident
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.timing.device_timer import StreamSync
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 WIDTH = LAYOUT.width
 CPU = torch.device("cpu")
-PACE = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
+LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, max_updates=4, total=1000)
 gpu = pytest.param(
     torch.device("cuda", 0),
     marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
@@ -193,7 +192,7 @@ class Clock:
 
 
 def make_source(*rings: Ring, device: torch.device = CPU, **options: Any) -> ResidentSource:
-    spec = SourceSpec(LAYOUT, PACE, 8, device, normalize_obs=True, fresh_rings=(0,))
+    spec = SourceSpec(LAYOUT, LIMITER, 8, device, normalize_obs=True, fresh_rings=(0,))
     return ResidentSource(spec, rings, make_sampler(*rings, device=device, **options), Clock(), Clock(), updates=0)
 
 
