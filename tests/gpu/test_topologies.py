@@ -111,9 +111,9 @@ def numbered(start: int, count: int) -> np.ndarray:
 
 
 def make_source(kind: str, ring: Ring) -> StatefulBatchSource[Batches]:
-    pace = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
+    limiter = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=1, total=10**9)
     gate = Gate()
-    spec = SourceSpec(LAYOUT, pace, 256, CUDA, normalize_obs=False)
+    spec = SourceSpec(LAYOUT, limiter, 256, CUDA, normalize_obs=False)
     if kind == "resident":
         sampler = ResidentSampler([ring], CUDA, 7, StreamSync(CUDA))
         return ResidentSource(spec, [ring], sampler, gate, gate, 0)
