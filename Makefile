@@ -145,7 +145,7 @@ bench-peers: $(VENV)/.installed $(PEER_STAMPS) ## env steps/s beside SB3 and SBX
 	@$(BIN)/python -m benchmarks.peers $(call GIVEN_OPTIONS)
 
 docs: $(VENV)/.installed ## regenerate docs/metrics.md from the metric table
-	@$(BIN)/python -m offpolicy.logger.metrics_page > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
+	@$(BIN)/python -m offpolicy.logger.metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 
 clean: ## remove caches and build products; .venv and runs/ stay
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

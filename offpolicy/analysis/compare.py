@@ -20,8 +20,16 @@ from offpolicy.analysis.learning_curves import (
     reference_score,
 )
 from offpolicy.analysis.runs import LabelledRuns
-from offpolicy.logger.aliases import COMPOSITES, FOREIGN, PIPELINE_KEY
-from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, ROLLOUT_KEY, collector_key, learner_key
+from offpolicy.logger.metrics import (
+    COLLECTOR_ROWS,
+    COMPOSITES,
+    FOREIGN,
+    LEARNER_ROWS,
+    PIPELINE_KEY,
+    ROLLOUT_KEY,
+    collector_key,
+    learner_key,
+)
 
 LEAST_CHANGE = 0.02  # fraction of a phase or rate: a smaller change does not matter
 LEAST_OF_WALL = 0.005  # fraction of the wall: a phase that changed by less does not matter

@@ -16,7 +16,7 @@ from offpolicy.analysis.compare import COLLECTOR_KEYS, LEARNER_KEYS, foreign_row
 from offpolicy.analysis.learning_curves import RETURNS, common_end
 from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.errors import ConfigError
-from offpolicy.logger.aliases import COMPOSITES
+from offpolicy.logger.metrics import COMPOSITES
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.trace_reader import ThreadTrack
 from offpolicy.timing.trace_writer import Mark

@@ -26,8 +26,7 @@ from tensorboard.util import tensor_util
 
 from offpolicy.analysis.bootstrap import Values
 from offpolicy.errors import ConfigError
-from offpolicy.logger.aliases import Vocabulary, vocabulary_of
-from offpolicy.logger.metrics import METRICS
+from offpolicy.logger.metrics import METRICS, Vocabulary, vocabulary_of
 from offpolicy.types import Float64
 
 JSONL, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"

@@ -13,7 +13,7 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
-from offpolicy.logger.sinks.wandb import require_login
+from offpolicy.logger.wandb import require_login
 from offpolicy.nets.hora_shapes import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, is_long_enough
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.training.memory_sizes import available_memory, check_memory, check_share

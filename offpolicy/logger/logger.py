@@ -13,8 +13,7 @@ from offpolicy.logger.console import View
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
-from offpolicy.logger.sinks.jsonl import JsonlSink
-from offpolicy.logger.sinks.safe_sink import SafeSink, Sink, Summary, open_sink
+from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.stragglers import StragglerWatch
 from offpolicy.logger.summary import final_table
 from offpolicy.timing.bottleneck import SteadyVerdict, Verdict
@@ -174,12 +173,12 @@ def open_logger(
 
     def tensorboard() -> Sink:
         # Imported when asked for: half a second that a run without it does not pay.
-        from offpolicy.logger.sinks.tensorboard import TensorBoardSink
+        from offpolicy.logger.tensorboard import TensorBoardSink
 
         return TensorBoardSink(run_dir, config, header, resume_step)
 
     def wandb() -> Sink:
-        from offpolicy.logger.sinks.wandb import WandbSink  # optional back-end
+        from offpolicy.logger.wandb import WandbSink  # optional back-end
 
         return WandbSink(run_dir, config, cfg.log.wandb_project, "online" if cfg.log.wandb == "online" else "offline")
 

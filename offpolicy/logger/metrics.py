@@ -1,14 +1,19 @@
-"""The metric table `metrics.toml` as `METRICS`: every key that a record may hold, with its unit, window and meaning."""
+"""Every key that a record may hold (`metrics.toml`), and the names of other trainers for them (`aliases.toml`).
+
+`python -m offpolicy.logger.metrics` writes the documentation page of both tables to stdout.
+"""
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from itertools import groupby, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from offpolicy.errors import OffPolicyError
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
@@ -16,6 +21,7 @@ from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 PHASES = {"learner": LearnerPhase, "collector": CollectorPhase}
 ROLLOUT_KEY = "timing/collector_rollout_ms"
 RESET_KEY = "timing/collector_reset_ms"
+PIPELINE_KEY = "perf/learner_pipeline_ms"
 RANK_STATISTICS = ("min", "mean", "max")
 
 
@@ -24,11 +30,11 @@ class UnknownMetricError(OffPolicyError):
 
 
 class MetricClass(StrEnum):
-    """How values of a kind may be combined."""
+    """The ways in which values may be combined."""
 
     EXCLUSIVE = "exclusive"  # disjoint phases of one clock: they sum to its wall
-    NESTED = "nested"  # sums or parts of exclusive phases: never add them to those
-    BACKGROUND = "background"  # beside the phases, on another clock or device: never add
+    NESTED = "nested"  # sums or parts of exclusive phases: not to be added to those
+    BACKGROUND = "background"  # beside the phases, on another clock or device: not to be added
     RATE = "rate"  # from cumulative counters over the window
     CURVE = "curve"  # a learning curve
     COUNTER = "counter"  # a level or a cumulative count at the end of the window
@@ -49,69 +55,118 @@ class Metric:
 
 
 def learner_key(phase: str) -> str:
-    """Key of a learner phase."""
+    """Returns the key of a learner phase."""
     return f"timing/learner_{phase}_ms"
 
 
 def collector_key(phase: str) -> str:
-    """Key of a collector phase."""
+    """Returns the key of a collector phase."""
     return f"timing/collector_{phase}_ms"
 
 
 def rank_key(phase: str, statistic: str) -> str:
-    """Key of a statistic (`min`, `mean`, `max`) of a learner phase over all ranks."""
+    """Returns the key of a statistic (`min`, `mean`, `max`) of a learner phase over all ranks."""
     return f"rank/{phase}_{statistic}_ms"
 
 
 def prefetch_key(phase: str) -> str:
-    """Key of a phase of the packer."""
+    """Returns the key of a phase of the packer."""
     return f"prefetch/{phase}_ms"
 
 
 def device_key(span: str) -> str:
-    """Key of a span of the device."""
+    """Returns the key of a span of the device timer."""
     return f"device/{span}_ms"
 
 
 def spread_key(side: str, phase: str, statistic: str) -> str:
-    """Key of a statistic of a phase over iterations; `side` is learner or collector, `phase` also `iter` or `cycle`."""
+    """Returns the key of a percentile of one side, learner or collector; `phase` may also be `iter` or `cycle`."""
     return f"spread/{side}_{phase}_{statistic}_ms"
 
 
 def read_metrics(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:  # Any: values of the table
-    """Returns the metrics of groups, by key and in their order. Raises `ValueError` for a key listed twice."""
+    """Returns the metrics of groups, by key and in their order. Raises `ValueError` for a key listed twice.
+
+    A group with `phases` repeats its metrics for each phase, with the row of that phase from an earlier group.
+    """
     metrics: dict[str, Metric] = {}
     for group in groups:
-        for metric in _members(group, metrics):
-            if metric.key in metrics:
-                raise ValueError(f"{metric.key} is listed twice")
-            metrics[metric.key] = metric
-    return metrics
-
-
-def _members(group: Mapping[str, Any], known: Mapping[str, Metric]) -> Iterator[Metric]:
-    """The metrics of a group, repeated for each of its phases, whose rows are those of the `known` phase metrics."""
-    rows = {"": ""}  # of a group without phases
-    if side := group.get("phases"):
-        rows = {str(phase): known[f"timing/{side}_{phase}_ms"].row for phase in PHASES[side]} | group.get("whole", {})
-    for phase, phase_row in rows.items():
-        for name, own in group["metrics"].items():
-            fields = group["defaults"] | own
-            yield Metric(
-                key=group["key"].format(name, phase=phase),
+        rows = {"": ""}  # of a group without phases
+        if side := group.get("phases"):
+            rows = {str(phase): metrics[f"timing/{side}_{phase}_ms"].row for phase in PHASES[side]}
+            rows |= group.get("whole", {})
+        for (phase, row), (name, own) in product(rows.items(), group["metrics"].items()):
+            key, fields = group["key"].format(name, phase=phase), group["defaults"] | own
+            if key in metrics:
+                raise ValueError(f"{key} is listed twice")
+            metrics[key] = Metric(
+                key=key,
                 section=group["section"],
                 kind=MetricClass(fields["class"]),
                 unit=fields["unit"],
                 window=fields["window"],
                 reduction=fields["reduction"],
-                help=" ".join(fields["help"].replace("{row}", phase_row).split()),
+                help=" ".join(fields["help"].replace("{row}", row).split()),
                 row=fields.get("row", ""),
             )
+    return metrics
+
+
+class Alias(NamedTuple):
+    """Our name of a key. `note` says how the two differ; values are multiplied by `scale`."""
+
+    key: str
+    note: str = ""
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The keys of one trainer in one generation. `marks`: sets of keys, each of which identifies it."""
+
+    name: str
+    marks: tuple[tuple[str, ...], ...]
+    aliases: Mapping[str, Alias]
+    axis_is_env_steps: bool = True  # else iterations: its curves cannot be laid over others
+
+    def notes(self, keys: Iterable[str]) -> list[str]:
+        """Returns the notes of those aliases through which a run with these keys is read."""
+        held, taken, found = frozenset(keys), set[str](), list[str]()
+        for key, alias in self.aliases.items():
+            if key in held and alias.key not in taken:
+                taken.add(alias.key)
+                name = key if key == alias.key else f"{key} as {alias.key}"
+                found += [f"{name}: {alias.note}"] if alias.note else []
+        return found
+
+
+def read_vocabularies(tables: Sequence[Mapping[str, Any]]) -> tuple[Vocabulary, ...]:  # Any: values of the table
+    """Returns the vocabularies of `aliases.toml`, each with the aliases of the one that it extends."""
+    by_name = {table["name"]: table for table in tables}
+
+    def aliases(table: Mapping[str, Any]) -> dict[str, Alias]:
+        known = aliases(by_name[table["extends"]]) if "extends" in table else {}
+        for old, new in table["aliases"].items():
+            known[old] = Alias(new) if isinstance(new, str) else Alias(**new)
+        return {old: alias for old, alias in known.items() if old not in table.get("drops", ())}
+
+    return tuple(
+        Vocabulary(
+            table["name"], tuple(map(tuple, table["marks"])), aliases(table), table.get("axis_is_env_steps", True)
+        )
+        for table in tables
+    )
+
+
+def vocabulary_of(keys: Iterable[str]) -> Vocabulary:
+    """Returns the first vocabulary with a mark that `keys` hold whole; ours where there is none."""
+    held = frozenset(keys)
+    return next((one for one in VOCABULARIES if any(held.issuperset(mark) for mark in one.marks)), VOCABULARIES[0])
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
 METRICS = read_metrics(_TABLE["group"])
-# Category -> chart -> keys, in the order of the metrics.
+# Keys by category and chart of TensorBoard's dashboard, in the order of the metrics.
 CHARTS = {
     category: {
         title: [key for key in METRICS if any(fnmatchcase(key, pattern) for pattern in patterns)]
@@ -119,9 +174,20 @@ CHARTS = {
     }
     for category, charts in _TABLE["charts"].items()
 }
-# The panel's rows by phase, in the order of the phases.
+# Rows of the panel by phase, in the order of the phases.
 LEARNER_ROWS = {str(phase): METRICS[learner_key(phase)].row for phase in LearnerPhase}
 COLLECTOR_ROWS = {str(phase): METRICS[collector_key(phase)].row for phase in CollectorPhase}
+
+_ALIASES = tomllib.loads(Path(__file__).with_name("aliases.toml").read_text(encoding="utf-8"))
+VOCABULARIES = read_vocabularies(_ALIASES["vocabulary"])
+# Sums of our phases that others recorded as one number: the row and the keys of the parts.
+COMPOSITES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    key: (table["row"], tuple(table["parts"])) for key, table in _ALIASES["composites"].items()
+}
+# Phases that only others have: the side whose account they belong to, and their row.
+FOREIGN: Mapping[str, tuple[str, str]] = {
+    key: (table["side"], table["row"]) for key, table in _ALIASES["foreign"].items()
+}
 
 
 def require_known(keys: Iterable[str]) -> None:
@@ -129,3 +195,55 @@ def require_known(keys: Iterable[str]) -> None:
     unknown = sorted(set(keys) - METRICS.keys())
     if unknown:
         raise UnknownMetricError(f"metrics not in offpolicy/logger/metrics.toml: {', '.join(unknown)}")
+
+
+INTRODUCTION = """\
+# Metrics
+
+Generated by `python -m offpolicy.logger.metrics` from `offpolicy/logger/metrics.toml`; do not edit.
+
+Every key that `metrics.jsonl`, TensorBoard, W&B and the panel may hold. A key without data in the interval is absent.
+Phases of one side are exclusive and sum to its wall (`perf/iter_ms`, `perf/collector_cycle_ms`); the two sides are two
+clocks and are never added. `prefetch/` is a third clock, of the thread that packs batches ahead (zeros where there is
+none); `device/` is what a CUDA device did meanwhile (absent without one); `rank/` says of each learner phase how it
+differs between ranks (with one rank: its own values); `spread/` how each phase differs between the iterations of an
+interval. `evaluator/` is a fourth clock, of the process that evaluates beside training; its phases sum to 1000 ms/s
+(absent where rank 0 does).
+"""
+OTHER_NAMES = """\
+## Other names
+
+What `offpolicy compare` reads the keys of other trainers and generations as, from `offpolicy/logger/aliases.toml`. A
+run is recognised by its keys. No key of our own has been renamed yet.
+"""
+CLASSES = {
+    MetricClass.EXCLUSIVE: "disjoint phases of one clock; they sum to its wall",
+    MetricClass.NESTED: "sums of exclusive phases; never add them to those",
+    MetricClass.BACKGROUND: "beside the phases; never add",
+    MetricClass.RATE: "from cumulative counters over the window",
+    MetricClass.CURVE: "a learning curve",
+    MetricClass.COUNTER: "a level or a cumulative count",
+}
+COLUMNS = ("key", "class", "unit", "window", "ranks and collectors", "panel row", "meaning")
+
+
+def metrics_markdown() -> str:
+    """Returns the documentation page: the metrics section by section, then the names of other trainers."""
+    parts = [INTRODUCTION, "".join(f"- **{kind}**: {text}\n" for kind, text in CLASSES.items())]
+    for section, metrics in groupby(METRICS.values(), lambda metric: metric.section):
+        rows = ((f"`{m.key}`", m.kind, m.unit, m.window, m.reduction, m.row, m.help) for m in metrics)
+        parts.append(f"## {section}\n\n" + _table(COLUMNS, rows))
+    parts.append(OTHER_NAMES)
+    for vocabulary in VOCABULARIES[1:]:  # without our own
+        names = ((f"`{old}`", f"`{alias.key}`", alias.note) for old, alias in vocabulary.aliases.items())
+        parts.append(f"### {vocabulary.name}\n\n" + _table(("its key", "read as", "which it is not quite"), names))
+    return "\n".join(parts)
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(metrics_markdown())

@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from offpolicy.algos import adaptation, appo, sac, td3
-from offpolicy.logger.aliases import COMPOSITES, FOREIGN, VOCABULARIES
-from offpolicy.logger.metrics import METRICS, MetricClass, UnknownMetricError, require_known
-from offpolicy.logger.metrics_page import metrics_markdown
+from offpolicy.logger.metrics import (
+    COMPOSITES,
+    FOREIGN,
+    METRICS,
+    VOCABULARIES,
+    MetricClass,
+    UnknownMetricError,
+    metrics_markdown,
+    require_known,
+)
 from offpolicy.timing.phases import CollectorPhase, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -95,12 +102,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
 
 def test_the_documentation_page_is_the_generated_one() -> None:
     assert (REPOSITORY / "docs/metrics.md").read_text() == metrics_markdown(), (
-        "run: python -m offpolicy.logger.metrics_page > docs/metrics.md"
+        "run: python -m offpolicy.logger.metrics > docs/metrics.md"
     )
 
 
 def test_the_module_prints_the_page() -> None:
-    command = [sys.executable, "-m", "offpolicy.logger.metrics_page"]
+    command = [sys.executable, "-m", "offpolicy.logger.metrics"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == metrics_markdown()
 

@@ -14,8 +14,7 @@ from offpolicy.logger.console import PlainLines
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.sinks.jsonl import JsonlSink
-from offpolicy.logger.sinks.safe_sink import SafeSink
+from offpolicy.logger.sinks import JsonlSink, SafeSink
 from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, Snapshot
 
 

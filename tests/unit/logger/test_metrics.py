@@ -1,17 +1,24 @@
-"""The reader of the metric table, on tables of a few lines."""
+"""The readers of both tables, on tables of a few lines; event files as each generation of trainers wrote them."""
 
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from offpolicy.analysis.records import RunRecords, read_run
 from offpolicy.logger.metrics import (
     CHARTS,
     COLLECTOR_ROWS,
     LEARNER_ROWS,
     METRICS,
+    PIPELINE_KEY,
+    Alias,
     Metric,
     MetricClass,
     collector_key,
@@ -20,7 +27,9 @@ from offpolicy.logger.metrics import (
     prefetch_key,
     rank_key,
     read_metrics,
+    read_vocabularies,
     spread_key,
+    vocabulary_of,
 )
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
@@ -96,3 +105,157 @@ def test_every_chart_shows_something_and_every_curve_is_in_one() -> None:
     assert all(keys for charts in CHARTS.values() for keys in charts.values())
     shown = {key for keys in CHARTS["Learning curves"].values() for key in keys}
     assert shown == {key for key, metric in METRICS.items() if metric.kind is MetricClass.CURVE}
+
+
+E0 = {
+    "axis/env_steps_total": 512.0, "axis/iteration": 4.0, "reward/mean": 1.0, "reward/mean_ep100": 2.0,
+    "episode/length": 50.0, "timing/learner_wait_ms": 7.0, "timing/learner_incremental_h2d_ms": 1.0,
+    "timing/learner_train_ms": 5.0, "timing/learner_weight_sync_ms": 2.0, "timing/collector_weight_sync_ms": 0.5,
+    "timing/collector_replay_ms": 0.25, "timing/collector_sync_coordination_ms": 3.0, "perf/steps_per_sec": 900.0,
+    "perf/iter_ms": 8.0,
+}  # fmt: skip
+E1 = E0 | {"perf/iter_ms": 15.0, "perf/learner_pipeline_ms": 8.0}
+E2 = {
+    "timing/learner_collector_wait_ms": 6.0, "timing/learner_replay_batch_wait_ms": 1.0,
+    "timing/learner_rank_barrier_ms": 0.1, "timing/learner_sync_coordination_ms": 0.2,
+    "timing/learner_incremental_h2d_ms": 1.0, "timing/learner_train_ms": 5.0, "timing/learner_param_sync_ms": 0.4,
+    "timing/learner_weight_sync_ms": 2.0, "timing/learner_other_ms": 0.3, "timing/collector_env_step_ms": 4.0,
+    "perf/collector_active_steps_per_sec": 700.0, "perf/iter_ms": 15.0, "perf/steps_per_sec": 500.0,
+}  # fmt: skip
+E3 = {
+    "timing/learner_collector_wait_ms": 6.0, "timing/learner_collector_release_ms": 0.2,
+    "timing/learner_weight_publish_ms": 2.0, "timing/collector_weight_apply_ms": 0.5,
+    "timing/collector_policy_infer_ms": 0.6, "timing/collector_replay_write_ms": 0.25,
+    "timing/collector_sync_idle_ms": 3.0, "perf/iter_ms": 15.0,
+}  # fmt: skip
+E4 = {
+    "timing/learner_collector_wait_ms": 6.0, "timing/learner_inference_ms": 0.7, "timing/learner_train_ms": 5.0,
+    "timing/learner_collector_release_ms": 0.2, "timing/learner_replay_stage_ms": 1.0,
+    "timing/replay_ingress_h2d_submit_ms": 0.1, "timing/collector_learner_action_wait_ms": 3.0,
+    "timing/collector_inference_request_ms": 0.1, "perf/collector_cycle_ms": 9.0, "perf/iter_ms": 15.0,
+}  # fmt: skip
+E5 = {
+    "Train/iteration": 4.0, "Train/mean_reward": 2.0, "Train/mean_episode_length": 50.0, "Perf/total_fps": 500.0,
+    "Perf/iteration_time": 0.015, "Perf/learning_time": 0.005, "Perf/learner_collector_wait_ms": 6.0,
+    "Perf/learner_weight_publish_ms": 2.0, "Perf/learner_inference_ms": 0.7, "Perf/collector_env_step_ms": 4.0,
+    "Perf/collector_learner_action_wait_ms": 3.0, "Loss/critic": 0.5, "Policy/temperature": 0.2,
+}  # fmt: skip
+
+
+def recorded(directory: Path, scalars: dict[str, float]) -> RunRecords:
+    """A run of 20 iterations whose event files hold nothing but these numbers."""
+    writer = EventFileWriter(str(directory))
+    values = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+    for index in range(20):
+        summary = summary_pb2.Summary(value=values)
+        writer.add_event(event_pb2.Event(step=128 * (index + 1), wall_time=1000.0 + index, summary=summary))
+    writer.close()
+    return read_run(directory)
+
+
+def value(run: RunRecords, key: str) -> float:
+    return float(np.nanmean(run.columns[key]))
+
+
+@pytest.mark.parametrize(
+    ("scalars", "name"),
+    [(E0, "UniLab E0"), (E1, "UniLab E1"), (E2, "UniLab E2"), (E3, "UniLab E3"), (E4, "UniLab E4"), (E5, "UniLab E5")],
+)
+def test_a_generation_is_recognised_by_its_keys(tmp_path: Path, scalars: dict[str, float], name: str) -> None:
+    assert recorded(tmp_path, scalars).vocabulary.name.startswith(name)
+
+
+@pytest.mark.parametrize("scalars", [E0, E1])
+def test_the_old_wait_is_the_sum_of_several_phases_and_none_of_them(tmp_path: Path, scalars: dict[str, float]) -> None:
+    run = recorded(tmp_path, scalars)
+    assert value(run, "timing/learner_wait_ms") == 7.0
+    assert "timing/learner_collector_wait_ms" not in run.columns
+    assert any("timing/learner_wait_ms" in note and "handshake" in note for note in run.notes)
+
+
+def test_the_first_iteration_time_left_the_wait_out_and_the_next_did_not(tmp_path: Path) -> None:
+    first, second = tmp_path / "e0", tmp_path / "e1"
+    first.mkdir()
+    second.mkdir()
+    run = recorded(first, E0)
+    assert value(run, PIPELINE_KEY) == 8.0
+    assert value(run, "perf/learner_capacity") == 900.0
+    assert not {"perf/iter_ms", "perf/steps_per_sec"} & run.columns.keys()
+    assert value(recorded(second, E1), "perf/iter_ms") == 15.0
+
+
+def test_env_steps_come_from_the_axis_that_was_recorded(tmp_path: Path) -> None:
+    assert recorded(tmp_path, E0).last_env_steps == 512.0
+
+
+def test_of_two_returns_the_mean_of_a_hundred_episodes_counts(tmp_path: Path) -> None:
+    run = recorded(tmp_path, E0)
+    assert value(run, "rollout/ep_rew_mean") == 2.0
+    assert not any(note.startswith("reward/mean ") for note in run.notes), "it is not read"
+
+
+@pytest.mark.parametrize(
+    ("scalars", "key", "expected"),
+    [
+        (E0, "timing/learner_h2d_ms", 1.0),
+        (E0, "timing/collector_learner_wait_ms", 3.0),
+        (E2, "timing/learner_collector_wait_ms", 6.0),
+        (E2, "timing/learner_weight_publish_ms", 2.0),
+        (E2, "timing/learner_param_sync_ms", 0.4),
+        (E2, "perf/collector_capacity", 700.0),
+        (E3, "timing/learner_sync_coordination_ms", 0.2),
+        (E3, "timing/collector_action_select_ms", 0.6),
+        (E3, "timing/collector_learner_wait_ms", 3.0),
+        (E4, "timing/learner_h2d_ms", 1.0),
+        (E4, "timing/collector_learner_wait_ms", 3.0),
+        (E4, "timing/learner_inference_ms", 0.7),
+        (E5, "timing/learner_weight_publish_ms", 2.0),
+        (E5, "timing/collector_env_step_ms", 4.0),
+        (E5, "rollout/ep_rew_mean", 2.0),
+    ],
+)
+def test_a_key_is_read_under_its_name_of_today(
+    tmp_path: Path, scalars: dict[str, float], key: str, expected: float
+) -> None:
+    assert value(recorded(tmp_path, scalars), key) == pytest.approx(expected)
+
+
+def test_seconds_become_milliseconds(tmp_path: Path) -> None:
+    run = recorded(tmp_path, E5)
+    assert value(run, "perf/iter_ms") == pytest.approx(15.0)
+    assert value(run, "timing/learner_train_ms") == pytest.approx(5.0)
+
+
+def test_a_key_that_keeps_its_name_but_meant_something_else_says_so(tmp_path: Path) -> None:
+    notes = recorded(tmp_path, E2).notes
+    assert any("timing/learner_collector_wait_ms" in note and "#642" in note for note in notes)
+    assert any("perf/iter_ms" in note and "logging" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        (("timing/learner_checkpoint_ms", "timing/learner_collector_wait_ms"), "offpolicy"),
+        (("rollout/ep_rew_mean", "time/fps"), "Stable-Baselines3"),
+        (("charts/SPS", "charts/episodic_return"), "CleanRL"),
+        (("Perf/total_fps", "Train/mean_reward"), "RSL-RL"),
+        (("something/else",), "offpolicy"),
+    ],
+)
+def test_other_trainers_are_recognised_too(keys: tuple[str, ...], name: str) -> None:
+    assert vocabulary_of(keys).name == name
+
+
+def test_curves_over_iterations_are_known_as_such() -> None:
+    assert not vocabulary_of(["Perf/total_fps"]).axis_is_env_steps
+    assert vocabulary_of(E5).axis_is_env_steps
+
+
+def test_a_vocabulary_has_the_aliases_of_the_one_it_extends_without_those_it_drops() -> None:
+    first = {"name": "first", "marks": [["a", "b"]], "aliases": {"a": "x", "b": "y", "c": "z"}}
+    second = {"name": "second", "marks": [["c"]], "extends": "first", "drops": ["a"]}
+    second["aliases"] = {"b": {"key": "y", "scale": 2.0, "note": "in halves"}}
+    newest, oldest = read_vocabularies([second, first])
+    assert (newest.name, newest.marks) == ("second", (("c",),))
+    assert newest.aliases == {"b": Alias("y", "in halves", 2.0), "c": Alias("z")}
+    assert list(oldest.aliases) == ["a", "b", "c"]

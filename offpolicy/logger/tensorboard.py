@@ -28,7 +28,7 @@ from offpolicy.config.parsing import flatten
 from offpolicy.files import AppendFile
 from offpolicy.logger.metrics import CHARTS
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.sinks.safe_sink import NewEvaluations, Summary
+from offpolicy.logger.sinks import NewEvaluations, Summary
 from offpolicy.types import EpisodeRecord
 
 FINAL_METRICS = ("eval/mean_reward", "perf/steps_per_sec")

@@ -12,8 +12,8 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.logger.sinks.safe_sink import SafeSink
-from offpolicy.logger.sinks.tensorboard import TensorBoardSink
+from offpolicy.logger.sinks import SafeSink
+from offpolicy.logger.tensorboard import TensorBoardSink
 from offpolicy.timing.phases import PackerPhase
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256]}, "seed": 3, "timing": {"enabled": True}}

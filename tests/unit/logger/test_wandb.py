@@ -9,7 +9,7 @@ import pytest
 
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import Record
-from offpolicy.logger.sinks.wandb import WandbSink, require_login
+from offpolicy.logger.wandb import WandbSink, require_login
 
 EVALUATION: Record = {"eval/env_steps": 8, "eval/mean_reward": -5.0}
 

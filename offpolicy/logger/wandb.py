@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import Record
-from offpolicy.logger.sinks.safe_sink import NewEvaluations, Summary
+from offpolicy.logger.sinks import NewEvaluations, Summary
 from offpolicy.types import EpisodeRecord
 
 INIT_TIMEOUT_S = 30

@@ -1,0 +1,145 @@
+"""Sinks of records: their protocol, the guard that drops a failed one, and the JSON lines of the run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from offpolicy.files import JsonlFile
+from offpolicy.logger.record import Record
+from offpolicy.types import EpisodeRecord
+
+Warn = Callable[[str], None]
+Summary = Mapping[str, Any]  # Any: the nested mapping of summary.json
+
+
+class Sink(Protocol):
+    """One destination. Any method may raise: the run calls it through `SafeSink`."""
+
+    def write(self, record: Record) -> None:
+        """Writes one record of a log interval."""
+
+    def episode(self, episode: EpisodeRecord) -> None:
+        """Writes one finished training episode."""
+
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        """Writes a text (Markdown) that is true from `env_steps` on."""
+
+    def finish(self, summary: Summary) -> None:
+        """Writes the summary of the run, before `close`."""
+
+    def close(self) -> None:
+        """Writes what is pending and frees everything."""
+
+
+class SafeSink:
+    """Guards a sink: its first exception disables it, with one warning; what follows is dropped and counted."""
+
+    def __init__(self, name: str, sink: Sink, warn: Warn) -> None:
+        self.name = name
+        self.num_dropped = 0
+        self._sink: Sink | None = sink
+        self._warn = warn
+
+    @property
+    def is_enabled(self) -> bool:
+        """True until the sink has failed or was closed."""
+        return self._sink is not None
+
+    def write(self, record: Record) -> None:
+        """Writes the record, or counts it as dropped."""
+        self._guard(lambda sink: sink.write(record))
+
+    def episode(self, episode: EpisodeRecord) -> None:
+        """Writes the episode, or counts it as dropped."""
+        self._guard(lambda sink: sink.episode(episode))
+
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        """Writes the text, or counts it as dropped."""
+        self._guard(lambda sink: sink.text(tag, content, env_steps))
+
+    def finish(self, summary: Summary) -> None:
+        """Writes the summary, or counts it as dropped."""
+        self._guard(lambda sink: sink.finish(summary))
+
+    def close(self) -> None:
+        """Closes the sink if it has not failed; later calls are dropped."""
+        if self._sink is not None:
+            self._guard(lambda sink: sink.close())
+            self._sink = None
+
+    def _guard(self, call: Callable[[Sink], None]) -> None:
+        sink = self._sink
+        if sink is None:
+            self.num_dropped += 1
+            return
+        try:
+            call(sink)
+        except Exception as error:  # whatever a sink raises must not end hours of training
+            self._sink = None
+            self.num_dropped += 1
+            self._warn(disabled(self.name, error))
+            with contextlib.suppress(Exception):  # reported above; closing only frees its descriptors
+                sink.close()
+
+
+def disabled(name: str, error: BaseException) -> str:
+    """Returns the warning of a sink that failed: one line, whatever the error says."""
+    cause = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
+    return f"warning: {name} is disabled for the rest of the run: {cause}"
+
+
+def open_sink(name: str, factory: Callable[[], Sink], warn: Warn) -> SafeSink | None:
+    """Returns the guarded sink that `factory` opens; None, after a warning, if that fails."""
+    try:
+        return SafeSink(name, factory(), warn)
+    except Exception as error:  # the run does not depend on any sink
+        warn(disabled(name, error))
+        return None
+
+
+class NewEvaluations:
+    """Separates a new evaluation from one that later records repeat, so that a curve has one point for each."""
+
+    def __init__(self) -> None:
+        self._last_steps: float | None = None
+
+    def take(self, record: Record) -> tuple[Record, Record]:
+        """Returns the record without `eval/`, and its `eval/` part, empty if it is not new."""
+        rest = {key: value for key, value in record.items() if not key.startswith("eval/")}
+        steps = record.get("eval/env_steps")
+        if steps is None or isinstance(steps, str) or steps == self._last_steps:
+            return rest, {}
+        self._last_steps = steps
+        return rest, {key: value for key, value in record.items() if key not in rest}
+
+
+class JsonlSink:
+    """Writes `metrics.jsonl` and `episodes.jsonl`: whole lines or none, and no env step twice after a resume."""
+
+    def __init__(self, run_dir: Path, resume_step: int | None) -> None:
+        self._metrics = JsonlFile(run_dir / "metrics.jsonl", resume_step)
+        self._episodes = JsonlFile(run_dir / "episodes.jsonl", resume_step)
+
+    def write(self, record: Record) -> None:
+        """Appends the record."""
+        self._metrics.append(record)
+
+    def episode(self, episode: EpisodeRecord) -> None:
+        """Appends the episode without an unknown success."""
+        known = {key: value for key, value in episode._asdict().items() if not math.isnan(value)}
+        self._episodes.append(known)
+
+    def text(self, tag: str, content: str, env_steps: int) -> None:
+        """Writes nothing: every record holds its verdict."""
+
+    def finish(self, summary: Summary) -> None:
+        """Writes nothing: `summary.json` holds the summary."""
+
+    def close(self) -> None:
+        """Closes both files."""
+        self._metrics.close()
+        self._episodes.close()

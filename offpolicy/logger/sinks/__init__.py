@@ -1,1 +1,0 @@
-"""Where records go: JSON lines, TensorBoard, Weights & Biases."""
