@@ -22,6 +22,9 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
+OBS, PRIVILEGED, HISTORY = "obs", "privileged", "proprio_hist"  # HORA's groups, by their keys in a Dict observation
+MIN_FRAMES = 25  # frames of history from which one is left after the convolutions of HORA's student
+
 
 @dataclass(frozen=True, slots=True)
 class SpaceSpec:

@@ -11,18 +11,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import Seeds, TensorGroups
+from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import UpdateResult, minibatches
 from offpolicy.algos.losses import masked_mean
-from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.hora import PrivilegedEncoder, StudentActor
-from offpolicy.nets.hora_shapes import HISTORY, OBS, PRIVILEGED
 from offpolicy.nets.normalizer import RunningMoments, weighted_moments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
-from offpolicy.types import Rollouts, SpaceSpec
+from offpolicy.types import HISTORY, OBS, PRIVILEGED, Rollouts, SpaceSpec
 
 METRICS = {"step": ("latent_loss",), "rollout": ("latent_explained", "learning_rate")}
 MIN_VARIANCE = 1e-8

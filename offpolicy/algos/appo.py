@@ -14,10 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import Seeds, TensorGroups
+from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import UpdateResult, minibatches
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
-from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
 from offpolicy.config.schema import AlgoConfig

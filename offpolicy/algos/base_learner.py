@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.optim import GuardedAdam, OptimizerStep
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.normalizer import RunningMoments, joined_moments
@@ -53,6 +52,31 @@ class TensorGroups:
     def all(self) -> dict[str, Tensor]:
         """The tensors of all groups."""
         return self.networks | self.normalizers | self.optimizers
+
+
+class MetricSums:
+    """Cumulative sums per metric, in float64, with the number of additions.
+
+    Metrics come in groups that are measured together, such as those of a critic step and of a (delayed) actor step.
+    """
+
+    def __init__(self, groups: Mapping[str, Sequence[str]], device: torch.device) -> None:
+        self.names = tuple(name for names in groups.values() for name in names)
+        self.sums = torch.zeros(len(self.names), dtype=torch.float64, device=device)
+        self.counts = dict.fromkeys(groups, 0)
+        self._sizes = {group: len(names) for group, names in groups.items()}
+        self._group_sums = dict(zip(groups, torch.split(self.sums, list(self._sizes.values())), strict=True))
+
+    @torch.no_grad()
+    def add(self, group: str, values: Sequence[Tensor]) -> None:
+        """Adds one scalar per name of the group, in its order; no host synchronisation."""
+        self._group_sums[group].add_(torch.stack(tuple(values)))
+        self.counts[group] += 1
+
+    def totals(self) -> MetricTotals:
+        """Returns the sums and counts so far, with one device-to-host copy."""
+        counts = np.repeat(np.array(list(self.counts.values()), dtype=np.float64), list(self._sizes.values()))
+        return MetricTotals(self.names, self.sums.cpu().numpy().copy(), counts)
 
 
 class Algorithm(Protocol):

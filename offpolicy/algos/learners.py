@@ -1,17 +1,24 @@
-"""The two kinds of learner: one learns from replayed rows, one from rollouts that are used once."""
+"""The two kinds of learner, from replayed rows and from rollouts that are used once, and what each one's rules use."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from offpolicy.algos.base_learner import Algorithm, BaseLearner
+from offpolicy.algos.losses import critic_loss, polyak_update
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
+from offpolicy.config.schema import AlgoConfig
+from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, Batches, Rollouts
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 class ReplayAlgorithm(Algorithm, Protocol):
@@ -45,6 +52,43 @@ class ReplayLearner(BaseLearner):
             batch = raw._replace(obs=normalize(raw.obs), next_obs=normalize(raw.next_obs))
             self._algorithm.update_once(batch, self.num_updates)
         self.end_iteration()
+
+
+class TargetNetwork(Generic[Network]):
+    """A copy of a network that follows it by Polyak averaging and never takes part in a backward pass."""
+
+    def __init__(self, source: Network, tau: float) -> None:
+        self.module: Network = copy.deepcopy(source).requires_grad_(False)
+        self._tau = tau
+        self._targets = tuple(self.module.parameters())
+        self._sources = tuple(source.parameters())
+
+    def follow(self) -> None:
+        """Makes one Polyak step towards the source."""
+        polyak_update(self._targets, self._sources, self._tau)
+
+
+class CriticTrainer:
+    """The twin critics, their targets and the one optimiser that holds both."""
+
+    def __init__(self, algo: AlgoConfig, critic: TwinCritic, optimizer_step: OptimizerStep) -> None:
+        self.online = critic
+        self.target = TargetNetwork(critic, algo.tau)
+        lr = algo.value(algo.critic_lr, 0)
+        self.optimizer = GuardedAdam(dict(critic.named_parameters()), lr, optimizer_step.guard)
+        self._optimizer_step = optimizer_step
+        self._max_grad_norm = algo.max_grad_norm
+
+    def target_q(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns the target critics' values. [B, O], [B, A] -> [C, B]."""
+        return self.target.module.forward(obs, action)
+
+    def step(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Makes one update towards target_q [B]. Returns critic_loss, q_mean and target_q_mean, on the device."""
+        q = self.online.forward(batch.obs, batch.action)
+        loss = critic_loss(q, target_q)
+        self._optimizer_step.minimize(Loss(loss, self.optimizer, self._max_grad_norm))
+        return loss.detach(), q.detach().mean(), target_q.mean()
 
 
 class UpdateResult(NamedTuple):

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.base_learner import Seeds, TensorGroups
-from offpolicy.algos.critic_trainer import CriticTrainer
+from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
+from offpolicy.algos.learners import CriticTrainer
 from offpolicy.algos.losses import alpha_loss, sac_actor_loss, soft_value, td_target
-from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import SquashedGaussianActor

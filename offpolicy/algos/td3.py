@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import Seeds, TensorGroups
-from offpolicy.algos.critic_trainer import CriticTrainer, TargetNetwork
+from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
+from offpolicy.algos.learners import CriticTrainer, TargetNetwork
 from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td_target
-from offpolicy.algos.metrics import MetricSums
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor

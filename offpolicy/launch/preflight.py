@@ -14,10 +14,9 @@ from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.logger.wandb import require_login
-from offpolicy.nets.hora_shapes import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, is_long_enough
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.training.memory_sizes import available_memory, check_memory, check_share
-from offpolicy.types import SpaceSpec
+from offpolicy.types import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
@@ -76,7 +75,7 @@ def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
             f" stage={cfg.algo.stage}; {advice}"
         )
     shape = spec.shape_of(HISTORY) if cfg.algo.is_adapting else (MIN_FRAMES, 1)
-    if len(shape) != 2 or not is_long_enough(shape[0]):
+    if len(shape) != 2 or shape[0] < MIN_FRAMES:
         allowed = f"(frames, numbers), at least {MIN_FRAMES} frames"
         raise ConfigError(f"env.id: {HISTORY} of {env} has the shape {shape}, allowed {allowed}")
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, Explored, GaussianActor, stochastic_actor
 from offpolicy.nets.distributions import PolicyDistribution
-from offpolicy.nets.hora_shapes import CHANNELS, CONVOLUTIONS, HISTORY, OBS, PRIVILEGED, lengths, num_unread
 from offpolicy.nets.mlp import mlp
-from offpolicy.types import SpaceSpec
+from offpolicy.types import HISTORY, OBS, PRIVILEGED, SpaceSpec
 
 ENCODER_ACTIVATION = "elu"
+CHANNELS = 32
+CONVOLUTIONS = ((9, 2), (5, 1), (5, 1))  # kernel and stride over time, HORA (arXiv:2210.04887), section 3.2
 
 
 class PrivilegedEncoder(nn.Module):
@@ -48,13 +49,16 @@ class AdaptationModule(nn.Module):
         self.columns = spec.columns(HISTORY)
         self._frames = spec.shape_of(HISTORY)
         num_frames, frame_dim = self._frames
-        self._num_unread = num_unread(num_frames)
+        kernel, stride = CONVOLUTIONS[0]
+        self._num_unread = (num_frames - kernel) % stride
         self.per_frame = nn.Sequential(
             nn.Linear(frame_dim, CHANNELS), nn.ReLU(inplace=True), nn.Linear(CHANNELS, CHANNELS), nn.ReLU(inplace=True)
         )
         convolutions = [(nn.Conv1d(CHANNELS, CHANNELS, k, s), nn.ReLU(inplace=True)) for k, s in CONVOLUTIONS]
         self.over_time = nn.Sequential(*(layer for pair in convolutions for layer in pair))
-        self.head = nn.Linear(CHANNELS * lengths(num_frames)[-1], algo.latent_dim)
+        for kernel, stride in CONVOLUTIONS:  # 30 frames become 11, 7, 3
+            num_frames = (num_frames - kernel) // stride + 1
+        self.head = nn.Linear(CHANNELS * num_frames, algo.latent_dim)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Returns the latent inferred from whole observations. [B, all] -> [B, L] in [-1, 1]."""

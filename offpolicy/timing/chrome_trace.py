@@ -1,24 +1,33 @@
 """A trace as trace viewers read it: the Trace Event Format of Chrome, which Perfetto and TensorBoard open too.
 
 Every process and thread is named, all share one clock, an arrow leads from the publication of weights to each process
-that applies them and from an episode's end to its hook, counters have rows.
+that applies them and from an episode's end to its hook, counters have rows. torch.profiler, attached for a window of a
+learner's iterations, adds its events on the same clock.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offpolicy.errors import ConfigError
 from offpolicy.files import atomic_file
-from offpolicy.timing.profiler import PROFILE, read_profile
+from offpolicy.timing.clock import MonotonicClock
 from offpolicy.timing.trace_reader import ThreadTrack, read_tracks
 from offpolicy.timing.trace_writer import ARROWS, Kind, Mark
 
+if TYPE_CHECKING:
+    import torch
+
 TRACE_JSON = "trace.json"
+PROFILE = "profile.json"
+CLOCK = "offpolicy clock "  # start of the name of an event, which ends with the monotonic clock at the event's start
+NUM_MARKS = 10  # clock events; the first ones are late, while the profiler is cold
+NAMES_OF_PROCESSES = ("process_name", "process_labels", "process_sort_index")
 
 Event = dict[str, Any]  # Any: numbers, text, and the mapping `args`
 
@@ -30,18 +39,30 @@ def export_trace(directory: Path, run_dir: Path) -> None:
     """
     path, tracks = run_dir / TRACE_JSON, read_tracks(directory)
     if not path.exists() or any(track.marks(Mark.ITERATION) for track in tracks):
-        write_chrome_trace(path, tracks, _profile_events(directory, tracks))
+        profile = read_profile(directory / PROFILE, _origin_ns(tracks), {track.pid for track in tracks})
+        write_chrome_trace(path, tracks, profile)
 
 
-def _profile_events(directory: Path, tracks: Sequence[ThreadTrack]) -> Iterator[Event]:
-    """The events of torch.profiler, if it was attached, on the clock of the trace. Raises `ConfigError` if damaged."""
-    path = directory / PROFILE
-    if path.is_file():
-        try:
-            content = json.loads(path.read_text())
-        except ValueError as error:
-            raise ConfigError(f"{path} is damaged ({error}); delete it") from None
-        yield from read_profile(content, _origin_ns(tracks), {track.pid for track in tracks})
+def read_profile(path: Path, origin_ns: int, pids: set[int]) -> Iterator[Event]:
+    """Yields the events of a profile, if there is one, on a clock on which `origin_ns` is 0.
+
+    The processes `pids` keep their names. Raises `ConfigError` if the file is damaged.
+    """
+    if not path.is_file():
+        return
+    try:
+        events = json.loads(path.read_text())["traceEvents"]
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); delete it") from None
+    marks = [event for event in events if str(event.get("name", "")).startswith(CLOCK) and event.get("ph") == "X"]
+    if not marks:
+        return
+    # A mark starts a little after the clock was read for it; the one with the least delay gives the shift.
+    shift_us = max((int(mark["name"].removeprefix(CLOCK)) - origin_ns) / 1000.0 - mark["ts"] for mark in marks)
+    for event in events:
+        if event.get("ph") == "M" and event.get("name") in NAMES_OF_PROCESSES and event.get("pid") in pids:
+            continue
+        yield {**event, "ts": event["ts"] + shift_us} if "ts" in event else event
 
 
 def write_chrome_trace(path: Path, tracks: Sequence[ThreadTrack], more: Iterable[Event] = ()) -> None:
@@ -62,33 +83,25 @@ def write_chrome_trace(path: Path, tracks: Sequence[ThreadTrack], more: Iterable
 
 
 def _origin_ns(tracks: Sequence[ThreadTrack]) -> int:
-    """The instant that counts as 0 in the file: the first record of all tracks."""
+    """Returns the instant that counts as 0 in the file: that of the first record of all tracks."""
     return min(int(track.records["at"].min()) for track in tracks)
 
 
 def _events(tracks: Sequence[ThreadTrack], start_ns: int, more: Iterable[Event]) -> Iterator[str]:
-    numbered = _with_tid(tracks)
-    for event in _names(numbered):
-        yield json.dumps(event)
+    threads = Counter[int]()  # seen so far, by process
+    numbered: list[tuple[int, ThreadTrack]] = []
+    for track in tracks:
+        threads[track.pid] += 1
+        numbered.append((threads[track.pid], track))
+    yield from map(json.dumps, _names(numbered))
     for tid, track in numbered:
         yield from _spans(track, tid, start_ns)
     yield from _arrows(numbered, start_ns)
-    for event in more:
-        yield json.dumps(event)
-
-
-def _with_tid(tracks: Sequence[ThreadTrack]) -> list[tuple[int, ThreadTrack]]:
-    """Threads numbered inside their process."""
-    seen: dict[int, int] = {}
-    numbered: list[tuple[int, ThreadTrack]] = []
-    for track in tracks:
-        seen[track.pid] = seen.get(track.pid, 0) + 1
-        numbered.append((seen[track.pid], track))
-    return numbered
+    yield from map(json.dumps, more)
 
 
 def _names(numbered: Sequence[tuple[int, ThreadTrack]]) -> Iterator[Event]:
-    """Metadata: the names of processes and threads, and the order in which they are shown."""
+    """Yields the names of processes and threads, and the order in which they are shown."""
     for place, (tid, track) in enumerate(numbered):
         where = {"ph": "M", "pid": track.pid, "tid": tid}
         if tid == 1:
@@ -99,12 +112,12 @@ def _names(numbered: Sequence[tuple[int, ThreadTrack]]) -> Iterator[Event]:
 
 
 def us(ns: int) -> str:
-    """Nanoseconds as microseconds, exactly."""
+    """Returns nanoseconds as microseconds, exactly."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
 def _spans(track: ThreadTrack, tid: int, start_ns: int) -> Iterator[str]:
-    """Spans and counters. Text, not dictionaries: there can be two million."""
+    """Yields spans and counters, as text rather than dictionaries: there can be two million."""
     place = f'"pid":{track.pid},"tid":{tid}'
     names = [json.dumps(name) for name in track.names]
     for at, value, name, kind, _ in track.records.tolist():
@@ -117,7 +130,7 @@ def _spans(track: ThreadTrack, tid: int, start_ns: int) -> Iterator[str]:
 
 
 def _arrows(numbered: Sequence[tuple[int, ThreadTrack]], start_ns: int) -> Iterator[str]:
-    """Arrows from each start mark to every end mark of the same number, which is in the arrow's name."""
+    """Yields arrows from each start mark to every end mark of the same number, which is in the arrow's name."""
     arrow_id = 0
     for begins, ends, what in ARROWS:
         started = {
@@ -134,3 +147,45 @@ def _arrows(numbered: Sequence[tuple[int, ThreadTrack]], start_ns: int) -> Itera
                 arrow = f'"cat":"{what}","name":"{what} {number}","id":{arrow_id}'
                 yield f'{{"ph":"s",{place},"ts":{us(started_at - start_ns)},{arrow}}}'
                 yield f'{{"ph":"f","bp":"e","pid":{track.pid},"tid":{tid},"ts":{us(at - start_ns)},{arrow}}}'
+
+
+class Profiler:
+    """Profiles `count` iterations from iteration `first` on and writes the result into `directory`."""
+
+    def __init__(self, directory: Path, first: int, count: int) -> None:
+        self._path, self._first, self._last = directory / PROFILE, first, first + count
+        self._iteration = 0
+        self._running: torch.profiler.profile | None = None
+
+    def step(self) -> None:
+        """Counts an iteration that has ended; begins with the first one of the window and writes after its last."""
+        self._iteration += 1
+        if self._iteration == self._first:
+            import torch  # noqa: PLC0415  # torch-free processes import this package too
+
+            self._running = torch.profiler.profile()
+            self._running.start()
+            for _ in range(NUM_MARKS):
+                with torch.profiler.record_function(f"{CLOCK}{MonotonicClock.now_ns()}"):
+                    pass
+        elif self._iteration == self._last:
+            self.close()
+
+    def close(self) -> None:
+        """Writes the profile, if there is one; a second call does nothing."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.stop()
+            unfinished = self._path.with_name(f"unfinished-{PROFILE}")
+            running.export_chrome_trace(str(unfinished))
+            unfinished.replace(self._path)
+
+
+class NoProfiler:
+    """The profiler of a run that is not profiled."""
+
+    def step(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""

@@ -17,8 +17,8 @@ from offpolicy.loop import Parts, train
 from offpolicy.machine import cpu_model
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.timing.attainable import remembered_flops_per_sec
+from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.profiler import NoProfiler, Profiler
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.evaluators import AsyncEvaluator, Evaluator, InlineEvaluator, PeriodicEvaluation

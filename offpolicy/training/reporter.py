@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from offpolicy.processes.control_page import RankWord
-from offpolicy.timing.profiler import NoProfiler, Profiler
+from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.training.health import NUM_FACTS, HealthCheck
 from offpolicy.training.resume import RankState
 from offpolicy.training.run_memory import learner_reports

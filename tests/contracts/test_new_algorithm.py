@@ -18,9 +18,9 @@ UPDATE_RULE = '''
 import torch
 
 from offpolicy.algos.base_learner import Seeds, TensorGroups
-from offpolicy.algos.critic_trainer import CriticTrainer, TargetNetwork
+from offpolicy.algos.learners import CriticTrainer, TargetNetwork
 from offpolicy.algos.losses import td3_actor_loss, td_target
-from offpolicy.algos.metrics import MetricSums
+from offpolicy.algos.base_learner import MetricSums
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.policy import make_policy

@@ -34,7 +34,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     """Which part each phase of a learner times: one for every source of batches and every algorithm."""
     from offpolicy.algos.adaptation import Adaptation
     from offpolicy.algos.appo import Appo
-    from offpolicy.algos.critic_trainer import CriticTrainer
+    from offpolicy.algos.learners import CriticTrainer
     from offpolicy.distributed.process_group import RankGroup
     from offpolicy.distributed.world import RankWorld, SoloWorld
     from offpolicy.processes.handshake import LearnerGate

@@ -56,7 +56,7 @@ def slow_down_updates(delay_s: float) -> None:
     anything is learnt from rollouts, where they are prepared.
     """
     from offpolicy.algos.appo import Appo
-    from offpolicy.algos.critic_trainer import CriticTrainer
+    from offpolicy.algos.learners import CriticTrainer
 
     prepare = Appo._prepare
 

@@ -17,9 +17,8 @@ from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
-from offpolicy.nets.hora_shapes import MIN_FRAMES
 from offpolicy.nets.policy import make_policy
-from offpolicy.types import Batch, Batches, Direction, Rollouts, SpaceSpec
+from offpolicy.types import MIN_FRAMES, Batch, Batches, Direction, Rollouts, SpaceSpec
 
 CPU = torch.device("cpu")
 REPLAY_ALGOS = ("sac", "td3")

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from offpolicy.config.schema import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor
-from offpolicy.nets.hora import AdaptationModule, PrivilegedEncoder, StudentActor, TeacherActor
+from offpolicy.nets.hora import CHANNELS, AdaptationModule, PrivilegedEncoder, StudentActor, TeacherActor
 from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
-from offpolicy.types import SpaceSpec
+from offpolicy.types import MIN_FRAMES, SpaceSpec
 
 SHAPES: dict[str, tuple[int, ...]] = {"obs": (3,), "privileged": (4,), "proprio_hist": (25, 2)}
 
@@ -212,3 +212,22 @@ def test_a_policy_loaded_from_the_block_acts_bit_for_bit_the_same(stage: str) ->
     flatten_into(source, flat)
     load_flat(copy, flat)
     assert torch.equal(copy.act(OBS), source.act(OBS))
+
+
+def adaptation_of(num_frames: int) -> AdaptationModule:
+    spec = SpaceSpec(7 + 2 * num_frames, 1, (-1.0,), (1.0,), tuple(SHAPES), ((3,), (4,), (num_frames, 2)))
+    return AdaptationModule(AlgoConfig(name="hora", stage="adapt"), spec)
+
+
+def test_thirty_frames_become_three() -> None:
+    assert adaptation_of(30).head.in_features == 3 * CHANNELS
+
+
+@pytest.mark.parametrize("num_frames", range(MIN_FRAMES, 41))
+def test_the_head_fits_the_frames_that_the_convolutions_leave(num_frames: int) -> None:
+    assert adaptation_of(num_frames).infer(torch.zeros(1, 2 * num_frames)).shape == (1, 8)
+
+
+def test_a_frame_less_than_the_fewest_is_refused_by_the_convolutions() -> None:
+    with pytest.raises(RuntimeError, match="[Kk]ernel size"):
+        adaptation_of(MIN_FRAMES).over_time(torch.zeros(1, CHANNELS, MIN_FRAMES - 1))

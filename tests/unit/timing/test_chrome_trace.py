@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from offpolicy.timing.chrome_trace import write_chrome_trace
+from offpolicy.errors import ConfigError
+from offpolicy.timing.chrome_trace import PROFILE, NoProfiler, Profiler, read_profile, write_chrome_trace
+from offpolicy.timing.clock import MonotonicClock
 from offpolicy.timing.ledger import trace_names
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.trace_reader import RECORD_TYPE, ThreadTrack, read_tracks
@@ -113,3 +116,66 @@ def test_a_trace_stays_below_what_was_allowed_however_long_the_run(tmp_path: Pat
     write_chrome_trace(tmp_path / "trace.json", tracks)
     assert 1.4e6 < (tmp_path / "trace.json").stat().st_size <= 2e6
     assert problems_of(json.loads((tmp_path / "trace.json").read_text())) == []
+
+
+def test_an_operation_lies_where_the_clock_saw_it(tmp_path: Path) -> None:
+    profiler = Profiler(tmp_path, first=2, count=1)
+    matrix = torch.ones(300, 300)
+    profiler.step()
+    profiler.step()  # the window begins
+    begin_ns = MonotonicClock.now_ns()
+    for _ in range(20):
+        matrix @ matrix
+    end_ns = MonotonicClock.now_ns()
+    profiler.step()  # and ends
+    profile = read_profile(tmp_path / PROFILE, begin_ns, set())
+    products = [event for event in profile if event.get("name") == "aten::mm"]
+    assert len(products) == 20
+    slack_us = 50.0
+    assert min(event["ts"] for event in products) >= -slack_us
+    assert max(event["ts"] + event["dur"] for event in products) <= (end_ns - begin_ns) / 1000.0 + slack_us
+
+
+def test_a_run_that_ends_inside_the_window_leaves_what_was_seen(tmp_path: Path) -> None:
+    profiler = Profiler(tmp_path, first=1, count=100)
+    profiler.step()
+    torch.ones(3).sum()
+    profiler.close()
+    profiler.close()
+    names = {event["name"] for event in json.loads((tmp_path / PROFILE).read_text())["traceEvents"] if "name" in event}
+    assert "aten::sum" in names
+
+
+def test_the_window_has_so_many_iterations(tmp_path: Path) -> None:
+    profiler = Profiler(tmp_path, first=2, count=3)
+    for index in range(8):
+        torch.ones(index + 1).cumsum(0)
+        profiler.step()
+    events = json.loads((tmp_path / PROFILE).read_text())["traceEvents"]
+    assert len([event for event in events if event.get("name") == "aten::cumsum"]) == 3
+
+
+def test_processes_that_have_a_name_keep_it(tmp_path: Path) -> None:
+    clock = {"ph": "X", "name": "offpolicy clock 5000", "ts": 100.0, "dur": 0.0, "pid": 1, "tid": 1}
+    names = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": "python"}} for pid in (1, 0)]
+    (tmp_path / PROFILE).write_text(json.dumps({"traceEvents": [clock, *names]}))
+    events = list(read_profile(tmp_path / PROFILE, 2000, {1}))
+    assert [(event["name"], event["pid"]) for event in events] == [("offpolicy clock 5000", 1), ("process_name", 0)]
+    assert events[0]["ts"] == pytest.approx(3.0)
+
+
+def test_a_damaged_profile_is_named(tmp_path: Path) -> None:
+    (tmp_path / PROFILE).write_text("{")
+    with pytest.raises(ConfigError, match=f"{PROFILE} is damaged"):
+        list(read_profile(tmp_path / PROFILE, 0, set()))
+
+
+def test_a_run_without_a_profile_has_no_events_of_it(tmp_path: Path) -> None:
+    assert list(read_profile(tmp_path / PROFILE, 0, set())) == []
+
+
+def test_without_a_window_nothing_is_profiled(tmp_path: Path) -> None:
+    profiler = NoProfiler()
+    profiler.step()
+    profiler.close()
+    assert list(tmp_path.iterdir()) == []

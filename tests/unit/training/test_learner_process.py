@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from offpolicy.processes.control_page import RankWord
-from offpolicy.timing.profiler import NoProfiler, Profiler
+from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.training import learner_process
 from offpolicy.training.evaluators import AsyncEvaluator, InlineEvaluator
 from offpolicy.training.learner_process import build_learner, make_profiler, periodic_evaluation, train_rank

@@ -11,7 +11,7 @@ import torch
 
 from offpolicy.errors import NumericsError
 from offpolicy.processes.control_page import RankWord
-from offpolicy.timing.profiler import NoProfiler
+from offpolicy.timing.chrome_trace import NoProfiler
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.reporter import Reporter
