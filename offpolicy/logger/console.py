@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them, and plain lines of them: one per interval. A closed terminal never raises."""
+"""Texts of numbers, and plain lines for pipes and files: one per interval. A closed terminal never raises."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ UNKNOWN = "-"
 
 
 def number(record: Mapping[str, float | str | None], key: str) -> float | None:
-    """The number under `key`, or None."""
+    """Returns the number under `key`, or None."""
     value = record.get(key)
     return None if value is None or isinstance(value, str) else value
 
 
 def text(record: Mapping[str, float | str | None], key: str) -> str:
-    """The text under `key`, or ''."""
+    """Returns the text under `key`, or ''."""
     value = record.get(key)
     return value if isinstance(value, str) else ""
 
 
 def duration(seconds: float | None) -> str:
-    """`1:58`, `2:03:04` or `3d 4:05:06`."""
+    """Returns `1:58`, `2:03:04` or `3d 4:05:06`."""
     if seconds is None:
         return UNKNOWN
     minutes, second = divmod(int(seconds), 60)
@@ -40,19 +40,19 @@ def duration(seconds: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """One decimal below 1000, none from there on."""
+    """Returns one decimal below 1000, none from there on."""
     if value is None:
         return UNKNOWN
     return f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def fixed(value: float | None, decimals: int) -> str:
-    """`decimals` places."""
+    """Returns the value with `decimals` decimals."""
     return UNKNOWN if value is None else f"{value:.{decimals}f}"
 
 
 def significant(value: float | None) -> str:
-    """Three significant digits in at most 7 characters, for losses and values of any size."""
+    """Returns three significant digits, for losses and values of any size."""
     if value is None:
         return UNKNOWN
     mantissa, _, exponent = f"{value:#.3g}".partition("e")
@@ -60,43 +60,43 @@ def significant(value: float | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Two decimals below 1000 ms, none from there on: a column of them fits 8 characters."""
+    """Returns two decimals below 1000 ms, none from there on: a column of 8 characters."""
     if value is None:
         return UNKNOWN
     return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
 
 
 def count(value: float | None) -> str:
-    """With thousands separators."""
+    """Returns the value with thousands separators."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
 def percent(part: float | None, whole: float | None) -> str:
-    """`part` of `whole` with one decimal."""
+    """Returns `part` as a percentage of `whole` with one decimal."""
     return UNKNOWN if part is None or not whole else f"{100.0 * part / whole:.1f}%"
 
 
 class View(Protocol):
-    """What the logger shows a person."""
+    """The output of the logger on a terminal, pipe or file."""
 
     def record(self, record: Record, verdict: Verdict | None = None) -> None:
-        """Show the newest record; `verdict` is the one that it holds as text."""
+        """Shows the newest record; `verdict` is the one that the record holds as text."""
 
     def status(self, status: str) -> None:
-        """Say what the run is doing before its first record."""
+        """Shows the status of the run before its first record."""
 
     def message(self, message: str) -> None:
-        """Say something that stays readable."""
+        """Shows a line that stays readable."""
 
     def finish(self, table: RenderableType) -> None:
-        """Show the end-of-run summary; nothing follows but `close`."""
+        """Shows the final table; nothing follows but `close`."""
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Releases the terminal."""
 
 
 def plain_line(record: Record, total_timesteps: int) -> str:
-    """One interval in one line of ASCII."""
+    """Returns one interval in one line of ASCII."""
     steps = int(number(record, "env_steps") or 0)
     wait_ms = number(record, "timing/learner_collector_wait_ms")
     return (
@@ -113,7 +113,7 @@ def plain_line(record: Record, total_timesteps: int) -> str:
 
 
 class PlainLines:
-    """One flushed line per interval, for pipes and files."""
+    """Writes one flushed line per interval, for pipes and files."""
 
     def __init__(self, stream: TextIO, header: RunHeader) -> None:
         self._stream = stream
@@ -121,26 +121,26 @@ class PlainLines:
         self._is_open = True
 
     def record(self, record: Record, verdict: Verdict | None = None) -> None:
-        """Write the record's line."""
+        """Writes the line of the record."""
         self._line(plain_line(record, self._header.total_timesteps))
 
     def status(self, status: str) -> None:
-        """Write the status as a line."""
+        """Writes the status as a line."""
         self._line(status)
 
     def message(self, message: str) -> None:
-        """Write the message as it is."""
+        """Writes the message as it is."""
         self._line(message)
 
     def finish(self, table: RenderableType) -> None:
-        """Write the table without colours."""
+        """Writes the table without colours."""
         console = Console(width=100, color_system=None, force_terminal=False, legacy_windows=False)
         with console.capture() as capture:
             console.print(table)
         self._line(capture.get().rstrip("\n"))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: every line is flushed."""
 
     def _line(self, line: str) -> None:
         if not self._is_open:
@@ -155,7 +155,7 @@ class PlainLines:
 
 
 def silence(stream: object) -> None:
-    """Point a dead standard stream at the null device, or its flush at exit would fail and change the exit code."""
+    """Points a closed standard stream at the null device: its flush at exit would fail and change the exit code."""
     try:
         descriptor = stream.fileno()  # type: ignore[attr-defined]  # rich wraps streams; any without one raises here
         null = os.open(os.devnull, os.O_WRONLY)

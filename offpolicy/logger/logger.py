@@ -1,4 +1,4 @@
-"""`OffPolicyLogger`: snapshots in, records out, to every sink and to the terminal. It lives in the supervisor."""
+"""`OffPolicyLogger` turns snapshots into records, for every sink and the terminal. It runs in the supervisor."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_reco
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.stragglers import StragglerWatch
 from offpolicy.logger.summary import final_table
-from offpolicy.timing.bottleneck import SteadyVerdict, Verdict
-from offpolicy.timing.rates import Rates, RateWindow, compute_rates, learner_windows, num_updates, policy_steps
+from offpolicy.timing.bottleneck import SteadyVerdict
+from offpolicy.timing.rates import RateWindow, compute_rates, learner_windows, num_updates, policy_steps
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 
@@ -51,31 +51,30 @@ class OffPolicyLogger:
 
     @property
     def num_dropped(self) -> dict[str, int]:
-        """Per sink that failed: the calls it missed."""
+        """Returns the number of dropped calls for each sink that failed."""
         return {sink.name: sink.num_dropped for sink in self._sinks if sink.num_dropped}
 
     @property
     def baseline(self) -> Snapshot | None:
-        """What the rates of the whole run are measured from: the first snapshot of learning.
+        """Returns the snapshot from which the rates of the whole run are measured: the first one of learning.
 
-        Where less than half of the updates came after it (a short run), what the counters held at the start.
+        In a short run, with less than half of the updates after it: the snapshot at the start.
         """
         if self._learning is None or self.last_snapshot is None:
             return self._origin
-        total = num_updates(self.last_snapshot) - self._updates_before()
+        total = num_updates(self.last_snapshot) - (num_updates(self._origin) if self._origin is not None else 0)
         since = num_updates(self.last_snapshot) - num_updates(self._learning)
         return self._learning if 2 * since >= total else self._origin
 
-    def _updates_before(self) -> int:
-        return num_updates(self._origin) if self._origin is not None else 0
-
     def _is_learning(self, snapshot: Snapshot) -> bool:
-        """Both sides reported since learning began; a collector's older report would add its random steps."""
-        steps_before = policy_steps(self._origin) if self._origin is not None else 0
-        return num_updates(snapshot) > self._updates_before() and policy_steps(snapshot) > steps_before
+        """True if both sides reported since learning began; a collector's older report would add its random steps."""
+        if self._origin is None:
+            return num_updates(snapshot) > 0 and policy_steps(snapshot) > 0
+        has_updates = num_updates(snapshot) > num_updates(self._origin)
+        return has_updates and policy_steps(snapshot) > policy_steps(self._origin)
 
     def start_from(self, origin: Snapshot) -> None:
-        """Say what the counters held when this process started: a resumed run does not count them again."""
+        """Sets the counters as this process found them: a resumed run does not count them again."""
         self._origin = self.last_snapshot = origin
         self._rates.start_from(origin)
 
@@ -89,12 +88,20 @@ class OffPolicyLogger:
         )
 
     def log_interval(self, snapshot: Snapshot) -> Record:
-        """Record what happened since the last call, and warn of a rank that holds the others up."""
-        rates = self._rates.rates(snapshot, self.header.mode, self.header.num_hosts)
-        verdict = self._shown_verdict(snapshot, rates)
-        record = self._build(snapshot, rates, verdict)
+        """Records the window since the last call, and warns of a rank that delays the others."""
+        header, previous = self.header, self.last_snapshot
+        rates = self._rates.rates(snapshot, header.mode, header.num_hosts)
+        verdict = judge_window(previous, snapshot, rates, header)
+        if verdict is not None:
+            verdict = self._verdict.update(verdict.without_followed_advice(self.config_mapping))
+        record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
+        if self._learning is not None:
+            # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
+            since = compute_rates(self._learning, snapshot, header.mode, header.num_hosts)
+            remaining = eta_s(snapshot, since, header.total_timesteps)
+            record |= {} if remaining is None else {"time/eta_s": remaining}
         require_known(record)
-        warnings = self._stragglers.observe(learner_windows(self.last_snapshot, snapshot), snapshot.wall_s)
+        warnings = self._stragglers.observe(learner_windows(previous, snapshot), snapshot.wall_s)
         self.last_snapshot = snapshot
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
@@ -102,77 +109,53 @@ class OffPolicyLogger:
             sink.write(record)
         change = self._verdict.take_change()
         if change is not None:
+            advice = [f"- {advice.text}" for advice in change.advice]
+            markdown = "\n".join([f"**{change.label}**", "", change.reason, "", *advice])
             for sink in self._sinks:
-                sink.text("verdict", _verdict_markdown(change), snapshot.env_steps)
+                sink.text("verdict", markdown, snapshot.env_steps)
         self._console.record(record, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record
 
-    def _build(self, snapshot: Snapshot, rates: Rates, verdict: Verdict | None) -> Record:
-        header = self.header
-        record = build_record(self.last_snapshot, snapshot, self._episodes, self.last_eval, header, rates, verdict)
-        if self._learning is None:
-            return record
-        # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
-        rates = compute_rates(self._learning, snapshot, header.mode, header.num_hosts)
-        remaining = eta_s(snapshot, rates, header.total_timesteps)
-        return record if remaining is None else record | {"time/eta_s": remaining}
-
-    def _shown_verdict(self, snapshot: Snapshot, rates: Rates) -> Verdict | None:
-        verdict = judge_window(self.last_snapshot, snapshot, rates, self.header)
-        return None if verdict is None else self._verdict.update(verdict.without_followed_advice(self.config_mapping))
-
     def log_episode(self, episode: EpisodeRecord) -> None:
-        """Take one finished training episode."""
+        """Records one finished training episode."""
         self._episodes.add(episode)
         for sink in self._sinks:
             sink.episode(episode)
 
     def log_eval(self, result: EvalResult) -> None:
-        """Take an evaluation; it appears in the records from the next one on."""
+        """Keeps an evaluation for the records from the next one on."""
         self.last_eval = result
 
     def status(self, text: str) -> None:
-        """Show what the run is doing before its first record."""
+        """Shows the status of the run before its first record."""
         self._console.status(text)
 
     def message(self, text: str) -> None:
-        """Show a line that stays."""
+        """Shows a line that stays readable."""
         self._console.message(text)
 
     def finish(self, summary_mapping: Summary) -> None:
-        """Hand the summary to the sinks and show it."""
+        """Writes the summary to the sinks and shows it."""
         for sink in self._sinks:
             sink.finish(summary_mapping)
         self._console.finish(final_table(summary_mapping))
 
     def close(self) -> None:
-        """Close every sink and give the terminal back."""
+        """Closes every sink and releases the terminal."""
         for sink in self._sinks:
             sink.close()
         self._console.close()
 
 
-def _verdict_markdown(verdict: Verdict) -> str:
-    """A verdict for the dashboards of texts."""
-    return "\n".join(
-        [f"**{verdict.label}**", "", verdict.reason, "", *(f"- {advice.text}" for advice in verdict.advice)]
-    )
-
-
-def open_logger(
-    run_dir: Path,
-    cfg: RunConfig,
-    header: RunHeader,
-    resume_step: int | None,
-) -> OffPolicyLogger:
-    """The logger that `cfg.log` asks for. After a resume, what was recorded beyond `resume_step` is set aside."""
+def open_logger(run_dir: Path, cfg: RunConfig, header: RunHeader, resume_step: int | None) -> OffPolicyLogger:
+    """Returns the logger that `cfg.log` configures. After a resume, records beyond `resume_step` are moved out."""
     config = cfg.to_mapping()
     view = open_view(cfg.log.panel, sys.stdout, header)
 
     def tensorboard() -> Sink:
-        # Imported when asked for: half a second that a run without it does not pay.
+        # Imported on demand: it takes half a second.
         from offpolicy.logger.tensorboard import TensorBoardSink
 
         return TensorBoardSink(run_dir, config, header, resume_step)

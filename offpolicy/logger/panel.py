@@ -45,9 +45,9 @@ from offpolicy.logger.record import PLAIN_RUNNER, Record, RunHeader
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 
-REFRESH_S = 0.25  # at most 4 Hz: a redraw costs milliseconds and a reader gains nothing from more
-WIDE = 120  # columns from which on the panel has a third column, and bars
-ROOMY = 30  # lines from which on it has space between its parts and the whole verdict
+REFRESH_S = 0.25  # least seconds between two drawings: each costs milliseconds
+WIDE = 120  # terminal columns from which on the panel has a third column, and bars
+ROOMY = 30  # terminal lines from which on the panel has empty lines and the whole verdict
 SPEEDS = (
     "perf/steps_per_sec",
     "perf/collector_capacity",
@@ -89,12 +89,12 @@ COLLECTOR = Side(
 def render(  # noqa: PLR0913  # what is shown, and the room for it
     record: Record, verdict: Verdict | None, header: RunHeader, width: int, height: int, *, ascii_only: bool = False
 ) -> RenderableType:
-    """The panel of `record`, never wider than `width` columns nor higher than `height` lines."""
+    """Returns the panel of `record`, never wider than `width` columns nor higher than `height` lines."""
     is_roomy = height >= ROOMY
     overflow: OverflowMethod = "crop" if ascii_only else "ellipsis"
     gap = [Text("")] if is_roomy else []
-    extras = _rank_lines(record, header) + _device_lines(record)
-    # Where lines are scarce, the first of these is the rule, and there is no second.
+    extras = _extra_lines(record, header)
+    # Where lines are scarce, the first extra line takes the place of the rule, and the second is left out.
     rule = [Rule(characters="-" if ascii_only else "─", style="bright_black")]
     below = [*_rate_lines(record, header, width - 4), *(extras if is_roomy else []), *gap]
     below += _verdict_lines(verdict, is_roomy)
@@ -102,8 +102,7 @@ def render(  # noqa: PLR0913  # what is shown, and the room for it
         line.no_wrap, line.overflow = True, overflow
     title = Text(_title(header, ascii_only=ascii_only), "bold")
     title.truncate(max(1, width - 6))
-    columns = _wide_columns if width >= WIDE else _narrow_columns
-    table, num_rows = columns(record, verdict, header, overflow)
+    table, num_rows = _columns(record, verdict, header, overflow, is_wide=width >= WIDE)
     parts = [
         _progress(record, header, overflow),
         *gap,
@@ -134,9 +133,10 @@ def _title(header: RunHeader, *, ascii_only: bool) -> str:
 
 
 def _grid(overflow: OverflowMethod, num_values: int, name_width: int | None = None) -> Table:
-    """A table of names and right-aligned values. Where both do not fit, the name is cut, never a value."""
+    """Returns a table for names and right-aligned values. Where both do not fit, the name is cut, never a value."""
     grid = Table.grid(padding=(0, 0, 0, 1), expand=True)
-    grid.add_column(no_wrap=True, overflow=overflow, ratio=1 if name_width is None else None, min_width=name_width)
+    # The one column that may wrap is the one that rich narrows; its names are cut, for they do not wrap.
+    grid.add_column(ratio=1 if name_width is None else None, min_width=name_width)
     for width in (9, 8) if num_values == 2 else (None,):
         grid.add_column(no_wrap=True, overflow=overflow, justify="right", min_width=width)
     return grid
@@ -155,74 +155,77 @@ def _progress(record: Record, header: RunHeader, overflow: OverflowMethod) -> Ta
     return grid
 
 
-def _beside(*blocks: tuple[RenderableType, int]) -> Table:
-    """Blocks side by side, each with its share of the width."""
+def _columns(
+    record: Record, verdict: Verdict | None, header: RunHeader, overflow: OverflowMethod, *, is_wide: bool
+) -> tuple[Table, int]:
+    """Returns the phases and learning curves side by side, and the height of the table.
+
+    Wide: learner, collector, curves. Narrow: the learner, and beside it the collector above the first twelve curves.
+    """
+    learner = _side(LEARNER, record, verdict, overflow, has_bars=is_wide)
+    collector = _side(COLLECTOR, record, verdict, overflow, has_bars=is_wide)
+    curves = _learning(record, header)
+    if is_wide:
+        learning = _pairs(curves, overflow, heading="Learning")
+        blocks: list[tuple[RenderableType, int]] = [(learner, 9), (collector, 9), (learning, 7)]
+        height = max(block.row_count for block in (learner, collector, learning))
+    else:
+        pairs = Table.grid(padding=(0, 0, 0, 2), expand=True)
+        for ratio in (17, 20):  # columns of a terminal with 80
+            pairs.add_column(ratio=ratio)
+        left, right = curves[:12:2], curves[1:12:2]
+        pairs.add_row(_pairs(left, overflow), _pairs(right, overflow))
+        blocks = [(learner, 36), (Group(collector, Text("Learning", "bold cyan"), pairs), 37)]
+        height = max(learner.row_count, collector.row_count + 1 + len(left))
     table = Table(box=box.MINIMAL, show_header=False, show_edge=False, pad_edge=False, expand=True)
     table.border_style = "bright_black"
     for _, ratio in blocks:
         table.add_column(ratio=ratio)
     table.add_row(*(block for block, _ in blocks))
-    return table
-
-
-def _narrow_columns(
-    record: Record, verdict: Verdict | None, header: RunHeader, overflow: OverflowMethod
-) -> tuple[Table, int]:
-    """Two columns and their height: the learner, and the collector above the learning curves."""
-    learner = _side(LEARNER, record, verdict, overflow)
-    collector = _side(COLLECTOR, record, verdict, overflow)
-    shown = _learning(record, header)[:12]
-    pairs = Table.grid(padding=(0, 0, 0, 2), expand=True)
-    for ratio in (17, 20):  # in cells, on a terminal of 80 columns
-        pairs.add_column(ratio=ratio)
-    pairs.add_row(_pairs(shown[::2], overflow), _pairs(shown[1::2], overflow))
-    right = Group(collector, Text("Learning", "bold cyan"), pairs)
-    height = max(learner.row_count, collector.row_count + 1 + len(shown[::2]))
-    return _beside((learner, 36), (right, 37)), height
-
-
-def _wide_columns(
-    record: Record, verdict: Verdict | None, header: RunHeader, overflow: OverflowMethod
-) -> tuple[Table, int]:
-    """Three columns, phases with bars, and their height: the learner, the collector, the learning curves."""
-    sides = [_side(side, record, verdict, overflow, has_bars=True) for side in (LEARNER, COLLECTOR)]
-    learning = _pairs(_learning(record, header), overflow, heading="Learning")
-    table = _beside(*((side, 9) for side in sides), (learning, 7))
-    return table, max(column.row_count for column in (*sides, learning))
+    return table, height
 
 
 def _side(
     side: Side, record: Record, verdict: Verdict | None, overflow: OverflowMethod, *, has_bars: bool = False
 ) -> Table:
-    """A heading, one row per phase and the wall; zero rows are kept, the bottleneck's is lit."""
+    """Returns a heading, a row for each phase and the wall; rows of 0 are kept, the bottleneck's is highlighted."""
     wall_ms, cpu_pct = number(record, side.wall_key), number(record, side.cpu_key)
     grid = _grid(overflow, 2, 20 if has_bars else None)
     if has_bars:
         grid.add_column(ratio=1)
-    grid.add_row(side.name + ("" if cpu_pct is None else f" ({cpu_pct:.0f}% cpu)"), "ms", "%", style="bold cyan")
+    heading = side.name + ("" if cpu_pct is None else f" ({cpu_pct:.0f}% cpu)")
+    grid.add_row(Text(heading, no_wrap=True, overflow=overflow), "ms", "%", style="bold cyan")
     for row, key, phase in (*side.phases, (METRICS[side.wall_key].row, side.wall_key, "")):
         value_ms = number(record, key)
         style = "bold" if key == side.wall_key else "" if value_ms else "bright_black"
         if verdict is not None and (verdict.bottleneck, verdict.phase) == (side.bottleneck, phase):
             style = "bold yellow"
-        share = value_ms / wall_ms if value_ms is not None and wall_ms else 0.0
-        bar = [ProgressBar(1.0, share, style="default", complete_style=style, finished_style=style)] * has_bars
-        grid.add_row(row, milliseconds(value_ms), percent(value_ms, wall_ms), *bar, style=style)
+        fraction = value_ms / wall_ms if value_ms is not None and wall_ms else 0.0
+        bar = [ProgressBar(1.0, fraction, style="default", complete_style=style, finished_style=style)] * has_bars
+        grid.add_row(
+            Text(row, no_wrap=True, overflow=overflow),
+            milliseconds(value_ms),
+            percent(value_ms, wall_ms),
+            *bar,
+            style=style,
+        )
     return grid
 
 
 def _pairs(pairs: Pairs, overflow: OverflowMethod, heading: str = "") -> Table:
-    """One name and value per line, below a heading if there is one."""
+    """Returns a line for each name and value, below a heading if there is one."""
     grid = _grid(overflow, 1)
     if heading:
         grid.add_row(heading, style="bold cyan")
     for name, value in pairs:
-        grid.add_row(name, value, style="bright_black" if value == UNKNOWN else "")
+        grid.add_row(
+            Text(name, no_wrap=True, overflow=overflow), value, style="bright_black" if value == UNKNOWN else ""
+        )
     return grid
 
 
 def _learning(record: Record, header: RunHeader) -> list[tuple[str, str]]:
-    """Names and values of rewards and losses, the most wanted first: a small terminal shows the first twelve."""
+    """Returns names and values of rewards and losses; a small terminal shows the first twelve."""
     curves = [f"train/{name}" for name in algorithm_info(header.algo, header.stage).curves]
     return [
         ("Return", fixed(number(record, "rollout/ep_rew_mean"), 1)),
@@ -237,58 +240,54 @@ def _learning(record: Record, header: RunHeader) -> list[tuple[str, str]]:
 
 
 def _rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
-    """Rates in two lines; in one where they fit."""
+    """Returns the rates, then update debt, lag and the state of replay or rollouts: two lines, one where both fit."""
+
+    def value(key: str, decimals: int) -> str:
+        return fixed(number(record, key), decimals)
+
     speeds = [(METRICS[key].row, rate(number(record, key))) for key in SPEEDS]
     speeds[3] = (speeds[3][0], speeds[3][1] + " env steps/s")
+    utd, lag = ("utd", value("perf/utd", 2)), ("lag", value("perf/policy_lag", 1))
+    if header.has_rollouts:
+        lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)
+        rollout = f"{milliseconds(number(record, ROLLOUT_KEY))} ms"
+        states = [utd, lag, ("lag p95", value("perf/policy_lag_p95", 0)), ("rollout", rollout), ("lost", count(lost))]
+    else:
+        replay = f"{count(number(record, 'replay/rows'))} ({percent(number(record, 'replay/fill'), 1.0)})"
+        age = count(number(record, "perf/sample_age"))
+        states = [utd, ("debt", value("perf/update_debt", 1)), lag, ("age", age), ("replay", replay)]
     lines = [
-        Text("   ").join([Text.assemble((name + " ", "cyan"), (value, "bold")) for name, value in pairs])
-        for pairs in (speeds, _states(record, header))
+        Text("   ").join([Text.assemble((name + " ", "cyan"), (text, "bold")) for name, text in pairs])
+        for pairs in (speeds, states)
     ]
     joined = Text("   ").join(lines)
     return [joined] if joined.cell_len <= width else lines
 
 
-def _states(record: Record, header: RunHeader) -> Pairs:
-    """How far apart the two sides are, and what lies between them."""
-    utd = ("utd", fixed(number(record, "perf/utd"), 2))
-    lag = ("lag", fixed(number(record, "perf/policy_lag"), 1))
-    if header.has_rollouts:
-        lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)
-        rollout = f"{milliseconds(number(record, ROLLOUT_KEY))} ms"
-        last = fixed(number(record, "perf/policy_lag_p95"), 0)
-        return [utd, lag, ("lag p95", last), ("rollout", rollout), ("lost", count(lost))]
-    debt = ("debt", fixed(number(record, "perf/update_debt"), 1))
-    replay = f"{count(number(record, 'replay/rows'))} ({percent(number(record, 'replay/fill'), 1.0)})"
-    return [utd, debt, lag, ("age", count(number(record, "perf/sample_age"))), ("replay", replay)]
-
-
-def _rank_lines(record: Record, header: RunHeader) -> list[Text]:
-    """How long several ranks wait for each other, and for whom; no line for one rank."""
-    if header.world_size == 1:
-        return []
-    waits = "/".join(fixed(number(record, rank_key(LearnerPhase.RANK_BARRIER, name)), 1) for name in RANK_STATISTICS)
-    working = number(record, "rank/num")
-    of_all = "" if working in (None, header.world_size) else f"{count(working)} of "
-    late = count(number(record, "rank/straggler"))
-    line = f"{of_all}{header.world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), straggler rank {late}"
-    return [Text.assemble(("ranks ", "cyan"), line)]
-
-
-def _device_lines(record: Record) -> list[Text]:
-    """What the device did beside the phases; no line where there is no device timer."""
+def _extra_lines(record: Record, header: RunHeader) -> list[Text]:
+    """Returns a line on the barrier waits of several ranks, and one on the device where there is a device timer."""
+    lines: list[Text] = []
+    if header.world_size > 1:
+        keys = [rank_key(LearnerPhase.RANK_BARRIER, name) for name in RANK_STATISTICS]
+        waits = "/".join(fixed(number(record, key), 1) for key in keys)
+        working = number(record, "rank/num")
+        of_all = "" if working in (None, header.world_size) else f"{count(working)} of "
+        late = count(number(record, "rank/straggler"))
+        line = f"{of_all}{header.world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), straggler rank {late}"
+        lines.append(Text.assemble(("ranks ", "cyan"), line))
     train_ms = number(record, device_key(DeviceSpan.TRAIN))
-    if train_ms is None:
-        return []
-    spans = (DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
-    copies = "+".join(milliseconds(number(record, device_key(span))) for span in spans)
-    busy = percent(number(record, "device/busy_share"), 1.0)
-    launch_bound = percent(number(record, "device/launch_bound"), 1.0)
-    line = f"train {milliseconds(train_ms)} ms   h2d {copies} hidden   busy {busy}   launch-bound {launch_bound}"
-    return [Text.assemble(("device ", "cyan"), line)]
+    if train_ms is not None:
+        spans = (DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
+        copies = "+".join(milliseconds(number(record, device_key(span))) for span in spans)
+        busy = percent(number(record, "device/busy_share"), 1.0)
+        launch_bound = percent(number(record, "device/launch_bound"), 1.0)
+        line = f"train {milliseconds(train_ms)} ms   h2d {copies} hidden   busy {busy}   launch-bound {launch_bound}"
+        lines.append(Text.assemble(("device ", "cyan"), line))
+    return lines
 
 
 def _verdict_lines(verdict: Verdict | None, is_roomy: bool) -> list[Text]:
-    """The bottleneck and the first advice; with room, the whole reason and every advice."""
+    """Returns the bottleneck and the first advice; on a roomy terminal also the reason and all advice."""
     label, reason = (UNKNOWN, UNKNOWN) if verdict is None else (verdict.label, verdict.reason)
     advice = [advice.text for advice in verdict.advice] if verdict is not None else []
     rows = [("bottleneck", Text(label, "bold yellow"))]
@@ -331,7 +330,7 @@ class Panel:
         self._output(lambda: self._console.print(Text(message)))
 
     def finish(self, table: RenderableType) -> None:
-        """Leaves the last record on screen, with the summary below it."""
+        """Draws the last record once more, and the summary below it."""
         if self._record is not None:
             self._draw(self._rendered(self._record))
         self.close()
@@ -356,7 +355,7 @@ class Panel:
         self._output(lambda: self._live.update(renderable, refresh=True))
 
     def _output(self, write: Callable[[], None]) -> None:
-        """A terminal that was closed ends the output, never the run."""
+        """Writes; a closed terminal ends the output, never the run."""
         if self._is_open:
             try:
                 write()
@@ -366,7 +365,7 @@ class Panel:
 
 
 def open_view(panel: str, stream: TextIO, header: RunHeader) -> View:
-    """The panel if `panel` is on, or auto on a terminal; else plain lines."""
+    """Returns the panel if `panel` is on, or auto on a terminal; else plain lines."""
     if panel == "on" or (panel == "auto" and stream.isatty()):
         return Panel(Console(file=stream, force_terminal=True if panel == "on" else None), header)
     return PlainLines(stream, header)

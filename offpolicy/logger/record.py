@@ -1,4 +1,4 @@
-"""One flat record from two snapshots: what happened between them, in the keys of the metric table."""
+"""The record of a window: one flat mapping from two snapshots, in the keys of the metric table."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, Metric
 
 Record = dict[str, float | str | None]
 
-PLAIN_RUNNER = "single_gpu"  # runner that the panel does not name
-TAIL = 0.95  # share of the rollouts that perf/policy_lag_p95 covers
+PLAIN_RUNNER = "single_gpu"  # the runner that the panel does not name
+TAIL = 0.95  # fraction of the rollouts that perf/policy_lag_p95 covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """What a run is, for its panel and files. `started_unix_s` dates the records: it plus `wall_s`."""
+    """The facts of a run that its panel and files show. A record's date is `started_unix_s` plus its `wall_s`."""
 
     algo: str
     env_id: str
@@ -80,13 +80,13 @@ class RunHeader:
 
 @dataclass(slots=True)
 class EpisodeWindow:
-    """The last 100 finished training episodes, and how many there were."""
+    """The last 100 finished training episodes, and the number of all of them."""
 
     recent: deque[EpisodeRecord] = field(default_factory=lambda: deque(maxlen=100))
     finished: int = 0
 
     def add(self, episode: EpisodeRecord) -> None:
-        """Append an episode; the oldest of more than 100 leaves."""
+        """Appends an episode; of more than 100 the oldest is dropped."""
         self.recent.append(episode)
         self.finished += 1
 
@@ -100,11 +100,11 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     rates: Rates | None = None,
     verdict: Verdict | None = None,
 ) -> Record:
-    """The record of the window from `previous` (None: the start) to `current`; finite numbers and text only.
+    """Returns the record of the window from `previous` (None: the start) to `current`: finite numbers and text only.
 
-    `rates` are those of a window that is longer where this one holds little; None: those of this one. `verdict` is
-    the one to show; None: it is not known. Phases are means per iteration in ms. Keys without data in the window are
-    absent, as are all timing keys when the account is off.
+    `rates` are those of a longer window where this one holds little; None: those of this one. `verdict` is the one to
+    show; None: unknown. Phases are means per iteration in ms. Keys without data in the window are absent, as are all
+    timing keys with timing off.
     """
     rates = rates or compute_rates(previous, current, header.mode, header.num_hosts)
     learner, collectors = learner_elapsed(previous, current), collectors_elapsed(previous, current)
@@ -112,34 +112,50 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record |= phase_keys(learner, collectors, rollout_ms(previous, current) if header.has_rollouts else 0.0)
     record |= rank_keys(learner_windows(previous, current))
     record |= prefetch_keys(previous, current) | device_keys(previous, current) | evaluator_keys(previous, current)
-    record |= _rate_keys(rates) | {"perf/update_debt": current.update_debt}
+    record |= {
+        "perf/steps_per_sec": rates.steps_per_sec,
+        "perf/updates_per_sec": rates.updates_per_sec,
+        "perf/collector_capacity": rates.collector_capacity,
+        "perf/learner_capacity": rates.learner_capacity,
+        "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
+        "perf/utd": rates.utd,
+        "perf/update_debt": current.update_debt,
+    }
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
-    record |= _flops_keys(rates, collectors, header) | _verdict_keys(verdict)
-    record |= _episode_keys(episodes_window) | _eval_keys(last_eval) | _train_keys(previous, current)
+    record |= _flops_keys(rates, collectors, header)
+    if verdict is not None:
+        record |= {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
+        if verdict.advice:
+            record["perf/bottleneck_advice"] = "; ".join(advice.text for advice in verdict.advice)
+    record |= _episode_keys(episodes_window, last_eval)
+    if current.learners:
+        before = previous.learners if previous is not None else ()
+        means = metric_means([rank.metrics for rank in before], [rank.metrics for rank in current.learners])
+        record |= {f"train/{name}": value for name, value in means.items()} | {"train/n_updates": num_updates(current)}
     record |= {
         "time/total_timesteps": current.env_steps,
         "time/elapsed_s": current.wall_s,
         "replay/rows": current.replay_rows,
         "replay/fill": current.replay_rows / current.replay_capacity if current.replay_capacity > 0 else None,
     }
-    # Schedules by the function that learner and collectors go by; the rate of `lr` is a metric of the learner.
+    # The schedules of learner and collectors; the learner reports the rate of `lr` as a metric.
     record |= {f"train/{name}": ramp.at(current.env_steps) for name, ramp in header.ramps.items() if name != "lr"}
     record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
-    return {key: value for key, value in record.items() if isinstance(value, str) or _is_finite(value)}
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+    return {
+        key: value
+        for key, value in record.items()
+        if isinstance(value, str) or (value is not None and math.isfinite(value))
+    }
 
 
 def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None:
-    """Seconds left at the rate of `rates`."""
+    """Returns the seconds left at the rate of `rates`."""
     remaining = max(0, total_timesteps - current.env_steps)
     return remaining / rates.steps_per_sec if rates.steps_per_sec else None
 
 
 def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Verdict | None:
-    """The verdict on the window; None when timing is off, or when a side did not report in the window."""
+    """Returns the verdict on the window; None with timing off, or if a side did not report in the window."""
     learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     if learner is None or collector is None:
         return None
@@ -150,7 +166,7 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
     evidence = WindowEvidence(
-        # Rank 0 as the straggler waits the least: no other rank holds it up.
+        # Rank 0 as the straggler waits the least: no other rank delays it. So 0 reads as no straggler.
         straggler=straggler(learner_windows(previous, current)) or None,
         learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
         learner_descheduled=_descheduled(learner),
@@ -162,23 +178,12 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
 
 
 def _descheduled(window: Elapsed) -> float:
-    """Share of the time in which a side could have run, and others had the core."""
+    """Returns the fraction of the time in which a side could have run while others had the core."""
     return window.scheduler.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
 
 
-def _rate_keys(rates: Rates) -> Record:
-    return {
-        "perf/steps_per_sec": rates.steps_per_sec,
-        "perf/updates_per_sec": rates.updates_per_sec,
-        "perf/collector_capacity": rates.collector_capacity,
-        "perf/learner_capacity": rates.learner_capacity,
-        "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
-        "perf/utd": rates.utd,
-    }
-
-
 def _replay_keys(previous: Snapshot | None, current: Snapshot) -> Record:
-    """How old the acting policy was per vector step, and the rows that were sampled."""
+    """Returns the age of the acting policy per vector step, and of the rows sampled."""
     steps = _gain(previous, current, policy_steps)
     lag = _gain(previous, current, lambda snapshot: sum(c.policy_lag_sum for c in snapshot.collectors))
     samples = _gain(previous, current, lambda snapshot: sum(rank.samples for rank in snapshot.learners))
@@ -190,7 +195,7 @@ def _replay_keys(previous: Snapshot | None, current: Snapshot) -> Record:
 
 
 def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
-    """How old the weights of the rollouts were that the learner took, and how many rollouts were lost."""
+    """Returns the age of the weights of the rollouts learnt from, and the number of rollouts lost."""
     lags = _lags(current) - (_lags(previous) if previous is not None else 0.0)
     has_lags = bool(lags.any())
     return {
@@ -208,28 +213,28 @@ def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
 
 
 def rollout_ms(previous: Snapshot | None, current: Snapshot) -> float | None:
-    """Mean wall of a rollout over all collectors; None where none was finished."""
+    """Returns the mean wall of a rollout over all collectors; None where none was finished."""
     wall_ns = sum(window.elapsed.wall_ns for window in collector_windows(previous, current) if window.elapsed)
     rollouts = _gain(previous, current, lambda snapshot: sum(totals.rollouts for totals in snapshot.collectors))
     return wall_ns / rollouts / NS_PER_MS if rollouts > 0 else None
 
 
 def _gain(previous: Snapshot | None, current: Snapshot, total: Callable[[Snapshot], float]) -> float:
-    """By how much a cumulative total has grown in the window."""
+    """Returns by how much a cumulative total has grown in the window."""
     return total(current) - (total(previous) if previous is not None else 0)
 
 
 def _lags(snapshot: Snapshot) -> Float64:
-    """Rollouts of all ranks by the lag of their weights, in versions: [NUM_LAGS]."""
+    """Returns the rollouts of all ranks by the lag of their weights in versions. [NUM_LAGS]."""
     return sum(
         (rank.rollouts.lags for rank in snapshot.learners if rank.rollouts is not None), start=np.zeros(NUM_LAGS)
     )
 
 
 def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> Record:
-    """How much of the machine the networks use, on either side, and how much of their time the environments.
+    """Returns the FLOP/s of the networks on both sides, and the environments' fraction of the collectors' time.
 
-    A vector step decides for every environment, those just reset among them.
+    A vector step decides for every environment, including those just reset.
     """
     record: Record = {}
     if rates.learner_active_s and header.flops_per_update:
@@ -248,55 +253,35 @@ def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> 
     return record
 
 
-def _verdict_keys(verdict: Verdict | None) -> Record:
-    if verdict is None:
-        return {}
-    advice = "; ".join(advice.text for advice in verdict.advice)
-    record: Record = {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
-    return record | ({"perf/bottleneck_advice": advice} if advice else {})
+def _episode_keys(window: EpisodeWindow, result: EvalResult | None) -> Record:
+    """Returns the means of the last training episodes, and the last evaluation."""
 
+    def mean(values: list[float]) -> float | None:
+        return sum(values) / len(values) if values else None
 
-def _episode_keys(window: EpisodeWindow) -> Record:
     record: Record = {"rollout/episodes": window.finished}
     if window.recent:
-        record["rollout/ep_rew_mean"] = _mean([episode.ep_return for episode in window.recent])
-        record["rollout/ep_len_mean"] = _mean([episode.ep_length for episode in window.recent])
-        record["rollout/success_rate"] = _mean([e.success for e in window.recent if not math.isnan(e.success)])
+        record["rollout/ep_rew_mean"] = mean([episode.ep_return for episode in window.recent])
+        record["rollout/ep_len_mean"] = mean([episode.ep_length for episode in window.recent])
+        record["rollout/success_rate"] = mean([e.success for e in window.recent if not math.isnan(e.success)])
+    if result is not None:
+        record |= {
+            "eval/mean_reward": result.mean_reward,
+            "eval/std_reward": result.std_reward,
+            "eval/mean_ep_length": result.mean_length,
+            "eval/env_steps": result.env_steps,
+            "eval/policy_version": result.policy_version,
+            "eval/overlap": result.overlap,
+            "eval/post_failures": result.post_failures,
+        }
     return record
 
 
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _eval_keys(result: EvalResult | None) -> Record:
-    if result is None:
-        return {}
-    return {
-        "eval/mean_reward": result.mean_reward,
-        "eval/std_reward": result.std_reward,
-        "eval/mean_ep_length": result.mean_length,
-        "eval/env_steps": result.env_steps,
-        "eval/policy_version": result.policy_version,
-        "eval/overlap": result.overlap,
-        "eval/post_failures": result.post_failures,
-    }
-
-
-def _train_keys(previous: Snapshot | None, current: Snapshot) -> Record:
-    """Means of the learner's metrics over the window and over all ranks."""
-    if not current.learners:
-        return {}
-    before = previous.learners if previous is not None else ()
-    means = metric_means([rank.metrics for rank in before], [rank.metrics for rank in current.learners])
-    return {**{f"train/{name}": value for name, value in means.items()}, "train/n_updates": num_updates(current)}
-
-
 def metric_means(previous: Sequence[MetricTotals], current: Sequence[MetricTotals]) -> Mapping[str, float | None]:
-    """Mean of each metric between two cumulative readings of every rank; None where nothing was counted.
+    """Returns the mean of each metric between two cumulative readings of all ranks; None where nothing was counted.
 
-    Joined by name and weighted by count: the sum over ranks by their count. A rank that does not know a number
-    (NaN, or no report yet) is left out, or that number would be known for no rank.
+    Metrics are joined by name and weighted by count. A rank with an unknown number (NaN, or no report yet) is left
+    out, or the mean would be unknown.
     """
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}

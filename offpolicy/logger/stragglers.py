@@ -1,6 +1,6 @@
-"""What the windows of all learner ranks say together: least, mean and most of each phase, and who is late.
+"""Statistics over the windows of all learner ranks: least, mean and most of each phase, and the straggler.
 
-Rank 0 alone cannot tell: where it is the slow one, it waits for nobody and its own account looks healthy.
+The account of rank 0 alone does not show them: if rank 0 is the slow one, it waits for no other rank.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from offpolicy.logger.metrics import rank_key
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.rates import NS_PER_MS, Elapsed, learner_active_ns
 
-SLOW = 1.5  # times the median of the ranks: from there on a rank holds the others up
-SPELL_S = 60.0  # for so long, before a person is told
+SLOW = 1.5  # factor of the median of the ranks above which a rank is slow
+WARN_AFTER_S = 60.0  # seconds in which a rank is slow in every window before there is a warning
 
 
 def working_ranks(windows: Sequence[Elapsed | None]) -> Mapping[int, Elapsed]:
-    """The windows with an iteration in them, by rank."""
+    """Returns the windows with an iteration in them, by rank."""
     return {rank: window for rank, window in enumerate(windows) if window is not None and window.iterations > 0}
 
 
 def rank_keys(windows: Sequence[Elapsed | None]) -> dict[str, float]:
-    """The `rank/` keys of one window per rank; none when timing is off.
+    """Returns the `rank/` keys of one window per rank; none with timing off.
 
-    Ranks without an iteration in the window are left out; where there is no other, only `rank/num` is known.
+    Ranks without an iteration in the window are left out; if no rank has one, only `rank/num` is known.
     """
     if all(window is None for window in windows):
         return {}
@@ -40,53 +40,49 @@ def rank_keys(windows: Sequence[Elapsed | None]) -> dict[str, float]:
 
 
 def straggler(windows: Sequence[Elapsed | None]) -> int | None:
-    """The rank that the others wait for; None where no rank has an iteration in the window."""
+    """Returns the rank that the others wait for; None where no rank has an iteration in the window."""
     working = working_ranks(windows).items()
     return least_waiting({rank: window.mean_ms(LearnerPhase.RANK_BARRIER) for rank, window in working})
 
 
 def least_waiting(waits: Mapping[int, float]) -> int | None:
-    """Of waits by rank, the rank with the shortest: the others wait for it. Of equals the lowest; None of none."""
+    """Returns the rank with the shortest wait: the others wait for it. Of equals the lowest; None without ranks."""
     return min(waits, key=lambda rank: (waits[rank], rank), default=None)
 
 
 class StragglerWatch:
-    """Tells, once per spell, of a rank that has held the others up in every window of a minute."""
+    """Warns once of a rank that has been slow in every window of a minute; again only after it has recovered."""
 
     def __init__(self) -> None:
-        self._since_s: dict[int, float] = {}
-        self._told: set[int] = set()
+        self._slow_since_s: dict[int, float] = {}
+        self._warned: set[int] = set()
 
     def observe(self, windows: Sequence[Elapsed | None], wall_s: float) -> list[str]:
-        """The warnings due after one window per rank that ended at `wall_s`.
+        """Returns the warnings due after one window per rank that ended at `wall_s`.
 
-        A window without an iteration of a rank says nothing about it: it neither begins nor ends a spell.
+        A rank without an iteration in its window stays slow, or not slow, as it was.
         """
-        own_ms = {rank: _own_ms(window) for rank, window in working_ranks(windows).items()}
-        if len(own_ms) < 2:  # one alone holds nobody up
+        # Work alone: no waits, no evaluation and checkpoints, which only rank 0 has.
+        work_ms = {
+            rank: learner_active_ns(window.phases_ns) / window.iterations / NS_PER_MS
+            for rank, window in working_ranks(windows).items()
+        }
+        if len(work_ms) < 2:  # one rank alone delays no other
             return []
         # The low median: between two ranks the plain one is their mean, which the slower never exceeds by half
         # unless it takes three times as long as the other.
-        median_ms = median_low(own_ms.values())
-        warnings = [self._judge(rank, ms, median_ms, wall_s) for rank, ms in own_ms.items()]
-        return [warning for warning in warnings if warning]
-
-    def _judge(self, rank: int, own_ms: float, median_ms: float, wall_s: float) -> str:
-        """The warning about this rank, or ''."""
-        if own_ms <= SLOW * median_ms:
-            self._since_s.pop(rank, None)
-            self._told.discard(rank)
-            return ""
-        slow_s = wall_s - self._since_s.setdefault(rank, wall_s)
-        if slow_s < SPELL_S or rank in self._told:
-            return ""
-        self._told.add(rank)
-        return (
-            f"warning: learner rank {rank} has been slow for {slow_s:.0f} s:"
-            f" {own_ms:.1f} ms of its own per iteration, the median rank takes {median_ms:.1f} ms"
-        )
-
-
-def _own_ms(window: Elapsed) -> float:
-    """Mean time per iteration of a rank's own work: no waits, no evaluation and checkpoints, which are rank 0's."""
-    return learner_active_ns(window.phases_ns) / window.iterations / NS_PER_MS
+        median_ms = median_low(work_ms.values())
+        warnings: list[str] = []
+        for rank, ms in work_ms.items():
+            if ms <= SLOW * median_ms:
+                self._slow_since_s.pop(rank, None)
+                self._warned.discard(rank)
+                continue
+            slow_s = wall_s - self._slow_since_s.setdefault(rank, wall_s)
+            if slow_s >= WARN_AFTER_S and rank not in self._warned:
+                self._warned.add(rank)
+                warnings.append(
+                    f"warning: learner rank {rank} has been slow for {slow_s:.0f} s:"
+                    f" {ms:.1f} ms of its own per iteration, the median rank takes {median_ms:.1f} ms"
+                )
+        return warnings

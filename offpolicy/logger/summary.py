@@ -1,4 +1,4 @@
-"""`summary.json`: how the run ended, what it reached, where its time went; and the table that says so at the end."""
+"""`summary.json` holds the outcome, rates and time account of a run; the final table shows them on the terminal."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import percentiles_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.timing.rates import NS_PER_S, Rates, compute_rates, num_updates
+from offpolicy.timing.rates import NS_PER_S, compute_rates, num_updates
 from offpolicy.types import Account, EvalResult, Snapshot
 
-WARMUP, WHOLE = "warmup", "whole"  # buckets besides the phases
+WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
 Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
 Row = tuple[str, str, str]
@@ -43,7 +43,7 @@ UNBEGUN = Verdict(Bottleneck.WARMING_UP, None, "the run ended before its first u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended, and what its counters do not hold."""
+    """The outcome of a run, and what its counters do not hold."""
 
     status: str  # completed, interrupted or failed
     exit_code: int
@@ -63,11 +63,23 @@ def build_summary(
     """Returns the mapping of `summary.json` from the last snapshot.
 
     Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`); None: from zero, which is wrong
-    after a resume. `config_mapping` tells which advice has been followed.
+    after a resume. Advice that `config_mapping` already follows is left out.
     """
     rates = compute_rates(baseline, snapshot, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
-    verdict = _verdict(baseline, snapshot, rates, header).without_followed_advice(config_mapping)
+    verdict = judge_window(baseline, snapshot, rates, header)
+    if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
+        # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
+        accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
+        verdict = UNTIMED if None in accounts else UNBEGUN
+    verdict = verdict.without_followed_advice(config_mapping)
+    evaluation: dict[str, float | None] = {"mean_reward": None, "std_reward": None, "episodes": 0}
+    if (last := result.last_eval) is not None:
+        evaluation = {
+            "mean_reward": last.mean_reward if math.isfinite(last.mean_reward) else None,
+            "std_reward": last.std_reward if math.isfinite(last.std_reward) else None,
+            "episodes": last.episodes,
+        }
     return {
         "status": result.status,
         "exit_code": result.exit_code,
@@ -76,7 +88,7 @@ def build_summary(
         "updates": num_updates(snapshot),
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
-        "eval": _eval_section(result.last_eval),
+        "eval": evaluation,
         "timing": _timing_section(snapshot),
         "rates": {
             "steps_per_sec": rates.steps_per_sec,
@@ -96,22 +108,8 @@ def build_summary(
     }
 
 
-def _eval_section(result: EvalResult | None) -> dict[str, float | None]:
-    if result is None:
-        return {"mean_reward": None, "std_reward": None, "episodes": 0}
-    return {
-        "mean_reward": _finite(result.mean_reward),
-        "std_reward": _finite(result.std_reward),
-        "episodes": result.episodes,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
-    """Rank 0 and collector 0; where there are several, also all of them in their order; and the evaluator."""
+    """Returns the accounts of rank 0 and collector 0; of all of them where there are several; and of the evaluator."""
     learners = [_account_section(rank.account, tuple(LearnerPhase)) for rank in snapshot.learners]
     collectors = [_account_section(totals.account, tuple(CollectorPhase)) for totals in snapshot.collectors]
     section: dict[str, Any] = {
@@ -128,7 +126,7 @@ def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mappin
 
 
 def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
-    """Wall, phases and residual in seconds, warm-up included as a bucket: they sum to the wall in nanoseconds."""
+    """Returns phases, warm-up and residual in seconds, which sum to the wall, and the spread of each phase."""
     if account is None:
         return None
     buckets = {str(phase): account.phases_ns.get(phase, 0) for phase in phases if phase != LearnerPhase.OTHER}
@@ -145,46 +143,37 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
     }
 
 
-def _verdict(baseline: Snapshot | None, snapshot: Snapshot, rates: Rates, header: RunHeader) -> Verdict:
-    verdict = judge_window(baseline, snapshot, rates, header)
-    if verdict is not None and verdict.bottleneck != Bottleneck.WARMING_UP:
-        return verdict
-    # Of the ranks only the first: another one may not have reported yet, which is not the same as timing switched off.
-    accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
-    return UNTIMED if None in accounts else UNBEGUN
-
-
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping
-    """Replace `path` at once and durably: a reader sees the old file or the new one. Raises OSError."""
+    """Replaces `path` at once and durably: a reader sees the old file or the new one. Raises OSError."""
     atomic_write(path, json.dumps(mapping, indent=2, allow_nan=False) + "\n", durable=True)
 
 
 def final_table(summary: Section) -> RenderableType:
-    """What a person wants to know of a finished run, from the mapping of `summary.json`."""
-    status = summary["status"]
+    """Returns the final table of a run from the mapping of `summary.json`: outcome, time account, results."""
+    status, timing = summary["status"], summary["timing"]
     headline = Text.assemble(
         (status, STATUS_STYLES.get(status, "bold")),
         f" after {count(summary['env_steps'])} steps, {count(summary['updates'])} updates,"
         f" {duration(summary['wall_s'])}: {summary['reason']}",
     )
-    return Group(headline, _account_table(summary["timing"]), _results(summary))
-
-
-def _account_table(timing: Section) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    accounts = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for side in ("Learner", "Collector"):
-        table.add_column(side)
-        table.add_column("s", justify="right")
-        table.add_column("%", justify="right")
-    left = _account_rows(timing["learner"], LEARNER_NAMES)
-    right = _account_rows(timing["collector"], COLLECTOR_NAMES)
-    for pair in zip_longest(left, right, fillvalue=("", "", "")):
-        table.add_row(*pair[0], *pair[1])
-    return table
+        accounts.add_column(side)
+        accounts.add_column("s", justify="right")
+        accounts.add_column("%", justify="right")
+    left, right = _account_rows(timing["learner"], LEARNER_NAMES), _account_rows(timing["collector"], COLLECTOR_NAMES)
+    for learner, collector in zip_longest(left, right, fillvalue=("", "", "")):
+        accounts.add_row(*learner, *collector)
+    results = Table.grid(padding=(0, 2, 0, 0))
+    results.add_column(style="cyan", no_wrap=True)
+    results.add_column()
+    for name, value in _result_lines(summary):
+        results.add_row(name, Text(value, "bold yellow" if name == "bottleneck" else ""))
+    return Group(headline, accounts, results)
 
 
 def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[Row]:
-    """One row per bucket, the residual and the wall; percentages sum to 100."""
+    """Returns a row for each phase, the warm-up, the residual and the wall; percentages sum to 100."""
     if section is None:
         return [("not timed", "", "")]
     seconds = {**section["phases_s"], "other": section["other_s"]}
@@ -194,7 +183,7 @@ def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[Row
 
 
 def percentages(values: Sequence[float]) -> list[str]:
-    """Shares in tenths of a percent that sum to exactly 100.0: what rounding leaves goes to the largest remainders."""
+    """Returns percentages with one decimal that sum to exactly 100.0: the largest remainders are rounded up."""
     total = sum(values)
     if total <= 0:
         return ["-" for _ in values]
@@ -206,37 +195,25 @@ def percentages(values: Sequence[float]) -> list[str]:
     return [f"{share / 10:.1f}" for share in tenths]
 
 
-def _rank_lines(timing: Section) -> list[tuple[str, str]]:
-    """How long several ranks waited for each other, and for whom."""
-    learners: Sequence[Section | None] = timing.get("learners", ())
+def _result_lines(summary: Section) -> list[tuple[str, str]]:
+    """Returns names and values: rates, barrier waits of several ranks, the evaluation, the bottleneck with advice."""
+    rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
+    speeds = [f"{METRICS[f'perf/{key}'].row} {rate(value)}" for key, value in rates.items() if key != "utd"]
+    lines = [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
+    learners: Sequence[Section | None] = summary["timing"].get("learners", ())
     waits_s = {
         rank: section["phases_s"][RANK_BARRIER]
         for rank, section in enumerate(learners)
-        # A rank without time after the warm-up would be the one that waited the least.
+        # A rank without time after the warm-up would count as the one that waited the least.
         if section is not None and section["wall_s"] > section["phases_s"][WARMUP]
     }
-    if not waits_s:
-        return []
-    least, mean, most = (fixed(reduce(waits_s.values()), 1) for reduce in (min, fmean, max))
-    waits = f"{least}/{mean}/{most} s (min/mean/max)"
-    return [("ranks", f"{len(learners)}: barrier {waits}, straggler rank {least_waiting(waits_s)}")]
-
-
-def _results(summary: Section) -> Table:
-    """Name and value per line; a long value goes on below itself."""
-    rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
-    speeds = [f"{METRICS[f'perf/{key}'].row} {rate(value)}" for key, value in rates.items() if key != "utd"]
-    where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
-    lines = [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
-    lines += _rank_lines(summary["timing"])
+    if waits_s:
+        waits = "/".join(fixed(reduce(waits_s.values()), 1) for reduce in (min, fmean, max))
+        straggler = least_waiting(waits_s)
+        lines.append(("ranks", f"{len(learners)}: barrier {waits} s (min/mean/max), straggler rank {straggler}"))
     if result["episodes"]:
         reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
         lines.append(("evaluation", f"{reward} over {result['episodes']} episodes"))
+    where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
     lines += [("bottleneck", bottleneck["verdict"] + where), ("because", bottleneck["reason"])]
-    lines += [("advice" if index == 0 else "", advice) for index, advice in enumerate(bottleneck["advice"])]
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column()
-    for name, value in lines:
-        table.add_row(name, Text(value, "bold yellow" if name == "bottleneck" else ""))
-    return table
+    return lines + [("advice" if index == 0 else "", advice) for index, advice in enumerate(bottleneck["advice"])]

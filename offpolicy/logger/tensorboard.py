@@ -1,7 +1,7 @@
 """TensorBoard events without torch and without tensorflow: scalars over env steps, grouped charts, hparams.
 
-Events are written by the calling thread, one write per record: a full disk shows up where `SafeSink` sees it, and
-no writer thread is left to die with a traceback of its own.
+Events are written by the calling thread, one write per record: `SafeSink` catches the error of a full disk, which a
+writer thread would only print.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -36,7 +36,7 @@ AXIS = ("env_steps", "iteration", "wall_s")
 
 
 class TensorBoardSink:
-    """One event file in the run directory. After a resume, points beyond `resume_step` are purged by its reader."""
+    """Writes one event file. After a resume, readers drop the points of earlier files beyond `resume_step`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class TensorBoardSink:
         self._flush()
 
     def write(self, record: Record) -> None:
-        """One event of scalars at the record's env steps; a new evaluation at the step of its policy."""
+        """Writes scalars at the record's env steps; those of a new evaluation at the step of its policy."""
         self._wall_s = _number(record.get("wall_s"))
         rest, evaluation = self._evaluations.take(record)
         self._scalars(int(_number(record.get("env_steps"))), rest)
@@ -70,17 +70,17 @@ class TensorBoardSink:
         self._flush()
 
     def episode(self, episode: EpisodeRecord) -> None:
-        """Episodes are summarised by `rollout/`."""
+        """Writes nothing: `rollout/` summarises episodes."""
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
-        """Show `content` (Markdown) in the text dashboard."""
+        """Writes `content` (Markdown) for the text dashboard."""
         value = summary_pb2.Summary.Value(tag=f"{tag}/text_summary", tensor=_string_tensor(content))
         value.metadata.plugin_data.plugin_name = "text"
         self._event(env_steps, summary=summary_pb2.Summary(value=[value]))
         self._flush()
 
     def finish(self, summary: Summary) -> None:
-        """The final values of the hparams metrics, and how the session ended."""
+        """Writes the final values of the hparams metrics, and the status of the session."""
         self._wall_s = summary["wall_s"]
         final: Record = {"eval/mean_reward": summary["eval"]["mean_reward"]}
         final["perf/steps_per_sec"] = summary["rates"]["steps_per_sec"]
@@ -96,11 +96,11 @@ class TensorBoardSink:
         self._flush()
 
     def close(self) -> None:
-        """Close the event file; nothing is pending."""
+        """Closes the event file; nothing is pending."""
         self._file.close()
 
     def _flush(self) -> None:
-        """Append what is pending, whole or not at all: a torn event would hide those behind it."""
+        """Appends what is pending, whole or not at all: readers stop at a torn event."""
         piece = self._pending.getvalue()
         self._pending.seek(0)
         self._pending.truncate()
@@ -124,7 +124,7 @@ def _number(value: float | str | None) -> float:
 
 
 def _event_path(run_dir: Path, started_s: int) -> Path:
-    """Readers take files in order of name and never go back, so a new file must sort after the earlier ones."""
+    """Returns a name that sorts after those of earlier files: readers take files in order of name and never go back."""
     stamps = [re.search(r"tfevents\.(\d+)", path.name) for path in run_dir.glob("events.out.tfevents.*")]
     newest = max((int(match.group(1)) for match in stamps if match), default=-1)
     stamp = max(started_s, newest + 1)
@@ -138,7 +138,7 @@ def _string_tensor(content: str | bytes) -> tensor_pb2.TensorProto:
 
 
 def _layout_summary() -> summary_pb2.Summary:
-    """The custom-scalars dashboard: charts of one line per key, which the dashboard takes as regular expressions."""
+    """Returns the custom-scalars dashboard: charts with a line per key, each key as a regular expression."""
     layout = layout_pb2.Layout()
     for category, charts in CHARTS.items():
         chart_pbs = [
@@ -157,7 +157,7 @@ def _layout_summary() -> summary_pb2.Summary:
 
 
 def _hparams_summary(config: Mapping[str, Any], started_s: float) -> summary_pb2.Summary:
-    """The experiment and the start of its session in this same run, so that no extra run directory appears."""
+    """Returns the experiment and the start of its session in this same run, so that no extra run directory appears."""
     infos = []
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=started_s)
     for key, value in flatten(config).items():

@@ -1,10 +1,11 @@
-"""The keys of a window that come from clocks: phases, their spread, CPU time, packer, device and evaluator."""
+"""The timing keys of a window: phases, their spread, CPU time, packer, device and evaluator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from offpolicy.logger.metrics import (
+    PIPELINE_KEY,
     RESET_KEY,
     ROLLOUT_KEY,
     collector_key,
@@ -69,7 +70,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
     if learner is not None and learner.iterations > 0:
         record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
-        record["perf/learner_pipeline_ms"] = sum(learner.mean_ms(phase) for phase in PIPELINE)
+        record[PIPELINE_KEY] = sum(learner.mean_ms(phase) for phase in PIPELINE)
         record |= _spread_keys("learner", (*LearnerPhase, ITERATION), learner.histogram)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
@@ -82,7 +83,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
 
 
 def _spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> Numbers:
-    """Percentiles of one side from its histograms [phases, bins]; no keys where nothing was counted."""
+    """Returns percentiles of one side from its histograms [phases, bins]; no keys where nothing was counted."""
     if counts is None:
         return {}
     record: Numbers = {}
@@ -90,14 +91,14 @@ def _spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> Num
         spread = percentiles_of(phase_counts)
         if spread is None:
             return {}
-        # Known to 3 %: more digits would only fill the files.
+        # Four digits: the percentiles are exact to 3 %.
         record |= {spread_key(side, phase, name): float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
         record[f"spread/{side}_count"] = spread.iterations
     return record
 
 
 def prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
-    """Means per packed batch of rank 0's packer; zeros where nothing is packed ahead: all runners have one schema."""
+    """Returns means per batch of rank 0's packer; zeros without a packer, so that all runners have one schema."""
     learner, packer = learner_elapsed(previous, current), packer_elapsed(previous, current)
     if learner is None or learner.iterations == 0 or (packer is not None and packer.iterations == 0):
         return {}
@@ -105,10 +106,10 @@ def prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
 
 
 def device_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
-    """Device times of rank 0 beside its phases; no keys where there is no device timer, or no iteration in the window.
+    """Returns device times of rank 0; no keys without a device timer, or without an iteration in the window.
 
-    A device is busy from the first to the last thing of a span that it was given, gaps included. Hidden copies run
-    behind an update, which is busy already.
+    A device counts as busy from the first to the last operation of a span, gaps included. Hidden copies overlap with
+    updates, which count already.
     """
     window, after = learner_elapsed(previous, current), current.learners[0].device if current.learners else None
     if window is None or after is None or window.iterations == 0 or window.wall_ns <= 0:
@@ -129,10 +130,10 @@ def device_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
 
 
 def evaluator_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
-    """The counters, phases and CPU time of the evaluator's process; no keys where rank 0 evaluates.
+    """Returns counters, phases and CPU time of the evaluator's process; no keys where rank 0 evaluates.
 
-    Phases are in ms per second of its wall, which they sum to: most of the time it has nothing to do, so a mean per
-    evaluation, or per step, would have no value in most windows.
+    Phases are in ms per second of its wall: the evaluator is idle most of the time, so a mean per evaluation or per
+    step would have no value in most windows.
     """
     totals = current.evaluator
     if totals is None:

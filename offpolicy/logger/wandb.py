@@ -1,4 +1,4 @@
-"""Weights & Biases: the same keys over env steps. `wandb` is imported in here only, when it is asked for."""
+"""Weights & Biases: the same keys over env steps. Only this module imports `wandb`, and only on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INIT_TIMEOUT_S = 30
 class WandbSink:
     """One W&B run per run directory: its id is kept in `wandb_id`, and a resumed run continues it.
 
-    Raises whatever `wandb` raises, and `ConfigError` when online mode has no API key: it never asks on the terminal.
+    Raises whatever `wandb` raises, and `ConfigError` when online mode has no API key: it does not prompt.
     """
 
     def __init__(
@@ -40,11 +40,16 @@ class WandbSink:
             disable_code=True,
             x_disable_stats=True,
         )
+        id_path = run_dir / "wandb_id"
+        run_id = id_path.read_text().strip() if id_path.is_file() else ""
+        if not run_id:
+            run_id = secrets.token_hex(4)
+            id_path.write_text(run_id + "\n")
         self._evaluations = NewEvaluations()
         self._exit_code = 0
         self._run: Any = wandb.init(  # Any: wandb is not typed for us
             project=project,
-            id=_run_id(run_dir / "wandb_id"),
+            id=run_id,
             resume="allow",
             mode=mode,
             dir=str(run_dir),
@@ -58,39 +63,30 @@ class WandbSink:
         self._run.define_metric("eval/*", step_metric="eval/env_steps")
 
     def write(self, record: Record) -> None:
-        """Log the record; an evaluation only when it is new."""
+        """Logs the record; an evaluation only when it is new."""
         rest, evaluation = self._evaluations.take(record)
         self._run.log(rest | evaluation)
 
     def episode(self, episode: EpisodeRecord) -> None:
-        """Episodes are summarised by `rollout/`."""
+        """Writes nothing: `rollout/` summarises episodes."""
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
-        """Keep the text in the run's summary."""
+        """Writes the text into the run's summary."""
         self._run.summary[tag] = content
 
     def finish(self, summary: Summary) -> None:
-        """Keep the final numbers in the run's summary."""
+        """Writes the final numbers into the run's summary."""
         self._exit_code = summary["exit_code"]
         final = {key: summary[key] for key in ("status", "exit_code", "reason", "eval", "rates", "bottleneck")}
         self._run.summary.update({"final": final})
 
     def close(self) -> None:
-        """Finish the W&B run."""
+        """Finishes the W&B run."""
         self._run.finish(exit_code=self._exit_code)
 
 
-def _run_id(path: Path) -> str:
-    """The id stored in `path`, or a new one stored there."""
-    if path.is_file() and (known := path.read_text().strip()):
-        return known
-    fresh = secrets.token_hex(4)
-    path.write_text(fresh + "\n")
-    return fresh
-
-
 def require_login() -> None:
-    """Refuse `log.wandb=online` where nobody is logged in. Raises `ConfigError`."""
+    """Raises `ConfigError` if `log.wandb=online` has no API key."""
     import wandb  # optional back-end
 
     if not wandb.login(prompt=False, verify=False):

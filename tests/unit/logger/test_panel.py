@@ -276,3 +276,9 @@ def test_the_panel_leaves_no_thread_and_gives_stdout_back(header: RunHeader) -> 
     panel.record({**RECORD, "wall_s": 1.0})
     panel.close()
     assert sys.stdout is before
+
+
+def test_a_name_without_room_is_dropped_and_its_value_kept(record: Record, header: RunHeader) -> None:
+    huge = {key: -1.23456789e12 if isinstance(value, float) else value for key, value in record.items()}
+    shown = "\n".join(lines_of(huge, header, 80, 24))
+    assert shown.count("│  -1234567890000.0  … -1234567890000.0 │") == 2
