@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TextIO
 
 from rich import box
 from rich.console import Console, Group, OverflowMethod, RenderableType
@@ -59,30 +58,20 @@ SPEEDS = (
 Pairs = Sequence[tuple[str, str]]  # names and values
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One clock: its phases as (row, key, phase), the key of its wall, and the key of its process's CPU time."""
+class Side(NamedTuple):
+    """One clock: its rows by phase, the keys of its phases and wall, and the key of its process's CPU time."""
 
     name: str
     bottleneck: Bottleneck  # the verdict that names this side
-    phases: tuple[tuple[str, str, str], ...]
+    rows: Mapping[str, str]
+    phase_key: Callable[[str], str]
     wall_key: str
     cpu_key: str
 
 
-LEARNER = Side(
-    "Learner",
-    Bottleneck.LEARNER,
-    tuple((row, learner_key(phase), phase) for phase, row in LEARNER_ROWS.items()),
-    "perf/iter_ms",
-    "cpu/learner_pct",
-)
+LEARNER = Side("Learner", Bottleneck.LEARNER, LEARNER_ROWS, learner_key, "perf/iter_ms", "cpu/learner_pct")
 COLLECTOR = Side(
-    "Collector",
-    Bottleneck.COLLECTOR,
-    tuple((row, collector_key(phase), phase) for phase, row in COLLECTOR_ROWS.items()),
-    "perf/collector_cycle_ms",
-    "cpu/collector_pct",
+    "Collector", Bottleneck.COLLECTOR, COLLECTOR_ROWS, collector_key, "perf/collector_cycle_ms", "cpu/collector_pct"
 )
 
 
@@ -195,7 +184,8 @@ def _side(
         grid.add_column(ratio=1)
     heading = side.name + ("" if cpu_pct is None else f" ({cpu_pct:.0f}% cpu)")
     grid.add_row(Text(heading, no_wrap=True, overflow=overflow), "ms", "%", style="bold cyan")
-    for row, key, phase in (*side.phases, (METRICS[side.wall_key].row, side.wall_key, "")):
+    phases = [(row, side.phase_key(phase), phase) for phase, row in side.rows.items()]
+    for row, key, phase in (*phases, (METRICS[side.wall_key].row, side.wall_key, "")):
         value_ms = number(record, key)
         style = "bold" if key == side.wall_key else "" if value_ms else "bright_black"
         if verdict is not None and (verdict.bottleneck, verdict.phase) == (side.bottleneck, phase):

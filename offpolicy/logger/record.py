@@ -141,11 +141,8 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     # The schedules of learner and collectors; the learner reports the rate of `lr` as a metric.
     record |= {f"train/{name}": ramp.at(current.env_steps) for name, ramp in header.ramps.items() if name != "lr"}
     record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
-    return {
-        key: value
-        for key, value in record.items()
-        if isinstance(value, str) or (value is not None and math.isfinite(value))
-    }
+    known = {key: value for key, value in record.items() if value is not None}
+    return {key: value for key, value in known.items() if isinstance(value, str) or math.isfinite(value)}
 
 
 def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None:

@@ -61,14 +61,14 @@ def test_a_closed_stream_never_raises(header: RunHeader) -> None:
     PlainLines(stream, header).record(EXAMPLE)
 
 
-def test_an_ascii_pipe_replaces_what_it_cannot_say(header: RunHeader) -> None:
+def test_an_ascii_pipe_replaces_other_characters(header: RunHeader) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     PlainLines(stream, header).message("Größe")
     assert raw.getvalue() == b"Gr??e\n"
 
 
-def test_head_ends_a_run_neither_with_a_traceback_nor_with_another_exit_code(tmp_path: Path) -> None:
+def test_a_pipe_to_head_changes_neither_stderr_nor_exit_code(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from offpolicy.logger.panel import open_view\n"

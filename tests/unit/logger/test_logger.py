@@ -118,9 +118,7 @@ def test_the_time_left_is_not_multiplied_by_an_evaluation(logger: OffPolicyLogge
     logger.close()
 
 
-def test_the_runs_rates_are_measured_from_the_first_snapshot_of_learning(
-    logger: OffPolicyLogger, make_snapshot: Any
-) -> None:
+def test_the_baseline_is_the_first_snapshot_of_learning(logger: OffPolicyLogger, make_snapshot: Any) -> None:
     origin, warm, first, last = (make_snapshot(updates) for updates in (0, 0, 100, 1000))
     logger.start_from(origin)
     assert logger.baseline is origin
@@ -132,7 +130,7 @@ def test_the_runs_rates_are_measured_from_the_first_snapshot_of_learning(
     logger.close()
 
 
-def test_a_collectors_report_from_before_learning_is_no_start_of_it(
+def test_a_collector_report_from_before_learning_does_not_start_the_baseline(
     logger: OffPolicyLogger, make_snapshot: Any
 ) -> None:
     origin, late = make_snapshot(0), make_snapshot(4)
@@ -146,9 +144,7 @@ def test_a_collectors_report_from_before_learning_is_no_start_of_it(
     logger.close()
 
 
-def test_a_rank_that_holds_the_others_up_is_warned_of_once(
-    tmp_path: Path, header: RunHeader, make_snapshot: Any
-) -> None:
+def test_a_slow_rank_causes_one_warning(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
     """Two ranks, 6.5 ms of work in an iteration of 6.6; from second 20 on, rank 0 waits 6 ms of it for rank 1."""
 
     def snapshot(second: int) -> Snapshot:
@@ -221,26 +217,26 @@ def test_a_sink_that_cannot_open_does_not_stop_the_run(
 
 
 class Texts(JsonlSink):
-    """Keeps the texts that it is told."""
+    """Keeps the texts that are written."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__(run_dir, None)
-        self.told: list[tuple[str, str, int]] = []
+        self.texts: list[tuple[str, str, int]] = []
 
     def text(self, tag: str, content: str, env_steps: int) -> None:
-        self.told.append((tag, content, env_steps))
+        self.texts.append((tag, content, env_steps))
 
 
-def test_a_verdict_is_told_as_a_text_when_it_changes(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
+def test_a_changed_verdict_is_written_as_a_text(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
     view, sink = PlainLines(io.StringIO(), header), Texts(tmp_path)
     logger = OffPolicyLogger(tmp_path, {}, header, [SafeSink("texts", sink, view.message)], view)
     for updates in (0, 100, 200, 300):
         logger.log_interval(make_snapshot(updates))
     logger.close()
-    assert [(tag, content.splitlines()[0], env_steps) for tag, content, env_steps in sink.told] == [
+    assert [(tag, content.splitlines()[0], env_steps) for tag, content, env_steps in sink.texts] == [
         ("verdict", "**warming up**", 1000), ("verdict", "**learner(train 92%)**", 1100),
     ]  # fmt: skip
-    assert "- threads.learner: give the update more CPU threads" in sink.told[1][1]
+    assert "- threads.learner: give the update more CPU threads" in sink.texts[1][1]
 
 
 def test_a_verdict_that_holds_for_one_window_only_is_not_shown(logger: OffPolicyLogger, make_snapshot: Any) -> None:
@@ -277,7 +273,7 @@ def test_a_collector_that_has_not_reported_keeps_its_capacity_and_not_its_throug
 
 
 def test_a_window_without_a_verdict_follows_one_with_a_new_verdict(logger: OffPolicyLogger, make_snapshot: Any) -> None:
-    """A collector that did not report leaves the window without one: nothing is told, and nothing fails."""
+    """A collector that did not report leaves the window without a verdict, which is no error."""
     first = make_snapshot(500)
     assert "perf/bottleneck" in logger.log_interval(first)
     late = dataclasses.replace(make_snapshot(600), collectors=first.collectors)

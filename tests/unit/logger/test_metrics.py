@@ -64,7 +64,7 @@ def groups(table: str) -> list[dict[str, Any]]:
     return list(tomllib.loads(table)["group"])
 
 
-def test_a_metric_takes_from_its_group_what_it_does_not_say_itself() -> None:
+def test_a_metric_has_the_defaults_of_its_group() -> None:
     table = GROUP + 'busy = { unit = "s", row = "Busy", help = """\nA text\nof two lines.""" }'
     assert read_metrics(groups(table)) == {
         "some/busy_ms": Metric(
@@ -166,14 +166,14 @@ def test_a_generation_is_recognised_by_its_keys(tmp_path: Path, scalars: dict[st
 
 
 @pytest.mark.parametrize("scalars", [E0, E1])
-def test_the_old_wait_is_the_sum_of_several_phases_and_none_of_them(tmp_path: Path, scalars: dict[str, float]) -> None:
+def test_the_mixed_wait_is_no_single_phase_of_ours(tmp_path: Path, scalars: dict[str, float]) -> None:
     run = recorded(tmp_path, scalars)
     assert value(run, "timing/learner_wait_ms") == 7.0
     assert "timing/learner_collector_wait_ms" not in run.columns
     assert any("timing/learner_wait_ms" in note and "handshake" in note for note in run.notes)
 
 
-def test_the_first_iteration_time_left_the_wait_out_and_the_next_did_not(tmp_path: Path) -> None:
+def test_iter_ms_of_e0_is_the_pipeline_and_of_e1_the_wall(tmp_path: Path) -> None:
     first, second = tmp_path / "e0", tmp_path / "e1"
     first.mkdir()
     second.mkdir()
@@ -188,7 +188,7 @@ def test_env_steps_come_from_the_axis_that_was_recorded(tmp_path: Path) -> None:
     assert recorded(tmp_path, E0).last_env_steps == 512.0
 
 
-def test_of_two_returns_the_mean_of_a_hundred_episodes_counts(tmp_path: Path) -> None:
+def test_the_return_is_the_mean_of_a_hundred_episodes(tmp_path: Path) -> None:
     run = recorded(tmp_path, E0)
     assert value(run, "rollout/ep_rew_mean") == 2.0
     assert not any(note.startswith("reward/mean ") for note in run.notes), "it is not read"
@@ -214,9 +214,7 @@ def test_of_two_returns_the_mean_of_a_hundred_episodes_counts(tmp_path: Path) ->
         (E5, "rollout/ep_rew_mean", 2.0),
     ],
 )
-def test_a_key_is_read_under_its_name_of_today(
-    tmp_path: Path, scalars: dict[str, float], key: str, expected: float
-) -> None:
+def test_a_key_is_read_under_our_name(tmp_path: Path, scalars: dict[str, float], key: str, expected: float) -> None:
     assert value(recorded(tmp_path, scalars), key) == pytest.approx(expected)
 
 
@@ -226,7 +224,7 @@ def test_seconds_become_milliseconds(tmp_path: Path) -> None:
     assert value(run, "timing/learner_train_ms") == pytest.approx(5.0)
 
 
-def test_a_key_that_keeps_its_name_but_meant_something_else_says_so(tmp_path: Path) -> None:
+def test_a_key_with_another_meaning_has_a_note(tmp_path: Path) -> None:
     notes = recorded(tmp_path, E2).notes
     assert any("timing/learner_collector_wait_ms" in note and "#642" in note for note in notes)
     assert any("perf/iter_ms" in note and "logging" in note for note in notes)
@@ -242,11 +240,11 @@ def test_a_key_that_keeps_its_name_but_meant_something_else_says_so(tmp_path: Pa
         (("something/else",), "offpolicy"),
     ],
 )
-def test_other_trainers_are_recognised_too(keys: tuple[str, ...], name: str) -> None:
+def test_a_vocabulary_is_recognised_by_its_marks(keys: tuple[str, ...], name: str) -> None:
     assert vocabulary_of(keys).name == name
 
 
-def test_curves_over_iterations_are_known_as_such() -> None:
+def test_the_axis_of_rsl_rl_is_iterations() -> None:
     assert not vocabulary_of(["Perf/total_fps"]).axis_is_env_steps
     assert vocabulary_of(E5).axis_is_env_steps
 

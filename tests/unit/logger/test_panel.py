@@ -114,7 +114,7 @@ def test_the_panel_of_two_ranks_never_exceeds_its_terminal(
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (120, 24), (160, 50)])
-def test_two_ranks_are_told_apart_and_nothing_else_is_lost(
+def test_two_ranks_add_a_line_and_no_other_line_is_lost(
     record: Record, header: RunHeader, width: int, height: int
 ) -> None:
     shown = "\n".join(lines_of(record | LATE, dataclasses.replace(header, world_size=2), width, height))
@@ -123,7 +123,7 @@ def test_two_ranks_are_told_apart_and_nothing_else_is_lost(
         assert row in shown
 
 
-def test_of_one_rank_there_is_no_line(record: Record, header: RunHeader) -> None:
+def test_one_rank_adds_no_line(record: Record, header: RunHeader) -> None:
     assert "straggler" not in "\n".join(lines_of(record, header, 160, 50))
 
 
@@ -174,7 +174,7 @@ def test_of_ranks_and_a_device_a_small_terminal_shows_the_ranks_and_keeps_the_ad
     assert OF_DEVICE in large
 
 
-def test_the_title_tells_the_collectors_and_an_unusual_runner(record: Record, header: RunHeader) -> None:
+def test_the_title_shows_collectors_and_an_unusual_runner(record: Record, header: RunHeader) -> None:
     usual = dataclasses.replace(header, num_envs=8)
     several = dataclasses.replace(usual, num_collectors=2, runner="multi_gpu")
     assert "| alternate | 8 envs ─" in lines_of(record, usual, 80, 24)[0]

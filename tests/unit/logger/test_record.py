@@ -85,7 +85,7 @@ def test_with_timing_off_no_timing_key_is_there_and_the_counters_rates_stay(
     assert record["perf/utd"] == pytest.approx(1.0)
 
 
-def test_operations_per_second_are_those_of_the_active_time(make_snapshot: Any, header: RunHeader) -> None:
+def test_flops_per_sec_are_per_active_second(make_snapshot: Any, header: RunHeader) -> None:
     counted = dataclasses.replace(header, flops_per_update=3e6)
     record = build_record(make_snapshot(500), make_snapshot(1000), NO_EPISODES, None, counted)
     waits = sum(record[f"timing/learner_{phase}_ms"] for phase in (*LEARNER_WAITS, *LEARNER_PERIODIC))
@@ -127,7 +127,7 @@ def longer(account: Account, phase: str, seconds: int) -> Account:
     return dataclasses.replace(account, wall_ns=account.wall_ns + extra_ns, phases_ns=phases_ns)
 
 
-def test_a_window_of_one_long_evaluation_blames_the_evaluation(make_snapshot: Any, header: RunHeader) -> None:
+def test_the_bottleneck_of_a_window_of_evaluation_is_the_evaluation(make_snapshot: Any, header: RunHeader) -> None:
     before = make_snapshot(500)
     learner, collector = before.learners[0], before.collectors[0]
     after = dataclasses.replace(
@@ -141,7 +141,7 @@ def test_a_window_of_one_long_evaluation_blames_the_evaluation(make_snapshot: An
     assert "perf/steps_per_sec" not in build_record(before, after, NO_EPISODES, None, header)
 
 
-def test_without_a_report_of_one_side_nobody_is_blamed(make_snapshot: Any, header: RunHeader) -> None:
+def test_without_a_report_of_one_side_there_is_no_verdict(make_snapshot: Any, header: RunHeader) -> None:
     before, after = make_snapshot(500), make_snapshot(600)
     silent = dataclasses.replace(after, collectors=before.collectors)
     assert verdict_of(before, silent, header) is None
@@ -157,7 +157,7 @@ def test_only_the_last_hundred_episodes_count() -> None:
     assert (window.finished, len(window.recent), window.recent[0].ep_return) == (150, 100, 50.0)
 
 
-def test_success_rate_ignores_episodes_that_do_not_tell(record: Record) -> None:
+def test_success_rate_ignores_episodes_with_unknown_success(record: Record) -> None:
     assert record["rollout/success_rate"] == 1.0
     assert record["rollout/ep_rew_mean"] == -750.0
 
@@ -185,36 +185,36 @@ def test_the_mean_over_ranks_weighs_each_by_its_count() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_number_that_one_rank_does_not_know_is_not_spread_to_the_others(bad: float) -> None:
+def test_an_unknown_number_of_one_rank_is_left_out_of_the_mean(bad: float) -> None:
     assert metric_means([], [of_rank(6.0, 3.0), of_rank(bad, 3.0)]) == {"critic_loss": 2.0}
     assert metric_means([], [of_rank(bad, 3.0)]) == {"critic_loss": None}
 
 
-def test_the_totals_that_are_reduced_stay_as_they_are() -> None:
+def test_metric_means_do_not_change_the_totals() -> None:
     before, after = of_rank(6.0, 3.0), of_rank(9.0, 4.0)
     assert metric_means([before, before], [after, after]) == {"critic_loss": 3.0}
     assert (before.sums[0], before.counts[0], after.sums[0], after.counts[0]) == (6.0, 3.0, 9.0, 4.0)
 
 
-def test_what_is_scheduled_is_told_as_it_is_in_force(make_snapshot: Any, header: RunHeader) -> None:
+def test_schedules_are_recorded_at_their_current_value(make_snapshot: Any, header: RunHeader) -> None:
     ramps = {
         "actor_lr": Ramp(start=1e-3, end=0.0, over=4000, begin=1000),
         "exploration_noise": Ramp(start=0.3, end=0.1, over=10, begin=0),
         "lr": Ramp(start=1.0, end=0.0, over=1),
     }
     record = build_record(None, make_snapshot(1000), EpisodeWindow(), None, dataclasses.replace(header, ramps=ramps))
-    told = {key: record.get(f"train/{key}") for key in (*ramps, "critic_lr")}
-    assert told == {"actor_lr": 7.5e-4, "exploration_noise": 0.1, "lr": None, "critic_lr": None}
+    recorded = {key: record.get(f"train/{key}") for key in (*ramps, "critic_lr")}
+    assert recorded == {"actor_lr": 7.5e-4, "exploration_noise": 0.1, "lr": None, "critic_lr": None}
 
 
-def test_an_evaluation_is_told_with_the_version_of_its_weights(make_snapshot: Any, header: RunHeader) -> None:
+def test_an_evaluation_is_recorded_with_its_policy_version(make_snapshot: Any, header: RunHeader) -> None:
     result = EvalResult(60, -2.0, 0.5, 50.0, 3, policy_version=41)
     record = build_record(None, make_snapshot(1000), EpisodeWindow(), result, header)
     assert (record["eval/env_steps"], record["eval/policy_version"]) == (60, 41)
     assert not {"eval/overlap", "eval/post_failures"} & record.keys()
 
 
-def test_an_evaluation_tells_of_its_hook_wherever_it_takes_place(make_snapshot: Any, header: RunHeader) -> None:
+def test_an_evaluation_is_recorded_with_overlap_and_failures_of_its_hook(make_snapshot: Any, header: RunHeader) -> None:
     result = EvalResult(60, -2.0, 0.5, 50.0, 3, overlap=0.75, post_failures=2)
     record = build_record(None, make_snapshot(1000), EpisodeWindow(), result, header)
     assert (record["eval/overlap"], record["eval/post_failures"]) == (0.75, 2)
@@ -282,7 +282,7 @@ def test_rollouts_lost_in_the_window_are_counted_over_all_collectors_and_ranks()
     assert (keys["perf/rollouts_dropped"], keys["perf/rollouts_too_old"]) == (3, 7)
 
 
-def test_a_rollout_lasts_as_long_as_its_collector_ran_divided_by_its_rollouts() -> None:
+def test_rollout_ms_is_the_wall_of_the_collectors_per_rollout() -> None:
     before = snapshot_of(
         rank_with({}), collectors=(rollout_collector(1, wall_ms=100), rollout_collector(1, wall_ms=100))
     )
@@ -356,19 +356,19 @@ def counted(header: RunHeader) -> RunHeader:
     return dataclasses.replace(header, flops_per_update=3e6, attainable_flops_per_sec=6e8)
 
 
-def test_an_update_of_known_work_and_duration_is_told_exactly(counted: RunHeader) -> None:
+def test_flops_per_sec_of_an_update_of_known_work_and_duration_are_exact(counted: RunHeader) -> None:
     record = record_of(counted, collector(1, 1, 1, 18))
     assert record["perf/flops_per_sec"] == pytest.approx(3e6 / 0.020, rel=1e-12)
     assert record["perf/flops_of_attainable"] == pytest.approx(0.25, rel=1e-12)
 
 
-def test_waiting_for_the_collector_is_not_slower_work(counted: RunHeader) -> None:
+def test_flops_per_sec_exclude_waits(counted: RunHeader) -> None:
     busy, waiting = (record_of(counted, collector(1, 1, 1, 18), wait_ms=wait_ms) for wait_ms in (0, 50))
     for key in ("perf/flops_per_sec", "perf/flops_of_attainable"):
         assert busy[key] == waiting[key]
 
 
-def test_a_machine_that_was_not_measured_has_no_share(counted: RunHeader) -> None:
+def test_without_attainable_flops_there_is_no_fraction_of_them(counted: RunHeader) -> None:
     unknown = dataclasses.replace(counted, attainable_flops_per_sec=None)
     record = record_of(unknown, collector(1, 1, 1, 18))
     assert "perf/flops_of_attainable" not in record
@@ -387,6 +387,6 @@ def test_decisions_are_counted_for_every_environment_even_those_just_reset(
     assert record["perf/collector_flops_per_sec"] == pytest.approx(num_envs * by_hand / 0.002, rel=1e-12)
 
 
-def test_the_share_of_the_environments_is_of_active_time(header: RunHeader) -> None:
+def test_env_step_share_is_a_fraction_of_active_time(header: RunHeader) -> None:
     for wait_ms in (0, 500):
         assert record_of(header, collector(4, 2, 6, wait_ms))["perf/env_step_share"] == 0.75

@@ -92,7 +92,7 @@ def test_a_sink_that_cannot_be_opened_is_left_out_with_a_warning() -> None:
     assert warnings == ["warning: wandb is disabled for the rest of the run: TimeoutError: no answer for 30 s"]
 
 
-def test_a_repeated_evaluation_is_told_from_a_new_one() -> None:
+def test_a_repeated_evaluation_is_not_new() -> None:
     evaluations = NewEvaluations()
     first: Record = {"env_steps": 10, "eval/env_steps": 8, "eval/mean_reward": -1.0}
     assert evaluations.take(first) == ({"env_steps": 10}, {"eval/env_steps": 8, "eval/mean_reward": -1.0})
@@ -124,7 +124,7 @@ def test_an_episode_leaves_out_an_unknown_success(tmp_path: Path) -> None:
     assert second["success"] == 1.0
 
 
-def test_a_full_disk_disables_the_sink_and_training_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_disables_the_sink_with_one_warning(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     warnings: list[str] = []
     sink = SafeSink("metrics.jsonl", JsonlSink(tmp_path, None), warnings.append)

@@ -1,4 +1,4 @@
-"""Several ranks in one record: nobody's time is averaged away, and the one who is late is named."""
+"""The statistics of several ranks in one record, and warnings of a slow one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FAST, SLOW = {"train": 6.0, "rank_barrier": 40.0}, {"train": 46.0, "rank_barrier
 
 
 @pytest.mark.parametrize(("means", "late"), [((FAST, SLOW), 1), ((SLOW, FAST), 0)])
-def test_a_slow_rank_is_named_whichever_it_is(header: RunHeader, means: Any, late: int) -> None:
+def test_the_straggler_is_the_rank_that_waits_the_least(header: RunHeader, means: Any, late: int) -> None:
     record = record_of(header, *(rank(50, **mean_ms) for mean_ms in means))
     assert [record[f"rank/rank_barrier_{name}_ms"] for name in ("min", "mean", "max")] == pytest.approx(
         [0.1, 20.05, 40.0]
@@ -96,7 +96,7 @@ def test_every_runner_has_the_same_keys(
     assert len([key for key in keys if key.startswith("rank/")]) == 3 * len(LearnerPhase) + 2
 
 
-def test_a_rank_alone_has_its_own_values(record: Record) -> None:
+def test_the_statistics_of_one_rank_are_its_values(record: Record) -> None:
     for name in ("min", "mean", "max"):
         assert record[f"rank/train_{name}_ms"] == record["timing/learner_train_ms"]
     assert (record["rank/straggler"], record["rank/num"]) == (0, 1)
@@ -129,7 +129,7 @@ def test_losses_of_ranks_are_joined_by_name(header: RunHeader) -> None:
 
 
 @pytest.mark.parametrize("unknown", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_takes_no_other_rank_with_it(header: RunHeader, unknown: float) -> None:
+def test_a_nan_loss_of_one_rank_is_left_out(header: RunHeader, unknown: float) -> None:
     record = record_of(header, rank(1, losses(6.0, 2.0)), rank(1, losses(unknown, 5.0)))
     assert record["train/critic_loss"] == 3.0
     assert "train/critic_loss" not in record_of(header, rank(1, losses(unknown, 2.0)))
@@ -164,7 +164,7 @@ def test_the_verdict_names_the_rank_that_rank_0_waits_for(
     assert ("rank 1 arrives last" in verdict.reason) is late
 
 
-def test_nobody_is_late_where_rank_0_waits_the_least(header: RunHeader, make_snapshot: Any) -> None:
+def test_rank_0_is_not_named_in_the_verdict_as_a_straggler(header: RunHeader, make_snapshot: Any) -> None:
     ranks = (rank(50, train=1.0, rank_barrier=5.0), rank(50, train=1.0, rank_barrier=6.0))
     snapshot = dataclasses.replace(make_snapshot(50), learners=ranks)
     verdict = judge_window(None, snapshot, compute_rates(None, snapshot, header.mode), header)
@@ -179,7 +179,7 @@ def window(own_ms: float, barrier_ms: float = 0.0, iterations: int = 10) -> Elap
     return Elapsed(wall_ns, wall_ns, iterations, phases_ns, 0)
 
 
-def test_without_timing_nobody_is_a_straggler() -> None:
+def test_without_timing_there_is_no_straggler() -> None:
     assert straggler([None, None]) is None
 
 
@@ -188,12 +188,12 @@ EVEN, LATE = (10.0, 10.0, 10.0), (10.0, 15.1, 10.0)
 
 
 def warnings_of(*spells: tuple[tuple[float, ...], int]) -> list[str]:
-    watch, told, wall_s = StragglerWatch(), [], 100.0
+    watch, warnings, wall_s = StragglerWatch(), [], 100.0
     for own_ms, num_windows in spells:
         for _ in range(num_windows):
-            told += watch.observe([window(ms, barrier_ms=20.0 - ms) for ms in own_ms], wall_s)
+            warnings += watch.observe([window(ms, barrier_ms=20.0 - ms) for ms in own_ms], wall_s)
             wall_s += 2.0
-    return told
+    return warnings
 
 
 def test_a_rank_that_is_slow_for_a_minute_is_named_once() -> None:
@@ -208,29 +208,29 @@ def test_a_rank_within_half_more_than_the_median_is_not_slow() -> None:
     assert warnings_of(((10.0, 15.0, 10.0), 200)) == []
 
 
-def test_a_rank_that_recovers_in_between_begins_anew() -> None:
+def test_the_minute_restarts_after_a_recovery() -> None:
     assert warnings_of((LATE, 30), (EVEN, 1), (LATE, 30)) == []
 
 
-def test_a_second_spell_is_told_again() -> None:
+def test_there_is_another_warning_after_a_recovery() -> None:
     assert len(warnings_of((LATE, 40), (EVEN, 1), (LATE, 40))) == 2
 
 
-def test_of_two_ranks_one_twice_as_slow_is_told() -> None:
-    (told,) = warnings_of(((20.0, 10.0), 40))
-    assert "rank 0" in told
+def test_of_two_ranks_one_twice_as_slow_causes_a_warning() -> None:
+    (warning,) = warnings_of(((20.0, 10.0), 40))
+    assert "rank 0" in warning
 
 
-def test_a_window_in_which_a_rank_did_nothing_does_not_end_its_spell() -> None:
+def test_a_window_without_an_iteration_does_not_restart_the_minute() -> None:
     watch = StragglerWatch()
     fast, slow, idle = window(10.0), window(20.0), window(0.0, iterations=0)
     without_it, without_others, of_all = [fast, fast, idle], [idle, idle, slow], [fast, fast, slow]
-    told = []
+    warnings = []
     for second in range(0, 60, 6):
-        told += (
+        warnings += (
             watch.observe(of_all, second) + watch.observe(without_it, second) + watch.observe(without_others, second)
         )
-    assert told == []
+    assert warnings == []
     assert len(watch.observe(of_all, 60.0)) == 1
 
 

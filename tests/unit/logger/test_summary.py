@@ -96,7 +96,7 @@ def test_several_ranks_are_listed_not_summed(make_snapshot: Any) -> None:
     assert "collectors" not in timing
 
 
-def test_the_final_table_names_the_rank_that_the_others_waited_for(make_snapshot: Any) -> None:
+def test_the_final_table_names_the_straggler(make_snapshot: Any) -> None:
     lines = printed(summary_of(waiting(make_snapshot(1000), 3_000_000_000, 100_000_000)))
     assert "ranks       2: barrier 0.1/1.6/3.0 s (min/mean/max), straggler rank 1" in [line.rstrip() for line in lines]
     assert max(map(len, lines)) <= 80
@@ -104,7 +104,7 @@ def test_the_final_table_names_the_rank_that_the_others_waited_for(make_snapshot
 
 
 @pytest.mark.parametrize("account", [None, Account(0, 5, 0, {}, 0)])
-def test_a_rank_that_never_began_is_not_the_one_they_waited_for(make_snapshot: Any, account: Account | None) -> None:
+def test_a_rank_without_an_account_is_not_the_straggler(make_snapshot: Any, account: Account | None) -> None:
     snapshot = waiting(make_snapshot(1000), 3_000_000_000, 0, 100_000_000)
     first, second, third = snapshot.learners
     absent = dataclasses.replace(second, account=account)
@@ -112,7 +112,7 @@ def test_a_rank_that_never_began_is_not_the_one_they_waited_for(make_snapshot: A
     assert "3: barrier 0.1/1.6/3.0 s (min/mean/max), straggler rank 2" in "\n".join(printed(summary))
 
 
-def test_a_rank_that_has_not_reported_does_not_mean_that_nothing_was_timed(make_snapshot: Any) -> None:
+def test_a_rank_without_a_report_does_not_mean_untimed(make_snapshot: Any) -> None:
     snapshot = make_snapshot(0)
     silent = dataclasses.replace(snapshot.learners[0], account=None)
     summary = summary_of(dataclasses.replace(snapshot, learners=(snapshot.learners[0], silent)))
@@ -157,7 +157,7 @@ def test_a_return_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: E
     assert summary["eval"]["mean_reward"] is None
 
 
-def test_the_hardware_is_the_one_of_this_process(make_snapshot: Any) -> None:
+def test_the_hardware_is_that_of_this_process(make_snapshot: Any) -> None:
     hardware = summary_of(make_snapshot(10), gpu="Some GPU")["hardware"]
     assert hardware["cores"] == len(os.sched_getaffinity(0))
     assert hardware["cpu"]
@@ -190,7 +190,7 @@ def test_percentages_of_nothing_are_unknown() -> None:
     assert percentages([0.0, 0.0]) == ["-", "-"]
 
 
-def test_the_final_table_fits_eighty_columns_and_says_what_matters(make_snapshot: Any, evaluation: EvalResult) -> None:
+def test_the_final_table_fits_eighty_columns(make_snapshot: Any, evaluation: EvalResult) -> None:
     lines = printed(summary_of(make_snapshot(1000), last_eval=evaluation, baseline=make_snapshot(100)))
     shown = "\n".join(lines)
     assert max(map(len, lines)) <= 80

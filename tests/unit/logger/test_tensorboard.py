@@ -70,7 +70,7 @@ def test_an_evaluation_is_one_point_at_the_step_of_its_policy(tmp_path: Path, he
     assert points(tmp_path, "eval/mean_reward") == [(100, -5.0)]
 
 
-def test_a_resume_purges_what_it_is_going_to_repeat(tmp_path: Path, header: RunHeader) -> None:
+def test_a_resume_purges_later_points(tmp_path: Path, header: RunHeader) -> None:
     write(tmp_path, header, None, *({"env_steps": step, "perf/utd": 1.0} for step in (100, 200, 201, 300)))
     write(tmp_path, header, 200, {"env_steps": 250, "perf/utd": 2.0}, {"env_steps": 300, "perf/utd": 2.0})
     assert points(tmp_path, "perf/utd") == [(100, 1.0), (200, 1.0), (250, 2.0), (300, 2.0)]

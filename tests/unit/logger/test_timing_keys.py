@@ -37,12 +37,12 @@ def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None
     }
 
 
-def test_the_first_window_begins_at_nothing(make_snapshot: Any) -> None:
+def test_the_first_window_starts_at_zero(make_snapshot: Any) -> None:
     for previous in (None, make_snapshot(0)):
         assert device_keys(previous, on_device(make_snapshot(100), 100))["device/train_ms"] == 4.0
 
 
-def test_without_a_lane_there_are_no_keys(make_snapshot: Any) -> None:
+def test_without_a_device_timer_there_are_no_keys(make_snapshot: Any) -> None:
     assert device_keys(make_snapshot(500), make_snapshot(1000)) == {}
     assert device_keys(None, dataclasses.replace(make_snapshot(0), learners=())) == {}
 
@@ -64,7 +64,7 @@ def totals(wall_ms: int, step_ms: int, episodes: int = 4) -> EvaluatorTotals:
     return EvaluatorTotals(Account(wall_ms * MS, 100 * MS, 9, phases_ns, step_ms * MS // 2), episodes, 1, 2)
 
 
-def test_its_phases_are_shares_of_a_second_of_its_wall(make_snapshot: MakeSnapshot) -> None:
+def test_evaluator_phases_are_ms_per_second_of_its_wall(make_snapshot: MakeSnapshot) -> None:
     before = replace(make_snapshot(500), evaluator=totals(1000, 0))
     now = replace(make_snapshot(1000), evaluator=totals(3000, 500, episodes=6))
     keys = evaluator_keys(before, now)
@@ -76,20 +76,20 @@ def test_its_phases_are_shares_of_a_second_of_its_wall(make_snapshot: MakeSnapsh
     assert (keys["evaluator/episodes"], keys["evaluator/skipped"], keys["evaluator/post_failures"]) == (6, 1, 2)
 
 
-def test_where_rank_0_evaluates_there_is_no_lane(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
+def test_where_rank_0_evaluates_there_are_no_evaluator_keys(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
     assert evaluator_keys(make_snapshot(500), make_snapshot(1000)) == {}
     record = build_record(make_snapshot(500), make_snapshot(1000), EpisodeWindow(), None, header)
     assert not [key for key in record if "evaluator" in key]
 
 
-def test_without_timing_only_the_counters_are_told(make_snapshot: MakeSnapshot) -> None:
+def test_without_timing_there_are_only_the_counters_of_the_evaluator(make_snapshot: MakeSnapshot) -> None:
     untimed = replace(make_snapshot(1000), evaluator=EvaluatorTotals(None, 6, 0, 0))
     assert set(evaluator_keys(None, untimed)) == {
         f"evaluator/{name}" for name in ("episodes", "skipped", "post_failures")
     }
 
 
-def test_the_learners_account_is_the_same_with_and_without_it(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
+def test_an_evaluator_does_not_change_the_other_keys(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
     alone, beside = make_snapshot(1000), replace(make_snapshot(1000), evaluator=totals(3000, 500))
     records = [build_record(make_snapshot(500), now, EpisodeWindow(), None, header) for now in (alone, beside)]
     assert {key: value for key, value in records[1].items() if "evaluator" not in key} == records[0]

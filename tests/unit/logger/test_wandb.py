@@ -15,7 +15,7 @@ EVALUATION: Record = {"eval/env_steps": 8, "eval/mean_reward": -5.0}
 
 
 class Run:
-    """Keeps what a W&B run is told."""
+    """Keeps what is logged to a W&B run."""
 
     def __init__(self) -> None:
         self.logged: list[Record] = []
@@ -56,12 +56,12 @@ def test_the_run_id_survives_a_resume(tmp_path: Path, wandb: SimpleNamespace) ->
     assert (first["resume"], first["mode"], first["project"]) == ("allow", "offline", "offpolicy")
 
 
-def test_opening_is_bounded_in_time(tmp_path: Path, wandb: SimpleNamespace) -> None:
+def test_init_has_a_timeout(tmp_path: Path, wandb: SimpleNamespace) -> None:
     WandbSink(tmp_path, {}, "offpolicy", "offline")
     assert wandb.inits[0]["settings"]["init_timeout"] == 30
 
 
-def test_everything_is_drawn_over_env_steps(tmp_path: Path, wandb: SimpleNamespace) -> None:
+def test_env_steps_are_the_x_axis(tmp_path: Path, wandb: SimpleNamespace) -> None:
     sink = WandbSink(tmp_path, {}, "offpolicy", "offline")
     sink.write({"env_steps": 10, "perf/utd": 1.0})
     assert ("*", "env_steps") in wandb.run.metrics
@@ -75,7 +75,7 @@ def test_an_evaluation_is_logged_once(tmp_path: Path, wandb: SimpleNamespace) ->
     assert wandb.run.logged == [{"env_steps": 10, **EVALUATION}, {"env_steps": 12}]
 
 
-def test_a_failed_run_is_failed_there_too(tmp_path: Path, wandb: SimpleNamespace) -> None:
+def test_the_run_finishes_with_the_exit_code(tmp_path: Path, wandb: SimpleNamespace) -> None:
     sink = WandbSink(tmp_path, {}, "offpolicy", "offline")
     sink.finish({"status": "failed", "exit_code": 65, "reason": "NaN", "eval": {}, "rates": {}, "bottleneck": {}})
     sink.close()
@@ -83,7 +83,7 @@ def test_a_failed_run_is_failed_there_too(tmp_path: Path, wandb: SimpleNamespace
     assert wandb.run.summary["final"]["reason"] == "NaN"
 
 
-def test_online_without_a_login_is_refused_without_asking(tmp_path: Path, wandb: SimpleNamespace) -> None:
+def test_online_without_a_login_is_refused_without_a_prompt(tmp_path: Path, wandb: SimpleNamespace) -> None:
     wandb.is_logged_in = False
     with pytest.raises(ConfigError, match="wandb login"):
         require_login()
