@@ -1,4 +1,4 @@
-"""Short-lived child processes: a function called in a fresh interpreter, parent death, exit codes in words."""
+"""Starting and ending child processes: a call in a fresh interpreter, signals, parent death, exit codes in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from offpolicy import errors
 from offpolicy.errors import ConfigError, OffPolicyError
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
 
 _PR_SET_PDEATHSIG = 1
@@ -136,3 +137,13 @@ def die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the request; the signal will never come
         os._exit(ORPHANED)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Blocks the terminal's signals. A child started inside inherits that, and unblocks them once it ignores them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)

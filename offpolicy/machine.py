@@ -1,7 +1,8 @@
-"""Facts of this machine that explain a number: the processor's name and the installed versions."""
+"""Facts of this machine: the processor's name, the memory at hand and the installed versions."""
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from pathlib import Path
 
@@ -25,3 +26,20 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def available_memory() -> int:
+    """Returns the bytes that the kernel, or this process's cgroup, can still give."""
+    with open("/proc/meminfo", encoding="ascii") as meminfo:
+        fields = dict(line.split(":", 1) for line in meminfo)
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    for limit_path, usage_path in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        if os.path.exists(limit_path):
+            with open(limit_path, encoding="ascii") as limit, open(usage_path, encoding="ascii") as usage:
+                text = limit.read().strip()
+                if text != "max":
+                    available = min(available, max(int(text) - int(usage.read()), 0))
+    return available

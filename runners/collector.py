@@ -26,17 +26,16 @@ from offpolicy.processes.handshake import CollectorGate, steps_per_collector
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.training.memory_sizes import row_layout
 from offpolicy.training.run_memory import (
     COLLECTOR_COUNTERS,
     collector_reports,
     control_page,
     rollout_ring,
+    row_layout,
     waiting_for_rows,
     weights_mailbox,
 )
-from offpolicy.training.worker_process import start_worker
-from offpolicy.training.worker_spec import SNAPSHOT_DIR, WorkerSpec
+from offpolicy.training.worker import SNAPSHOT_DIR, WorkerSpec, start_worker
 
 
 def main(child: ChildContext) -> None:

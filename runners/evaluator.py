@@ -10,13 +10,12 @@ import numpy as np
 from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext, PolicyEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
-from offpolicy.processes.evaluation_requests import EvaluationRequest
 from offpolicy.processes.handshake import POLL_S
+from offpolicy.processes.mailbox import EvaluationRequest
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_writer import Mark, open_track
 from offpolicy.training.run_memory import EVALUATOR_WAKE, control_page, evaluation_requests, evaluator_reports
-from offpolicy.training.worker_process import start_worker
-from offpolicy.training.worker_spec import WorkerSpec
+from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import EvaluatorTotals
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offpolicy.children import signals_held
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.schema import RANK_RUNNERS, ReplayConfig, RunConfig, read_config, write_config
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
@@ -23,15 +24,13 @@ from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.logger.logger import OffPolicyLogger
-from offpolicy.processes.signals import signals_held
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.timing.trace_reader import shrink_tracks
 from offpolicy.timing.trace_writer import begin_trace, open_track
-from offpolicy.training.memory_sizes import peer_timeout_s, save_s
-from offpolicy.training.run_memory import RunMemory
-from offpolicy.training.worker_spec import WorkerSpec
+from offpolicy.training.run_memory import RunMemory, peer_timeout_s, save_s
+from offpolicy.training.worker import WorkerSpec
 from offpolicy.types import SpaceSpec
 
 STOP_TIMEOUT_S = 30.0  # seconds from a stop request until the processes are killed, besides the time to save

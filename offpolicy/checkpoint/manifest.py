@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, which lists the size and digest of every file.
+"""The manifest of a checkpoint, which lists the size and digest of every file, and its fingerprint.
 
 Files that the manifest does not list are ignored: they are never opened, and a stray file of the operator's must
 not cost a checkpoint. Files of a suffix other than `SUFFIXES` are refused, at the save and at the load.
@@ -27,11 +27,14 @@ from offpolicy.checkpoint.formats import (
     read_rows,
     read_tensors,
 )
+from offpolicy.config.parsing import plain
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError
-from offpolicy.types import Float32
+from offpolicy.types import Float32, SpaceSpec
 
 MANIFEST = "MANIFEST.json"
-FORMAT = 1
+FORMAT = 1  # version of the manifest
+CHECKPOINT_LAYOUT = 2  # version of the set of files: one replay file per collector, one random state per rank
 MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -157,3 +160,26 @@ def _record(path: Path) -> FileRecord:
     with path.open("rb", buffering=0) as file:
         digest = hashlib.file_digest(file, "sha256")
         return FileRecord(file.tell(), digest.hexdigest())
+
+
+def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
+    """Returns, as JSON data, what must be equal for a checkpoint to fit a configuration."""
+    algo = cfg.algo
+    own = {"rollout.length": cfg.rollout.length, "algo.normalize_value": algo.normalize_value}
+    rollouts = own if algo.learns_from_rollouts else {}
+    names = ("stage", "latent_dim", "encoder_dims") if algo.name == "hora" else ()
+    hora = {f"algo.{name}": plain(getattr(algo, name)) for name in names}
+    return {
+        **rollouts,
+        **hora,
+        "checkpoint layout": CHECKPOINT_LAYOUT,
+        "algo.name": algo.name,
+        "algo.hidden_dims": list(algo.hidden_dims),
+        "algo.activation": algo.activation,
+        "algo.critic_layer_norm": algo.critic_layer_norm,
+        "algo.normalize_obs": algo.normalize_obs,
+        "algo.n_step": algo.n_step,
+        "algo.gamma": algo.gamma,
+        "env observation size": spec.obs_dim,
+        "env action size": spec.num_actions or spec.action_dim,
+    }

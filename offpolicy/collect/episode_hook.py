@@ -22,10 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from offpolicy.children import ChildError, ChildTimeout, call_in_child, describe_exit
+from offpolicy.children import ChildError, ChildTimeout, call_in_child, describe_exit, signals_held
 from offpolicy.collect.post import Episode, save_episode
 from offpolicy.errors import ConfigError
-from offpolicy.processes.signals import signals_held
 from offpolicy.timing.clock import Stopwatch
 
 START_TIMEOUT_S = 60.0  # limit for the imports of the hook's module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
-from offpolicy.checkpoint.fingerprint import fingerprint
+from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
@@ -14,8 +14,9 @@ from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.logger.wandb import require_login
+from offpolicy.machine import available_memory
 from offpolicy.replay.demonstrations import read_demos
-from offpolicy.training.memory_sizes import available_memory, check_memory, check_share
+from offpolicy.training.run_memory import check_memory, check_share
 from offpolicy.types import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.

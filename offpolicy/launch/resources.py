@@ -6,7 +6,7 @@ import os
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.training.worker_spec import HostPlan
+from offpolicy.training.worker import HostPlan
 
 NEEDED_THREADS = 8  # threads of a learner beyond which one thread less costs it less than an evaluation's core gains
 NVIDIA_DRIVER = "/dev/nvidiactl"  # exists where a GPU is; asking torch would cost the supervisor a second

@@ -11,8 +11,8 @@ from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.timing.clock import unix_s
-from offpolicy.training.memory_sizes import row_layout, transport_nbytes
-from offpolicy.training.worker_spec import WorkerSpec
+from offpolicy.training.run_memory import row_layout, transport_nbytes
+from offpolicy.training.worker import WorkerSpec
 
 
 def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from offpolicy.children import ORPHANED, die_with_parent, resolve
+from offpolicy.children import ORPHANED, TERMINAL_SIGNALS, die_with_parent, resolve
 from offpolicy.errors import OffPolicyError
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
@@ -74,10 +74,9 @@ def ignore_terminal() -> None:
 
     Handlers that do nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
     """
-    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    for number in signals:
+    for number in TERMINAL_SIGNALS:
         signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """Three-slot publication of one flat block by one writer to many readers: never torn, never blocking either side.
 
-Used for the actor's weights (learner to collectors) and for the cumulative reports (all processes to the supervisor).
+Used for the actor's weights (learner to collectors), the cumulative reports (all processes to the supervisor) and the
+evaluation requests (rank 0 to the evaluator).
 Header: the newest version. Each slot carries the version it holds, which the writer zeroes before it overwrites the
 slot and sets after; version v lives in slot v % 3. A reader copies the newest slot and looks at the slot's version
 again: if it changed, the writer has lapped it (published twice during one copy), and it takes the newer one.
@@ -8,10 +9,12 @@ again: if it changed, the writer has lapped it (published twice during one copy)
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from offpolicy.types import Float32
 
 _SLOTS = 3
 _HEADER_BYTES = 64
@@ -57,3 +60,48 @@ class Mailbox:
             np.copyto(target, self._slots[version % _SLOTS])
             if self._words[1 + version % _SLOTS] == version:
                 return version
+
+
+class EvaluationRequest(NamedTuple):
+    """What identifies one request. `number` counts them; 0: there was none yet."""
+
+    number: int
+    env_steps: int
+    policy_version: int
+
+
+class EvaluationRequests:
+    """The newest evaluation request of rank 0: a flat policy [P] of float32, its weight version and its env steps.
+
+    A request is never queued: one that was not begun when the next is made is replaced by it. Requests are numbered
+    from 1, so the evaluator knows how many it has missed.
+    """
+
+    _HEAD = (("env_steps", np.uint64), ("policy_version", np.uint64))
+
+    def __init__(self, buffer: memoryview, policy_size: int) -> None:
+        self._record = np.zeros((), np.dtype([*self._HEAD, ("policy", np.float32, (policy_size,))]))
+        self._mailbox = Mailbox(buffer, self._record.nbytes)
+
+    @classmethod
+    def nbytes(cls, policy_nbytes: int) -> int:
+        """Returns the bytes of the block, for policies of at most `policy_nbytes`."""
+        return Mailbox.nbytes(np.dtype(list(cls._HEAD)).itemsize + policy_nbytes)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest request; 0 before the first."""
+        return self._mailbox.version
+
+    def publish(self, policy: Float32, *, env_steps: int, policy_version: int) -> int:
+        """Makes a request of a copy of `policy` [P]; returns its number. Only rank 0 does."""
+        self._record["env_steps"], self._record["policy_version"] = env_steps, policy_version
+        self._record["policy"] = policy
+        return self._mailbox.publish(self._record)
+
+    def read(self, out: Float32) -> EvaluationRequest:
+        """Copies the newest request's policy into `out` [P]."""
+        number = self._mailbox.read(self._record)
+        if number:
+            out[:] = self._record["policy"]
+        return EvaluationRequest(number, int(self._record["env_steps"]), int(self._record["policy_version"]))

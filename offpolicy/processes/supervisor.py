@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from offpolicy.children import describe_exit
+from offpolicy.children import TERMINAL_SIGNALS, describe_exit, signals_held
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.shared_memory import WakeEvent
-from offpolicy.processes.signals import SIGNALS, signals_held
 from offpolicy.processes.watchdog import PEER_GRACE_S, Watchdog
 
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process
@@ -103,10 +102,12 @@ class Supervisor:
         wake_write.setblocking(False)
         self._wake_write = wake_write
         self._old_wakeup = signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
-        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in TERMINAL_SIGNALS}
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self._watchdog = Watchdog(self._control, self._config.elapsed_s, self._config.peer_timeout_s)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # those that came while `signals_held` are taken now
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, TERMINAL_SIGNALS
+        )  # those that came while `signals_held` are taken now
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from offpolicy.collect.replay_writer import demonstration_rows
+from offpolicy.machine import available_memory
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.demonstration_sampler import EndlessRows, MixedSampler, ResidentDemos, Share
 from offpolicy.replay.demonstrations import read_demos
@@ -22,11 +23,17 @@ from offpolicy.replay.sampler import Sampler, UniformSampler
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import DeviceSpan, PackerPhase
 from offpolicy.timing.trace_writer import open_track
-from offpolicy.training.memory_sizes import available_memory, check_share, rollout_layout, row_layout
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.resume import TrainingStart
-from offpolicy.training.run_memory import learner_gate, replay_rings, rollout_ring
+from offpolicy.training.run_memory import (
+    check_share,
+    learner_gate,
+    replay_rings,
+    rollout_layout,
+    rollout_ring,
+    row_layout,
+)
 
 GUARD_ROWS = 8  # rows per environment that the sampler keeps away from the write head
 

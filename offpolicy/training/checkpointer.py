@@ -11,7 +11,7 @@ from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, Draft
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.resume import RankState
-from offpolicy.training.worker_spec import SNAPSHOT_DIR
+from offpolicy.training.worker import SNAPSHOT_DIR
 
 
 class Checkpointer:

@@ -19,8 +19,7 @@ from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_writer import open_track
 from offpolicy.training.run_memory import control_page, learner_gate
-from offpolicy.training.worker_process import start_worker
-from offpolicy.training.worker_spec import WorkerSpec
+from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
 
 

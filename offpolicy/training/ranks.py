@@ -17,8 +17,8 @@ from offpolicy.errors import ConfigError
 from offpolicy.protocols import Exchange
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.training.memory_sizes import peer_timeout_s
 from offpolicy.training.rank_context import RankContext
+from offpolicy.training.run_memory import peer_timeout_s
 from offpolicy.types import Float64
 
 

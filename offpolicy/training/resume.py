@@ -14,7 +14,7 @@ from torch import Tensor
 from offpolicy.algos.adaptation import adopt_teacher
 from offpolicy.algos.base_learner import BaseLearner, LearnerState
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Draft, write_json
-from offpolicy.checkpoint.fingerprint import fingerprint
+from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.config.schema import read_spec
 from offpolicy.processes.control_page import RankWord
 from offpolicy.protocols import StatefulBatchSource

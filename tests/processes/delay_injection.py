@@ -25,7 +25,7 @@ from typing import Any
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import RankWord
 from offpolicy.training.run_memory import control_page
-from offpolicy.training.worker_spec import WorkerSpec
+from offpolicy.training.worker import WorkerSpec
 
 Part = tuple[type, str]  # a class and the name of the method that is late
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,3 +25,7 @@ def test_an_installed_package_has_its_version_and_a_missing_one_none(monkeypatch
     assert list(machine.versions()) == ["offpolicy", "torch", "gymnasium", "mujoco"]
     monkeypatch.setattr(machine, "PACKAGES", ("gymnasium", "offpolicy-that-is-not-installed"))
     assert machine.versions() == {"gymnasium": version("gymnasium"), "offpolicy-that-is-not-installed": None}
+
+
+def test_the_memory_at_hand_is_a_sensible_number() -> None:
+    assert 2**26 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

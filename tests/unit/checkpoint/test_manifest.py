@@ -8,15 +8,22 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
+from offpolicy.checkpoint.manifest import fingerprint
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError
+from offpolicy.types import SpaceSpec
 
 FILES = ("MANIFEST.json", "model.safetensors", "state.json", "replay.f32")
 OLD, NEW = "step-000000000100", "step-000000000200"
+SPEC = SpaceSpec(3, 1, (-1.0,), (1.0,))
+APPO = {"algo": {"name": "appo"}, "runner": {"name": "appo"}}
+HORA = {"algo": {"name": "hora"}, "runner": {"name": "appo"}}
 
 
 @pytest.fixture
@@ -208,3 +215,30 @@ def test_a_tensor_that_points_past_the_file_is_refused(root: Path) -> None:
     forge(root, {"model.safetensors": len(header).to_bytes(8, "little") + header + bytes(8)})
     with pytest.raises(CheckpointError, match=r"model\.safetensors: not a readable safetensors file"):
         CheckpointStore(root).at(200).tensors("model")
+
+
+def fingerprint_of(**sections: Any) -> dict[str, Any]:
+    return fingerprint(RunConfig.from_mapping(sections), SPEC)
+
+
+def test_a_fingerprint_is_json_data() -> None:
+    assert json.loads(json.dumps(fingerprint_of(**HORA))) == fingerprint_of(**HORA)
+
+
+@pytest.mark.parametrize("algo", [{"name": "td3"}, {"hidden_dims": [64]}, {"n_step": 3}, {"gamma": 0.9}])
+def test_what_changes_networks_or_rows_changes_the_fingerprint(algo: dict[str, Any]) -> None:
+    assert fingerprint_of(algo=algo) != fingerprint_of()
+
+
+@pytest.mark.parametrize("algo", [{"actor_lr": 1e-3}, {"tau": 0.1}, {"batch_size": 64}])
+def test_what_changes_only_the_training_keeps_the_fingerprint(algo: dict[str, Any]) -> None:
+    assert fingerprint_of(algo=algo) == fingerprint_of()
+
+
+def test_rollouts_and_stages_add_keys_to_the_fingerprint() -> None:
+    assert fingerprint_of(**APPO).keys() - fingerprint_of().keys() == {"rollout.length", "algo.normalize_value"}
+    assert fingerprint_of(**HORA).keys() - fingerprint_of(**APPO).keys() == {
+        "algo.stage",
+        "algo.latent_dim",
+        "algo.encoder_dims",
+    }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.checkpoint.fingerprint import fingerprint
+from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.children import ChildRaised
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import EnvConfig, RunConfig, env_differences, write_config

@@ -10,7 +10,7 @@ import pytest
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.launch.resources import learner_threads, plan_host, track_names
-from offpolicy.training.worker_spec import HostPlan
+from offpolicy.training.worker import HostPlan
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)

@@ -11,7 +11,7 @@ import pytest
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.launch.run_header import announce
-from offpolicy.training.worker_spec import HostPlan, WorkerSpec
+from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))

@@ -18,7 +18,7 @@ from offpolicy.timing.device_timer import StreamSync, make_device_timer
 from offpolicy.timing.ledger import NullLedger
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import Collectives, LearnerRanks
-from offpolicy.training.worker_spec import HostPlan, WorkerSpec
+from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import Float64, SpaceSpec
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))

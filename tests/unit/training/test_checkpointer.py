@@ -15,7 +15,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.rank_context import RankContext
-from offpolicy.training.worker_spec import SNAPSHOT_DIR
+from offpolicy.training.worker import SNAPSHOT_DIR
 from offpolicy.types import Float64
 from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
 

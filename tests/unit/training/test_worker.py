@@ -1,16 +1,20 @@
-"""Every process of a run sets up torch the same way and opens its time account at its birth."""
+"""Every process gets its specification as JSON, sets up torch alike and opens its time account at its birth."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.host_info import HostInfo
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.training.worker_process import start_worker
+from offpolicy.training.worker import HostPlan, WorkerSpec, start_worker
+from offpolicy.types import SpaceSpec
 from tests.unit.training.conftest import MakeRank
 
 
@@ -50,3 +54,21 @@ def test_a_sandbox_that_refuses_the_scheduler_is_no_error(make_rank: MakeRank, m
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     start_worker(make_rank().job, "evaluator", 0, CollectorPhase, threads=1, is_background=True)
+
+
+SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
+
+
+def config(**tree: object) -> RunConfig:
+    return RunConfig.from_mapping(tree)
+
+
+def test_a_worker_spec_survives_its_way_through_json() -> None:
+    place = HostInfo(host=1, num_hosts=2, store_host="10.0.0.1", store_port=29400, is_store_ours=False, job="a")
+    plan = HostPlan(has_evaluator=True, learner_threads=3, collector_threads=1)
+    job = WorkerSpec(config(), SPEC, plan, place, "/somewhere", 400, 400, 29400)
+
+    class Context:
+        payload = json.loads(json.dumps(job.to_json()))
+
+    assert WorkerSpec.of(Context()) == job  # type: ignore[arg-type]

@@ -1,14 +1,20 @@
-"""What a process of a run is given by its supervisor, as JSON."""
+"""A process of a run: the specification that it gets from its supervisor, and its start."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.processes.child import ChildContext
+from offpolicy.timing.clock import process_birth_ns
+from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
+from offpolicy.timing.trace_writer import open_track
 from offpolicy.types import SpaceSpec
 
 SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: where collectors and ranks leave their part of a checkpoint
@@ -53,3 +59,23 @@ class WorkerSpec:
             "place": HostInfo(**given["place"]),
         }
         return cls(**{**given, **typed})
+
+
+def start_worker(
+    spec: WorkerSpec, role: str, index: int, phases: type[StrEnum], *, threads: int, is_background: bool = False
+) -> TimeAccount:
+    """Returns the ledger of the process `role` `index`, open since its birth, once torch is set up.
+
+    Denormals are flushed in every process: a policy acts bit for bit alike wherever it is loaded. A background process
+    must not take the learner's core before the learner lets go of it, although the learner has woken it: its step would
+    be charged to the learner's sync_coordination.
+    """
+    import torch  # here, because the supervisor imports this module too and has no torch
+
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    if is_background:
+        with contextlib.suppress(OSError):  # a sandbox may refuse it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    trace = open_track(spec.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
+    return make_ledger(phases, is_enabled=spec.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=trace)
