@@ -68,7 +68,7 @@ def packer_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.replay.prefetch_source import Packer
     from offpolicy.replay.staging import Slot
 
-    return {"rows_wait": ((Packer, "_waiting_for_rows"),), "pack": ((Slot, "pack"),)}
+    return {"rows_wait": ((Packer, "_wait_for_rows"),), "pack": ((Slot, "pack"),)}
 
 
 def collector_parts() -> dict[str, tuple[Part, ...]]:
