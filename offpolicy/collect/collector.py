@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import Writer
+from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.envs.vector import VectorAdapter
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import CollectorGate, Turn
@@ -33,20 +33,6 @@ class Progress:
     policy_lag_sum: float = 0.0
 
 
-class RolloutCounter(Protocol):
-    """Cumulative counts of one collector's rollouts."""
-
-    @property
-    def rollouts(self) -> int:
-        """Rollouts finished by this process, those dropped among them."""
-        ...
-
-    @property
-    def dropped(self) -> int:
-        """Rollouts dropped because no slot was free."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CollectorParts:
     """The parts of a collector."""
@@ -59,7 +45,7 @@ class CollectorParts:
     progress: Progress
     ledger: TimeAccount
     take_snapshot: Callable[[], None]
-    rollouts: RolloutCounter | None = None  # counts the writer's rollouts; None where it writes replay rows
+    rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
 
 
 class CollectorReporter:
@@ -101,7 +87,7 @@ class CollectorReporter:
         """True if the supervisor has asked for a report since the last one."""
         return self._control.host.get(HostWord.REPORT_REQUEST) != self._answered
 
-    def publish(self, progress: Progress, ledger: TimeAccount, rollouts: RolloutCounter | None) -> None:
+    def publish(self, progress: Progress, ledger: TimeAccount, rollouts: RolloutWriter | None) -> None:
         """Publishes the cumulative report."""
         self._answered = self._control.host.get(HostWord.REPORT_REQUEST)
         totals = CollectorTotals(

@@ -5,7 +5,7 @@ counted and reported once; the episode and its return are in the evaluation alre
 beyond that the evaluation waits, in the phase `post_backpressure`.
 
 Each episode travels as an anonymous file, whose descriptor is sent over a socket: no primitive that a killed worker
-could leave locked, no message that is sent by halves, and nothing left behind by whoever is killed.
+could leave locked, no message that is sent in parts, and nothing that remains when a process is killed.
 """
 
 from __future__ import annotations

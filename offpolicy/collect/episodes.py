@@ -22,20 +22,21 @@ class EpisodeTracker:
         self.ep_return += np.where(outcome.is_valid, outcome.reward, 0.0)
         self.ep_length += outcome.is_valid
         done = (outcome.terminated | outcome.truncated) & outcome.is_valid
-        return [self._finish(int(env), outcome, env_steps) for env in np.flatnonzero(done)] if done.any() else []
-
-    def _finish(self, env: int, outcome: StepOutcome, env_steps: int) -> EpisodeRecord:
-        record = EpisodeRecord(
-            env_steps=env_steps,
-            env_index=self._first_index + env,
-            ep_return=float(self.ep_return[env]),
-            ep_length=int(self.ep_length[env]),
-            terminated=bool(outcome.terminated[env]),
-            truncated=bool(outcome.truncated[env]),
-            success=float(outcome.success[env]),
-        )
-        self.ep_return[env], self.ep_length[env] = 0.0, 0
-        return record
+        finished = [
+            EpisodeRecord(
+                env_steps=env_steps,
+                env_index=self._first_index + env,
+                ep_return=float(self.ep_return[env]),
+                ep_length=int(self.ep_length[env]),
+                terminated=bool(outcome.terminated[env]),
+                truncated=bool(outcome.truncated[env]),
+                success=float(outcome.success[env]),
+            )
+            for env in np.flatnonzero(done).tolist()
+        ]
+        if finished:
+            self.ep_return[done], self.ep_length[done] = 0.0, 0
+        return finished
 
 
 EPISODE_COLUMNS = len(EpisodeRecord._fields)

@@ -27,7 +27,7 @@ Actor = Callable[[Float32], Float32]  # observations [N, O] to actions [N, A]
 
 
 class Vector(Protocol):
-    """What an evaluation needs of the environments, `VectorAdapter` or another."""
+    """The environments of an evaluation: a `VectorAdapter` or a fake of one."""
 
     num_envs: int
     can_reset_some: bool
@@ -41,7 +41,7 @@ class Vector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeCallbacks:
-    """What is called while episodes run, and what their `Episode` says of the policy."""
+    """Functions that are called while episodes run, and the facts about the policy that their `Episode` holds."""
 
     should_stop: Callable[[], bool] = lambda: False  # at every vector step, and as each environment is made or reset
     on_end: Callable[[Episode, Interval], None] | None = None  # at the end of each episode, with its time
@@ -204,7 +204,7 @@ def step_episodes(act: Actor, vector: Vector, episodes: int, seed: int, callback
 def _call_on_end(callbacks: EpisodeCallbacks, running: EpisodeAccumulator, index_of: dict[int, int]) -> None:
     """Calls `on_end` with the episode of each environment of `index_of`; no other episode advances meanwhile."""
     assert callbacks.on_end is not None
-    ended_ns = callbacks.clock.now_ns()  # of all of them: those that are handed over later did not run longer
+    ended_ns = callbacks.clock.now_ns()  # one instant for all: those that are handed over later did not run longer
     for env, index in index_of.items():
         episode = running.episode(env, index, callbacks.env_steps, callbacks.policy_version)
         with callbacks.ledger.phase(EvaluatorPhase.POST_BACKPRESSURE):

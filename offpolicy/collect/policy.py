@@ -16,7 +16,7 @@ from offpolicy.types import Choice, Float32
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """How a collector explores, by its own transitions."""
+    """The exploration of a collector, as a function of its own transitions."""
 
     warmup_steps: int  # transitions before the policy acts: uniform actions
     noise_at: Callable[[int], float] | None = None  # the exploration noise, where it changes during the run
@@ -40,7 +40,7 @@ class CollectorPolicy:
         self._exploration, self._action_dim = exploration, action_dim
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
         self.policy_rng = torch.Generator()
-        self.version = 0  # of the weights it acts with; 0: none were published yet
+        self.version = 0  # version of the weights it acts with; 0: none were published yet
         self.reseed(seed, *path)
 
     def reseed(self, seed: int, *path: int) -> None:

@@ -62,7 +62,7 @@ class EpisodeLog:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationContext:
-    """What the process that evaluates provides."""
+    """The services of the process that evaluates."""
 
     should_stop: Callable[[], bool]  # asked at every vector step
     warn: Callable[[str], None]  # gets the first failure of the hook, and of writing the episode log
@@ -79,12 +79,12 @@ class PolicyEvaluation:
         """`start_step`: the env steps that the run resumes from, 0 for a new one."""
         self._cfg, self._context = cfg, context
         self._policy = make_policy(cfg.algo, spec).eval()
-        # Of the evaluation that is running. No arrays of its episodes are kept.
+        # These four belong to the running evaluation. No arrays of its episodes are kept.
         self._records: dict[int, Record] = {}  # lines of the episode log, by the episode's index
         self._rollouts: list[Interval] = []
         self._hook_runs: list[Interval] = []
         self._pauses: list[Interval] = []
-        self.episodes, self.post_failures = 0, 0  # of all evaluations
+        self.episodes, self.post_failures = 0, 0  # in all evaluations
         self._hook: EpisodeHook | None = None
         self._log: EpisodeLog | None = None
         if cfg.eval.hook is not None:
@@ -137,7 +137,16 @@ class PolicyEvaluation:
 
     def _start_hook(self, episode: Episode, interval: Interval) -> None:
         assert self._hook is not None
-        self._records[episode.index] = _episode_record(episode, interval)
+        measured = {"ep_return": episode.ep_return, "success": episode.success, "measure": episode.measure}
+        self._records[episode.index] = {
+            "env_steps": episode.env_steps,
+            "policy_version": episode.policy_version,
+            "index": episode.index,
+            "ep_length": episode.length,
+            **{name: value for name, value in measured.items() if np.isfinite(value)},
+            "started_s": interval.start_ns / NS_PER_S,  # of the monotonic clock, as all times of a line
+            "ended_s": interval.end_ns / NS_PER_S,
+        }
         self._rollouts.append(interval)
         self._context.ledger.mark(Mark.EPISODE_ENDED, self.episodes + episode.index)
         self._hook.submit(episode)
@@ -153,7 +162,12 @@ class PolicyEvaluation:
         if result.error is not None and result.error != STOPPED:
             self.post_failures += 1
             if self.post_failures == 1:  # a hook that fails once fails often
-                self._report_failure(record, result.error)
+                sys.stderr.write(f"{result.error.rstrip()}\n")  # a child's stderr goes to train.log
+                self._context.warn(
+                    f"eval.hook failed for episode {record['index']} of the evaluation at env step"
+                    f" {record['env_steps']:,}: {_last_line(result.error)}; its return counts. Further failures are"
+                    f" only counted: {EPISODES_FILE}, eval/post_failures"
+                )
         assert self._log is not None
         self._log.append(
             {
@@ -163,28 +177,6 @@ class PolicyEvaluation:
                 "post_error": _last_line(result.error) if result.error else None,
             }
         )
-
-    def _report_failure(self, record: Record, error: str) -> None:
-        sys.stderr.write(f"{error.rstrip()}\n")  # a child's stderr goes to train.log
-        self._context.warn(
-            f"eval.hook failed for episode {record['index']} of the evaluation at env step {record['env_steps']:,}:"
-            f" {_last_line(error)}; its return counts. Further failures are only counted: {EPISODES_FILE},"
-            " eval/post_failures"
-        )
-
-
-def _episode_record(episode: Episode, interval: Interval) -> Record:
-    """The episode's part of its line in the log, times in seconds of the monotonic clock; leaves out what is NaN."""
-    measured = {"ep_return": episode.ep_return, "success": episode.success, "measure": episode.measure}
-    return {
-        "env_steps": episode.env_steps,
-        "policy_version": episode.policy_version,
-        "index": episode.index,
-        "ep_length": episode.length,
-        **{name: value for name, value in measured.items() if np.isfinite(value)},
-        "started_s": interval.start_ns / NS_PER_S,
-        "ended_s": interval.end_ns / NS_PER_S,
-    }
 
 
 def _last_line(error: str) -> str:

@@ -8,6 +8,7 @@ complete, so no window ever crosses the write head (SB3's NStepReplayBuffer cuts
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from offpolicy.types import Bool, Choice, Float32, Float64, StepOutcome
 
 
 class Writer(Protocol):
-    """Where the collector's vector steps go."""
+    """Stores the collector's vector steps."""
 
     def wants_fresh_policy(self, version: int) -> bool:
         """True if the next step may be acted by newer weights than those of `version`, which acted last."""
@@ -99,7 +100,10 @@ class ReplayWriter:
         bad = ~np.isfinite(rows).all(axis=1) if not np.isfinite(rows.sum(dtype=np.float64)) else None
         if bad is not None and bad.any():
             self._store(rows[~bad], envs[~bad])
-            raise BadRowError(int(envs[bad][0]), self._describe(rows[bad][0]))
+            columns: dict[str, slice | int] = {
+                "obs": layout.obs, "next_obs": layout.next_obs, "action": layout.action, "reward": layout.REWARD,
+            }  # fmt: skip
+            raise BadRowError(int(envs[bad][0]), fields_of(rows[bad][0], columns))
         self._store(rows, envs)
         return len(rows)
 
@@ -121,24 +125,12 @@ class ReplayWriter:
                 window.discount *= self._gamma
                 window.num_steps += 1
             while windows and (windows[0].num_steps == self._n_step or is_end):
-                complete.append(self._complete(windows.popleft(), row))
+                window = windows.popleft()
+                for column in (layout.next_obs, layout.TERMINATED, layout.TRUNCATED):  # its span ends with this step
+                    window.row[column] = row[column]
+                window.row[layout.REWARD], window.row[layout.DISCOUNT] = window.reward, window.discount
+                complete.append(window.row)
         return np.array(complete, dtype=np.float32).reshape(-1, layout.width)
-
-    def _complete(self, window: _Window, last: Float32) -> Float32:
-        """Returns the window's row, whose span ends with the step of the row `last`."""
-        layout, row = self._layout, window.row
-        for column in (layout.next_obs, layout.TERMINATED, layout.TRUNCATED):
-            row[column] = last[column]
-        row[layout.REWARD], row[layout.DISCOUNT] = window.reward, window.discount
-        return row
-
-    def _describe(self, row: Float32) -> dict[str, list[float]]:
-        """Returns the row's fields by name, for the dump."""
-        layout = self._layout
-        columns: dict[str, slice | int] = {
-            "obs": layout.obs, "next_obs": layout.next_obs, "action": layout.action, "reward": layout.REWARD,
-        }  # fmt: skip
-        return {name: np.atleast_1d(row[column]).tolist() for name, column in columns.items()}
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the open rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
@@ -160,6 +152,11 @@ class BadRowError(NumericsError):
         culprits = [name for name, values in row.items() if not np.isfinite(values).all()]
         super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {env_index}")
         self.env_index, self.row = env_index, row
+
+
+def fields_of(row: Float32, columns: Mapping[str, slice | int]) -> dict[str, list[float]]:
+    """Returns the fields of a row [W] by name, for the dump of a bad one."""
+    return {name: np.atleast_1d(row[column]).tolist() for name, column in columns.items()}
 
 
 def demonstration_rows(found: Transitions, layout: RowLayout, *, gamma: float, n_step: int) -> Float32:

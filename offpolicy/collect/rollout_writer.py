@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from offpolicy.collect.replay_writer import BadRowError
+from offpolicy.collect.replay_writer import BadRowError, fields_of
 from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
 from offpolicy.types import Choice, Float32, Float64, StepOutcome
 
@@ -38,7 +38,7 @@ class RolloutWriter:
         return self._step == 0 or version == 0
 
     def handed_over(self, env_steps: int) -> int:
-        """Returns the rollouts that the learner was given."""
+        """Returns the rollouts that the learner has received."""
         return self._ring.committed
 
     def may_step(self, env_steps: int, granted: int) -> bool:
@@ -73,15 +73,12 @@ class RolloutWriter:
         self._stamp = self._stamp._replace(num_steps=self._stamp.num_steps + num_steps)
         self._step += 1
         if self._step == layout.length:
-            self._finish(outcome.next_obs)
+            self._rows[-1] = 0.0
+            self._rows[-1, :, layout.obs] = outcome.next_obs
+            self._ring.commit(self._stamp)
+            self.rollouts += 1
+            self._step = 0
         return num_steps
-
-    def _finish(self, last_obs: Float32) -> None:
-        self._rows[-1] = 0.0
-        self._rows[-1, :, self._ring.layout.obs] = last_obs
-        self._ring.commit(self._stamp)
-        self.rollouts += 1
-        self._step = 0
 
     def _require_finite(self, rows: Float32, next_obs: Float32) -> None:
         if np.isfinite(rows.sum(dtype=np.float64) + next_obs.sum(dtype=np.float64)):
@@ -89,17 +86,13 @@ class RolloutWriter:
         bad = ~(np.isfinite(rows).all(axis=1) & np.isfinite(next_obs).all(axis=1))
         if bad.any():
             env = int(np.flatnonzero(bad)[0])
-            raise BadRowError(env, self._describe(rows[env], next_obs[env]))
-
-    def _describe(self, row: Float32, next_obs: Float32) -> dict[str, list[float]]:
-        """Returns the row's fields by name, for the dump."""
-        layout = self._ring.layout
-        columns: dict[str, slice | int] = {
-            "obs": layout.obs, "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD,
-            "terminated": layout.TERMINATED, "truncated": layout.TRUNCATED, "is_valid": layout.IS_VALID,
-        }  # fmt: skip
-        fields = {name: np.atleast_1d(row[column]).tolist() for name, column in columns.items()}
-        return {"obs": fields.pop("obs"), "next_obs": next_obs.tolist(), **fields}
+            layout = self._ring.layout
+            columns: dict[str, slice | int] = {
+                "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD,
+                "terminated": layout.TERMINATED, "truncated": layout.TRUNCATED, "is_valid": layout.IS_VALID,
+            }  # fmt: skip
+            seen = {"obs": rows[env, layout.obs].tolist(), "next_obs": next_obs[env].tolist()}
+            raise BadRowError(env, seen | fields_of(rows[env], columns))
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the rollouts that no learner has taken, and the open one as far as it goes; for a snapshot.

@@ -6,9 +6,7 @@ The collector writes it between two steps, on the learner's request; the learner
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -83,9 +81,6 @@ class CollectorSnapshot:
             return f"env.num_envs changed from {len(arrays['obs'])} to {len(progress.obs)}"
         if numbers["env"] is None:
             return str(numbers["why_not_exact"])
-        return self._restore_envs(numbers, arrays, progress)
-
-    def _restore_envs(self, numbers: Mapping[str, Any], arrays: Mapping[str, Any], progress: Progress) -> str | None:
         env_arrays = {name[4:]: array.copy() for name, array in arrays.items() if name.startswith("env/")}
         restore_state(self._env, EnvState(numbers["env"], env_arrays))
         progress.obs = arrays["obs"].copy()

@@ -1,6 +1,6 @@
 """Command-line overrides and the files of conf/ become one checked `RunConfig`; every problem is reported at once.
 
-Hydra parses the overrides and composes the groups; nothing of it leaves this module. Values are merged here rather than
+Hydra parses the overrides and composes the groups; no other module imports it. Values are merged here rather than
 by Hydra, which would refuse the first unknown key and stay silent about the others (ADR 0018).
 Precedence: command line > experiment > stage_env > algo_env > stage > env > algo > defaults. The files of runner/ and
 logging/ and config.yaml show defaults of the dataclasses, or change what no other file does. A file of algo_env or
@@ -10,7 +10,7 @@ stage_env is loaded where there is one for the algorithm (and its stage) and the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,11 @@ def parse_overrides(tokens: Sequence[str]) -> Overrides:
     groups: dict[str, str | None] = {}
     values: dict[str, Any] = {}
     problems: list[str] = []
-    for token in _joined(tokens):
+    queue = list(tokens)
+    while queue:
+        token = queue.pop(0)
+        if token.startswith("--") and "=" not in token and queue and "=" not in queue[0] and queue[0][:1] != "-":
+            token = f"{token} {queue.pop(0)}"  # `--key value` is one problem, not two
         try:
             key, value = _parsed(token, options)
             if key in options:
@@ -100,22 +104,20 @@ def parse_overrides(tokens: Sequence[str]) -> Overrides:
     return Overrides(groups, values, tuple(problems))
 
 
-def _joined(tokens: Sequence[str]) -> Iterator[str]:
-    """Yields the tokens, with `--key value` as one, so that it is one problem."""
-    queue = list(tokens)
-    while queue:
-        token = queue.pop(0)
-        if token.startswith("--") and "=" not in token and queue and "=" not in queue[0] and queue[0][:1] != "-":
-            token = f"{token} {queue.pop(0)}"
-        yield token
-
-
 def _parsed(token: str, options: Mapping[str, Sequence[str]]) -> tuple[str, Any]:
     """Returns key and value of one override. Raises `ConfigError` saying what to write instead."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    _refuse_other_grammar(token, options)
+    if token.startswith("-"):
+        key, _, text = token.lstrip("-").replace(" ", "=", 1).partition("=")
+        raise ConfigError(f"{token}: overrides have no dashes; write {key}={text or '<value>'}")
+    if token.startswith("~"):
+        raise ConfigError(f"{token}: keys cannot be deleted; write {token[1:].partition('=')[0]}=<value>")
+    if "=" not in token:
+        homes = [group for group, names in options.items() if token in names]
+        example = f"{homes[0]}={token}" if homes else f"{token}=<value>"
+        raise ConfigError(f"{token}: no '=' in it; write {example}")
     key, _, text = token.partition("=")
     try:
         override = OverridesParser.create().parse_override(token)
@@ -134,19 +136,6 @@ def _parsed(token: str, options: Mapping[str, Sequence[str]]) -> tuple[str, Any]
     if group in options:
         raise ConfigError(f"{token}: alone it would leave the group's other values behind; write {group}={value}")
     return override.key_or_group, value
-
-
-def _refuse_other_grammar(token: str, options: Mapping[str, Sequence[str]]) -> None:
-    """Raises `ConfigError` for the spellings of other command lines: dashes, a missing `=`, deletion."""
-    if token.startswith("-"):
-        key, _, value = token.lstrip("-").replace(" ", "=", 1).partition("=")
-        raise ConfigError(f"{token}: overrides have no dashes; write {key}={value or '<value>'}")
-    if token.startswith("~"):
-        raise ConfigError(f"{token}: keys cannot be deleted; write {token[1:].partition('=')[0]}=<value>")
-    if "=" not in token:
-        homes = [group for group, names in options.items() if token in names]
-        example = f"{homes[0]}={token}" if homes else f"{token}=<value>"
-        raise ConfigError(f"{token}: no '=' in it; write {example}")
 
 
 def _choice(group: str, value: Any, names: Sequence[str]) -> str | None:

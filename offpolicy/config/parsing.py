@@ -52,7 +52,11 @@ def build(cls: type[T], raw: Any, problems: list[str], known: Sequence[str], pre
         key, hint = prefix + name, hints[name]
         nested = _nested(hint)
         if nested is not None and isinstance(raw[name], Mapping) and raw[name].keys() & _names(nested).keys():
-            values[name] = _structured(nested, key, raw[name], spec.metadata, problems, known)
+            own: list[str] = []
+            value = build(nested, raw[name], own, known, key + ".")
+            own = own or value.unfit(key, spec.metadata)
+            problems += own
+            values[name] = _BAD if own else value
         elif dataclasses.is_dataclass(hint):
             values[name] = build(hint, raw[name], problems, known, key + ".")  # type: ignore[arg-type]  # a class here
         else:
@@ -76,23 +80,6 @@ def _nested(hint: Any) -> type[Structured] | None:
     parts: list[Any] = [part for part in typing.get_args(hint) if isinstance(part, type)]
     found: list[Any] = [part for part in parts if dataclasses.is_dataclass(part)]
     return found[0] if found and isinstance(hint, types.UnionType) else None
-
-
-def _structured(
-    cls: type[Structured],
-    key: str,
-    raw: Mapping[str, Any],
-    limits: Mapping[str, Any],
-    problems: list[str],
-    known: Sequence[str],
-) -> Any:
-    """Returns the dataclass `cls` from a mapping, or `_BAD` after noting the problems."""
-    own: list[str] = []
-    value = build(cls, raw, own, known, key + ".")
-    if not own:
-        own += value.unfit(key, limits)
-    problems += own
-    return _BAD if own else value
 
 
 def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: list[str]) -> Any:

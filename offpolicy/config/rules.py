@@ -12,12 +12,10 @@ from offpolicy.config.sections import (
     FROM_REPLAY,
     FROM_ROLLOUTS,
     RANK_RUNNERS,
-    AlgoConfig,
     AlgorithmInfo,
     CollectConfig,
     ReplayConfig,
     RunSections,
-    TimingConfig,
 )
 
 
@@ -27,8 +25,18 @@ def broken_rules(cfg: RunSections) -> list[str]:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", cfg.device):
         problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
     problems += _rollout_problems(cfg) if cfg.algo.learns_from_rollouts else _replay_problems(cfg)
-    problems += _other_algorithms_options(cfg.algo) + _unused_section(cfg) + _runner_problems(cfg)
-    problems += _stage_problems(cfg) + _schedule_problems(cfg) + _trace_problems(cfg.timing)
+    problems += _unused_options(cfg) + _runner_problems(cfg)
+    if cfg.algo.is_adapting and not cfg.teacher:
+        problems.append("teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with")
+    if cfg.teacher and not cfg.algo.is_adapting:
+        problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
+    if cfg.algo.is_adapting and cfg.algo.lr_schedule == "kl_adaptive":
+        problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
+    problems += _schedule_problems(cfg)
+    if cfg.timing.trace and not cfg.timing.enabled:
+        problems.append("timing.trace: got true, allowed false with timing.enabled=false")
+    if cfg.timing.profile_at and not cfg.timing.trace:
+        problems.append(f"timing.profile_at: got {cfg.timing.profile_at}, allowed 0 without timing.trace=true")
     if cfg.eval.hook is not None and not re.fullmatch(r"[\w.]+:\w+", cfg.eval.hook):
         problems.append(f"eval.hook: got {cfg.eval.hook!r}, allowed module:function, such as hooks:draw, or null")
     if not cfg.env.id:
@@ -45,41 +53,31 @@ def owners(infos: Iterable[AlgorithmInfo]) -> list[str]:
     return [name if len(own) == num_stages[name] else f"{name} stage={own[0].stage}" for name, own in stages.items()]
 
 
-def _other_algorithms_options(algo: AlgoConfig) -> list[str]:
-    """Refuses hyper-parameters of other algorithms: set, they would silently do nothing."""
+def _unused_options(cfg: RunSections) -> list[str]:
+    """Refuses options of other algorithms, of the replay where there is none, and of rollouts where there are none.
+
+    They would silently do nothing.
+    """
+    algo, has_rollouts = cfg.algo, cfg.algo.learns_from_rollouts
     name = "hora stage=adapt" if algo.is_adapting else algo.name
-    return [
+    problems = [
         f"algo.{spec.name}: got {getattr(algo, spec.name)!r}, allowed nothing with algo={name}:"
         f" it is for {', '.join(owners(spec.metadata['only']))}"
         for spec in dataclasses.fields(algo)
         if algo.info not in spec.metadata.get("only", ALGORITHMS) and getattr(algo, spec.name) != spec.default
     ]
-
-
-def _unused_section(cfg: RunSections) -> list[str]:
-    """Refuses options of the replay where there is none, and of rollouts where there are none."""
-    has_rollouts = cfg.algo.learns_from_rollouts
     section, name = (cfg.replay, "replay") if has_rollouts else (cfg.rollout, "rollout")
     users = ", ".join(owners(FROM_REPLAY if has_rollouts else FROM_ROLLOUTS))
-    problems = [
-        f"{name}.{spec.name}: got {getattr(section, spec.name)!r}, allowed nothing with algo={cfg.algo.name}:"
+    problems += [
+        f"{name}.{spec.name}: got {getattr(section, spec.name)!r}, allowed nothing with algo={algo.name}:"
         f" it is for {users}"
         for spec in dataclasses.fields(section)
         if getattr(section, spec.name) != spec.default
     ]
     if has_rollouts and cfg.collect.band != CollectConfig().band:
         problems.append(
-            f"collect.band: got {cfg.collect.band}, allowed nothing with algo={cfg.algo.name}: rollout.slots bounds it"
+            f"collect.band: got {cfg.collect.band}, allowed nothing with algo={algo.name}: rollout.slots bounds it"
         )
-    return problems
-
-
-def _trace_problems(timing: TimingConfig) -> list[str]:
-    problems: list[str] = []
-    if timing.trace and not timing.enabled:
-        problems.append("timing.trace: got true, allowed false with timing.enabled=false")
-    if timing.profile_at and not timing.trace:
-        problems.append(f"timing.profile_at: got {timing.profile_at}, allowed 0 without timing.trace=true")
     return problems
 
 
@@ -185,15 +183,4 @@ def _schedule_problems(cfg: RunSections) -> list[str]:
         problems.append(
             f"algo.lr: got a schedule, allowed a number with algo.lr_schedule={cfg.algo.lr_schedule}, which is one"
         )
-    return problems
-
-
-def _stage_problems(cfg: RunSections) -> list[str]:
-    problems: list[str] = []
-    if cfg.algo.is_adapting and not cfg.teacher:
-        problems.append("teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with")
-    if cfg.teacher and not cfg.algo.is_adapting:
-        problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
-    if cfg.algo.is_adapting and cfg.algo.lr_schedule == "kl_adaptive":
-        problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
     return problems

@@ -65,19 +65,18 @@ def all_keys() -> list[str]:
 
 
 def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
-    """Writes `config.yaml`, the resolved configuration, and `spaces.json`, the environment's spaces."""
-    _replace(path / "config.yaml", yaml.safe_dump(cfg.to_mapping(), sort_keys=False))
-    _replace(path / "spaces.json", json.dumps(asdict(spec)))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: without it the run could not be resumed."""
-    if path.exists() and path.read_text() == text:
-        return
-    try:
-        atomic_write(path, text, durable=False)
-    except OSError as error:
-        raise SaveError(f"{path}: {error.strerror}") from error
+    """Writes `config.yaml`, the resolved configuration, and `spaces.json`, the spaces. Raises `SaveError`."""
+    files = {
+        path / "config.yaml": yaml.safe_dump(cfg.to_mapping(), sort_keys=False),
+        path / "spaces.json": json.dumps(asdict(spec)),
+    }
+    for file, text in files.items():  # each whole or not at all: without it the run could not be resumed
+        if file.exists() and file.read_text() == text:
+            continue
+        try:
+            atomic_write(file, text, durable=False)
+        except OSError as error:
+            raise SaveError(f"{file}: {error.strerror}") from error
 
 
 def read_config(path: Path) -> RunConfig:

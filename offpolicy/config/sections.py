@@ -36,7 +36,7 @@ class PolicyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
-    """What everything but the learner needs to know of an algorithm, or of one stage of it."""
+    """The facts about an algorithm, or about one stage of it, that everything but the learner needs."""
 
     name: str
     policy: PolicyKind
@@ -55,7 +55,7 @@ HORA_ADAPT = AlgorithmInfo(
 )  # fmt: skip
 ALGORITHMS = (SAC, TD3, APPO, HORA_TEACH, HORA_ADAPT)
 
-# Who an option is for.
+# Algorithms that an option is for.
 FROM_REPLAY = tuple(info for info in ALGORITHMS if not info.learns_from_rollouts)
 FROM_ROLLOUTS = tuple(info for info in ALGORITHMS if info.learns_from_rollouts)
 POLICY_GRADIENT = (APPO, HORA_TEACH)
@@ -200,11 +200,11 @@ class EnvConfig:
     kwargs: dict[str, Any] = option({}, "keyword arguments of gymnasium.make; free keys")
     num_envs: int = option(1, "environments stepped together by one collector", ge=1, le=65536)
     vectorization: str = option(
-        "sync", "how they are stepped: sync, one after another; async, in processes; mujoco, in one call of their own",
+        "sync", "how they are stepped: sync, one after another; async, in processes; mujoco, all in one call",
         choices=("sync", "async", "mujoco"),
     )  # fmt: skip
     measure: str | None = option(
-        None, "number of info at an episode's end that `offpolicy eval` tells beside the return, such as net_rotation"
+        None, "number of info at an episode's end that `offpolicy eval` reports beside the return, such as net_rotation"
     )
     step_timeout_s: float = option(60.0, "an environment silent for longer than this ends the run with exit 70", gt=0.0)
 
@@ -259,7 +259,7 @@ class EvalConfig:
     every: int = option(5000, "env steps between evaluations; 0: only at the end", ge=0)
     episodes: int = option(10, "episodes of one evaluation; 0: never evaluate", ge=0)
     beside: str = option(
-        "auto", "in a process of its own, beside training; false: by rank 0; auto: beside where a core is free",
+        "auto", "true: in another process, beside training; false: by rank 0; auto: beside where a core is free",
         choices=("auto", "true", "false"),
     )  # fmt: skip
     hook: str | None = option(

@@ -31,7 +31,13 @@ def make_env(cfg: EnvConfig) -> Env:
     Raises `ConfigError` for an unknown id, a missing dependency or wrong `env.kwargs`, and `EnvFailure` with the
     environment's traceback for anything else that its module or its constructor raises.
     """
-    _check_make_kwargs(cfg.kwargs)
+    limit = cfg.kwargs.get("max_episode_steps", -1)  # Gymnasium takes this keyword, and the next, itself
+    if type(limit) is not int or limit == 0 or limit < -1:
+        raise ConfigError(
+            f"env.kwargs.max_episode_steps: got {limit!r}, allowed a whole number >= 1, or -1 for no limit"
+        )
+    if cfg.kwargs.get("render_mode") == "human":
+        raise ConfigError("env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window")
     spec = find_spec(cfg.id)
     creator = _load_creator(cfg.id, spec)
     mujoco = sys.modules.get("mujoco")  # loaded by now if this environment needs it
@@ -49,7 +55,15 @@ def find_spec(env_id: str) -> EnvSpec:
     """Returns the registration of an id; imports the module of `module:EnvId`. Raises as `make_env`."""
     module, _, name = env_id.rpartition(":")
     if module:
-        _import_module(env_id, module)
+        # A console script has its own directory on the path, not the one that the user works in.
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"env.id: got {env_id!r}: {error}; looked in {os.getcwd()} and sys.path") from error
+        except (Exception, SystemExit) as error:
+            raise EnvFailure(f"importing {module} for env.id={env_id} failed\n{failure_text(error)}") from error
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
@@ -66,29 +80,6 @@ def failure_text(error: BaseException, skip: int = 1) -> str:
     for _ in range(skip):
         frames = frames.tb_next if frames is not None and frames.tb_next is not None else frames
     return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-
-
-def _check_make_kwargs(kwargs: dict[str, Any]) -> None:
-    """Checks the keywords that Gymnasium takes itself. Raises `ConfigError`."""
-    limit = kwargs.get("max_episode_steps", -1)
-    if type(limit) is not int or limit == 0 or limit < -1:
-        raise ConfigError(
-            f"env.kwargs.max_episode_steps: got {limit!r}, allowed a whole number >= 1, or -1 for no limit"
-        )
-    if kwargs.get("render_mode") == "human":
-        raise ConfigError("env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window")
-
-
-def _import_module(env_id: str, module: str) -> None:
-    # A console script has its own directory on the path, not the one that the user works in.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"env.id: got {env_id!r}: {error}; looked in {os.getcwd()} and sys.path") from error
-    except (Exception, SystemExit) as error:
-        raise EnvFailure(f"importing {module} for env.id={env_id} failed\n{failure_text(error)}") from error
 
 
 def _load_creator(env_id: str, spec: EnvSpec) -> Any:  # Any: a class or any callable, as Gymnasium says

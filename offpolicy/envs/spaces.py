@@ -53,7 +53,13 @@ class Codec:
             return _leaf_array(self.leaves[0], obs).reshape(-1).astype(np.float32, copy=False)
         flat = np.empty(self.spec.obs_dim, np.float32)
         for leaf in self.leaves:
-            flat[leaf.start : leaf.stop] = _leaf_array(leaf, _descend(leaf, obs)).reshape(-1)
+            part = obs
+            for key in leaf.path:
+                if not isinstance(part, dict) or key not in part:
+                    got = f"keys {sorted(map(str, part))}" if isinstance(part, dict) else _shown(part)
+                    raise EnvFailure(f"observation key {leaf.name!r}: expected {_declared(leaf)}, got {got}")
+                part = part[key]
+            flat[leaf.start : leaf.stop] = _leaf_array(leaf, part).reshape(-1)
         return flat
 
     def env_action(self, action: NDArray[Any]) -> Any:  # Any: an array, or a NumPy integer
@@ -152,32 +158,20 @@ def _walk(space: Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any,
 def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if isinstance(space, spaces.Discrete):
         return (float(space.start),), (float(space.start + space.n - 1),)
-    problem = _action_problem(space)
-    if problem or not isinstance(space, spaces.Box):
-        problems.append(f"action space: got {space}; {problem}")
-        return (), ()
-    return tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist())
-
-
-def _action_problem(space: Space[Any]) -> str | None:
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-        return "allowed a Box of floats with finite bounds, or a Discrete (with algo=appo)"
-    if not space.low.size:
-        return "it holds no action, allowed a Box of at least one float"
-    if not (np.all(np.abs(space.low) < UNBOUNDED) and np.all(np.abs(space.high) < UNBOUNDED)):
-        return "its bounds are infinite, allowed finite bounds: declare the range in which actions make sense"
-    if np.all(space.low == space.high):
-        return "its low and high bounds are equal, so there is nothing to choose (MuJoCo: actuators without ctrlrange)"
-    return None
-
-
-def _descend(leaf: Leaf, obs: Any) -> Any:
-    for key in leaf.path:
-        if not isinstance(obs, dict) or key not in obs:
-            got = f"keys {sorted(map(str, obs))}" if isinstance(obs, dict) else _shown(obs)
-            raise EnvFailure(f"observation key {leaf.name!r}: expected {_declared(leaf)}, got {got}")
-        obs = obs[key]
-    return obs
+        problem = "allowed a Box of floats with finite bounds, or a Discrete (with algo=appo)"
+    elif not space.low.size:
+        problem = "it holds no action, allowed a Box of at least one float"
+    elif not (np.all(np.abs(space.low) < UNBOUNDED) and np.all(np.abs(space.high) < UNBOUNDED)):
+        problem = "its bounds are infinite, allowed finite bounds: declare the range in which actions make sense"
+    elif np.all(space.low == space.high):
+        problem = (
+            "its low and high bounds are equal, so there is nothing to choose (MuJoCo: actuators without ctrlrange)"
+        )
+    else:
+        return tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist())
+    problems.append(f"action space: got {space}; {problem}")
+    return (), ()
 
 
 def _leaf_array(leaf: Leaf, value: Any) -> NDArray[Any]:

@@ -103,7 +103,12 @@ def _capture(vector: VectorAdapter) -> EnvState:
     envs = []
     for index, env in enumerate(_adapters(stepper)):
         encoder = Encoder(f"env{index}/")
-        envs.append(_capture_env(env, encoder))
+        own = {"seed": env.seed, "episode_step": env.episode_step, "last_action": env.last_action}
+        inner = env.open()
+        if digest_of(inner) != env.model_digest:
+            raise NotPlainError(f"{env.cfg.id} has changed its MuJoCo model since it was constructed")
+        layers = [_capture_layer(layer, encoder) for layer in _layers(inner)]
+        envs.append({"door": encoder.encode(own, "door"), "model": env.model_digest, "layers": layers})
         arrays |= encoder.arrays
     return EnvState({**_identity(vector), "envs": envs}, arrays)
 
@@ -128,15 +133,6 @@ def _identity(vector: VectorAdapter) -> dict[str, JSON]:
     """Returns what must agree before a state can fit; the keyword arguments as text, for JSON knows no tuples."""
     kwargs = json.dumps(vector.cfg.kwargs, sort_keys=True, default=str)
     return {"id": vector.cfg.id, "kwargs": kwargs, "num_envs": vector.num_envs}
-
-
-def _capture_env(env: EnvAdapter, encoder: Encoder) -> JSON:
-    own = {"seed": env.seed, "episode_step": env.episode_step, "last_action": env.last_action}
-    inner = env.open()
-    if digest_of(inner) != env.model_digest:
-        raise NotPlainError(f"{env.cfg.id} has changed its MuJoCo model since it was constructed")
-    layers = [_capture_layer(layer, encoder) for layer in _layers(inner)]
-    return {"door": encoder.encode(own, "door"), "model": env.model_digest, "layers": layers}
 
 
 def _restore_env(env: EnvAdapter, saved: JSON, decoder: Decoder) -> None:

@@ -54,21 +54,18 @@ class Encoder:
         if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
             return {"$scalar": [str(value.dtype), value.tobytes().hex()]}
         if kind in (list, tuple, dict, collections.deque):
-            return self._container(value, where)
+            if isinstance(value, dict):
+                return {"$dict": [[self.encode(k, where), self.encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
+            items = [self.encode(item, f"{where}[{index}]") for index, item in enumerate(value)]
+            if isinstance(value, collections.deque):
+                return {"$deque": items, "maxlen": value.maxlen}
+            return {"$tuple": items} if isinstance(value, tuple) else items
         if kind in (np.ndarray, np.random.Generator):
             if id(value) not in self._seen:
                 encoded = self._array(value, where) if kind is np.ndarray else self._generator(value, where)
                 self._seen[id(value)] = (value, encoded)
             return self._seen[id(value)][1]
         raise NotPlainError(f"{where} is a {kind.__module__}.{kind.__qualname__}")
-
-    def _container(self, value: Any, where: str) -> JSON:
-        if isinstance(value, dict):
-            return {"$dict": [[self.encode(k, where), self.encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
-        items = [self.encode(item, f"{where}[{index}]") for index, item in enumerate(value)]
-        if isinstance(value, collections.deque):
-            return {"$deque": items, "maxlen": value.maxlen}
-        return {"$tuple": items} if isinstance(value, tuple) else items
 
     def _array(self, value: NDArray[Any], where: str) -> JSON:
         if value.dtype.kind not in _KINDS or value.dtype.itemsize > _MAX_ITEM_BYTES:
@@ -101,9 +98,9 @@ class Decoder:
         """Returns the value. Raises `KeyError` or `ValueError` if `data` is not an encoder's."""
         if isinstance(data, list):
             return [self.decode(item) for item in data]
-        return self._tagged(next(iter(data)), data) if isinstance(data, dict) else data
-
-    def _tagged(self, tag: str, data: JSON) -> Any:
+        if not isinstance(data, dict):
+            return data
+        tag = next(iter(data))
         content = data[tag]
         match tag:
             case "$array":

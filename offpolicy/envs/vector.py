@@ -1,6 +1,6 @@
 """Environments stepped together: Gymnasium's vector environments behind one contract.
 
-Actions come in [-1, 1] and are mapped to the environment's bounds here; observations leave as float32 [N, O]; rewards
+Actions come in [-1, 1] and are mapped to the environment's bounds here; observations are float32 [N, O]; rewards
 stay float64. Autoreset is Gymnasium's NEXT_STEP: the row that ends an episode carries its true final observation, and
 the next row of that environment is a reset row (`is_valid` False, action ignored, reward 0).
 """
@@ -171,7 +171,7 @@ class NativeVector:
     def reset(self, *, seed: list[int | None], options: dict[str, Any] | None = None) -> tuple[Float32, dict[str, Any]]:
         """Returns obs [N, O], first ones except where `options["reset_mask"]` is False; one seed per environment."""
         try:
-            obs, _ = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Gymnasium's type leaves the list out
+            obs, _ = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Gymnasium's type lacks the list
         except Exception as error:
             raise self._failure("reset", error) from error
         return self.flatten(obs), {}
@@ -210,7 +210,7 @@ class NativeVector:
 def _make_native(cfg: EnvConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
     spec = find_spec(cfg.id)
     if spec.vector_entry_point is None:
-        raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id} has no vector of its own")
+        raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id} has no vector environment")
     try:
         env = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **cfg.kwargs)
     except ConfigError:

@@ -104,17 +104,14 @@ class Workers:
             ask()
             return wait(timeout_s)
         except multiprocessing.TimeoutError as error:
-            raise self._silence(timeout_s) from error
+            vec = self._running()
+            if multiprocessing.connection.wait([process.sentinel for process in vec.processes], 0.0):
+                raise self._death() from error
+            silent = [index for index, pipe in enumerate(vec.parent_pipes) if not pipe.poll()]
+            names = ", ".join(_name(index, vec.processes) for index in silent) or "an environment"
+            raise HangError(f"{names} gave no answer for {timeout_s:g} s (env.step_timeout_s)") from error
         except (EOFError, OSError) as error:
             raise self._death() from error
-
-    def _silence(self, timeout_s: float) -> EnvFailure | HangError:
-        vec = self._running()
-        if multiprocessing.connection.wait([process.sentinel for process in vec.processes], 0.0):
-            return self._death()
-        silent = [index for index, pipe in enumerate(vec.parent_pipes) if not pipe.poll()]
-        names = ", ".join(_name(index, vec.processes) for index in silent) or "an environment"
-        return HangError(f"{names} gave no answer for {timeout_s:g} s (env.step_timeout_s)")
 
     def _death(self) -> EnvFailure:
         processes = self._running().processes

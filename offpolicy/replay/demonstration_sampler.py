@@ -68,7 +68,6 @@ class EndlessRows:
         return {"taken": self.taken, "path": list(self._path)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continues from there."""
         self.taken, self._path, self._orders = state["taken"], tuple(state["path"]), {}
 
     def _place(self, taken: Any) -> Any:  # Any: a number, or an array of them
@@ -125,7 +124,6 @@ class MixedSampler:
         return {**self._replay.state(), "demos": self._share.rows.state()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continues from there."""
         self._replay.set_state(state)
         self._share.rows.set_state(state["demos"])
 

@@ -110,7 +110,14 @@ def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
         raise ConfigError(f"{KEY}: {source} holds no transition: its reward has shape {arrays['reward'].shape}")
     widths = {"obs": spec.obs_dim, "next_obs": spec.obs_dim, "action": spec.action_dim}
     shapes = {name: (count, widths[name]) if name in widths else (count,) for name in FIELDS}
-    problems = _misshapen(source, arrays, shapes)
+    expected = {**shapes, **({"episode": shapes["reward"]} if "episode" in arrays else {})}
+    problems = [
+        f"{KEY}: {source}: {name} has shape {array.shape} and type {array.dtype}, needed {shape} of numbers"
+        for name, shape in expected.items()
+        if (array := arrays[name]).dtype.kind not in "fiub"
+        or array.shape[:1] != shape[:1]
+        or array.size != np.prod(shape)
+    ]
     if problems:
         raise ConfigError(problems)
     fields = {name: arrays[name].reshape(shape).astype(np.float64) for name, shape in shapes.items()}
@@ -126,17 +133,6 @@ def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
         truncated=fields["truncated"] != 0,
         first=np.zeros(1, np.int64),
     )
-
-
-def _misshapen(source: str, arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-    expected = {**shapes, **({"episode": shapes["reward"]} if "episode" in arrays else {})}
-    return [
-        f"{KEY}: {source}: {name} has shape {array.shape} and type {array.dtype}, needed {shape} of numbers"
-        for name, shape in expected.items()
-        if (array := arrays[name]).dtype.kind not in "fiub"
-        or array.shape[:1] != shape[:1]
-        or array.size != np.prod(shape)
-    ]
 
 
 def _unsound(source: str, fields: Mapping[str, Float64], spec: SpaceSpec) -> list[str]:
@@ -166,8 +162,7 @@ def _ordered(found: Transitions, episode: NDArray[Any] | None) -> Transitions:
     """Sorts the rows by `episode` [M] where it is given; an episode also begins after each end."""
     ids = np.zeros(len(found), np.int64) if episode is None else episode.reshape(-1)
     order = np.argsort(ids, kind="stable")
-    columns = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-    sorted_rows = replace(found, **{name: getattr(found, name)[order] for name in columns})
+    sorted_rows = replace(found, **{name: getattr(found, name)[order] for name in FIELDS})
     is_first = np.ones(len(found), np.bool_)
     is_over = sorted_rows.terminated | sorted_rows.truncated
     is_first[1:] = is_over[:-1] | (np.diff(ids[order]) != 0)

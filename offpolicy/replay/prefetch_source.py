@@ -121,7 +121,12 @@ class Packer:
 
     def _run(self) -> None:
         try:
-            while (slot := self._next()) is not None:
+            while True:
+                with self._ledger.phase(Phase.REQUEST_WAIT), self._changed:
+                    self._changed.wait_for(lambda: self._todo or self._is_closing)
+                    if self._is_closing:
+                        return
+                    slot = self._todo[0]
                 self._ledger.end_warmup()
                 self._pack(slot)
                 self._ledger.close()
@@ -133,11 +138,6 @@ class Packer:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
-
-    def _next(self) -> Slot | None:
-        with self._ledger.phase(Phase.REQUEST_WAIT), self._changed:
-            self._changed.wait_for(lambda: self._todo or self._is_closing)
-            return None if self._is_closing else self._todo[0]
 
     def _pack(self, slot: Slot) -> None:
         phase = self._ledger.phase
@@ -232,19 +232,15 @@ class PrefetchSource(RateLimitedSource):
         return rows
 
     def _submit(self) -> None:
-        slot = self._free.popleft()
-        slot.accept(self._next_request())
-        self._packer.submit(slot)
-
-    def _next_request(self) -> Request:
-        if self._resumed:
-            request = self._resumed.popleft()
-            if request.bounds is None or self._packer.sampler.has_written(request.bounds):
-                return request
+        """Submits a free slot with a request that was open when the run was saved, else with a new one."""
+        sampler, request = self._packer.sampler, self._resumed.popleft() if self._resumed else None
+        if request is None or (request.bounds is not None and not sampler.has_written(request.bounds)):
             self._resumed.clear()
-        num_batches = self._spec.rate_limiter.max_updates if self._plan.prefetch else self.num_due
-        bounds = None if self._plan.newest else self._packer.sampler.bounds()
-        return Request(num_batches, bounds, self.next_needed)
+            num_batches = self._spec.rate_limiter.max_updates if self._plan.prefetch else self.num_due
+            request = Request(num_batches, None if self._plan.newest else sampler.bounds(), self.next_needed)
+        slot = self._free.popleft()
+        slot.accept(request)
+        self._packer.submit(slot)
 
     def random_state(self) -> dict[str, Any]:
         """Returns the sampler's stream and the open requests: a new source hands out the same batches."""

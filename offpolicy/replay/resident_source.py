@@ -20,7 +20,7 @@ from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.protocols import DeviceSync, StepCount, StepGate
 from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
-from offpolicy.replay.ring import Ring
+from offpolicy.replay.ring import Ring, row_spans
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
 from offpolicy.timing.device_timer import UNTIMED
 
@@ -48,18 +48,12 @@ class Mirror:
         end = min(start + room, stop)
         intact = min(self._ring.copy_range(start, block.values[: end - start].numpy()), end)
         filled = intact - start
-        for target in self._places(intact, end):
+        for target in row_spans(self._store, intact, end):
             block.copied = copy_stream.copy(target, block.values[filled : filled + len(target)], after)
             filled += len(target)
         if intact > self.last:
             self.first = intact  # the rows in between were recycled before they could be copied
         self.first, self.last = max(self.first, end - self._ring.capacity), end
-
-    def _places(self, start: int, stop: int) -> list[Tensor]:
-        """Returns views of the places of the rows [start, stop) in the store: one, or two where they wrap."""
-        head, length = start % self._ring.capacity, stop - start
-        first = self._store[head : head + length]
-        return [first] if len(first) == length else [first, self._store[: length - len(first)]]
 
 
 class ResidentSampler:
@@ -81,7 +75,13 @@ class ResidentSampler:
         self._rings, self._device = tuple(rings), device
         self.demos = demos  # mixed into the batches
         self._capacity, width = rings[0].capacity, rings[0].width
-        self._store = _device_block(len(rings), self._capacity, width, device)
+        try:
+            self._store = torch.empty((len(rings), self._capacity, width), dtype=torch.float32, device=device)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            size = nbytes_text(resident_nbytes(len(rings), self._capacity, width))
+            raise ConfigError(
+                f"{KEY}: the copy of the replay needs {size} on {device}; lower replay.capacity, or {INSTEAD} ({error})"
+            ) from error
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
         self._copy_stream = CopyStream(device, device_sync, timer)
         self._blocks = cycle(_staging((STAGING_ROWS, width), torch.float32, device))
@@ -140,19 +140,8 @@ class ResidentSampler:
             end += mirror.last - mirror.first
             table[:, number] = end, mirror.last - end, ring.committed
         block.copied = self._copy_stream.copy(self._table, block.values, after=self._gathered)
-        self._copy_stream.stall_learner_stream(
-            block.copied
-        )  # copies are in order: those of the rows come before this one
-
-
-def _device_block(num_rings: int, capacity: int, width: int, device: torch.device) -> Tensor:
-    try:
-        return torch.empty((num_rings, capacity, width), dtype=torch.float32, device=device)
-    except RuntimeError as error:  # torch.OutOfMemoryError is one
-        size = nbytes_text(resident_nbytes(num_rings, capacity, width))
-        raise ConfigError(
-            f"{KEY}: the copy of the replay needs {size} on {device}; lower replay.capacity, or {INSTEAD} ({error})"
-        ) from error
+        # Copies are in order: those of the rows come before this one.
+        self._copy_stream.stall_learner_stream(block.copied)
 
 
 def _staging(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[StagingBlock]:

@@ -130,9 +130,7 @@ class Ring:
 
     def spans(self, start: int, stop: int) -> list[NDArray[Any]]:
         """Returns views of the rows [start, stop) in order: one, or two where they wrap. Not safe from a writer."""
-        head, tail = start % self.capacity, stop - start
-        first = self._rows[head : head + tail]
-        return [first] if len(first) == tail else [first, self._rows[: tail - len(first)]]
+        return row_spans(self._rows, start, stop)
 
     def copy_range(self, start: int, out: NDArray[Any]) -> int:
         """Copies the rows [start, start + len(out)), at most `capacity` of them, into `out` [n, W].
@@ -150,3 +148,10 @@ class Ring:
         start = max(start, self.oldest)
         rows = np.empty((max(stop - start, 0), self.width), dtype=self._rows.dtype)
         return rows[self.copy_range(start, rows) - start :]
+
+
+def row_spans(rows: Any, start: int, stop: int) -> list[Any]:  # Any: an array or a tensor [capacity, W], and views
+    """Returns views of the rows [start, stop) of a ring in order: one, or two where they wrap."""
+    head, length = start % len(rows), stop - start
+    first = rows[head : head + length]
+    return [first] if len(first) == length else [first, rows[: length - len(first)]]

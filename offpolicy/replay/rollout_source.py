@@ -12,15 +12,12 @@ import torch
 from torch import Tensor
 
 from offpolicy.protocols import RolloutGate
-from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutStamp
+from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.staging import host_block, nbytes_text
 from offpolicy.types import NUM_LAGS, Account, Rollouts, RolloutTotals
 
-AHEAD: Mapping[str, int | None] = {
-    "alternate": 0,
-    "overlap": 1,
-    "free": None,
-}  # rollouts beyond those learnt from; None: limited by the ring
+# Rollouts beyond those learnt from, by collection mode; None: limited by the ring.
+AHEAD: Mapping[str, int | None] = {"alternate": 0, "overlap": 1, "free": None}
 NO_LIMIT = 2**62
 
 
@@ -59,11 +56,8 @@ class RolloutSource:
         num_steps, num_envs, width = spec.layout.shape
         self._staging = host_block(
             (num_steps, num_envs * len(self._rings), width),
-            torch.float32,
-            spec.device,
-            "rollout.length",
-            "lower rollout.length or env.num_envs",
-        )
+            torch.float32, spec.device, "rollout.length", "lower rollout.length or env.num_envs",
+        )  # fmt: skip
         self._places = [rows.numpy() for rows in torch.split(self._staging, num_envs, dim=1)]
         self._in_turn = cycle(range(len(self._rings)))
         self._usable = [0] * len(self._rings)  # rollouts that wait and are not too old
@@ -93,7 +87,11 @@ class RolloutSource:
     def sample(self) -> Tensor:
         """Copies the rollouts out of the ring, side by side, and frees their slots: [T + 1, B, W]."""
         for place in self._places:
-            self._count(self._next_ring().take(place))
+            stamp = self._next_ring().take(place)
+            self.samples += stamp.num_steps
+            # Another rank may read the version a moment after a collector has acted with those weights.
+            lag = max(self._version() - stamp.version, 0)
+            self._lags[min(lag, NUM_LAGS - 1)] += 1
         self._iterations += 1
         self._gate.wake_collectors()
         return self._staging
@@ -114,7 +112,6 @@ class RolloutSource:
         return {"learnt": self._learnt_before + self.samples}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continues from there."""
         self._learnt_before = state["learnt"]
 
     def packer_account(self) -> Account | None:
@@ -146,9 +143,3 @@ class RolloutSource:
                 self._usable[index] -= 1
                 return self._rings[index]
         raise RuntimeError("no rollout is ready: `wait_ready` comes first")
-
-    def _count(self, stamp: RolloutStamp) -> None:
-        self.samples += stamp.num_steps
-        # Another rank may read the version a moment after a collector has acted with those weights.
-        lag = max(self._version() - stamp.version, 0)
-        self._lags[min(lag, NUM_LAGS - 1)] += 1

@@ -61,7 +61,7 @@ class Sampler(Protocol):
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continues from there."""
+        """Restores what `state` returned."""
         ...
 
     def describe(self) -> str:
@@ -95,13 +95,17 @@ class UniformSampler:
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
         """Fills `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
 
-        Rows that the writers recycled before or during the copy are drawn again, from what is left of the bounds.
+        Rows that the writers recycled before or during the copy are drawn again, from those of the bounds that are not
+        recycled, or from all that are readable by then if there are none.
         """
         given = bounds or self.bounds()
         draw = self._draw(given, len(out))
         stale = np.flatnonzero(~self._read(draw, out))
         while len(stale):
-            again = self._draw(self._left_of(given), len(stale))
+            now = self.bounds()
+            later = map(max, given.first, now.first)
+            left = Bounds(tuple(map(min, later, given.last)), given.last)
+            again = self._draw(left if left.num_rows else now, len(stale))
             rows = np.empty((len(stale), out.shape[1]), dtype=out.dtype)
             intact = self._read(again, rows)
             filled = stale[intact]
@@ -145,13 +149,6 @@ class UniformSampler:
             intact[here] = ring.read(draw.index[here], rows)
             out[here] = rows
         return intact
-
-    def _left_of(self, bounds: Bounds) -> Bounds:
-        """Returns what is not recycled of `bounds`; everything readable now if all of it is."""
-        now = self.bounds()
-        later = map(max, bounds.first, now.first)
-        left = Bounds(tuple(map(min, later, bounds.last)), bounds.last)
-        return left if left.num_rows else now
 
 
 class SampleAges:

@@ -167,12 +167,11 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
             if own is not None and mask[env]:
                 self._rngs[env] = np.random.default_rng(own)
         self._start_episodes(np.flatnonzero(mask).tolist())
-        return self._obs(), {}
+        return self.observe(), {}
 
-    def _start_episodes(self, ids: Sequence[int]) -> None:
+    def _start_episodes(self, ids: list[int]) -> None:
         self._hands.reset(ids, [self._rngs[env] for env in ids])
-        index = list(ids)
-        self._age[index], self._turned[index], self._was_done[index] = 0, 0.0, False
+        self._age[ids], self._turned[ids], self._was_done[ids] = 0, 0.0, False
 
     def step(
         self, actions: NDArray[np.float32]
@@ -187,15 +186,12 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         if len(resetting):
             self._start_episodes(resetting.tolist())
         self._was_done = terminated | truncated
-        return self._obs(), reward, terminated, truncated, {"net_rotation": self._turned.copy()}
-
-    def _obs(self) -> Obs:
-        groups = self._hands.observe()
-        return {name: groups[name] for name in self.single_observation_space}  # type: ignore[attr-defined]  # a Dict
+        return self.observe(), reward, terminated, truncated, {"net_rotation": self._turned.copy()}
 
     def observe(self) -> Obs:
         """Returns the current observations."""
-        return self._obs()
+        groups = self._hands.observe()
+        return {name: groups[name] for name in self.single_observation_space}  # type: ignore[attr-defined]  # a Dict
 
     def get_state(self) -> dict[str, Any]:
         """Returns everything, for an exact resume."""

@@ -98,8 +98,20 @@ _ACTUATOR = '<position joint="{joint}" kp="1.2" kv="0.06" inheritrange="1" force
 
 def four_finger_hand() -> Hand:
     """Returns the hand of this project."""
+    angles = [math.pi / 4 + i * 2 * math.pi / NUM_FINGERS for i in range(NUM_FINGERS)]
+    fingers = [
+        _FINGER.format(i=i, x=PALM_TO_FINGER * math.cos(angle), y=PALM_TO_FINGER * math.sin(angle), yaw=angle)
+        for i, angle in enumerate(angles)
+    ]
+    joints = [f"finger{i}_{joint}" for i in range(NUM_FINGERS) for joint in JOINTS]
+    xml = _HAND.format(
+        fingers="".join(fingers),
+        actuators="\n    ".join(_ACTUATOR.format(joint=joint) for joint in joints),
+        height=OBJECT_HALF_SIZES[2] + 0.001,
+        size=" ".join(map(str, OBJECT_HALF_SIZES)),
+    )
     return Hand(
-        mujoco.MjModel.from_xml_string(_four_finger_xml()),
+        mujoco.MjModel.from_xml_string(xml),
         pose=(0.0, 0.0, 0.9, 0.9) * NUM_FINGERS,  # the tips just off the object
         half_sizes=OBJECT_HALF_SIZES,
         origin=(0.0, 0.0, 0.0),
@@ -107,21 +119,6 @@ def four_finger_hand() -> Hand:
         min_height=0.012,
         max_radius=0.045,
         min_upright=0.7,
-    )
-
-
-def _four_finger_xml() -> str:
-    angles = [math.pi / 4 + i * 2 * math.pi / NUM_FINGERS for i in range(NUM_FINGERS)]
-    fingers = [
-        _FINGER.format(i=i, x=PALM_TO_FINGER * math.cos(angle), y=PALM_TO_FINGER * math.sin(angle), yaw=angle)
-        for i, angle in enumerate(angles)
-    ]
-    joints = [f"finger{i}_{joint}" for i in range(NUM_FINGERS) for joint in JOINTS]
-    return _HAND.format(
-        fingers="".join(fingers),
-        actuators="\n    ".join(_ACTUATOR.format(joint=joint) for joint in joints),
-        height=OBJECT_HALF_SIZES[2] + 0.001,
-        size=" ".join(map(str, OBJECT_HALF_SIZES)),
     )
 
 

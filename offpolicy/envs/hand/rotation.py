@@ -100,15 +100,15 @@ class HandRotations:
         """Starts an episode in the hands `ids`, each with physics and a pose drawn from its generator."""
         self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
         for env, rng in zip(ids, rngs, strict=True):
-            self._draw_physics(env, rng)
-            self._draw_start(env, rng)
+            self._draw_episode(env, rng)
         self._batch.set_const(ids)
         self._batch.forward(ids)
         ids = list(ids)
         self._yaw[ids] = yaw_of(self._qpos[ids, -4:])
         self._history[ids] = self._frames()[ids][:, None]
 
-    def _draw_physics(self, env: int, rng: np.random.Generator) -> None:
+    def _draw_episode(self, env: int, rng: np.random.Generator) -> None:
+        """Draws physics, pose and the object's place."""
         ranges, body, geom = self.ranges, self._body, self._geom
         size, mass, friction, gain = (r.draw(rng) for r in (ranges.size, ranges.mass, ranges.friction, ranges.gain))
         com = [ranges.com.draw(rng) for _ in range(3)]
@@ -124,7 +124,6 @@ class HandRotations:
         scalars = [known.size.centred(size), known.mass.centred(mass), known.friction.centred(friction)]
         self._physics[env] = [*scalars, *map(known.com.centred, com), known.gain.centred(gain)]
 
-    def _draw_start(self, env: int, rng: np.random.Generator) -> None:
         spread, (x, y, z) = self.hand.yaw_spread, self.hand.origin
         pose = self.hand.pose + rng.uniform(-0.05, 0.05, NUM_JOINTS)
         yaw, place = rng.uniform(-spread, spread), (x, y) + rng.uniform(-0.003, 0.003, 2)
@@ -143,7 +142,11 @@ class HandRotations:
         yaw = yaw_of(self._qpos[:, -4:])
         rotation = np.mod(yaw - self._yaw + np.pi, 2.0 * np.pi) - np.pi
         self._yaw[:] = yaw
-        dropped = self._has_dropped()
+        place, (_, x, y, _) = self._place(), self._qpos[:, -4:].T
+        is_low = place[:, 2] < self.hand.min_height
+        is_aside = np.hypot(place[:, 0], place[:, 1]) > self.hand.max_radius
+        is_tilted = 1.0 - 2.0 * (x**2 + y**2) < self.hand.min_upright  # cosine of the tilt
+        dropped = is_low | is_aside | is_tilted
         return Outcome(self._reward(rotation, dropped), dropped, rotation)
 
     def _reward(self, rotation: Array, dropped: NDArray[np.bool_]) -> Array:
@@ -154,18 +157,6 @@ class HandRotations:
         work = WORK_COEF * np.abs((torque * joint_speed).sum(axis=1))
         reward: Array = speed - LINEAR_COEF * moved - effort - work - DROP_PENALTY * dropped
         return reward
-
-    def _has_dropped(self) -> NDArray[np.bool_]:
-        place, (_, x, y, _), hand = self._place(), self._qpos[:, -4:].T, self.hand
-        upright = 1.0 - 2.0 * (x**2 + y**2)  # cosine of the tilt
-        radius = np.hypot(place[:, 0], place[:, 1])
-        is_low, is_aside, is_tilted = (
-            place[:, 2] < hand.min_height,
-            radius > hand.max_radius,
-            upright < hand.min_upright,
-        )
-        dropped: NDArray[np.bool_] = is_low | is_aside | is_tilted
-        return dropped
 
     def _place(self) -> Array:
         """Returns the object's centre relative to the origin [N, 3]."""
