@@ -51,7 +51,7 @@ def test_a_hook_that_works_is_accepted_and_not_imported_here(module: str) -> Non
         ("some_hooks:number", "TypeError: number is int, which cannot be called"),
     ],
 )
-def test_what_is_no_function_is_refused_with_the_cause(module: str, hook: str, cause: str) -> None:
+def test_a_name_of_no_function_is_refused_with_the_cause(module: str, hook: str, cause: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check_hook(hook)
     assert raised.value.problems == (f"eval.hook: got {hook!r}, allowed module:function: {cause}",)

@@ -152,7 +152,7 @@ def test_episodes_begin_alike_however_many_run_side_by_side_and_whoever_acts(mon
 
 
 @pytest.mark.parametrize("can_reset_some", [True, False])
-def test_once_told_to_stop_no_environment_is_reset_again(can_reset_some: bool) -> None:
+def test_after_a_stop_no_environment_is_reset_again(can_reset_some: bool) -> None:
     vector = Scripted([2], 1, can_reset_some=can_reset_some)
     found = step_episodes(stay, vector, 5, 1, EpisodeCallbacks(should_stop=lambda: vector.num_steps == 2))
     assert vector.begun == [0]
@@ -223,7 +223,7 @@ def test_the_time_of_an_evaluation_is_in_its_phases() -> None:
 
 
 def test_an_episode_is_handed_over_at_its_end_with_all_its_steps() -> None:
-    clock, told = FakeClock(), list[tuple[Episode, Interval]]()
+    clock, ended = FakeClock(), list[tuple[Episode, Interval]]()
     vector = Scripted([2, 4, 1], 2)
     step = vector.step
 
@@ -232,10 +232,10 @@ def test_an_episode_is_handed_over_at_its_end_with_all_its_steps() -> None:
         return step(action)
 
     vector.step = slow_step  # type: ignore[method-assign]
-    callbacks = EpisodeCallbacks(clock=clock, on_end=lambda *each: told.append(each), env_steps=70, policy_version=6)
+    callbacks = EpisodeCallbacks(clock=clock, on_end=lambda *each: ended.append(each), env_steps=70, policy_version=6)
     step_episodes(stay, vector, 3, 0, callbacks)
-    assert [(episode.index, interval) for episode, interval in told] == [(0, (0, 20)), (2, (20, 30)), (1, (0, 40))]
-    last = told[-1][0]
+    assert [(episode.index, interval) for episode, interval in ended] == [(0, (0, 20)), (2, (20, 30)), (1, (0, 40))]
+    last = ended[-1][0]
     assert (last.env_steps, last.policy_version, last.length, last.ep_return) == (70, 6, 4, 4.0)
     assert (last.obs.shape, last.action.shape, last.reward.tolist()) == ((5, 1), (4, 1), [1.0] * 4)
     assert (last.terminated, last.truncated) == (True, False)
@@ -267,8 +267,8 @@ def test_each_environment_made_and_each_one_reset_shows_progress() -> None:
     assert seen == ["made", "asked"] * 3 + ["reset", "asked"] * 3
 
 
-def test_episodes_that_end_in_one_step_end_at_once_however_long_they_are_told_of() -> None:
-    clock, told, pauses = FakeClock(), list[Interval](), list[Interval]()
+def test_episodes_that_end_in_one_step_end_at_once_however_long_they_are_handed_over() -> None:
+    clock, ended, pauses = FakeClock(), list[Interval](), list[Interval]()
     vector = Scripted([2, 2, 3], 3)
     step = vector.step
 
@@ -277,12 +277,12 @@ def test_episodes_that_end_in_one_step_end_at_once_however_long_they_are_told_of
         return step(action)
 
     def wait(_: Episode, interval: Interval) -> None:
-        told.append(interval)
+        ended.append(interval)
         clock.advance(1000)
 
     vector.step = slow_step  # type: ignore[method-assign]
     step_episodes(stay, vector, 3, 0, EpisodeCallbacks(clock=clock, on_end=wait, on_pause=pauses.append))
-    assert told == [(0, 20), (0, 20), (0, 2030)]
+    assert ended == [(0, 20), (0, 20), (0, 2030)]
     assert pauses == [(20, 2020), (2030, 3030)]
 
 

@@ -64,19 +64,19 @@ def test_the_streams_are_functions_of_the_seed() -> None:
     assert not np.array_equal(make(5)[0].act(obs, 0).action, make(6)[0].act(obs, 0).action)
 
 
-def test_every_collector_has_streams_of_its_own() -> None:
+def test_every_collector_has_other_streams() -> None:
     obs = np.zeros((1, 3), np.float32)
     first, second = (make(5, path)[0] for path in ((), (1,)))
     assert not np.array_equal(first.act(obs, 0).action, second.act(obs, 0).action)
     assert not torch.equal(first.policy_rng.get_state(), second.policy_rng.get_state())
 
 
-def test_what_no_on_policy_learner_reads_is_not_told() -> None:
+def test_an_off_policy_actor_returns_no_log_probability() -> None:
     policy, _ = make()
     assert [policy.act(np.zeros((4, 3), np.float32), steps).log_prob for steps in (0, 100)] == [None, None]
 
 
-def test_an_on_policy_actor_tells_the_log_probability_of_every_action() -> None:
+def test_an_on_policy_actor_returns_the_log_probability_of_every_action() -> None:
     policy, _ = make(algo=AlgoConfig(name="appo", hidden_dims=(8,)))
     choice = policy.act(np.zeros((4, 3), np.float32), 100)
     assert choice.log_prob is not None

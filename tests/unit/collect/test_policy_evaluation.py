@@ -1,4 +1,4 @@
-"""An evaluation with a hook: what it writes down, what it keeps, and what goes wrong without a run's end."""
+"""An evaluation with a hook: its log, the data it keeps, and the failures that do not end the run."""
 
 from __future__ import annotations
 
@@ -72,19 +72,19 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_full_disk_costs_the_diary_and_not_the_evaluation(
+def test_a_full_disk_costs_the_episode_log_and_not_the_evaluation(
     make_evaluation: Any, tmp_path: Path, warnings: list[str]
 ) -> None:
     (tmp_path / EPISODES_FILE).symlink_to("/dev/full")
     made = make_evaluation()
     assert [evaluate(made, steps).episodes for steps in (100, 200)] == [3, 3]
     made.close()
-    (told,) = warnings
-    assert told.startswith("eval_episodes.jsonl cannot be written: ")
-    assert "No space left on device" in told
+    (warning,) = warnings
+    assert warning.startswith("eval_episodes.jsonl cannot be written: ")
+    assert "No space left on device" in warning
 
 
-def test_a_diary_that_cannot_be_opened_costs_nothing_else(
+def test_an_episode_log_that_cannot_be_opened_costs_nothing_else(
     make_evaluation: Any, tmp_path: Path, warnings: list[str]
 ) -> None:
     (tmp_path / EPISODES_FILE).mkdir()
@@ -94,7 +94,9 @@ def test_a_diary_that_cannot_be_opened_costs_nothing_else(
     assert len(warnings) == 1
 
 
-def test_a_resumed_run_mends_the_diary_and_supersedes_what_it_repeats(make_evaluation: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_mends_the_episode_log_and_supersedes_what_it_repeats(
+    make_evaluation: Any, tmp_path: Path
+) -> None:
     path = tmp_path / EPISODES_FILE
     path.write_text('{"env_steps": 100}\n{"env_steps": 200}\n{"env_st')
     made = make_evaluation(start_step=150)
@@ -121,7 +123,7 @@ def test_an_evaluation_counts_its_own_failures_of_the_hook(make_evaluation: Any,
     made.close()
 
 
-def test_without_a_hook_there_is_nothing_to_tell_of_it(make_evaluation: Any, tmp_path: Path) -> None:
+def test_without_a_hook_its_counts_are_absent(make_evaluation: Any, tmp_path: Path) -> None:
     made = make_evaluation(hook=None)
     result = evaluate(made, 100)
     assert (result.overlap, result.post_failures) == (None, None)
@@ -129,7 +131,7 @@ def test_without_a_hook_there_is_nothing_to_tell_of_it(make_evaluation: Any, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_episode_that_nobody_waited_for_is_written_down_and_no_failure(
+def test_an_episode_without_an_answer_at_a_stop_is_logged_and_no_failure(
     make_evaluation: Any, tmp_path: Path, warnings: list[str]
 ) -> None:
     made = make_evaluation(errors={1: STOPPED})
@@ -161,7 +163,7 @@ def spans(*pairs: tuple[int, int]) -> list[Interval]:
     return [Interval(*pair) for pair in pairs]
 
 
-def test_what_is_done_twice_at_once_counts_once() -> None:
+def test_work_done_twice_at_once_counts_once() -> None:
     assert overlap(spans((0, 10), (2, 5), (8, 12)), spans((6, 12), (8, 30))) == 0.5  # 6 of the 12 that were played
 
 
@@ -173,7 +175,7 @@ def test_the_overlap_is_the_share_of_the_shorter_work_that_was_hidden() -> None:
     assert overlap([], spans((0, 80))) is None
 
 
-def test_time_in_which_neither_was_busy_is_nobodys() -> None:
+def test_time_in_which_neither_was_busy_is_not_counted() -> None:
     assert overlap(spans((0, 80)), spans((100, 120))) == 0.0
 
 

@@ -1,4 +1,4 @@
-"""What becomes a row, and what never does."""
+"""Transitions become rows, complete and finite; reset rows and bad rows do not."""
 
 from __future__ import annotations
 

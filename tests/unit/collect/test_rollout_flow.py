@@ -1,4 +1,4 @@
-"""Writers, rings and source in one thread: whoever is slow, nobody waits for ever, and the run gets its env steps."""
+"""Writers, rings and source in one thread: no side waits for ever, and the run gets its env steps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Flow:
         writer.write(obs, Choice(obs, np.zeros(2, np.float32), self.acting[index]), outcome)
 
     def run(self, ticks: int) -> bool:
-        """Whether the run comes to its end within so many ticks."""
+        """True if the run comes to its end within so many ticks."""
         self.source.release()
         self.version, busy_until = 1, 0
         for tick in range(ticks):
@@ -79,7 +79,9 @@ def test_a_run_of_unequal_collectors_comes_to_its_end(mode: str, num_slots: int,
     flow = Flow(mode, num_slots=num_slots, may_drop=may_drop, max_lag=max_lag)
     assert flow.run(ticks=20 * TOTAL)
     assert flow.source.samples >= TOTAL
-    assert not any(writer.may_step(0, flow.granted) for writer in flow.writers)  # nobody collects what nobody will use
+    assert not any(
+        writer.may_step(0, flow.granted) for writer in flow.writers
+    )  # no rollout is collected that would not be used
 
 
 def test_lockstep_modes_bound_the_age_of_the_weights() -> None:

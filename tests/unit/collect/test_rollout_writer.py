@@ -1,4 +1,4 @@
-"""What a rollout holds, when it may begin, and what becomes of it when the collector cannot wait."""
+"""A rollout's contents, when it may begin, and its end when the collector cannot wait."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_reset_rows_are_kept_but_marked_and_not_counted() -> None:
     assert stamp.num_steps == 3
 
 
-def test_the_stamp_tells_number_version_of_the_first_step_and_transitions() -> None:
+def test_the_stamp_holds_number_version_of_the_first_step_and_transitions() -> None:
     scene = Scene()
     scene.rollout(version=7)
     scene.write(2, version=8)
@@ -108,7 +108,7 @@ def test_new_weights_are_taken_at_the_start_of_a_rollout_only() -> None:
     assert seen == [True, False, True, False]
 
 
-def test_grants_count_rollouts_and_the_learner_is_told_of_each() -> None:
+def test_grants_count_rollouts_and_each_wakes_the_learner() -> None:
     scene, seen = Scene(num_slots=4), []
     for time in range(4):
         seen.append((scene.writer.handed_over(99), scene.writer.may_step(99, granted=1)))
@@ -124,7 +124,7 @@ def test_a_rollout_that_was_too_old_is_made_again() -> None:
     assert scene.writer.may_step(4, granted=1)
 
 
-def test_a_new_rollout_waits_for_a_slot_and_an_open_one_goes_on() -> None:
+def test_a_new_rollout_waits_for_a_slot_and_an_open_one_continues() -> None:
     scene = Scene(num_slots=2)
     scene.rollout()
     scene.write(2)
@@ -154,7 +154,7 @@ def test_a_collector_that_may_drop_never_waits_and_says_what_it_dropped() -> Non
 
 @pytest.mark.parametrize("name", ["reward", "obs", "next_obs", "log_prob"])
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
-def test_a_rollout_with_a_number_that_is_none_is_refused_by_field_and_environment(name: str, bad: float) -> None:
+def test_a_rollout_with_nan_or_inf_is_refused_by_field_and_environment(name: str, bad: float) -> None:
     scene = Scene()
     scene.write(0)
     with pytest.raises(BadRowError, match=f"^NaN or Inf in {name} of environment 1$") as caught:
@@ -178,7 +178,7 @@ def test_large_finite_numbers_are_not_refused() -> None:
     assert scene.write(0, obs=[huge, huge], next_obs=[huge, huge], reward=[huge, huge]) == 2
 
 
-def test_what_waits_and_what_is_open_survive_a_snapshot_with_their_lag() -> None:
+def test_waiting_and_open_rollouts_survive_a_snapshot_with_their_lag() -> None:
     scene, copy = Scene(newest=9), Scene(newest=3)
     scene.rollout(0, version=7)
     scene.write(2, version=8, is_valid=[True, False])

@@ -1,4 +1,4 @@
-"""What a failing environment leaves behind: its index, seed, step, action and its own traceback."""
+"""The report of a failing environment holds its index, seed, step, action and its own traceback."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_environment_that_raises_in_step_is_named_with_seed_step_and_action()
     assert text.endswith("ValueError: fails in step")
 
 
-def test_an_exception_that_cannot_be_pickled_is_told_as_well() -> None:
+def test_an_exception_that_cannot_be_pickled_is_reported() -> None:
     envs = faulty(fail="unpicklable", at=1)
     envs.reset(1)
     assert "UnpicklableError: holds a lock" in failure_of(envs)
@@ -93,7 +93,7 @@ def test_a_result_that_is_not_as_declared_is_named(fail: str, expected: str) -> 
     assert expected in message
 
 
-def test_nan_and_inf_pass_the_door_unchanged() -> None:
+def test_nan_and_inf_pass_the_adapter_unchanged() -> None:
     nan, inf = faulty(fail="nan_obs", at=1), faulty(fail="inf_reward", at=1)
     nan.reset(1)
     inf.reset(1)

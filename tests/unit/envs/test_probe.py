@@ -43,9 +43,7 @@ def test_dict_keys_come_back_in_their_order() -> None:
 
 
 @pytest.mark.mp
-def test_what_an_environment_prints_does_not_disturb_the_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_of_an_environment_does_not_disturb_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "loud_of_test_probe.py").write_text(
         "import gymnasium\n"
         "from gymnasium.envs.classic_control import PendulumEnv\n"

@@ -66,7 +66,7 @@ def test_a_restored_environment_continues_bit_for_bit_across_episode_ends(env_id
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "Humanoid-v5", "Pusher-v5"])
-def test_what_an_environment_did_before_it_was_restored_does_not_matter(env_id: str) -> None:
+def test_steps_before_a_restore_do_not_matter(env_id: str) -> None:
     envs = make(env_id)
     actions = actions_of(envs, 80)
     envs.reset(5)
@@ -218,7 +218,7 @@ def test_an_attribute_that_the_saved_environment_did_not_have_is_forgotten(odd: 
     ("habit", "expected"),
     [("object", "Odd.world is a builtins.object"), ("samples", "Odd.action_space has drawn random samples of its own")],
 )
-def test_what_cannot_be_exact_is_refused_with_the_culprit(odd: Any, habit: str, expected: str) -> None:
+def test_a_state_that_cannot_be_exact_is_refused_with_the_culprit(odd: Any, habit: str, expected: str) -> None:
     envs = odd(habit)
     assert save_state(envs) is None
     assert why_not_exact(envs) == expected

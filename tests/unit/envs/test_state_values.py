@@ -100,7 +100,7 @@ def test_one_generator_under_two_names_stays_one_stream() -> None:
     assert back[0] is not back[2]
 
 
-def test_what_is_captured_does_not_change_with_the_original() -> None:
+def test_captured_values_do_not_change_with_the_original() -> None:
     array, encoder = np.zeros(2), Encoder("")
     encoder.encode(array, "a")
     array[:] = 1.0
@@ -117,11 +117,11 @@ def test_what_is_captured_does_not_change_with_the_original() -> None:
         (np.frombuffer(bytearray(8)), "it is a view of memory that NumPy does not own"),
     ],
 )
-def test_what_cannot_be_captured_is_named_with_its_place(value: Any, expected: str) -> None:
+def test_a_value_that_cannot_be_captured_is_named_with_its_place(value: Any, expected: str) -> None:
     with pytest.raises(NotPlainError, match=expected):
         Encoder("").encode(value, "it")
 
 
-def test_a_file_cannot_name_a_generator_of_its_own() -> None:
+def test_a_file_cannot_name_an_unknown_generator() -> None:
     with pytest.raises(ValueError, match="unknown bit generator 'seed'"):
         Decoder({}).decode({"$generator": {"$dict": [["bit_generator", "seed"]]}, "id": 0})

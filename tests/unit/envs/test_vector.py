@@ -51,7 +51,7 @@ def test_environments_end_and_reset_each_at_its_own_step() -> None:
         assert column(rows, "reward", env) == phase
 
 
-def test_one_environment_begins_an_episode_with_its_seed_while_the_others_go_on() -> None:
+def test_one_environment_begins_an_episode_with_its_seed_while_the_others_continue() -> None:
     envs = toy("Counter-v0", num_envs=3, truncate_at=2)
     first, *_ = (seed % 4096 for seed in env_seeds(7, 1))
     envs.reset(7)
@@ -65,7 +65,7 @@ def test_one_environment_begins_an_episode_with_its_seed_while_the_others_go_on(
     assert [obs[1] for obs in column(rows, "next_obs", 1)] == [1, 2]
 
 
-def test_a_failure_in_the_reset_of_one_environment_is_told() -> None:
+def test_a_failure_in_the_reset_of_one_environment_is_raised() -> None:
     bad = env_seeds(7, 1, first=3)[0]
     envs = toy("Faulty-v0", num_envs=2, fail="reset_raise", only_seed=bad)
     envs.reset(7)
@@ -103,7 +103,7 @@ def test_a_reset_in_mid_episode_restarts_every_environment() -> None:
 
 
 @pytest.mark.parametrize("key", ["is_success", "success"])
-def test_success_is_told_at_an_episodes_end_and_only_there(key: str) -> None:
+def test_success_is_reported_at_an_episodes_end_and_only_there(key: str) -> None:
     envs = toy("Counter-v0", num_envs=1, terminate_at=2, success_key=key)
     envs.reset(1)
     success = [outcome.success[0] for outcome in roll(envs, 5)]
@@ -119,7 +119,7 @@ def test_success_of_one_environment_says_nothing_of_the_others() -> None:
     assert row.terminated.sum() == 1
 
 
-def test_without_a_word_on_success_it_is_nan_at_the_end_too() -> None:
+def test_success_that_is_not_reported_is_nan_at_the_end_too() -> None:
     envs = toy("Counter-v0", terminate_at=1)
     envs.reset(1)
     assert np.isnan(roll(envs, 1)[0].success).tolist() == [True]

@@ -79,7 +79,7 @@ def test_no_array_of_the_shared_memory_is_handed_out() -> None:
         assert all(np.array_equal(now, then, equal_nan=True) for now, then in zip(kept, seen, strict=True))
 
 
-def test_a_worker_tells_the_failure_of_its_environment_even_if_it_cannot_be_pickled() -> None:
+def test_a_worker_reports_the_failure_of_its_environment_even_if_it_cannot_be_pickled() -> None:
     seed = env_seeds(1, 2)[1]
     with workers("Faulty-v0", 2, fail="unpicklable", at=2, only_seed=seed) as envs:
         envs.reset(1)

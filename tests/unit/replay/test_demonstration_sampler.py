@@ -68,7 +68,7 @@ class World:
 
 
 def demos() -> Share:
-    """Rows that are told from the replay's by their sign: row i holds -1 - i."""
+    """Rows that differ from the replay's by their sign: row i holds -1 - i."""
     rows = -1.0 - np.arange(NUM_DEMOS, dtype=np.float32)[:, None].repeat(LAYOUT.width, axis=1)
     return Share(EndlessRows(rows, seed=3), PER_BATCH, SPEC.batch_size, "ten rows")
 
@@ -302,7 +302,7 @@ def test_another_beginning_has_another_head_and_ranks_agree_on_it() -> None:
 
 
 @pytest.mark.parametrize("before", [(), (300,)])
-def test_what_goes_on_keeps_the_order_of_its_own_beginning(before: tuple[int, ...]) -> None:
+def test_a_continued_run_keeps_the_order_of_its_beginning(before: tuple[int, ...]) -> None:
     whole = EndlessRows(TEN, 0, path=before)
     whole.take(4)
     again = EndlessRows(TEN, 0, path=(500,))
@@ -311,7 +311,7 @@ def test_what_goes_on_keeps_the_order_of_its_own_beginning(before: tuple[int, ..
     assert rows_taken(again, 8) == rows_taken(whole, 8)
 
 
-def test_what_was_prepared_changes_nothing() -> None:
+def test_a_prepared_order_changes_nothing() -> None:
     plain, prepared = endless(), endless()
     found = []
     for _ in range(8):
@@ -334,7 +334,7 @@ def test_an_empty_set_is_refused_when_it_is_made() -> None:
 
 
 class Cycled:
-    """ColossalAI's CycledDataLoader over a sampler whose epoch nobody sets."""
+    """ColossalAI's CycledDataLoader over a sampler whose epoch is never set."""
 
     def __init__(self, rows: int, seed: int) -> None:
         self._rows, self._seed, self.count = rows, seed, 0

@@ -91,7 +91,7 @@ NAN = np.array([0.0, np.nan, 1.0, np.inf])
         ),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+def test_a_wrong_file_is_refused_with_the_problem(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, **changes)
     assert [text.split(": ", 2)[2] for text in caught.value.problems] == [problem]
@@ -166,8 +166,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def load(name: Any) -> Any:
         asked.append(name)
-        if name == "nobody/knows-v0":
-            raise FileNotFoundError("Dataset nobody/knows-v0 not found locally")
+        if name == "no/such-v0":
+            raise FileNotFoundError("Dataset no/such-v0 not found locally")
         return data
 
     module = ModuleType("minari")
@@ -198,9 +198,9 @@ def test_parts_of_a_dict_observation_are_joined_in_the_order_of_the_environment(
     assert read_demos("minari:arm", DICT).obs.tolist() == [[0.0, 7.0, 7.0], [1.0, 7.0, 7.0]]
 
 
-def test_what_minari_cannot_open_is_a_mistake_of_the_configuration(opened: list[Any]) -> None:
-    with pytest.raises(ConfigError, match=r"replay\.demos: minari:nobody/knows-v0 cannot be read by Minari: Dataset"):
-        read_demos("minari:nobody/knows-v0", REACH)
+def test_a_data_set_that_minari_cannot_open_is_a_mistake_of_the_configuration(opened: list[Any]) -> None:
+    with pytest.raises(ConfigError, match=r"replay\.demos: minari:no/such-v0 cannot be read by Minari: Dataset"):
+        read_demos("minari:no/such-v0", REACH)
     assert opened
 
 

@@ -388,7 +388,7 @@ def test_without_timing_there_is_no_account() -> None:
 
 
 class Track:
-    """A lane that writes down what it is told."""
+    """A trace track that records its calls."""
 
     def __init__(self) -> None:
         self.tape: list[str] = []

@@ -135,7 +135,7 @@ def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.M
         make_source(make_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
 
 
-def test_what_is_where_the_learner_is_already_is_not_copied() -> None:
+def test_rows_on_the_learners_device_are_not_copied() -> None:
     source = make_source(make_ring(64, 20), gate=Clock(12))
     rows = source.sample()
     batches = source.to_device(rows)

@@ -130,7 +130,7 @@ def test_copy_range_says_from_which_row_on_the_copy_is_intact() -> None:
     assert np.array_equal(out[1:], rows(2, 3))
 
 
-def test_what_the_writer_recycles_during_a_range_is_left_out() -> None:
+def test_rows_recycled_during_a_range_are_left_out() -> None:
     class RecycledMeanwhile(Ring):
         def spans(self, start: int, stop: int) -> list[np.ndarray]:
             views = super().spans(start, stop)

@@ -131,7 +131,7 @@ def test_a_rollout_begun_without_a_free_slot_is_handed_over_if_there_is_one_at_i
     assert ring.dropped == 0
 
 
-def test_what_waits_is_told_oldest_first_across_the_wrap() -> None:
+def test_waiting_rollouts_come_oldest_first_across_the_wrap() -> None:
     ring = make_ring(3)
     for number in range(5):
         put(ring, number)
@@ -179,7 +179,7 @@ def clashes(order: tuple[int, ...], num_slots: int, count: int) -> int:
     ring, begun, taken = make_ring(num_slots), set[int](), list[tuple[RolloutStamp, list[float]]]()
     sides = (writer_steps(ring, count, begun), reader_steps(ring, count, taken))
     found = 0
-    for side in order + (0, 1) * 4 * count:  # then both go on to their ends
+    for side in order + (0, 1) * 4 * count:  # then both continue to their ends
         next(sides[side], None)
         waiting = {_slot(ring, rows) for _, rows in ring.waiting()}
         found += len(waiting & begun)
@@ -268,7 +268,7 @@ def test_none_is_lost_taken_twice_or_torn_while_both_sides_run() -> None:
 
 
 def until_seen(check: Callable[[], int], tries: int = 20) -> bool:
-    """Whether a check finds a bad rollout; whether a race is lost is up to the scheduler, hence several tries."""
+    """True if a check finds a bad rollout; the scheduler decides which side wins a race, hence several tries."""
     return any(check() for _ in itertools.repeat(None, tries))
 
 

@@ -62,7 +62,7 @@ def sample(source: RolloutSource) -> torch.Tensor:
 
 
 def columns(source: RolloutSource) -> list[float]:
-    """What each environment of the next batch holds: one number, for a whole rollout."""
+    """Returns the number that each environment of the next batch holds for a whole rollout."""
     rows = sample(source)
     assert rows.shape == (3, rows.shape[1], LAYOUT.width)
     assert (rows == rows[:1, :, :1]).all()
@@ -85,7 +85,7 @@ def test_where_a_ring_is_late_the_others_fill_the_batch_in_their_order() -> None
     assert columns(source) == [1.0, 1.0, 5.0, 5.0, 2.0, 2.0]
 
 
-def test_the_next_batch_goes_on_with_the_ring_after_the_last_one() -> None:
+def test_the_next_batch_continues_with_the_ring_after_the_last_one() -> None:
     source, (first, second), _ = make(num_rings=2)
     for value in (1.0, 2.0, 3.0):
         put(first, value)
@@ -121,12 +121,12 @@ def test_the_lag_of_each_rollout_is_counted_the_largest_ones_together() -> None:
     assert source.rollouts.lags.tolist() == list(lags.values())
 
 
-def test_counts_that_were_told_do_not_change_afterwards() -> None:
+def test_returned_counts_do_not_change_afterwards() -> None:
     source, (ring,), _ = make()
-    told = source.rollouts
+    counts = source.rollouts
     put(ring, 0.0)
     sample(source)
-    assert (told.lags.sum(), source.rollouts.lags.sum()) == (0, 1)
+    assert (counts.lags.sum(), source.rollouts.lags.sum()) == (0, 1)
 
 
 def test_rollouts_of_weights_that_are_too_old_are_left_out_and_counted() -> None:
@@ -210,7 +210,7 @@ def test_no_batch_is_waited_for_at_the_end() -> None:
     assert run.asked == [True, True]
 
 
-def test_a_resumed_rank_goes_on_counting() -> None:
+def test_a_resumed_rank_continues_counting() -> None:
     source, (ring,), _ = make(total=100)
     put(ring, 1.0, num_steps=3)
     sample(source)

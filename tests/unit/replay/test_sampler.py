@@ -57,7 +57,7 @@ def test_rows_about_to_be_recycled_are_left_out() -> None:
 
 
 def test_one_ring_draws_the_rows_it_always_drew() -> None:
-    """Literals from before several rings could be sampled: runs of old go on bit for bit."""
+    """Literals from before several rings could be sampled: old runs continue bit for bit."""
     full = sampler(make_ring(64, 100), guard=8)
     assert [drawn(full, 7), drawn(full, 5)] == [[91, 79, 72, 59, 61, 46, 48], [44, 53, 89, 80, 95]]
     filling = sampler(make_ring(1000, 700), seed=3, guard=8)

@@ -28,7 +28,7 @@ def make_sampler(count: int = 20) -> UniformSampler:
     ("nbytes", "text"),
     [(999, "999 B"), (880_000, "880 KB"), (999_600, "1000 KB"), (1_234_567, "1.23 MB"), (52 * 10**9, "52 GB")],
 )
-def test_bytes_are_told_in_three_digits(nbytes: int, text: str) -> None:
+def test_bytes_are_written_with_three_digits(nbytes: int, text: str) -> None:
     assert nbytes_text(nbytes) == text
 
 
@@ -65,7 +65,7 @@ def test_a_slot_holds_no_more_than_was_asked_for_and_skips_what_was_taken() -> N
     assert torch.equal(slot.hand_out(1)[0], block[2:3])
 
 
-def test_what_is_dropped_is_not_handed_out() -> None:
+def test_dropped_batches_are_not_handed_out() -> None:
     block = torch.zeros((3, 5, WIDTH))
     slot = packed_slot(block, block, Request(3, None, 0))
     slot.hand_out(1)
@@ -84,7 +84,7 @@ def test_a_staged_slot_hands_out_what_was_copied() -> None:
 
 
 class FakeCuda:
-    """Streams and events of `torch.cuda` that write down what they are told; nothing is reached before `finish`."""
+    """Streams and events of `torch.cuda` that record their calls; nothing is reached before `finish`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.tape: list[str] = []
@@ -125,7 +125,7 @@ class FakeEvent:
         return self._cuda.is_finished
 
 
-def test_a_copy_is_ordered_on_the_device_and_the_host_waits_only_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_ordered_on_the_device_and_the_host_waits_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = FakeCuda(monkeypatch)
     copy_stream = CopyStream(torch.device("cuda"), cuda)
     target, source = torch.zeros(2), torch.ones(2)

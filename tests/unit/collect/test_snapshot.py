@@ -1,0 +1,71 @@
+"""The collector's part of a checkpoint: another collector continues from it, or says why it cannot exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from offpolicy.collect.collector import Progress
+from offpolicy.collect.episodes import EpisodeTracker
+from offpolicy.collect.snapshot import CollectorSnapshot
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.vector import make_vector
+
+ACTION = np.full((2, 2), 0.5, np.float32)
+
+
+class Collector:
+    """Two point masses that have taken a step, with fakes of the policy and the writer."""
+
+    def __init__(self, seed: int, num_envs: int = 2) -> None:
+        self.env = make_vector(EnvConfig(id="offpolicy.envs.toy:PointMass-v0", num_envs=num_envs))
+        self.policy = SimpleNamespace(
+            warmup_rng=np.random.default_rng(seed), policy_rng=torch.Generator().manual_seed(seed)
+        )
+        self.reopened: list[Any] = []
+        rows, sums = np.full((1, 3), seed, np.float32), np.full((1, 4), seed, np.float64)
+        writer = SimpleNamespace(
+            open_windows=lambda: (rows, sums), reopen_windows=lambda *windows: self.reopened.extend(windows)
+        )
+        self.tracker = EpisodeTracker(num_envs)
+        self.env.reset(seed)
+        outcome = self.env.step(ACTION[:num_envs])
+        self.tracker.update(outcome, num_envs)
+        self.progress = Progress(outcome.next_obs, env_steps=seed, vector_steps=1)
+        self.snapshot = CollectorSnapshot("collector0", self.env, self.policy, writer, self.tracker)  # type: ignore[arg-type]  # fakes
+
+
+def saved(directory: Path) -> Any:
+    """A fake checkpoint of the files in a directory."""
+    return SimpleNamespace(
+        has=lambda name: (directory / f"{name}.json").exists(),
+        json=lambda name: json.loads((directory / f"{name}.json").read_text()),
+        tensors=lambda name: load_file(directory / f"{name}.safetensors"),
+    )
+
+
+def test_another_collector_continues_from_a_snapshot(tmp_path: Path) -> None:
+    one, other = Collector(5), Collector(6)
+    one.snapshot.save(tmp_path / "part", one.progress)
+    assert other.snapshot.restore(saved(tmp_path / "part"), other.progress) is None
+    assert (other.progress.env_steps, other.progress.vector_steps) == (5, 1)
+    np.testing.assert_array_equal(other.progress.obs, one.progress.obs)
+    np.testing.assert_array_equal(other.tracker.ep_return, one.tracker.ep_return)
+    assert [float(windows.mean()) for windows in other.reopened] == [5.0, 5.0]
+    assert other.policy.warmup_rng.random() == one.policy.warmup_rng.random()
+    np.testing.assert_array_equal(other.env.step(ACTION).next_obs, one.env.step(ACTION).next_obs)
+
+
+@pytest.mark.parametrize(("num_envs", "name", "reason"), [(1, "part", "env.num_envs changed"), (2, "no", "was not")])
+def test_a_continuation_that_is_not_exact_says_why(tmp_path: Path, num_envs: int, name: str, reason: str) -> None:
+    one, other = Collector(5), Collector(6, num_envs)
+    one.snapshot.save(tmp_path / "part", one.progress)
+    assert reason in str(other.snapshot.restore(saved(tmp_path / name), other.progress))
+    assert other.reopened == []

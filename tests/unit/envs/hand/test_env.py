@@ -1,0 +1,152 @@
+"""The task as Gymnasium environments: seeds, resets, states and options, one hand or many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from numpy.typing import NDArray
+
+from offpolicy.config.schema import EnvConfig
+from offpolicy.envs.hand.env import HandRotation, HandRotationVector
+from offpolicy.envs.hand.model import NUM_JOINTS
+from offpolicy.envs.hand.rotation import (
+    yaw_of,
+)
+from offpolicy.envs.state import restore_state, save_state, why_not_exact
+from offpolicy.envs.vector import VectorAdapter, make_vector
+from offpolicy.errors import ConfigError
+
+ENV_ID = "offpolicy.envs.hand:HandRotation-v0"
+
+
+def adapter(num_envs: int = 4, vectorization: str = "mujoco", **kwargs: Any) -> VectorAdapter:
+    return make_vector(EnvConfig(id=ENV_ID, num_envs=num_envs, vectorization=vectorization, kwargs=kwargs))
+
+
+def played(vector: VectorAdapter, steps: int, seed: int = 0) -> NDArray[np.float64]:
+    """Everything that random actions lead to, a row per step."""
+    rng = np.random.default_rng(seed)
+    actions = rng.uniform(-1.0, 1.0, (steps, vector.num_envs, NUM_JOINTS)).astype(np.float32)
+    outcomes = [vector.step(action) for action in actions]
+    return np.array([np.concatenate([np.ravel(field) for field in outcome[:5]]) for outcome in outcomes])
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space")
+def test_gymnasium_finds_nothing_wrong() -> None:
+    check_env(HandRotation(), skip_render_check=True)
+
+
+@pytest.mark.parametrize("vectorization", ["mujoco", "sync"])
+def test_the_same_seed_is_the_same_trajectory_bit_for_bit(vectorization: str) -> None:
+    runs = []
+    for _ in range(2):
+        vector = adapter(vectorization=vectorization, max_episode_steps=20)
+        runs.append((vector.reset(seed=3), played(vector, 50)))
+    assert np.array_equal(runs[0][0], runs[1][0])
+    assert np.array_equal(runs[0][1], runs[1][1])
+
+
+def test_a_hand_does_not_depend_on_how_many_there_are_beside_it() -> None:
+    alone, crowd = HandRotationVector(1), HandRotationVector(5, num_threads=2)
+    alone.reset(seed=[7])
+    crowd.reset(seed=[1, 2, 7, 3, 4])
+    action = np.random.default_rng(0).uniform(-1.0, 1.0, (30, NUM_JOINTS)).astype(np.float32)
+    for each in action:
+        seen, of_crowd = alone.step(each[None])[0], crowd.step(np.tile(each, (5, 1)))[0]
+        assert all(np.array_equal(seen[name][0], of_crowd[name][2]) for name in seen)
+
+
+@pytest.mark.parametrize("vectorization", ["mujoco", "sync"])
+def test_a_saved_state_continues_bit_for_bit(vectorization: str) -> None:
+    first = adapter(vectorization=vectorization, max_episode_steps=25)
+    first.reset(seed=1)
+    played(first, 40)
+    state = save_state(first)
+    assert state is not None, why_not_exact(first)
+    expected = played(first, 60, seed=1)
+    second = adapter(vectorization=vectorization, max_episode_steps=25)
+    second.reset(seed=9)
+    restore_state(second, state)
+    assert np.array_equal(played(second, 60, seed=1), expected)
+
+
+def test_the_row_after_an_end_is_a_reset_row() -> None:
+    vector = adapter(max_episode_steps=5)
+    vector.reset(seed=0)
+    still = np.zeros((4, NUM_JOINTS), np.float32)
+    outcomes = [vector.step(still) for _ in range(7)]
+    assert [bool(outcome.truncated.all()) for outcome in outcomes] == [False] * 4 + [True, False, False]
+    assert [bool(outcome.is_valid.all()) for outcome in outcomes] == [True] * 5 + [False, True]
+    assert outcomes[5].reward.tolist() == [0.0] * 4
+    assert not any(outcome.terminated.any() for outcome in outcomes)
+
+
+def test_held_out_physics_reach_beyond_those_of_training() -> None:
+    observed = HandRotationVector(200, physics="held_out").reset(seed=0)[0]["privileged"][:, 3:]
+    own = HandRotationVector(200).reset(seed=0)[0]["privileged"][:, 3:]
+    assert np.abs(own).max() <= 1.0 < np.abs(observed).max(axis=0).min()
+
+
+def test_the_net_rotation_of_an_episode_is_its_measure_however_it_is_stepped() -> None:
+    observed = []
+    for vectorization in ("sync", "mujoco"):
+        cfg = EnvConfig(id=ENV_ID, kwargs={"max_episode_steps": 5}, vectorization=vectorization, measure="net_rotation")
+        vector = make_vector(cfg, 2)
+        vector.reset(3)
+        rows = [vector.step(np.full((2, NUM_JOINTS), 0.5, np.float32)) for _ in range(5)]
+        assert all(np.isnan(row.measure).all() for row in rows[:-1])
+        observed.append(rows[-1].measure)
+    assert np.array_equal(*observed)
+    assert np.isfinite(observed[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"groups": ["obs", "vision"]}, r"^env\.kwargs\.groups: got .* allowed one or more of obs"),
+        ({"physics": "moon"}, r"^env\.kwargs\.physics: got 'moon', allowed one of train"),
+        ({"hand": "shadow"}, r"^env\.kwargs\.hand: got 'shadow', allowed four_finger or leap"),
+    ],
+)
+def test_a_wrong_option_says_what_is_allowed(kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        adapter(**kwargs)
+
+
+def test_an_environment_without_a_vector_environment_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^env\.vectorization: got mujoco, allowed sync or async: Pendulum-v1"):
+        make_vector(EnvConfig(id="Pendulum-v1", vectorization="mujoco"))
+
+
+def test_the_net_rotation_of_an_episode_is_in_its_info() -> None:
+    env = gymnasium.make(ENV_ID)
+    env.reset(seed=0)
+    quaternion = env.unwrapped._hands._qpos[:, -4:]  # type: ignore[attr-defined]  # the cube's
+    start = float(yaw_of(quaternion)[0])
+    for _ in range(5):
+        observed = env.step(np.full(NUM_JOINTS, 0.3, np.float32))[4]["net_rotation"]
+        assert observed == pytest.approx(float(yaw_of(quaternion)[0]) - start)
+
+
+def test_one_hand_begins_an_episode_as_if_it_were_alone_and_the_others_do_not_notice() -> None:
+    vector, alone = adapter(3), adapter(1)
+    action = np.random.default_rng(0).uniform(-1, 1, (3, 16)).astype(np.float32)
+    undisturbed = adapter(3)
+    for each in (vector, undisturbed):
+        each.reset(5)
+        each.step(action)
+    assert vector.can_reset_some
+    obs = vector.reset_some(5, [0, 8, 0], np.array([False, True, False]))
+    assert np.array_equal(obs[1:2], alone.reset(5, first=8))
+    after, usual = vector.step(action), undisturbed.step(action)
+    assert np.array_equal(after.next_obs[[0, 2]], usual.next_obs[[0, 2]])
+    assert np.array_equal(after.next_obs[1:2], alone.step(action[1:2]).next_obs)
+    assert after.is_valid.all()
+
+
+def test_a_vector_of_gymnasium_that_does_not_take_the_mask_is_reset_as_a_whole() -> None:
+    assert not make_vector(EnvConfig(id="CartPole-v1", num_envs=2, vectorization="mujoco")).can_reset_some
