@@ -228,9 +228,9 @@ def _add_trace(commands: Any) -> None:
 
 def _trace(arguments: argparse.Namespace) -> int:
     run = _existing_run(arguments.run)
-    from offpolicy.commands import trace
+    from offpolicy.commands.trace import trace
 
-    return trace.trace(trace.Request(run, arguments.svg, arguments.iterations, arguments.start))
+    return trace(run, svg=arguments.svg, iterations=arguments.iterations, start=arguments.start)
 
 
 def _add_compare(commands: Any) -> None:

@@ -58,7 +58,9 @@ def count_work(cfg: RunConfig, spec: SpaceSpec, num_hosts: int = 1) -> Work:
         num_envs = cfg.env.num_envs * (cfg.collect.num_collectors // ranks)
         num_rows = cfg.rollout.length * num_envs // algo.num_minibatches
     else:
-        batches = Batches((_batch(spec),) * algo.policy_delay, fresh_obs=None)
+        obs, column = torch.zeros(ROWS, spec.obs_dim), torch.zeros(ROWS)
+        batch = Batch(obs, torch.zeros(ROWS, spec.action_dim), column, obs, column, column)
+        batches = Batches((batch,) * algo.policy_delay, fresh_obs=None)
         counted = _counted(learner, ROWS, learner.update, batches)
         per_row = {kind: Fraction(rows, ROWS * algo.policy_delay) for kind, rows in counted.items()}
         num_rows = algo.batch_size // (ranks * num_hosts)
@@ -153,11 +155,6 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
 
     def _add(self, direction: Direction, rows: int, inputs: int, outputs: int) -> None:
         self.rows[Kind(direction, rows // self._batch_rows, inputs, outputs)] += rows
-
-
-def _batch(spec: SpaceSpec) -> Batch:
-    obs, column = torch.zeros(ROWS, spec.obs_dim), torch.zeros(ROWS)
-    return Batch(obs, torch.zeros(ROWS, spec.action_dim), column, obs, column, column)
 
 
 def _rollouts(spec: SpaceSpec, num_steps: int) -> Rollouts:

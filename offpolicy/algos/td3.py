@@ -50,7 +50,9 @@ class Td3:
         """Updates the critics; every `policy_delay` updates the actor, and with it all targets."""
         self.metrics.add("critic", self._critic.step(batch, self._target_q(batch)))
         if num_updates % self._algo.policy_delay == 0:
-            self._update_actor(batch.obs)
+            loss = td3_actor_loss(self._critic.online.q1(batch.obs, self._actor.forward(batch.obs)))
+            self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm))
+            self.metrics.add("actor", (loss.detach(),))
             self._critic.target.follow()
             self._target_actor.follow()
 
@@ -75,10 +77,3 @@ class Td3:
         )
         next_value = self._critic.target_q(batch.next_obs, next_action).amin(dim=0)
         return td_target(batch.reward, batch.discount, batch.terminated, next_value)
-
-    def _update_actor(self, obs: Tensor) -> None:
-        """Updates the actor against the first of the critics just updated."""
-        action = self._actor.forward(obs)
-        loss = td3_actor_loss(self._critic.online.q1(obs, action))
-        self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm))
-        self.metrics.add("actor", (loss.detach(),))

@@ -164,16 +164,16 @@ def _composite(compared: Sequence[LabelledRuns], key: str) -> Row | None:
     runs = [run for labelled in compared for run in labelled.runs]
     if not any(key in run.columns and in_its_place not in run.columns for run in runs):
         return None
-    drawn = _drawn(compared, lambda labelled: steady_values(labelled, key) or _summed(labelled, parts))
-    return replace(_row(title, drawn, TIME), is_sum=True)
 
+    def values_of(labelled: LabelledRuns) -> list[Values]:
+        """Returns the recorded sum, else that of the parts, record by record, where all runs have some of them."""
+        whole = steady_values(labelled, key)
+        found = [[run.steady(part) for part in parts if part in run.columns] for run in labelled.runs]
+        if whole or not all(few and len({len(part.value) for part in few}) == 1 for few in found):
+            return whole
+        return [Values(np.sum([part.value for part in few], axis=0), few[0].weight) for few in found]
 
-def _summed(labelled: LabelledRuns, keys: Sequence[str]) -> list[Values]:
-    """Returns the sum of phases, record by record, where all runs have some of them."""
-    found = [[run.steady(key) for key in keys if key in run.columns] for run in labelled.runs]
-    if not all(parts and len({len(part.value) for part in parts}) == 1 for parts in found):
-        return []
-    return [Values(np.sum([part.value for part in parts], axis=0), parts[0].weight) for parts in found]
+    return replace(_row(title, _drawn(compared, values_of), TIME), is_sum=True)
 
 
 def _final_rows(compared: Sequence[LabelledRuns]) -> list[Row]:
@@ -239,19 +239,16 @@ def _row(
         elif is_relative:
             difference = difference_interval(found, first)
             verdict = verdict_of(difference, words, max(least, LEAST_CHANGE * abs(first.mean)))
-            cells.append(Cell(found.mean, _relative(difference, first.mean), verdict))
+            is_known = first.mean > 0.0 and not math.isnan(
+                difference.low
+            )  # of positive quantities, which fall by 1 at most
+            change = Interval(*(max(-1.0, number / first.mean) for number in difference)) if is_known else None
+            cells.append(Cell(found.mean, change, verdict))
         else:
             difference = difference_interval(found, first)
             change = difference if math.isfinite(difference.low) else None
             cells.append(Cell(found.mean, change, verdict_of(difference, words, least)))
     return Row(title, tuple(cells), is_relative)
-
-
-def _relative(difference: Interval, first: float) -> Interval | None:
-    """Returns a difference of two positive quantities as a fraction of the first, which falls by 1 at most."""
-    if first <= 0.0 or math.isnan(difference.low):
-        return None
-    return Interval(*(max(-1.0, number / first) for number in difference))
 
 
 def verdict_of(difference: Interval, words: Words, least: float) -> str:

@@ -114,17 +114,14 @@ def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
     """Returns the what-if that turns one configuration into the other. Raises `ConfigError` if there is none."""
     old, new = flatten(before.cfg.to_mapping()), flatten(now.cfg.to_mapping())
     changed = [key for key in old | new if old.get(key) != new.get(key) and not is_within(key, NO_MATTER)]
-    name = _what_if(changed[0], old, new) if len(changed) == 1 else ""
-    if name in before.what_ifs:
-        return name
+    if len(changed) == 1:
+        (key,) = changed
+        name, factor = CHANGED_KEYS.get(key, ("", 0.0))
+        if key == "collect.mode":
+            name, factor = f"collect.mode={new[key]}", 0.0
+        elif key == "collect.num_collectors" and new[key] == old[key] + 1:
+            name, factor = ONE_MORE_COLLECTOR, 0.0
+        if name in before.what_ifs and (not factor or new[key] == factor * old[key]):
+            return name
     changes = ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in changed) or "nothing"
     raise ConfigError(f"--before: {changes} changed, which is not one of the what-ifs: {', '.join(before.what_ifs)}")
-
-
-def _what_if(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    if key == "collect.mode":
-        return f"collect.mode={new[key]}"
-    if key == "collect.num_collectors" and new[key] == old[key] + 1:
-        return ONE_MORE_COLLECTOR
-    change, factor = CHANGED_KEYS.get(key, ("", 0.0))
-    return change if factor and new[key] == factor * old[key] else ""

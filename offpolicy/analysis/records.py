@@ -61,7 +61,12 @@ class RunRecords:
 
     def steady(self, key: str) -> Values:
         """Returns the values of a phase or rate after the warm-up, weighted by their windows."""
-        value, weight = self._column(key), self._window(METRICS[key].unit if key in METRICS else "")
+        value, weight = self._column(key), np.ones(len(self.is_steady))
+        unit = METRICS[key].unit if key in METRICS else ""
+        over = {"ms/iteration": "iteration", "ms/vector step": "env_steps"}.get(unit, "wall_s")
+        if unit and over in self.columns:  # the amount of what `unit` divides by in each record's window
+            grown = np.diff(self.columns[over], prepend=0.0)
+            weight = np.where(np.isfinite(grown) & (grown > 0.0), grown, 0.0 if over == "iteration" else 1.0)
         rows = self.is_steady & ~np.isnan(value)
         return Values(value[rows], weight[rows])
 
@@ -72,7 +77,11 @@ class RunRecords:
 
     def beside_curve(self, key: str, other: str) -> Float64:
         """Returns the values of `other` in the records that `curve(key)` is made of, NaN where it is absent. [n]."""
-        return self._column(other)[self._is_new(self._axis(key)) & ~np.isnan(self._column(key))]
+        is_chosen, axis = ~np.isnan(self._column(key)), self._axis(key)
+        if axis != "env_steps":  # each evaluation once: in the first of the records that repeat it
+            steps = self._column(axis)
+            is_chosen &= np.append(True, np.diff(np.nan_to_num(steps, nan=-1.0)) > 0.0) & ~np.isnan(steps)
+        return self._column(other)[is_chosen]
 
     def growth(self, counter: str) -> float:
         """Returns by how much a counter grew over the records after the warm-up; 0 where it is not recorded."""
@@ -84,24 +93,8 @@ class RunRecords:
         is_of_an_evaluation = key.startswith("eval/") and "eval/env_steps" in self.columns
         return "eval/env_steps" if is_of_an_evaluation else "env_steps"
 
-    def _is_new(self, axis: str) -> NDArray[np.bool_]:
-        """True for each record, but of those that repeat an evaluation for the first only. [R]."""
-        if axis == "env_steps":
-            return np.ones(len(self.is_steady), dtype=bool)
-        steps = self._column(axis)
-        is_new: NDArray[np.bool_] = np.append(True, np.diff(np.nan_to_num(steps, nan=-1.0)) > 0.0)
-        return is_new & ~np.isnan(steps)
-
     def _column(self, key: str) -> Float64:
         return self.columns.get(key, np.full(len(self.is_steady), np.nan))
-
-    def _window(self, unit: str) -> Float64:
-        """Returns the amount of what `unit` divides by in each record's window; ones where it is not recorded. [R]."""
-        over = {"ms/iteration": "iteration", "ms/vector step": "env_steps"}.get(unit, "wall_s")
-        if over not in self.columns or not unit:
-            return np.ones(len(self.is_steady))
-        grown = np.diff(self.columns[over], prepend=0.0)
-        return np.where(np.isfinite(grown) & (grown > 0.0), grown, 0.0 if over == "iteration" else 1.0)
 
 
 def read_run(path: Path) -> RunRecords:
@@ -139,7 +132,12 @@ def records_of(path: Path, rows: list[Row], starts: Sequence[int] | None = None)
     if starts is not None:  # the seconds of each process follow those that the processes before it have recorded
         wall_s = columns["wall_s"]
         columns["wall_s"] = wall_s + np.cumsum(np.where(is_restart, np.append(0.0, wall_s[:-1]), 0.0))
-    return RunRecords(path, vocabulary, columns, _steady(columns, is_restart), tuple(vocabulary.notes(held)))
+    updates, numbers = columns.get("train/n_updates"), np.arange(len(rows))
+    if updates is None:
+        is_steady = numbers >= max(1, math.ceil(FOREIGN_WARMUP * len(rows)))
+    else:  # once a whole window has seen gradient updates
+        is_steady = np.append(False, _filled(updates)[:-1] > 0.0) & ~is_restart
+    return RunRecords(path, vocabulary, columns, is_steady, tuple(vocabulary.notes(held)))
 
 
 def _renamed(row: Row, vocabulary: Vocabulary) -> Row:
@@ -170,16 +168,6 @@ def _jsonl_rows(path: Path) -> list[Row]:
             rows.pop()
         rows.append(row)
     return rows
-
-
-def _steady(columns: Mapping[str, Float64], is_restart: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """True after the warm-up: once a whole window has seen gradient updates, else after the first tenth. [R]."""
-    count = len(columns["env_steps"])
-    updates = columns.get("train/n_updates")
-    if updates is None:
-        return np.arange(count) >= max(1, math.ceil(FOREIGN_WARMUP * count))
-    done = np.nan_to_num(_filled(updates))
-    return np.append(False, done[:-1] > 0.0) & ~is_restart
 
 
 def _restarts(columns: Mapping[str, Float64], starts: Sequence[int] | None) -> NDArray[np.bool_]:

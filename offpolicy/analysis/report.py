@@ -109,14 +109,15 @@ def _change(cell: Cell, is_relative: bool, with_interval: bool) -> str:
     change: Interval = cell.change
     if is_relative and change.value > MANY_TIMES:
         return f"x{1.0 + change.value:,.3g}"
-    write, unit = (_percent, "%") if is_relative else (quantity, "")
+
+    def percent(fraction: float) -> str:
+        number = f"{round(100.0 * fraction) + 0:+d}"
+        return number if abs(fraction) < 100.0 else "> 9999" if fraction > 0 else "< -9999"
+
+    write, unit = (percent, "%") if is_relative else (quantity, "")
     sign = "+" if not is_relative and change.value >= 0.0 else ""
     bounds = f" [{write(change.low)}, {write(change.high)}]" if with_interval else ""
     return f"{sign}{write(change.value)}{unit}{bounds}"
-
-
-def _percent(fraction: float) -> str:
-    return f"{round(100.0 * fraction) + 0:+d}" if abs(fraction) < 100.0 else "> 9999" if fraction > 0 else "< -9999"
 
 
 def markdown(report: Report, picture: str | None) -> str:

@@ -109,8 +109,7 @@ def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
     for label, paths in named.items():
         try:
             labelled = LabelledRuns(label, tuple(map(read_run, paths)), tuple(map(_config, paths)))
-            _require_one_configuration(labelled)
-            _require_records(labelled)
+            _check(labelled)
             compared.append(labelled)
         except ConfigError as error:
             problems += error.problems
@@ -128,9 +127,12 @@ def _config(path: Path) -> Config:
     return flatten(tree) if isinstance(tree, Mapping) else {}
 
 
-def _require_one_configuration(labelled: LabelledRuns) -> None:
-    """Raises `ConfigError` where a label mixes configurations or trainers: its mean would describe none of them."""
-    first = labelled.runs[0]
+def _check(labelled: LabelledRuns) -> None:
+    """Raises `ConfigError` where a label mixes configurations or trainers, or where a run has too few records.
+
+    The mean of a mixed label would describe none of its runs.
+    """
+    first, needed = labelled.runs[0], 1 if labelled.has_seeds else MIN_RECORDS
     for run, config in zip(labelled.runs[1:], labelled.configs[1:], strict=True):
         differ = [text for key, text in _differences(labelled.configs[0], config) if not is_within(key, SEED_KEYS)]
         if run.vocabulary.name != first.vocabulary.name:
@@ -138,10 +140,6 @@ def _require_one_configuration(labelled: LabelledRuns) -> None:
         if differ:
             mixed = f"{first.path} and {run.path}, which differ: {'; '.join(differ)}"
             raise ConfigError(f"run: the label {labelled.label!r} mixes {mixed}")
-
-
-def _require_records(labelled: LabelledRuns) -> None:
-    needed = 1 if labelled.has_seeds else MIN_RECORDS
     for run in labelled.runs:
         count = int(run.is_steady.sum())
         if count < needed:

@@ -36,7 +36,7 @@ def compare(
     if png or html:
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
     compared = read_runs(words)
-    notes = (*_units(compared), *_legend(compared), *warnings(compared))
+    notes = (*_notes(compared), *warnings(compared))
     labels = tuple(labelled.label for labelled in compared)
     report = pages.Report(labels, tuple(sections(compared, reference)), notes)
     if not report.sections:
@@ -60,8 +60,8 @@ def compare(
     return 0
 
 
-def _units(compared: Sequence[LabelledRuns]) -> Iterator[str]:
-    """Yields what the intervals of each label rest on."""
+def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:
+    """Yields what the intervals of each label rest on, and how to read the tables."""
     for labelled in compared:
         steady = [int(run.is_steady.sum()) for run in labelled.runs]
         left_out = sum(len(run.is_steady) for run in labelled.runs) - sum(steady)
@@ -70,9 +70,6 @@ def _units(compared: Sequence[LabelledRuns]) -> Iterator[str]:
         else:
             drawn = f"one run; blocks of {block_length(steady[0])} of its {steady[0]} records are drawn"
         yield f"{labelled.label}: {drawn}, {left_out} of the warm-up left out"
-
-
-def _legend(compared: Sequence[LabelledRuns]) -> Iterator[str]:
     yield (
         f"[{LEVEL:.0%} bootstrap interval of the change]; noise: it holds 0, or the change is below {LEAST_CHANGE:.0%}"
         f" of the value (but returns, of which any change counts) or, of a phase, {LEAST_OF_WALL:.1%} of the wall;"

@@ -50,7 +50,7 @@ def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, 
     ]
     labelled = dict(zip(names, found, strict=True))
     console = Console(markup=False, highlight=False)
-    console.print(comparison(labelled, reference.measure) if len(found) > 1 else _alone(runs[0].path, records[0]))
+    console.print(comparison(labelled, reference.measure) if len(found) > 1 else _summary(runs[0].path, records[0]))
     for run in runs[1:]:
         for difference in env_differences(reference, run.env):
             console.print(f"the environments differ: {difference} ({runs[0].path}, {run.path})")
@@ -78,7 +78,7 @@ def _record(
     return record
 
 
-def _alone(path: Path, result: Mapping[str, Any]) -> Table:
+def _summary(path: Path, result: Mapping[str, Any]) -> Table:
     table = Table(title=f"evaluation of {path}", show_header=False)
     for name, value in result.items():
         text = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

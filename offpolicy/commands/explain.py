@@ -31,7 +31,13 @@ def explain(path: Path, before_path: Path | None = None) -> int:
     console.print(f"bottleneck  {bottleneck['verdict']} ({bottleneck['phase']}): {bottleneck['reason']}")
     for advice in bottleneck["advice"]:
         console.print(f"advice      {advice}")
-    console.print(Group("", _predictions(run), _flip(run.pipeline)))
+    predictions = _table(None, "if", "I", "T", "predicted", "change")
+    for change, then in run.what_ifs.items():
+        predicted = run.with_pauses(run.predicted(then))
+        numbers = (then.collector_capacity, then.learner_capacity, predicted)
+        gain = round(predicted / run.steps_per_sec - 1.0, 2) + 0.0  # no -0 %
+        predictions.add_row(change, *(f"{number:,.0f}" for number in numbers), f"{gain:+.0%}")
+    console.print(Group("", predictions, _flip(run.pipeline)))
     if before_path is not None:
         before = FinishedRun.read(before_path)
         change = what_if_between(before, run)
@@ -94,16 +100,6 @@ def _spread(timing: Mapping[str, Any]) -> RenderableType:
             if phase == WHOLE or spread["p99"] >= SHOWN_FRACTION * spreads[WHOLE]["p50"]:
                 name = f"{side.capitalize()} {'in all' if phase == WHOLE else names[phase]}"
                 table.add_row(name, *(f"{spread[key]:,.2f}" for key in ("p50", "p95", "p99", "max")))
-    return table
-
-
-def _predictions(run: FinishedRun) -> Table:
-    table = _table(None, "if", "I", "T", "predicted", "change")
-    for change, then in run.what_ifs.items():
-        predicted = run.with_pauses(run.predicted(then))
-        numbers = (then.collector_capacity, then.learner_capacity, predicted)
-        gain = round(predicted / run.steps_per_sec - 1.0, 2) + 0.0  # no -0 %
-        table.add_row(change, *(f"{number:,.0f}" for number in numbers), f"{gain:+.0%}")
     return table
 
 

@@ -85,7 +85,10 @@ class Film:
         """Raises as `make_env`, and `ConfigError` where the environment draws no pictures."""
         self._cfg = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
         self._act, self._episodes, self._seed = act, episodes, seed
-        _require_pictures(env)
+        with contextlib.closing(make_env(env)) as plain:
+            modes = plain.metadata.get("render_modes", [])
+        if "rgb_array" not in modes:
+            raise ConfigError(f"env.id: {env.id} draws no pictures: its render modes are {modes}, needed rgb_array")
         self._env: Env = make_env(self._cfg)
         self.fps = int(self._env.metadata.get("render_fps", DEFAULT_FPS))
         self.returns: list[float] = []  # of the episodes that are over
@@ -93,21 +96,21 @@ class Film:
     def __iter__(self) -> Iterator[Picture]:
         """Raises `EnvFailure` if the environment fails, in a step or in drawing."""
         codec = codec_of(self._env)
-        door, actions = EnvAdapter(self._cfg, 0, 1, codec, self._env), action_map(codec)
+        adapter, actions = EnvAdapter(self._cfg, 0, 1, codec, self._env), action_map(codec)
         for seed in env_seeds(env_seed(self._seed, "evaluation"), self._episodes):
-            obs, info = door.reset(seed=seed)
+            obs, info = adapter.reset(seed=seed)
             _raise_failure(info)
             yield self._picture()
             total, is_over = 0.0, False
             while not is_over:
-                obs, reward, terminated, truncated, info = door.step(actions.apply(self._act(obs[None]))[0])
+                obs, reward, terminated, truncated, info = adapter.step(actions.apply(self._act(obs[None]))[0])
                 _raise_failure(info)
                 total, is_over = total + reward, terminated or truncated
                 yield self._picture()
             self.returns.append(total)
 
     def close(self) -> None:
-        """Close the environment."""
+        """Closes the environment."""
         with contextlib.suppress(Exception):  # its pictures are made
             self._env.close()
 
@@ -119,13 +122,6 @@ class Film:
         except Exception as error:
             raise EnvFailure(f"{self._cfg.id} could not be drawn: {error!r}; MUJOCO_GL chooses the renderer") from error
         return np.asarray(picture, np.uint8)
-
-
-def _require_pictures(env: EnvConfig) -> None:
-    with contextlib.closing(make_env(env)) as plain:
-        modes = plain.metadata.get("render_modes", [])
-    if "rgb_array" not in modes:
-        raise ConfigError(f"env.id: {env.id} draws no pictures: its render modes are {modes}, needed rgb_array")
 
 
 def _raise_failure(info: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,64 +21,49 @@ from offpolicy.timing.trace_writer import TRACES, Mark, traced_starts
 PERCENTILES = (50, 95, 99)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The arguments of `offpolicy trace`. `start` counts the starts of the run from 0; None: the last one traced."""
+def trace(run: Path, *, svg: Path | None = None, iterations: int = 3, start: int | None = None) -> int:
+    """Prints how long the phases were and how the sides overlapped; the run may be training meanwhile.
 
-    run: Path
-    svg: Path | None = None  # a picture of a few typical iterations
-    iterations: int = 3
-    start: int | None = None
-
-
-def trace(request: Request) -> int:
-    """Prints how long the phases were and how the sides overlapped; the run may be training meanwhile."""
-    if request.svg is not None:
+    `svg`: file for a picture of so many typical `iterations`; `start`: see `chosen_start`. Raises `ConfigError`.
+    """
+    if svg is not None:
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
-    directory = _chosen(request)
+    directory = chosen_start(run, start)
     tracks = read_tracks(directory)
     console = Console(markup=False, highlight=False)
-    if request.start is not None or not (request.run / TRACE_JSON).exists():
-        export_trace(directory, request.run)
+    if start is not None or not (run / TRACE_JSON).exists():
+        export_trace(directory, run)
     for track in tracks:
         if track.has_spans:
             console.print(_phase_table(track))
     for line in _overlaps(tracks):
         console.print(line)
     console.print("spans below a microsecond are not in a trace")
-    console.print(
-        f"{request.run / TRACE_JSON}: for https://ui.perfetto.dev (it stays on this machine), chrome://tracing"
-    )
-    if request.svg is not None:
+    console.print(f"{run / TRACE_JSON}: for https://ui.perfetto.dev (it stays on this machine), chrome://tracing")
+    if svg is not None:
         from offpolicy.analysis.plots import timeline_svg, tracks_of, typical_window  # matplotlib is an extra
 
-        cfg, shown = read_config(request.run), tracks_of(tracks)
+        cfg, shown = read_config(run), tracks_of(tracks)
         title = f"{cfg.runner.name}, collect.mode={cfg.collect_mode}"
-        picture = timeline_svg(shown, *typical_window(shown, request.iterations), title)
-        request.svg.parent.mkdir(parents=True, exist_ok=True)
-        request.svg.write_bytes(picture)
-        console.print(f"written: {request.svg}")
+        picture = timeline_svg(shown, *typical_window(shown, iterations), title)
+        svg.parent.mkdir(parents=True, exist_ok=True)
+        svg.write_bytes(picture)
+        console.print(f"written: {svg}")
     return 0
 
 
-def _chosen(request: Request) -> Path:
-    """The directory of the chosen start: by number, else the last start that got as far as an iteration."""
-    traces, starts = request.run / TRACES, traced_starts(request.run)
+def chosen_start(run: Path, start: int | None) -> Path:
+    """Returns the directory of start number `start`, from 0; None: of the last one that got as far as an iteration."""
+    starts = traced_starts(run)
     if not starts:
-        raise ConfigError(f"run: {request.run} was not traced; train with timing.trace=true")
-    if request.start is None:
-        newest_first = [traces / str(start) for start in reversed(starts)]
-        return next((path for path in newest_first if _has_iterations(path)), newest_first[0])
-    if request.start not in starts:
-        raise ConfigError(f"--start: got {request.start}, allowed {', '.join(map(str, starts))}")
-    return traces / str(request.start)
-
-
-def _has_iterations(directory: Path) -> bool:
-    try:
-        return any(track.marks(Mark.ITERATION) for track in read_tracks(directory))
-    except ConfigError:
-        return False
+        raise ConfigError(f"run: {run} was not traced; train with timing.trace=true")
+    if start is not None and start not in starts:
+        raise ConfigError(f"--start: got {start}, allowed {', '.join(map(str, starts))}")
+    for candidate in reversed(starts) if start is None else ():
+        with contextlib.suppress(ConfigError):  # a start whose tracks are empty
+            if any(track.marks(Mark.ITERATION) for track in read_tracks(run / TRACES / str(candidate))):
+                return run / TRACES / str(candidate)
+    return run / TRACES / str(starts[-1] if start is None else start)
 
 
 def _phase_table(track: ThreadTrack) -> Table:
@@ -95,13 +80,12 @@ def _phase_table(track: ThreadTrack) -> Table:
         if len(starts):
             lengths_ms = (stops - starts) / 1e6
             cells = [f"{value:,.3f}" for value in (*np.percentile(lengths_ms, PERCENTILES), lengths_ms.max())]
-            share = (stops - starts).sum() / (end - begin)
-            table.add_row(name, f"{len(starts):,}", *cells, f"{share:.1%}")
+            table.add_row(name, f"{len(starts):,}", *cells, f"{(stops - starts).sum() / (end - begin):.1%}")
     return table
 
 
 def _overlaps(tracks: Sequence[ThreadTrack]) -> Iterator[str]:
-    """Lines about how far the first learner and the collectors worked at the same time."""
+    """Yields lines on how far the first learner and the collectors worked at the same time."""
     learners = [track for track in tracks if track.thread == "learner 0" and track.has_spans]
     collectors = [track for track in tracks if track.thread.startswith("collector") and track.has_spans]
     if not learners or not collectors or (overlap := overlap_of(learners, collectors)) is None:
@@ -110,6 +94,6 @@ def _overlaps(tracks: Sequence[ThreadTrack]) -> Iterator[str]:
         f"overlap of learner 0 and the collectors: {overlap.ratio:.1%}; they worked {overlap.one_ns / 1e9:,.1f} s and"
         f" {overlap.other_ns / 1e9:,.1f} s, {overlap.both_ns / 1e9:,.1f} s of it at the same time"
     )
-    share = share_inside(learners[0].spans(LearnerPhase.COLLECTOR_WAIT), collectors)
-    if share is not None:
-        yield f"of the learner's collector_wait, a collector worked during {share:.1%}"
+    fraction = share_inside(learners[0].spans(LearnerPhase.COLLECTOR_WAIT), collectors)
+    if fraction is not None:
+        yield f"of the learner's collector_wait, a collector worked during {fraction:.1%}"

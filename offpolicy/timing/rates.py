@@ -289,16 +289,14 @@ class RateWindow:
 
     def rates(self, current: Snapshot, mode: str, num_hosts: int) -> Rates:
         """The rates up to `current`, which is kept; without thru where no collector has reported since the last one."""
-        while len(self._kept) > 1 and _is_long_enough(self._kept[1], current):
+        while len(self._kept) > 1:
+            windows = (window.elapsed for window in collector_windows(self._kept[1], current))
+            sides = (learner_elapsed(self._kept[1], current), *windows)
+            if not all(side is None or side.iterations >= FEW_ARRIVALS for side in sides):
+                break
             self._kept.popleft()
         before, last = (self._kept[0], self._kept[-1]) if self._kept else (None, None)
         rates = _rates(before, current, mode, num_hosts, _utd_by_clocks)
         self._kept.append(current)
         has_collected = any(window.env_steps > 0 for window in collector_windows(last, current))
         return rates if has_collected else replace(rates, steps_per_sec=None)
-
-
-def _is_long_enough(before: Snapshot, current: Snapshot) -> bool:
-    """True if each side has arrived `FEW_ARRIVALS` times."""
-    sides = (learner_elapsed(before, current), *(window.elapsed for window in collector_windows(before, current)))
-    return all(side is None or side.iterations >= FEW_ARRIVALS for side in sides)

@@ -35,20 +35,20 @@ class ThreadTrack:
     unix_minus_monotonic_ns: int
 
     def spans(self, *phases: str) -> tuple[Times, Times]:
-        """Starts and stops, in ns, of the spans of these names; of all names where none is given."""
+        """Returns starts and stops, in ns, of the spans of these names; of all names where none is given."""
         of_name = np.isin(self.records["name"], [self.names.index(phase) for phase in phases])
         chosen = self.records[(self.records["kind"] == Kind.SPAN) & (of_name | (not phases))]
         return chosen["at"], chosen["at"] + chosen["value"]
 
     def marks(self, name: str) -> list[tuple[int, int]]:
-        """Instants, in ns, and values of a mark."""
+        """Returns instants, in ns, and values of a mark."""
         if name not in self.names:
             return []
         chosen = (self.records["kind"] == Kind.MARK) & (self.records["name"] == self.names.index(name))
         return [(int(at), int(value)) for at, value in self.records[chosen][["at", "value"]].tolist()]
 
     def work(self) -> tuple[Times, Times]:
-        """The spans in which the thread worked rather than waited."""
+        """Returns the spans in which the thread worked rather than waited."""
         return self.spans(*(name for name in self.names if name not in WAITS))
 
     @property
@@ -64,20 +64,20 @@ class ThreadTrack:
 
 
 def read_tracks(directory: Path) -> list[ThreadTrack]:
-    """The tracks of a trace that hold something, learners first. Raises `ConfigError` if there is none."""
+    """Returns the tracks of a trace that hold something, learners first. Raises `ConfigError` if there is none."""
     tracks = [track for path in sorted(directory.glob(f"*{SUFFIX}")) if (track := _read(path)) is not None]
     if not tracks:
         raise ConfigError(f"run: {directory} holds no trace; train with timing.trace=true")
-    return sorted(tracks, key=_order)
 
+    def order(track: ThreadTrack) -> tuple[int, int, bool]:
+        role, _, index = track.process.partition(" ")
+        return ROLES.index(role) if role in ROLES else len(ROLES), int(index or 0), track.thread != track.process
 
-def _order(track: ThreadTrack) -> tuple[int, int, bool]:
-    role, _, index = track.process.partition(" ")
-    return ROLES.index(role) if role in ROLES else len(ROLES), int(index or 0), track.thread != track.process
+    return sorted(tracks, key=order)
 
 
 def _read(path: Path) -> ThreadTrack | None:
-    """None for a track that was never opened, or that is empty."""
+    """Returns a track, oldest record first; None if it was never opened, or is empty."""
     with path.open("rb") as file:
         text = file.read(HEADER_NBYTES)
         if not text.startswith(MAGIC):
@@ -103,7 +103,7 @@ def _read(path: Path) -> ThreadTrack | None:
 
 
 def _in_order(ring: NDArray[np.void], written: int, written_since: int) -> NDArray[np.void]:
-    """The records of a ring, oldest first, without those that were replaced, or being replaced, while it was read."""
+    """Returns a ring's records, oldest first, without those replaced, or being replaced, while it was read."""
     if written <= len(ring):
         return ring
     replaced = min(written_since - written + 1, len(ring))
@@ -126,7 +126,7 @@ def shrink_tracks(directory: Path) -> None:
 
 
 def union(spans: Sequence[tuple[Times, Times]], window: tuple[int, int]) -> tuple[Times, Times]:
-    """The times, inside the window, that any of the spans covers, as spans that do not touch each other."""
+    """Returns the times, inside the window, that any of the spans covers, as spans that do not touch each other."""
     starts = np.clip(np.concatenate([start for start, _ in spans]), *window)
     stops = np.clip(np.concatenate([stop for _, stop in spans]), *window)
     order = np.argsort(starts, kind="stable")
@@ -182,6 +182,6 @@ def share_inside(inner: tuple[Times, Times], outer: Sequence[ThreadTrack]) -> fl
 
 
 def _common_window(tracks: Sequence[ThreadTrack]) -> tuple[int, int] | None:
-    """The time that every track covers; None if there is none."""
+    """Returns the time that every track covers; None if there is none."""
     begin, end = max(track.window[0] for track in tracks), min(track.window[1] for track in tracks)
     return (begin, end) if begin < end else None

@@ -115,7 +115,12 @@ def what_ifs(now: Pipeline, setting: Setting) -> Iterator[WhatIf]:
     if setting.may_add_collector:
         yield WhatIf(ONE_MORE_COLLECTOR, replace(now, num_collectors=now.num_collectors + 1))
     if setting.has_replay:
-        yield WhatIf(HALVED_UTD, _half_the_updates(now, setting))
+        if setting.updates_per_iteration > 1.0:
+            halved = now.scaled(dict.fromkeys(PER_UPDATE, 0.5))
+        else:  # half the iterations, each with its publication and the work that follows
+            fewer = now.scaled({CollectorPhase.WEIGHT_APPLY: 0.5})
+            halved = replace(fewer, learner_s={phase: 0.5 * cost for phase, cost in now.learner_s.items()})
+        yield WhatIf(HALVED_UTD, halved)
         yield WhatIf(TWICE_THE_BATCH, now.scaled(dict.fromkeys(PER_UPDATE, 2.0)))
     elif setting.epochs % 2 == 0:
         yield WhatIf(HALVED_EPOCHS, now.scaled({LearnerPhase.TRAIN: 0.5}))
@@ -124,18 +129,11 @@ def what_ifs(now: Pipeline, setting: Setting) -> Iterator[WhatIf]:
             yield WhatIf(f"collect.mode={mode}", replace(now, mode=mode))
 
 
-def _half_the_updates(now: Pipeline, setting: Setting) -> Pipeline:
-    """Half the updates per iteration, or half the iterations, each with its publication and the work that follows."""
-    if setting.updates_per_iteration > 1.0:
-        return now.scaled(dict.fromkeys(PER_UPDATE, 0.5))
-    fewer = now.scaled({CollectorPhase.WEIGHT_APPLY: 0.5})
-    return replace(fewer, learner_s={phase: 0.5 * cost for phase, cost in now.learner_s.items()})
-
-
 def flip_delay_s(now: Pipeline) -> float:
-    """Seconds more per env step of a collector at which the verdict turns: N (1/T - 1/I); negative if it has turned.
+    """Returns by how many more seconds per env step of a collector the verdict turns: N (1/T - 1/I).
 
-    Up to there a slower environment costs nothing where both sides overlap; a faster one from there on brings nothing.
+    Negative if it has turned. Up to there a slower environment costs nothing where both sides overlap; a faster one
+    brings nothing from there on.
     """
     return now.num_collectors * (1.0 / now.learner_capacity - 1.0 / now.collector_capacity)
 

@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.commands.trace import Request, trace
+from offpolicy.commands.trace import chosen_start, trace
 from offpolicy.errors import ConfigError
+from offpolicy.timing.trace_writer import SUFFIX, Mark, TraceTrack, create_tracks
 
 
 def test_a_run_that_was_not_traced_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"was not traced; train with timing\.trace=true"):
-        trace(Request(tmp_path))
+        trace(tmp_path)
 
 
 def test_a_start_that_was_not_traced_is_refused_with_those_that_were(tmp_path: Path) -> None:
     for name in ("0", "2", "notes"):
         (tmp_path / "trace" / name).mkdir(parents=True)
     with pytest.raises(ConfigError, match="--start: got 1, allowed 0, 2"):
-        trace(Request(tmp_path, start=1))
+        trace(tmp_path, start=1)
 
 
 def test_a_picture_without_matplotlib_is_refused_first_with_the_extra(
@@ -29,4 +30,22 @@ def test_a_picture_without_matplotlib_is_refused_first_with_the_extra(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "offpolicy.analysis.plots", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'offpolicy\[plot\]'"):
-        trace(Request(tmp_path / "missing", svg=tmp_path / "x.svg"))
+        trace(tmp_path / "missing", svg=tmp_path / "x.svg")
+
+
+def test_the_last_start_with_an_iteration_is_chosen(tmp_path: Path) -> None:
+    for start, has_iteration in (("0", True), ("1", True), ("2", False)):
+        create_tracks(tmp_path / "trace" / start, ["learner-0"], 1)
+        track = TraceTrack(
+            tmp_path / "trace" / start / f"learner-0{SUFFIX}", [Mark.ITERATION], "learner 0", "learner 0"
+        )
+        if has_iteration:
+            track.mark(Mark.ITERATION, 1_000, 1)
+    assert chosen_start(tmp_path, None) == tmp_path / "trace" / "1"
+    assert chosen_start(tmp_path, 2) == tmp_path / "trace" / "2"
+
+
+def test_the_newest_start_is_chosen_if_none_has_an_iteration(tmp_path: Path) -> None:
+    for start in ("0", "1"):
+        (tmp_path / "trace" / start).mkdir(parents=True)
+    assert chosen_start(tmp_path, None) == tmp_path / "trace" / "1"
