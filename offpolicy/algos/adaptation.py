@@ -51,17 +51,12 @@ class Adaptation:
         """Makes `epochs` passes over the transitions in `num_minibatches` shuffled parts each."""
         self._lr.follow_progress(rollouts.progress, rollouts.env_steps)
         raw, weight = rollouts.obs[:-1].flatten(0, 1), rollouts.is_valid.flatten()
-        with torch.no_grad():
-            obs = self.policy.normalize(raw)
-            history = obs[:, self._module.columns].contiguous()  # [M, F D] as the module sees it
-            latent = self._encoder.forward(obs)  # [M, L] to infer from it
+        history, latent = self._prepare(raw)
         errors: list[Tensor] = []  # per minibatch, summed over its transitions
         for _ in range(self._algo.epochs):
             for index in minibatches(len(weight), self._algo.num_minibatches, self.generator):
-                loss = latent_loss(self._module.infer(history[index]), latent[index], weight[index])
-                self.metrics.add("step", (loss.detach(),))
-                self.optimizer_step.minimize(Loss(loss, self._optimizer, self._algo.max_grad_norm))
-                errors.append(loss.detach() * weight[index].sum())
+                loss = self._step(history[index], latent[index], weight[index])
+                errors.append(loss * weight[index].sum())
         first_epoch = torch.stack(errors[: self._algo.num_minibatches]).sum()
         self._measure(first_epoch / weight.sum().clamp(min=1.0), latent, weight)
         moments = weighted_moments(raw[:, self._module.columns], weight)
@@ -79,8 +74,21 @@ class Adaptation:
         return {} if self._history is None else {HISTORY: self._history}
 
     @torch.no_grad()
+    def _prepare(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns histories [M, F D] as the module sees them and the latents [M, L] to infer from them."""
+        obs = self.policy.normalize(raw)
+        return obs[:, self._module.columns].contiguous(), self._encoder.forward(obs)
+
+    def _step(self, history: Tensor, latent: Tensor, weight: Tensor) -> Tensor:
+        """Makes one step down the loss; returns the loss [] before it."""
+        loss = latent_loss(self._module.infer(history), latent, weight)
+        self.metrics.add("step", (loss.detach(),))
+        self.optimizer_step.minimize(Loss(loss, self._optimizer, self._algo.max_grad_norm))
+        return loss.detach()
+
+    @torch.no_grad()
     def _measure(self, error: Tensor, latent: Tensor, weight: Tensor) -> None:
-        """Adds the explained fraction of the latent's variance; `error` [] is the first epoch's, before each step."""
+        """Adds the explained share of the latent's variance; `error` [] is the first epoch's, before each step."""
         mean = (weight[:, None] * latent).sum(dim=0) / weight.sum().clamp(min=1.0)
         variance = latent_loss(mean.expand_as(latent), latent, weight).clamp(min=MIN_VARIANCE)
         self.metrics.add("rollout", (1.0 - error / variance, self._lr.value))

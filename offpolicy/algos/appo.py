@@ -100,12 +100,7 @@ class Appo:
         policy = self._net.actor.distribution(obs[:-1])
         value = self._net.critic.in_returns(prediction)
         log_ratio = policy.log_prob(rollouts.action) - rollouts.log_prob
-        algo, flags = self._algo, (rollouts.terminated, rollouts.truncated, rollouts.is_valid)
-        steps = Steps(value, rollouts.reward, *flags, log_ratio)
-        if algo.advantage == "gae":
-            targets = gae(steps, algo.gamma, algo.gae_lambda)
-        else:
-            targets = vtrace(steps, algo.gamma, algo.gae_lambda, RatioBounds(algo.rho_clip, algo.trace_clip))
+        targets = self._targets(rollouts, value, log_ratio)
         self._measure(rollouts, log_ratio, value[:-1], targets)
         samples = Samples(
             obs=obs[:-1].flatten(0, 1),
@@ -119,6 +114,14 @@ class Appo:
         )
         return samples, targets.value
 
+    def _targets(self, rollouts: Rollouts, value: Tensor, log_ratio: Tensor) -> Targets:
+        algo = self._algo
+        flags = (rollouts.terminated, rollouts.truncated, rollouts.is_valid)
+        steps = Steps(value, rollouts.reward, *flags, log_ratio)
+        if algo.advantage == "gae":
+            return gae(steps, algo.gamma, algo.gae_lambda)
+        return vtrace(steps, algo.gamma, algo.gae_lambda, RatioBounds(algo.rho_clip, algo.trace_clip))
+
     def _normalized(self, advantage: Tensor, weight: Tensor) -> Tensor:
         """Returns advantages of mean 0 and standard deviation 1 over the transitions of all ranks. [M] -> [M]."""
         if not self._algo.normalize_advantage:
@@ -129,7 +132,7 @@ class Appo:
         return (advantage - mean.float()) / (std.float() + ADVANTAGE_EPS)
 
     def _step(self, batch: Samples) -> Tensor:
-        """Makes one gradient step on the joint loss; returns the KL [] from the policy at the iteration's start."""
+        """Makes one step down the joint loss; returns the KL [] of the policy from that at the iteration's start."""
         algo = self._algo
         policy, value = self._net.forward(batch.obs)
         log_ratio = policy.log_prob(batch.action) - batch.log_prob
