@@ -128,7 +128,7 @@ def describe_exit(code: int | None) -> str:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent `parent_pid` dies, however that happens (Linux).
+    """Makes the kernel kill this process when its parent `parent_pid` dies, however that happens (Linux).
 
     The kernel watches the parent's *thread* that started this process. Elsewhere than on Linux nothing happens.
     """

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, durable: bool) -> Iterator[IO[bytes]]:
-    """Yields a file that takes the place of `path` when the block ends; after an error `path` is as it was.
+    """Yields a file that replaces `path` when the block ends; after an error `path` is as it was.
 
     `durable`: the content and its name are on the disk when the block ends, not only in the kernel's memory. Raises
     OSError.
@@ -51,14 +51,14 @@ class AppendFile:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def append(self, piece: bytes) -> None:
-        """Write `piece` in one call. Raises OSError; a piece that fits only in part is taken back."""
+        """Writes `piece` in one call. Raises OSError; a piece that fits only in part is removed."""
         written = os.write(self._descriptor, piece)
         if written < len(piece):
             os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
             raise OSError(f"only {written} of {len(piece)} bytes could be written")
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Closes the file; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -18,7 +18,7 @@ def cpu_model() -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Returns the installed versions of what decides results; None for what is not installed."""
+    """Returns the installed versions of the packages that decide results; None for one that is not installed."""
     found: dict[str, str | None] = dict.fromkeys(PACKAGES)
     for package in PACKAGES:
         try:

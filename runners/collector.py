@@ -51,7 +51,7 @@ def main(child: ChildContext) -> None:
         collector_reports(child.block(f"collector_report-{child.index}")),
         Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64),
         collector.tracker,
-        num_hosts=job.place.num_hosts,
+        num_hosts=job.host.num_hosts,
     )
     parts = CollectorParts(
         env=collector.env,
@@ -85,8 +85,8 @@ class Collector:
 
     def __init__(self, child: ChildContext, job: WorkerSpec) -> None:
         self._child, self._job = child, job
-        self.num_collectors = job.cfg.collect.num_collectors * job.place.num_hosts
-        self.number = job.place.host * job.cfg.collect.num_collectors + child.index
+        self.num_collectors = job.cfg.collect.num_collectors * job.host.num_hosts
+        self.number = job.host.index * job.cfg.collect.num_collectors + child.index
         self.env = make_vector(job.cfg.env)
         self.tracker = EpisodeTracker(self.env.num_envs, first_index=self.number * self.env.num_envs)
         self.control = control_page(child.block("control"), job.cfg)

@@ -53,13 +53,13 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
 def train(cfg: RunConfig) -> int:
     """Trains from the start, or continues the run of the run directory; returns the exit code."""
     watch = Stopwatch()
-    place = follow_launcher(cfg)
+    host = follow_launcher(cfg)
     spec = preflight(cfg)
-    plan = plan_launch(cfg, place)
+    plan = plan_launch(cfg, host)
     teacher_step = find_teacher(plan, spec)
-    host_plan = plan_host(plan.cfg, place)
-    memory = RunMemory(plan.cfg, spec, place.num_hosts, has_evaluator=host_plan.has_evaluator)
-    with plan.claim() as run, signals_held(), _store_listener(plan.cfg, place) as listener:
+    host_plan = plan_host(plan.cfg, host)
+    memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
+    with plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
         cfg = _run_config(plan, run, spec)
         names = track_names(cfg, has_evaluator=host_plan.has_evaluator)
         trace_dir = begin_trace(run.path, names, cfg.timing.trace_mb) if cfg.timing.trace else None
@@ -67,18 +67,18 @@ def train(cfg: RunConfig) -> int:
             cfg=cfg,
             spec=spec,
             plan=host_plan,
-            place=plan.place,
+            host=plan.host,
             run_dir=str(run.path.resolve()),
             start_step=plan.start_step or (run.checkpoint.env_steps if run.checkpoint else 0),
             checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
-            store_port=listener.getsockname()[1] if listener else plan.place.store_port,
+            store_port=listener.getsockname()[1] if listener else plan.host.store_port,
             teacher_step=teacher_step,
             trace_dir=str(trace_dir) if trace_dir else None,
         )
         with _log_file(run.path / "train.log") as log_fd, contextlib.closing(open_run_logger(job, run)) as logger:
             announce(logger, job, run)
             try:
-                code, failure = _supervise(job, memory, logger, _host(job, log_fd, watch), listener)
+                code, failure = _supervise(job, memory, logger, _supervisor_config(job, log_fd, watch), listener)
             finally:  # when no process is left that could still write
                 if trace_dir is not None:
                     _write_trace(trace_dir, run.path, logger)
@@ -99,12 +99,16 @@ def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
 
 
 def _supervise(
-    job: WorkerSpec, memory: RunMemory, logger: OffPolicyLogger, host: SupervisorConfig, listener: socket.socket | None
+    job: WorkerSpec,
+    memory: RunMemory,
+    logger: OffPolicyLogger,
+    limits: SupervisorConfig,
+    listener: socket.socket | None,
 ) -> tuple[int, Failure | None]:
     """Runs the processes and writes the summary; signals count until that is done."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
-    monitor = Monitor(job.cfg, memory, logger, host.elapsed_s, job.place.num_hosts, counters)
-    with Supervisor(memory.control, tuple(memory.wake_events.values()), host) as supervisor:
+    monitor = Monitor(job.cfg, memory, logger, limits.elapsed_s, job.host.num_hosts, counters)
+    with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:
         outcome = Outcome("failed", 1, "the supervisor failed")
         try:
             _spawn(supervisor, job, memory.fds, listener)
@@ -141,18 +145,18 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
 
 
-def _host(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> SupervisorConfig:
+def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> SupervisorConfig:
     """Returns what the supervisor is given. The run's id marks every process of it; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
-    return SupervisorConfig(run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.place.num_hosts, peer_s)
+    return SupervisorConfig(run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.host.num_hosts, peer_s)
 
 
 @contextlib.contextmanager
-def _store_listener(cfg: RunConfig, place: HostInfo) -> Iterator[socket.socket | None]:
+def _store_listener(cfg: RunConfig, host: HostInfo) -> Iterator[socket.socket | None]:
     """Opens, on one host, a loopback socket on a free port on which rank 0 serves the ranks' store."""
-    if cfg.runner.name not in RANK_RUNNERS or not place.is_alone:
+    if cfg.runner.name not in RANK_RUNNERS or not host.is_alone:
         yield None
         return
     with socket.create_server((LOOPBACK_HOST, 0)) as listener:

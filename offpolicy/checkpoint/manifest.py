@@ -1,7 +1,7 @@
 """The manifest of a checkpoint, which lists the size and digest of every file, and its fingerprint.
 
 Files that the manifest does not list are ignored: they are never opened, and a stray file of the operator's must
-not cost a checkpoint. Files of a suffix other than `SUFFIXES` are refused, at the save and at the load.
+not invalidate a checkpoint. Files of a suffix other than `SUFFIXES` are refused, at the save and at the load.
 """
 
 from __future__ import annotations

@@ -76,14 +76,14 @@ class GroupExchange:
 
 
 def checksum(tensors: Sequence[Tensor]) -> float:
-    """Returns 48 bits that change with any bit of any tensor or its place, as a whole float64. Waits once.
+    """Returns 48 bits that change with any bit of any tensor or its position, as a whole float64. Waits once.
 
     Integer sums weighted by position, made where the tensors live: hashing on the host would copy all of them.
     """
     total = torch.zeros((), dtype=torch.int64, device=tensors[0].device)
-    for place, tensor in enumerate(tensors):
+    for position, tensor in enumerate(tensors):
         bits = tensor.detach().contiguous().reshape(-1).view(torch.int32).long()
-        weights = torch.arange(1, len(bits) + 1, device=bits.device) * 2_654_435_761 + 2 * place + 1
+        weights = torch.arange(1, len(bits) + 1, device=bits.device) * 2_654_435_761 + 2 * position + 1
         total += (bits * weights).sum()
     value = int(total.item()) & (2**64 - 1)
     return float((value ^ (value >> 48)) & (2**48 - 1))

@@ -14,12 +14,12 @@ LOOPBACK, LOOPBACK_HOST = "lo", "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """One host among `num_hosts`. `store_port` is 0 on a single host, whose ranks use a socket of the supervisor.
+    """Host `index` of `num_hosts`. `store_port` is 0 on a single host, whose ranks use a socket of the supervisor.
 
     `is_store_ours`: global rank 0 must open the store itself; else the launcher has done so.
     """
 
-    host: int = 0
+    index: int = 0
     num_hosts: int = 1
     store_host: str = LOOPBACK_HOST
     store_port: int = 0
@@ -42,7 +42,7 @@ class HostInfo:
             )
         num_hosts, attempt = int(env["WORLD_SIZE"]), int(env.get("TORCHELASTIC_RESTART_COUNT", "0"))
         return cls(
-            host=int(env["RANK"]),
+            index=int(env["RANK"]),
             num_hosts=num_hosts,
             store_host=env["MASTER_ADDR"],
             store_port=int(env["MASTER_PORT"]),
@@ -61,13 +61,13 @@ class HostInfo:
         return asdict(self)
 
 
-def require_interface(name: str | None, place: HostInfo) -> None:
+def require_interface(name: str | None, host: HostInfo) -> None:
     """Raises `ConfigError` unless the interface exists; across hosts it must be named: none public is used unasked."""
     names = sorted(os.listdir("/sys/class/net"))
     if name is not None and name not in names:
         raise ConfigError(f"runner.interface: got {name!r}, allowed one of {', '.join(names)}")
-    if name is None and not place.is_alone:
+    if name is None and not host.is_alone:
         raise ConfigError(
-            f"runner.interface: got null, but {place.num_hosts} hosts train together: name the network interface that"
+            f"runner.interface: got null, but {host.num_hosts} hosts train together: name the network interface that"
             f" joins them, one of {', '.join(n for n in names if n != LOOPBACK)}"
         )

@@ -111,26 +111,28 @@ class RankGroup:
         return [rank for rank in range(self.num_ranks) if not self._store.check([f"alive/{rank}"])]
 
 
-def open_store(place: HostInfo, rank: int, *, listen_fd: int | None, port: int, timeout_s: float) -> Store:
+def open_store(host: HostInfo, rank: int, *, listen_fd: int | None, port: int, timeout_s: float) -> Store:
     """Returns the store where the ranks find each other. Raises `PeerLostError` if it does not answer in time.
 
     On one host global rank 0 serves it on the socket `listen_fd`, which the supervisor bound to a free loopback port:
     no port is guessed. Under a launcher it is the launcher's.
     """
     timeout = timedelta(seconds=timeout_s)
-    host = LOOPBACK_HOST if place.is_alone else place.store_host
-    is_server = rank == 0 and (place.is_alone or place.is_store_ours)
+    address = LOOPBACK_HOST if host.is_alone else host.store_host
+    is_server = rank == 0 and (host.is_alone or host.is_store_ours)
     if is_server and listen_fd is None:
-        listen_fd = socket.create_server((host, port)).detach()  # on this address only; the store would take all
+        listen_fd = socket.create_server((address, port)).detach()  # on this address only; the store would take all
     try:
         store = TCPStore(
-            host, port, None, is_server, timeout, wait_for_workers=False,
+            address, port, None, is_server, timeout, wait_for_workers=False,
             master_listen_fd=listen_fd if is_server else None,
         )  # fmt: skip
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise PeerLostError(f"no store at {host}:{port} within {timeout_s:g} s (runner.timeout_s): {reason}") from error
-    return PrefixStore(f"offpolicy/{place.launch_id}", store)
+        raise PeerLostError(
+            f"no store at {address}:{port} within {timeout_s:g} s (runner.timeout_s): {reason}"
+        ) from error
+    return PrefixStore(f"offpolicy/{host.launch_id}", store)
 
 
 def bind_interface(name: str | None) -> None:

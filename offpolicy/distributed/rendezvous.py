@@ -41,24 +41,24 @@ class RendezvousResult:
     launch_id: str = ""  # unique name of this start of the run
 
 
-def agree(place: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
+def agree(host: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
     """Agrees with the other hosts. Raises `HangError` if they do not all come, `ConfigError` if they differ."""
-    request = {"place": place.to_json(), "proposal": asdict(proposal), "timeout_s": timeout_s}
+    request = {"host": host.to_json(), "proposal": asdict(proposal), "timeout_s": timeout_s}
     target = "offpolicy.distributed.rendezvous:exchange_proposals"
     try:
         answer = call_in_child(target, request, timeout_s=timeout_s + GRACE_S)
     except ChildTimeout as error:  # torch waits for ever for a store that is frozen or cut off
-        raise _hang(place, timeout_s, "their store does not answer") from error
+        raise _hang(host, timeout_s, "their store does not answer") from error
     except (ChildError, OffPolicyError) as error:
-        raise _hang(place, timeout_s, str(error)) from error
+        raise _hang(host, timeout_s, str(error)) from error
     proposals = [Proposal(**each) for each in answer["proposals"]]
     return replace(merge_proposals(proposals), launch_id=answer["launch_id"])
 
 
-def _hang(place: HostInfo, timeout_s: float, reason: str) -> HangError:
+def _hang(host: HostInfo, timeout_s: float, reason: str) -> HangError:
     return HangError(
-        f"host {place.host} of {place.num_hosts} waited {timeout_s:g} s (runner.timeout_s) at"
-        f" {place.store_host}:{place.store_port} for the others: {reason}"
+        f"host {host.index} of {host.num_hosts} waited {timeout_s:g} s (runner.timeout_s) at"
+        f" {host.store_host}:{host.store_port} for the others: {reason}"
     )
 
 
@@ -100,8 +100,8 @@ class ProposalExchange:
     changed, until every host has joined that very launch. A process of an earlier attempt is in no such launch.
     """
 
-    def __init__(self, store: Any, place: HostInfo, timeout_s: float) -> None:  # Any: a torch store
-        self._store, self._host, self._hosts = store, place.host, range(place.num_hosts)
+    def __init__(self, store: Any, host: HostInfo, timeout_s: float) -> None:  # Any: a torch store
+        self._store, self._host, self._hosts = store, host.index, range(host.num_hosts)
         self._watch, self._timeout_s = Stopwatch(), timeout_s
         self._id = uuid.uuid4().hex
 
@@ -149,8 +149,8 @@ class ProposalExchange:
 
     def _pause(self) -> None:
         if self._watch.elapsed_s() > self._timeout_s:
-            heard = [host for host in self._hosts if self._store.check([f"process/{host}"])]
-            raise HangError(f"heard of hosts {heard} only")
+            found = [host for host in self._hosts if self._store.check([f"process/{host}"])]
+            raise HangError(f"heard of hosts {found} only")
         select.select([], [], [], POLL_S)
 
 
@@ -161,8 +161,8 @@ def exchange_proposals(request: dict[str, Any]) -> dict[str, Any]:
 
     from offpolicy.distributed.process_group import open_store
 
-    place, timeout_s = HostInfo(**request["place"]), request["timeout_s"]
-    store = open_store(place, place.host, listen_fd=None, port=place.store_port, timeout_s=timeout_s)
-    exchange = ProposalExchange(PrefixStore("agreement", store), place, timeout_s)
+    host, timeout_s = HostInfo(**request["host"]), request["timeout_s"]
+    store = open_store(host, host.index, listen_fd=None, port=host.store_port, timeout_s=timeout_s)
+    exchange = ProposalExchange(PrefixStore("agreement", store), host, timeout_s)
     launch_id, proposals = exchange.exchange(request["proposal"])
     return {"launch_id": launch_id, "proposals": proposals}

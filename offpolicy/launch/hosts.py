@@ -1,4 +1,4 @@
-"""One host or several: what the launcher gives, what the hosts agree on, and which directory is this host's."""
+"""One host or several: the launcher's environment, the start that the hosts agree on, and this host's directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LaunchPlan:
     """The start of a run on this host: its configuration with the run directory filled in, and the common step."""
 
     cfg: RunConfig
-    place: HostInfo
+    host: HostInfo
     start_step: int  # env step of the common checkpoint of several hosts; 0: none, or one host
 
     def claim(self) -> RunDir:
@@ -34,7 +34,7 @@ class LaunchPlan:
         path = Path(self.cfg.run_dir or ".")
         is_lost = not self.start_step and not CheckpointStore(path / CHECKPOINTS).usable()
         aside = None
-        if self.place.job and (is_lost or not self.place.is_alone and not self.start_step) and has_same_parent(path):
+        if self.host.job and (is_lost or not self.host.is_alone and not self.start_step) and has_same_parent(path):
             # The launcher has restarted this process, and nothing was saved before: the records are set aside.
             aside = f"attempt-{sum(1 for _ in path.glob('attempt-*'))}"
         resume = "auto" if self.start_step else self.cfg.resume  # the hosts have agreed to resume
@@ -42,12 +42,12 @@ class LaunchPlan:
 
 
 def follow_launcher(cfg: RunConfig) -> HostInfo:
-    """Returns the place of this host; under `torchrun`, this process dies with it. Raises `ConfigError`."""
-    place = HostInfo.of_launcher()
-    if place.job:
+    """Returns index and addresses of this host; under `torchrun`, this process dies with it. Raises `ConfigError`."""
+    host = HostInfo.of_launcher()
+    if host.job:
         die_with_parent(os.getppid())
-        check_launched(cfg, place)
-    num_ranks = place.num_hosts * cfg.runner.world_size
+        check_launched(cfg, host)
+    num_ranks = host.num_hosts * cfg.runner.world_size
     if not cfg.algo.learns_from_rollouts and cfg.algo.batch_size % num_ranks:
         raise ConfigError(
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of the {num_ranks} learner ranks of all"
@@ -56,40 +56,40 @@ def follow_launcher(cfg: RunConfig) -> HostInfo:
     if problems := impossible_share(cfg, num_ranks):
         raise ConfigError(problems)
     if cfg.runner.name in RANK_RUNNERS:
-        require_interface(cfg.runner.interface, place)
-    return place
+        require_interface(cfg.runner.interface, host)
+    return host
 
 
-def check_launched(cfg: RunConfig, place: HostInfo) -> None:
+def check_launched(cfg: RunConfig, host: HostInfo) -> None:
     """Refuses under `torchrun` what would not survive a restart or differ between hosts. Raises `ConfigError`."""
     problems = []
     if cfg.runner.name not in RANK_RUNNERS:
         problems.append(f"runner: got {cfg.runner.name}, allowed {' or '.join(RANK_RUNNERS)} under torchrun")
     if cfg.run_dir is None:
         problems.append("run_dir: got null, allowed a directory under torchrun: a restart must find it again")
-    if cfg.device == "auto" and not place.is_alone:
+    if cfg.device == "auto" and not host.is_alone:
         problems.append("device: got auto, allowed cpu or cuda with several hosts: all must train on the same kind")
     if problems:
         raise ConfigError(problems)
 
 
-def plan_launch(cfg: RunConfig, place: HostInfo) -> LaunchPlan:
+def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
     """Fills in the run directory; with other hosts, agrees on it and on the checkpoint to resume from."""
     new_dir = default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
     run_dir = Path(cfg.run_dir or new_dir)
-    if place.is_alone:
-        return LaunchPlan(replace(cfg, run_dir=str(run_dir)), place, 0)
-    agreed: RendezvousResult = agree(place, _proposal(cfg, run_dir, place), cfg.runner.timeout_s)
-    log = cfg.log if place.host == 0 else replace(cfg.log, tensorboard=False, wandb="disabled")
+    if host.is_alone:
+        return LaunchPlan(replace(cfg, run_dir=str(run_dir)), host, 0)
+    agreed: RendezvousResult = agree(host, _proposal(cfg, run_dir, host), cfg.runner.timeout_s)
+    log = cfg.log if host.index == 0 else replace(cfg.log, tensorboard=False, wandb="disabled")
     return LaunchPlan(
-        replace(cfg, run_dir=str(host_dir(Path(agreed.run_dir), place.host)), log=log),
-        replace(place, launch_id=agreed.launch_id),
+        replace(cfg, run_dir=str(host_dir(Path(agreed.run_dir), host.index)), log=log),
+        replace(host, launch_id=agreed.launch_id),
         agreed.start_step,
     )
 
 
-def _proposal(cfg: RunConfig, run_dir: Path, place: HostInfo) -> Proposal:
-    own_dir = host_dir(run_dir, place.host)
+def _proposal(cfg: RunConfig, run_dir: Path, host: HostInfo) -> Proposal:
+    own_dir = host_dir(run_dir, host.index)
     return Proposal(
         config={key: value for key, value in flatten(cfg.to_mapping()).items() if key not in LOCAL_KEYS},
         run_dir=str(run_dir),

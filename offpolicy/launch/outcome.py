@@ -1,4 +1,4 @@
-"""How a run ended: its status and exit code, its summary, and the last lines on stderr."""
+"""The end of a run: its status and exit code, its summary, and the last lines on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be refused before a training process exists."""
+"""Checks before any training process exists: devices, environment, memory, checkpoint and teacher."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
     `ConfigError` naming every difference between teacher and student.
     """
     cfg = plan.cfg
-    if cfg.teacher is None or plan.place.host != 0 or plan.start_step > 0:
+    if cfg.teacher is None or plan.host.index != 0 or plan.start_step > 0:
         return None
     if CheckpointStore(Path(cfg.run_dir or ".") / CHECKPOINTS).usable():
         return None

@@ -12,7 +12,7 @@ NEEDED_THREADS = 8  # threads of a learner beyond which one thread less costs it
 NVIDIA_DRIVER = "/dev/nvidiactl"  # exists where a GPU is; asking torch would cost the supervisor a second
 
 
-def plan_host(cfg: RunConfig, place: HostInfo) -> HostPlan:
+def plan_host(cfg: RunConfig, host: HostInfo) -> HostPlan:
     """Returns what the processes of this host get. Only the first host evaluates.
 
     `eval.beside=auto` takes a core that no other process needs; an evaluation at the end alone has nothing to run
@@ -20,7 +20,7 @@ def plan_host(cfg: RunConfig, place: HostInfo) -> HostPlan:
     """
     is_free = cfg.eval.every > 0 and num_spare_cores(cfg) > 0
     is_beside = cfg.eval.beside == "true" or (cfg.eval.beside == "auto" and is_free)
-    has_evaluator = is_beside and place.host == 0 and cfg.eval.episodes > 0
+    has_evaluator = is_beside and host.index == 0 and cfg.eval.episodes > 0
     return HostPlan(has_evaluator, learner_threads(cfg, has_evaluator=has_evaluator), cfg.threads.collector or 1)
 
 

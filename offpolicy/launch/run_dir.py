@@ -183,7 +183,7 @@ class _Lock:
     """An exclusive kernel lock on `<directory>/.lock`, whose content names the holder.
 
     Not `filelock`: its older versions empty the file before they have the lock, so that a refused process erases the
-    holder's name, and a newer one that may not wait refuses a claim that only met one being withdrawn.
+    holder's name, and a newer one that may not wait refuses a claim because of another that is being withdrawn.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a run prints and records before its processes start: what was decided for the user."""
+"""The header of a run: the decisions made for the user, printed and recorded before the processes start."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
         runner=cfg.runner.name,
         ramps=cfg.algo.ramps,
         stage=cfg.algo.stage if cfg.algo.name == "hora" else "",
-        world_size=job.place.num_hosts * cfg.runner.world_size,
+        world_size=job.host.num_hosts * cfg.runner.world_size,
         num_collectors=cfg.collect.num_collectors,
-        num_hosts=job.place.num_hosts,
+        num_hosts=job.host.num_hosts,
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
@@ -41,17 +41,17 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
     """Writes the run header."""
-    cfg, place, plan = job.cfg, job.place, job.plan
+    cfg, host, plan = job.cfg, job.host, job.plan
     logger.message(f"run directory: {run.path}")
-    if not place.is_alone:
-        attempt = f", restart {place.attempt}" if place.attempt else ""
-        logger.message(f"host {place.host} of {place.num_hosts}, launched by torchrun as {place.job}{attempt}")
+    if not host.is_alone:
+        attempt = f", restart {host.attempt}" if host.attempt else ""
+        logger.message(f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}")
     logger.message(memory_line(job))
     threads = f"threads learner {plan.learner_threads}, collector {plan.collector_threads}"
     logger.message(f"{cfg.runner.name}, {cfg.collect_mode}: {threads}")
     if plan.has_evaluator:
         logger.message("evaluation: beside training, in a process with a thread of its own")
-    num_ranks = place.num_hosts * cfg.runner.world_size
+    num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
         how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {cfg.runner.sync_every} iterations"
         if cfg.algo.learns_from_rollouts:

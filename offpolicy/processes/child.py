@@ -45,7 +45,7 @@ class ChildContext:
         return WakeEvent(self.fds[name])
 
     def send(self, kind: str, **fields: Any) -> None:  # Any: JSON values
-        """Sends a message to the supervisor; a supervisor that is gone is not an error here."""
+        """Sends a message to the supervisor; a supervisor that has exited is not an error here."""
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
             while line:

@@ -123,7 +123,7 @@ class LearnerGate:
         _wake(self._collector_events)
 
     def request_snapshot(self) -> bool:
-        """Asks the collectors for a snapshot and waits for it; False if one of them is gone.
+        """Asks the collectors for a snapshot and waits for it; False if one of them has exited.
 
         The others stand still until `release_snapshot` all the same: no row is written while the rings are saved.
         """

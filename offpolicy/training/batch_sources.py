@@ -55,7 +55,7 @@ class Replay:
         cfg, rings = rank.cfg, replay_rings(rank.child, rank.job)
         source_spec = SourceSpec(
             layout=row_layout(rank.spec),
-            rate_limiter=make_rate_limiter(cfg, start.learning_start, rank.job.place.num_hosts),
+            rate_limiter=make_rate_limiter(cfg, start.learning_start, rank.job.host.num_hosts),
             batch_size=cfg.algo.batch_size // rank.num_ranks,
             device=rank.device,
             normalize_obs=cfg.algo.normalize_obs,

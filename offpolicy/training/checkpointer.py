@@ -30,7 +30,7 @@ class Checkpointer:
         self.last_step = state.rank.job.start_step
 
     def run_if_due(self) -> None:
-        """Saves if a multiple of `checkpoint.every` env steps was passed; a full disk is reported, training goes on."""
+        """Saves if a multiple of `checkpoint.every` env steps was passed; a full disk does not end the training."""
         every, env_steps = self._cfg.every, self._collectives.env_steps
         if every and env_steps // every > self.last_step // every:
             try:
@@ -51,10 +51,10 @@ class Checkpointer:
         is_leader, is_first = self._rank.is_leader, self._rank.rank == 0
         has_collectors = not is_leader or self._rank.gate.request_snapshot()
         try:
-            self._collectives.recount()  # a collector may have finished a step since the ranks met
+            self._collectives.recount()  # a collector may have finished a step since the ranks agreed
             if self._collectives.any(not has_collectors) and self._collectives.env_steps <= self.last_step:
                 return  # the collectors never started: there is nothing newer than the checkpoint they started from
-            self._in_turn(self._leave_streams, is_mine=not is_leader)
+            self._in_turn(self._write_streams, is_mine=not is_leader)
             self._in_turn(lambda: self._commit(has_collectors), is_mine=is_leader and not is_first)
             self._in_turn(lambda: self._commit(has_collectors), is_mine=is_first)
         finally:
@@ -78,8 +78,8 @@ class Checkpointer:
         if self._collectives.any(failure is not None):
             raise failure or PeerSaveError("another learner rank could not save its part")
 
-    def _leave_streams(self) -> None:
-        """Writes this rank's streams where the leader of its host finds them."""
+    def _write_streams(self) -> None:
+        """Writes this rank's streams to the directory from which the leader of its host takes them."""
         directory = self._run_dir / f"{SNAPSHOT_DIR}-rank-{self._rank.rank}"
         shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
         try:

@@ -1,4 +1,4 @@
-"""Evaluating while a run goes on: when it is due, and who does it, rank 0 itself or a process beside it."""
+"""Periodic evaluation during training, by rank 0 itself or by the evaluator process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUND_S = 1.0  # seconds after which ranks that wait for the last result agree a
 
 
 class Evaluator(Protocol):
-    """How rank 0 has the published weights evaluated."""
+    """Evaluates the published weights for rank 0."""
 
     @property
     def last_result_step(self) -> int:
@@ -27,7 +27,7 @@ class Evaluator(Protocol):
         ...
 
     def evaluate(self, env_steps: int) -> None:
-        """Has the present weights evaluated. Raises `EnvFailure`."""
+        """Starts an evaluation of the present weights. Raises `EnvFailure`."""
         ...
 
     def wait_result(self) -> bool:
@@ -35,7 +35,7 @@ class Evaluator(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends what was started."""
+        """Ends what the evaluator has started."""
         ...
 
 
@@ -135,7 +135,7 @@ class InlineEvaluator:
 
 
 class AsyncEvaluator:
-    """Leaves a copy of the weights to the evaluator process, and waits for it only at the end."""
+    """Sends a copy of the weights to the evaluator process, and waits for it only at the end."""
 
     def __init__(self, rank: RankContext, publisher: WeightPublisher, last_step: int) -> None:
         self._publisher, self._last_step = publisher, last_step

@@ -1,4 +1,4 @@
-"""The health of the ranks: no loss was NaN or Inf, and what ranks share is equal on all of them."""
+"""The health of the ranks: no loss was NaN or Inf, and their common tensors are equal on all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HealthCheck:
         self._cfg, self._learner, self._ranks = cfg, learner, ranks
 
     def facts(self, *, is_averaged: bool) -> tuple[float, float, float]:
-        """Returns if a loss was not finite, if it was this rank's, and the checksum of what ranks share.
+        """Returns if a loss was not finite, if it was this rank's, and the checksum of the ranks' common tensors.
 
         `is_averaged` says that the networks were averaged just now; between two averagings ranks may differ.
         """

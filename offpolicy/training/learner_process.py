@@ -1,4 +1,4 @@
-"""One learner rank from its parts to the end of its training: what every runner does once it has a batch source."""
+"""One learner rank from its parts to the end of its training; every runner calls this with its batch source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def train_rank(
 ) -> None:
     """Trains until the run is done or stops. `replay` is what the source samples from; None for rollouts.
 
-    An environment that fails in an evaluation costs the run, not what it has learnt.
+    If the environment fails in an evaluation, the run ends, but what it has learnt is saved.
     """
     identity = source_identity(rank, source, replay)
     state = RankState(rank, ranks, learner, source, identity, replay.rings if replay else (), start)
@@ -118,7 +118,7 @@ def measure_flops(rank: RankContext) -> dict[str, float | None]:
     """
     if not rank.is_leader or not rank.cfg.timing.enabled:
         return {}
-    update, decision, products = count_work(rank.cfg, rank.spec, rank.job.place.num_hosts)
+    update, decision, products = count_work(rank.cfg, rank.spec, rank.job.host.num_hosts)
     is_first = rank.rank == 0
     attainable = remembered_flops_per_sec(products, rank.device, rank.device_sync, cpu_model()) if is_first else None
     return {"per_update": update, "per_decision": decision, "attainable_per_sec": attainable}

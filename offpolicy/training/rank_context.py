@@ -25,7 +25,7 @@ from offpolicy.types import SpaceSpec
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """What every part of a learner rank may ask for; it knows no learner and no batches."""
+    """The surroundings of a learner rank, for all its parts; it holds no learner and no batches."""
 
     child: ChildContext
     job: WorkerSpec
@@ -72,16 +72,16 @@ class RankContext:
     @property
     def rank(self) -> int:
         """The rank over all hosts."""
-        return self.job.place.host * self.cfg.runner.world_size + self.child.index
+        return self.job.host.index * self.cfg.runner.world_size + self.child.index
 
     @property
     def num_ranks(self) -> int:
         """The ranks of all hosts."""
-        return self.job.place.num_hosts * self.cfg.runner.world_size
+        return self.job.host.num_hosts * self.cfg.runner.world_size
 
     @property
     def start_path(self) -> tuple[int, ...]:
-        """The part of a random stream's name that tells a run's start from its continuations."""
+        """The part of a random stream's name that tells a run's start from its resumptions."""
         return (self.job.start_step,) if self.job.start_step else ()
 
     @property

@@ -23,7 +23,7 @@ from offpolicy.types import Float64
 
 
 class Collectives:
-    """What ranks agree on in the middle of a duty; the wait for the other ranks is charged to the rank barrier."""
+    """Collectives outside of an update; the wait for the other ranks is charged to the rank barrier."""
 
     def __init__(self, world: Ranks, ledger: TimeAccount) -> None:
         self.world, self._ledger = world, ledger
@@ -39,7 +39,7 @@ class Collectives:
             return self.world.gather(values)
 
     def any(self, flag: bool) -> bool:
-        """True if any rank raises the flag: all take the same way."""
+        """True if any rank raises the flag: all ranks decide alike."""
         return bool(self.gather((flag,)).any())
 
     def total(self, value: float) -> float:
@@ -47,7 +47,7 @@ class Collectives:
         return float(self.gather((value,)).sum())
 
     def agree(self, *, is_stopping: bool) -> bool:
-        """True if any rank is stopping; every rank agrees on the env steps anew."""
+        """True if any rank is stopping; every rank agrees on the env steps again."""
         with self._ledger.phase(LearnerPhase.RANK_BARRIER):
             return self.world.agree(is_stopping=is_stopping)
 
@@ -62,7 +62,7 @@ class LearnerRanks:
     """The ranks that train together, as one of them uses them."""
 
     world: Ranks  # the agreement once per iteration
-    collectives: Collectives  # agreement within a duty
+    collectives: Collectives  # agreements within an iteration
     exchange: Exchange  # of gradients, or of whole networks
     broadcast: Callable[[list[Tensor]], None]  # replaces tensors in place by those of rank 0
     average_every: int  # iterations between two averagings of the networks; 0: gradients are averaged at every step
@@ -78,7 +78,7 @@ def single_rank(rank: RankContext) -> LearnerRanks:
 @contextmanager
 def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     """Joins the ranks of all hosts, and leaves them at the end. Raises `PeerLostError` if one does not come."""
-    runner, place = rank.cfg.runner, rank.job.place
+    runner, host = rank.cfg.runner, rank.job.host
     if rank.num_ranks == 1 and runner.backend != "nccl":
         yield single_rank(rank)
         return
@@ -86,7 +86,7 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     store = open_store(
-        place, rank.rank, listen_fd=rank.child.fds.get("store"), port=rank.job.store_port, timeout_s=runner.timeout_s
+        host, rank.rank, listen_fd=rank.child.fds.get("store"), port=rank.job.store_port, timeout_s=runner.timeout_s
     )
     backend = pick_backend(rank)
     timeout_s = peer_timeout_s(rank.cfg, rank.spec)

@@ -1,4 +1,4 @@
-"""Where a learner rank starts: fresh, from a checkpoint or from a teacher; and what a checkpoint keeps of it."""
+"""The start of a learner rank: fresh, from a checkpoint or from a teacher; and its part of a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from offpolicy.types import MetricTotals
 
 @dataclass(frozen=True, slots=True)
 class TrainingStart:
-    """Where training starts, the same on every rank but for the checkpoint, which a host may not have."""
+    """The state in which training starts, the same on every rank but for the checkpoint, which a host may not have."""
 
     learning_start: LearningStart
     updates: int
     last_eval_step: int
     metrics: MetricTotals
     checkpoint: Checkpoint | None
-    teacher: str | None  # whom the run started from, as its checkpoints say
+    teacher: str | None  # the teacher that the run started from, as its checkpoints say
 
 
 def learner_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -48,7 +48,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     Rank 0 reads, and its networks and numbers count: another host may have no part of the checkpoint.
     """
     job = rank.job
-    first_step = first_learning_step(rank.cfg, job.place.num_hosts)
+    first_step = first_learning_step(rank.cfg, job.host.num_hosts)
     start, last_eval_step, has_replay = LearningStart(first_step, 0), 0, False
     checkpoint, teacher = None, None
     if job.checkpoint is not None:
@@ -82,7 +82,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What a checkpoint keeps of a learner rank: its networks, its random streams, and the replay of its host."""
+    """A learner rank's part of a checkpoint: its networks, its random streams, and the replay of its host."""
 
     rank: RankContext
     ranks: LearnerRanks
@@ -93,7 +93,7 @@ class RankState:
     start: TrainingStart
 
     def write_streams(self, directory: Path) -> None:
-        """Writes what belongs to this rank alone: its random streams and what the normaliser has seen."""
+        """Writes the state of this rank alone: its random streams and what the normaliser has seen."""
         streams = {
             "source": self.source_identity,
             "fresh_from": list(self.source.first_unseen_row),
@@ -117,7 +117,7 @@ class RankState:
         return {
             "numbers": state.numbers,
             "env_steps": self.ranks.world.env_steps,
-            "num_collectors": job.cfg.collect.num_collectors * job.place.num_hosts,
+            "num_collectors": job.cfg.collect.num_collectors * job.host.num_hosts,
             "num_ranks": self.ranks.world.num_ranks,
             "start": list(astuple(self.start.learning_start)),
             "replay_first": [ring.oldest for ring in self.rings],

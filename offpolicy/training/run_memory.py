@@ -32,52 +32,52 @@ EVALUATOR_WAKE = "evaluator_wake"
 
 
 def row_layout(spec: SpaceSpec) -> RowLayout:
-    """The replay row of an environment."""
+    """Returns the replay row of an environment."""
     return RowLayout(spec.obs_dim, spec.action_dim)
 
 
 def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
-    """Bytes of the replay of this host, one ring per collector, announced before they are allocated."""
+    """Returns the bytes of the replay of this host, one ring per collector, announced before they are allocated."""
     return cfg.collect.num_collectors * Ring.nbytes(cfg.replay_rows, row_layout(spec).width, 4)
 
 
 def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
-    """The rollouts of one collector."""
+    """Returns the rollouts of one collector."""
     return RolloutLayout(spec.obs_dim, spec.action_dim, cfg.rollout.length, cfg.env.num_envs)
 
 
 def rollout_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
-    """Bytes of the rollout rings of this host, one per collector."""
+    """Returns the bytes of the rollout rings of this host, one per collector."""
     return cfg.collect.num_collectors * RolloutRing.nbytes(rollout_layout(cfg, spec), cfg.rollout.slots)
 
 
 def transport_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
-    """Bytes of what lies between collectors and learners: the rings of rollouts, or the replay."""
+    """Returns the bytes of the rings between collectors and learners, of rollouts or of the replay."""
     return rollout_nbytes(cfg, spec) if cfg.algo.learns_from_rollouts else replay_nbytes(cfg, spec)
 
 
 def save_s(cfg: RunConfig, spec: SpaceSpec) -> float:
-    """Seconds that saving what lies between collectors and learners of this host may take on a slow disk."""
+    """Returns the seconds that saving the rings of this host may take on a slow disk."""
     return transport_nbytes(cfg, spec) / SAVE_BYTES_PER_S
 
 
 def peer_timeout_s(cfg: RunConfig, spec: SpaceSpec) -> float:
-    """How long a rank may be waited for: `runner.timeout_s`, and two saves, since hosts save one after another."""
+    """Returns the limit of a wait for a rank: `runner.timeout_s`, and two saves, since hosts save one after another."""
     return cfg.runner.timeout_s + 2 * save_s(cfg, spec)
 
 
 def transport_name(cfg: RunConfig) -> str:
-    """What the blocks between collectors and learners are called."""
+    """Returns the name of the rings between collectors and learners."""
     return "rollouts" if cfg.algo.learns_from_rollouts else "replay"
 
 
 def size_key(cfg: RunConfig) -> str:
-    """The key that their size depends on most."""
+    """Returns the configuration key that their size depends on most."""
     return "rollout.length" if cfg.algo.learns_from_rollouts else "replay.capacity"
 
 
 def check_memory(cfg: RunConfig, spec: SpaceSpec) -> None:
-    """Refuse a replay, or rollouts, that do not fit into the memory at hand, before anything is allocated."""
+    """Refuses rings that do not fit into the memory at hand, before anything is allocated. Raises `ConfigError`."""
     needed, available, key = transport_nbytes(cfg, spec), available_memory(), size_key(cfg)
     if needed > 0.9 * available:
         raise ConfigError(
@@ -87,7 +87,7 @@ def check_memory(cfg: RunConfig, spec: SpaceSpec) -> None:
 
 
 def check_share(cfg: RunConfig, spec: SpaceSpec, where: str, available: int, copies: int = 1) -> None:
-    """Refuse `copies` device copies of the replay that take more than `replay.device_share`. Raises `ConfigError`."""
+    """Refuses `copies` device copies of the replay that take more than `replay.device_share`. Raises `ConfigError`."""
     needed, share = copies * replay_nbytes(cfg, spec), cfg.replay.device_share
     if needed > share * available:
         raise ConfigError(
@@ -183,7 +183,7 @@ def learner_gate(
         context.index,
         context.wake_event(wake_event),
         [context.wake_event(f"collector_wake-{index}") for index in range(num_collectors)],
-        num_collectors=num_collectors * job.place.num_hosts,
+        num_collectors=num_collectors * job.host.num_hosts,
         is_main=is_main,
     )
 

@@ -17,12 +17,12 @@ from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
 from offpolicy.timing.trace_writer import open_track
 from offpolicy.types import SpaceSpec
 
-SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: where collectors and ranks leave their part of a checkpoint
+SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: directory of a collector's or a rank's part of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """How the processes of one host divide its cores."""
+    """The division of a host's cores among its processes."""
 
     has_evaluator: bool  # True if a process evaluates beside training; else rank 0 does
     learner_threads: int
@@ -31,12 +31,12 @@ class HostPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """The same for every process of a host."""
+    """What every process of a host is given, the same for all of them."""
 
     cfg: RunConfig
     spec: SpaceSpec
     plan: HostPlan
-    place: HostInfo
+    host: HostInfo
     run_dir: str  # of this host
     start_step: int  # env steps of the checkpoint that the run continues; 0: a fresh run
     checkpoint: int | None  # `start_step` if this host has a checkpoint of it
@@ -56,7 +56,7 @@ class WorkerSpec:
             "cfg": RunConfig.from_mapping(given["cfg"]),
             "spec": SpaceSpec.from_json(given["spec"]),
             "plan": HostPlan(**given["plan"]),
-            "place": HostInfo(**given["place"]),
+            "host": HostInfo(**given["host"]),
         }
         return cls(**{**given, **typed})
 

@@ -232,10 +232,10 @@ def is_served(port: int) -> bool:
 
 def test_a_host_that_never_comes_ends_the_wait_for_it() -> None:
     port = free_port()
-    place = HostInfo(host=0, num_hosts=2, store_port=port, job="job")
+    host = HostInfo(index=0, num_hosts=2, store_port=port, job="job")
     begun_s = time.monotonic()
     with pytest.raises(HangError) as caught:
-        agree(place, Proposal({"seed": 1}, "run", []), timeout_s=2)
+        agree(host, Proposal({"seed": 1}, "run", []), timeout_s=2)
     assert time.monotonic() - begun_s < 2 + 10
     assert f"127.0.0.1:{port}" in str(caught.value)
     assert "heard of hosts [0] only" in str(caught.value)
@@ -245,10 +245,10 @@ def test_a_host_that_never_comes_ends_the_wait_for_it() -> None:
 def test_a_store_that_never_answers_ends_the_wait_for_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        place = HostInfo(host=1, num_hosts=2, store_port=port, is_store_ours=False, job="job")
+        host = HostInfo(index=1, num_hosts=2, store_port=port, is_store_ours=False, job="job")
         begun_s = time.monotonic()
         with pytest.raises(HangError) as caught:
-            agree(place, Proposal({"seed": 1}, "run", []), timeout_s=2)
+            agree(host, Proposal({"seed": 1}, "run", []), timeout_s=2)
     assert time.monotonic() - begun_s < 2 + 10
     assert f"127.0.0.1:{port}" in str(caught.value)
 

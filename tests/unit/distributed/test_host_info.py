@@ -19,19 +19,19 @@ TORCHRUN = {
 
 
 def test_without_a_launcher_there_is_one_host_on_loopback() -> None:
-    place = HostInfo.of_launcher({"RANK": "5", "WORLD_SIZE": "8"})  # of something else than torchrun
-    assert place == HostInfo(
-        host=0, num_hosts=1, store_host="127.0.0.1", store_port=0, is_store_ours=True, attempt=0, job=""
+    host = HostInfo.of_launcher({"RANK": "5", "WORLD_SIZE": "8"})  # of something else than torchrun
+    assert host == HostInfo(
+        index=0, num_hosts=1, store_host="127.0.0.1", store_port=0, is_store_ours=True, attempt=0, job=""
     )
-    assert place.is_alone
+    assert host.is_alone
 
 
 def test_the_place_is_what_torchrun_says() -> None:
-    place = HostInfo.of_launcher(TORCHRUN)
-    assert place == HostInfo(
-        host=1, num_hosts=3, store_host="10.0.0.5", store_port=29400, is_store_ours=False, attempt=2, job="night-7"
+    host = HostInfo.of_launcher(TORCHRUN)
+    assert host == HostInfo(
+        index=1, num_hosts=3, store_host="10.0.0.5", store_port=29400, is_store_ours=False, attempt=2, job="night-7"
     )
-    assert not place.is_alone
+    assert not host.is_alone
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +57,8 @@ def test_several_supervisors_per_host_are_refused_with_what_to_write_instead() -
 
 
 def test_a_place_survives_its_trip_as_json_data() -> None:
-    place = HostInfo.of_launcher(TORCHRUN)
-    assert HostInfo(**place.to_json()) == place
+    host = HostInfo.of_launcher(TORCHRUN)
+    assert HostInfo(**host.to_json()) == host
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ class MemoryStore:
 
 def run_host(store: MemoryStore, host: int, delay_s: float, results: dict[int, Any]) -> None:
     threading.Event().wait(delay_s)
-    exchange = ProposalExchange(store, HostInfo(host=host, num_hosts=3, job="job"), timeout_s=20.0)
+    exchange = ProposalExchange(store, HostInfo(index=host, num_hosts=3, job="job"), timeout_s=20.0)
     results[host] = exchange.exchange({"of": host})
 
 
@@ -118,7 +118,7 @@ def test_a_host_that_does_not_come_ends_the_exchange() -> None:
         ProposalExchange(store, HostInfo(num_hosts=2, job="job"), timeout_s=0.3).exchange({})
 
 
-PLACE = HostInfo(host=1, num_hosts=2, store_host="a", store_port=7, job="job")
+PLACE = HostInfo(index=1, num_hosts=2, store_host="a", store_port=7, job="job")
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:

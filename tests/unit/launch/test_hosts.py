@@ -12,11 +12,11 @@ from offpolicy.launch import hosts
 @pytest.fixture(autouse=True)
 def _launched(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of four hosts, as `torchrun` starts it."""
-    told = {"RUN_ID": "a", "USE_AGENT_STORE": "True"}
-    for name, value in told.items():
+    agent = {"RUN_ID": "a", "USE_AGENT_STORE": "True"}
+    for name, value in agent.items():
         monkeypatch.setenv(f"TORCHELASTIC_{name}", value)
-    place = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in place.items():
+    launched = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in launched.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(hosts, "die_with_parent", lambda _: None)
 

@@ -37,9 +37,9 @@ def appo(**tree: object) -> RunConfig:
     return config(algo={"name": "appo"}, runner={"name": "appo"}, **tree)
 
 
-def plan(tmp_path: Path, place: HostInfo = ALONE, start_step: int = 0) -> LaunchPlan:
+def plan(tmp_path: Path, host: HostInfo = ALONE, start_step: int = 0) -> LaunchPlan:
     cfg = dataclasses.replace(STUDENT, teacher=str(tmp_path / "teacher"), run_dir=str(tmp_path / "student"))
-    return LaunchPlan(cfg, place, start_step)
+    return LaunchPlan(cfg, host, start_step)
 
 
 def teacher_at(path: Path, obs: int) -> None:
@@ -49,7 +49,7 @@ def teacher_at(path: Path, obs: int) -> None:
 
 
 def test_only_the_first_host_looks_for_the_teacher(tmp_path: Path) -> None:
-    other = dataclasses.replace(ALONE, host=1, num_hosts=2)
+    other = dataclasses.replace(ALONE, index=1, num_hosts=2)
     assert find_teacher(plan(tmp_path, other), HISTORY) is None
     with pytest.raises(ConfigError, match="it has no config.yaml"):
         find_teacher(plan(tmp_path), HISTORY)
@@ -83,8 +83,8 @@ def test_tasks_differ_by_what_is_simulated_not_by_what_is_seen() -> None:
     assert env_differences(one, one) == []
     assert env_differences(one, dataclasses.replace(one, kwargs={"hand": "leap"})) == []
     other = dataclasses.replace(one, id="B-v0", kwargs={"physics": "held_out"})
-    told = ["env.id 'A-v0', 'B-v0'", "env.kwargs.hand 'leap', None", "env.kwargs.physics None, 'held_out'"]
-    assert env_differences(one, other) == told
+    differences = ["env.id 'A-v0', 'B-v0'", "env.kwargs.hand 'leap', None", "env.kwargs.physics None, 'held_out'"]
+    assert env_differences(one, other) == differences
 
 
 def test_discrete_actions_are_for_algorithms_that_learn_from_rollouts() -> None:
@@ -165,7 +165,7 @@ def test_a_resident_replay_must_fit_on_its_device(
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "words"),
     [
         (SPEC, "observes no groups, allowed a Dict with obs, privileged"),
         (dataclasses.replace(HISTORY, obs_keys=("obs", "privileged", "x")), "observes the groups obs, privileged, x,"),
@@ -176,8 +176,8 @@ def test_a_resident_replay_must_fit_on_its_device(
     ],
     ids=["no groups", "no history", "too short a history"],
 )
-def test_an_environment_without_what_the_student_needs_is_refused(spec: SpaceSpec, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_an_environment_without_what_the_student_needs_is_refused(spec: SpaceSpec, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         preflight.check_groups(STUDENT, spec)
     preflight.check_groups(STUDENT, HISTORY)
 

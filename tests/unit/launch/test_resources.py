@@ -65,7 +65,7 @@ def test_an_evaluator_takes_only_a_core_that_nobody_needs_unless_it_is_asked_for
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     cfg = config(**overrides)
     assert plan_host(cfg, HostInfo()).has_evaluator == is_beside
-    assert not plan_host(cfg, HostInfo(host=1, num_hosts=2)).has_evaluator
+    assert not plan_host(cfg, HostInfo(index=1, num_hosts=2)).has_evaluator
 
 
 @pytest.mark.parametrize("cores", range(1, 9))

@@ -18,11 +18,11 @@ SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
 
 
 def header(
-    *, place: HostInfo | None = None, has_evaluator: bool = False, start_step: int = 0, rejected: Any = (), **tree: Any
+    *, host: HostInfo | None = None, has_evaluator: bool = False, start_step: int = 0, rejected: Any = (), **tree: Any
 ) -> list[str]:
     plan = HostPlan(has_evaluator, learner_threads=3, collector_threads=1)
     cfg = RunConfig.from_mapping(tree)
-    job = WorkerSpec(cfg, SPEC, plan, place or HostInfo(), "runs/x", start_step, None, 0)
+    job = WorkerSpec(cfg, SPEC, plan, host or HostInfo(), "runs/x", start_step, None, 0)
     lines: list[str] = []
     logger: Any = SimpleNamespace(message=lines.append)
     run: Any = SimpleNamespace(path=Path("runs/x"), rejected=rejected)
@@ -45,7 +45,7 @@ def test_a_plain_run_names_directory_memory_and_threads() -> None:
         ({"start_step": 4000}, "resuming at env step 4,000"),
         ({"rejected": ["step-9 is damaged"]}, "warning: step-9 is damaged"),
         (
-            {"place": HostInfo(host=1, num_hosts=2, job="j", attempt=2), "runner": {"name": "multi_gpu"}},
+            {"host": HostInfo(index=1, num_hosts=2, job="j", attempt=2), "runner": {"name": "multi_gpu"}},
             "host 1 of 2, launched by torchrun as j, restart 2",
         ),
         (

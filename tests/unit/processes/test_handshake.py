@@ -132,7 +132,7 @@ def test_each_collector_does_an_equal_share(env_steps: int, num_collectors: int,
 def test_the_learner_waits_until_every_collector_has_done_its_share() -> None:
     control, wake_event = new_page(num_collectors=2), WakeEvent.create()
     learner = LearnerGate(control, 0, wake_event, [])
-    control.collectors[0].set(CollectorWord.ENV_STEPS, 9)  # more than its share, but the other one has done nothing
+    control.collectors[0].set(CollectorWord.ENV_STEPS, 9)  # more than its part, but the other one has done nothing
 
     def second_collector() -> None:
         control.collectors[1].set(CollectorWord.ENV_STEPS, 3)

@@ -34,7 +34,7 @@ def test_a_payload_that_does_not_fit_is_refused() -> None:
 
 
 def read_while_publishing(mailbox: Mailbox, size: int, reads: int) -> int:
-    """How many of the reads saw a mixture of two versions, or another version than they were told."""
+    """Returns the number of reads that saw a mixture of two versions, or another version than the returned one."""
     is_over = threading.Event()
 
     def publish() -> None:

@@ -19,7 +19,7 @@ LOST = {"kind": "error", "text": "lost rank 1", "error": "PeerLostError", "code"
 
 
 class Process:
-    """Exits when it is told to by the test, or killed; its pidfd is the read end of a pipe."""
+    """Exits when the test asks for it, or when it is killed; its pidfd is the read end of a pipe."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.code, self.signals = pid, 0, list[int]()

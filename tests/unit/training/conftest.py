@@ -81,12 +81,12 @@ MakeRank = Callable[..., RankContext]
 
 @pytest.fixture
 def make_rank(tmp_path: Any) -> MakeRank:
-    """`make_rank(index=, place=, start_step=, **tree)`: the context of a rank whose configuration is `tree`."""
+    """`make_rank(index=, host=, start_step=, **tree)`: the context of a rank whose configuration is `tree`."""
 
     def make(
         *,
         index: int = 0,
-        place: HostInfo | None = None,
+        host: HostInfo | None = None,
         start_step: int = 0,
         checkpoint: int | None = None,
         teacher_step: int | None = None,
@@ -96,15 +96,15 @@ def make_rank(tmp_path: Any) -> MakeRank:
         cfg = RunConfig.from_mapping({"device": "cpu", **tree})
         plan = HostPlan(has_evaluator, learner_threads=1, collector_threads=1)
         job = WorkerSpec(
-            cfg, SPEC, plan, place or HostInfo(), str(tmp_path), start_step, checkpoint, 0, teacher_step, None
+            cfg, SPEC, plan, host or HostInfo(), str(tmp_path), start_step, checkpoint, 0, teacher_step, None
         )
         control = ControlPage(
             memoryview(bytearray(ControlPage.nbytes(8, 8))), cfg.runner.world_size, cfg.collect.num_collectors
         )
         device = torch.device("cpu")
-        lane = make_device_timer(device, is_enabled=False)
+        timer = make_device_timer(device, is_enabled=False)
         fakes: tuple[Any, Any] = FakeChild(index), FakeGate()
-        return RankContext(fakes[0], job, NullLedger(), device, StreamSync(device), lane, control, fakes[1])
+        return RankContext(fakes[0], job, NullLedger(), device, StreamSync(device), timer, control, fakes[1])
 
     return make
 

@@ -119,7 +119,7 @@ def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_
 
 
 def test_a_rank_that_leads_no_host_leaves_its_streams_to_the_leader(make_rank: MakeRank) -> None:
-    rank = make_rank(index=1, place=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
+    rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
     world = FakeWorld()
     saver, _ = checkpointer(rank, world)
     world.env_steps = 50

@@ -87,7 +87,7 @@ def test_an_environment_that_fails_on_rank_0_ends_every_rank(make_rank: MakeRank
 
 
 class OtherRanks(FakeWorld):
-    """What the ranks vote in each round, and whether one of them is stopping when they meet."""
+    """The votes of the ranks in each round, and whether one of them is stopping when they agree."""
 
     def __init__(self, missing: Sequence[bool], stopping: Sequence[bool]) -> None:
         super().__init__(2)

@@ -15,9 +15,9 @@ TWO_RANKS = {"runner": {"name": "multi_gpu", "world_size": 2}}
 
 
 def test_ranks_count_over_all_hosts(make_rank: MakeRank) -> None:
-    rank = make_rank(index=1, place=HostInfo(host=2, num_hosts=3), **TWO_RANKS)
+    rank = make_rank(index=1, host=HostInfo(index=2, num_hosts=3), **TWO_RANKS)
     assert (rank.rank, rank.num_ranks, rank.is_leader) == (5, 6, False)
-    assert make_rank(place=HostInfo(host=2, num_hosts=3), **TWO_RANKS).is_leader
+    assert make_rank(host=HostInfo(index=2, num_hosts=3), **TWO_RANKS).is_leader
 
 
 def test_every_rank_and_every_resume_has_its_own_random_streams(make_rank: MakeRank) -> None:

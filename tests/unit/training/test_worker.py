@@ -64,9 +64,9 @@ def config(**tree: object) -> RunConfig:
 
 
 def test_a_worker_spec_survives_its_way_through_json() -> None:
-    place = HostInfo(host=1, num_hosts=2, store_host="10.0.0.1", store_port=29400, is_store_ours=False, job="a")
+    host = HostInfo(index=1, num_hosts=2, store_host="10.0.0.1", store_port=29400, is_store_ours=False, job="a")
     plan = HostPlan(has_evaluator=True, learner_threads=3, collector_threads=1)
-    job = WorkerSpec(config(), SPEC, plan, place, "/somewhere", 400, 400, 29400)
+    job = WorkerSpec(config(), SPEC, plan, host, "/somewhere", 400, 400, 29400)
 
     class Context:
         payload = json.loads(json.dumps(job.to_json()))
