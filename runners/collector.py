@@ -23,12 +23,13 @@ from offpolicy.nets.policy import flat_size, make_policy
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
+from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import env_seed
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.training.run_memory import (
     COLLECTOR_COUNTERS,
-    collector_reports,
+    COLLECTOR_PHASES,
     control_page,
     rollout_ring,
     row_layout,
@@ -48,7 +49,7 @@ def main(child: ChildContext) -> None:
     reporter = CollectorReporter(
         collector.control,
         child.index,
-        collector_reports(child.block(f"collector_report-{child.index}")),
+        CollectorReports(child.block(f"collector_report-{child.index}"), COLLECTOR_PHASES),
         Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64),
         collector.tracker,
         num_hosts=job.host.num_hosts,

@@ -12,9 +12,10 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.handshake import POLL_S
 from offpolicy.processes.mailbox import EvaluationRequest
+from offpolicy.processes.reports import EvaluatorReports
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.trace_writer import Mark, open_track
-from offpolicy.training.run_memory import EVALUATOR_WAKE, control_page, evaluation_requests, evaluator_reports
+from offpolicy.training.run_memory import EVALUATOR_PHASES, EVALUATOR_WAKE, control_page, evaluation_requests
 from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import EvaluatorTotals
 
@@ -34,7 +35,7 @@ class EvaluatorProcess:
         self._words = self._control.evaluator
         self._wake_event = child.wake_event(EVALUATOR_WAKE)
         self._learner_wake = child.wake_event("learner_wake-0")
-        self._reports = evaluator_reports(child.block("evaluator_report"))
+        self._reports = EvaluatorReports(child.block("evaluator_report"), EVALUATOR_PHASES)
         hooks = open_track(job.trace_dir if job.cfg.eval.hook else None, "hook-0", HOOK_NAMES, "evaluator 0", "hook")
         context = EvaluationContext(
             self._should_stop, lambda text: child.send("warning", text=text), self._ledger, hooks

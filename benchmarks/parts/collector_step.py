@@ -23,11 +23,11 @@ from offpolicy.nets.policy import flat_size, flatten_into, make_policy
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.handshake import CollectorGate
 from offpolicy.processes.mailbox import Mailbox
+from offpolicy.processes.reports import CollectorReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger, NullLedger, TimeAccount
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.training.run_memory import collector_reports
 from offpolicy.types import Float32
 
 STEPS = 400
@@ -97,7 +97,7 @@ def _collector() -> Iterator[_Collector]:
     mailbox = Mailbox(_buffer(Mailbox.nbytes(flat.nbytes)), flat.nbytes)
     control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(1)
     episodes = Ring(_buffer(Ring.nbytes(CAPACITY, EPISODE_COLUMNS, 8)), EPISODE_COLUMNS, np.float64)
-    reports = collector_reports(_buffer(4096))
+    reports = CollectorReports(_buffer(4096), COLLECTOR_PHASES)
     replay = Ring(_buffer(Ring.nbytes(CAPACITY, layout.width, 4)), layout.width, np.float32)
     env = make_vector(cfg.env)
     try:

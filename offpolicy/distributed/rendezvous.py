@@ -150,7 +150,7 @@ class ProposalExchange:
     def _pause(self) -> None:
         if self._watch.elapsed_s() > self._timeout_s:
             found = [host for host in self._hosts if self._store.check([f"process/{host}"])]
-            raise HangError(f"heard of hosts {found} only")
+            raise HangError(f"found hosts {found} only")
         select.select([], [], [], POLL_S)
 
 

@@ -13,7 +13,6 @@ import re
 import socket
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
@@ -71,9 +70,7 @@ class RunDir:
     def __enter__(self) -> RunDir:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -46,14 +46,11 @@ def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
     return RolloutLayout(spec.obs_dim, spec.action_dim, cfg.rollout.length, cfg.env.num_envs)
 
 
-def rollout_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
-    """Returns the bytes of the rollout rings of this host, one per collector."""
-    return cfg.collect.num_collectors * RolloutRing.nbytes(rollout_layout(cfg, spec), cfg.rollout.slots)
-
-
 def transport_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """Returns the bytes of the rings between collectors and learners, of rollouts or of the replay."""
-    return rollout_nbytes(cfg, spec) if cfg.algo.learns_from_rollouts else replay_nbytes(cfg, spec)
+    if cfg.algo.learns_from_rollouts:
+        return cfg.collect.num_collectors * RolloutRing.nbytes(rollout_layout(cfg, spec), cfg.rollout.slots)
+    return replay_nbytes(cfg, spec)
 
 
 def save_s(cfg: RunConfig, spec: SpaceSpec) -> float:
@@ -130,8 +127,12 @@ class RunMemory:
         has_replay = not cfg.algo.learns_from_rollouts
         self.rings = [Ring(self._buffer(f"replay-{i}"), width, np.float32) for i in collectors if has_replay]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
-        self.collector_reports = [collector_reports(self._buffer(f"collector_report-{i}")) for i in collectors]
-        self.evaluator_reports = evaluator_reports(self._buffer("evaluator_report")) if has_evaluator else None
+        self.collector_reports = [
+            CollectorReports(self._buffer(f"collector_report-{i}"), COLLECTOR_PHASES) for i in collectors
+        ]
+        self.evaluator_reports = (
+            EvaluatorReports(self._buffer("evaluator_report"), EVALUATOR_PHASES) if has_evaluator else None
+        )
 
     def _buffer(self, name: str) -> memoryview:
         return self.blocks[name].buffer
@@ -204,13 +205,3 @@ def rollout_ring(context: ChildContext, job: WorkerSpec, index: int) -> RolloutR
 def learner_reports(buffer: memoryview, metrics: list[str], num_ranks: int) -> LearnerReports:
     """Returns the report mailbox of all ranks."""
     return LearnerReports(buffer, num_ranks, phases=LEARNER_PHASES, packer_phases=PACKER_PHASES, metrics=metrics)
-
-
-def collector_reports(buffer: memoryview) -> CollectorReports:
-    """Returns a collector's report mailbox."""
-    return CollectorReports(buffer, COLLECTOR_PHASES)
-
-
-def evaluator_reports(buffer: memoryview) -> EvaluatorReports:
-    """Returns the evaluator's report mailbox."""
-    return EvaluatorReports(buffer, EVALUATOR_PHASES)

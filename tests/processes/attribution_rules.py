@@ -19,12 +19,12 @@ from tests.processes.delay_plan import Stretch, run_plan
 DELAY_MS = 25.0
 FROM, TO, AND_MS = 0.95, 1.10, 1.0  # where the delay was put: so much of it is seen, and a millisecond at most
 ELSEWHERE = 0.05  # of the delay: what any other phase may change
-ALIKE = 2  # so many other delays tell what all of them do alike
+ALIKE = 2  # other delays from which the effect that all of them have is estimated
 LATE = 90  # iterations of a stretch in which a phase is late
 
-# Who waits for whom, in which phase. A delay that is not absorbed makes all others wait for the one who is late.
+# The process that waits, the one it waits for, and the phase. A delay that is not absorbed makes all others wait.
 WAITS: Mapping[tuple[str, str], str] = {
-    # who waits    for whom
+    # waits        for
     ("learner", "collector"): "collector_wait",
     ("learner", "packer"): "replay_batch_wait",
     ("learner", "rank1"): "rank_barrier",
@@ -36,7 +36,7 @@ WAITS: Mapping[tuple[str, str], str] = {
     ("rank1", "learner"): "rank_barrier",
     ("rank1", "collector"): "collector_wait",
 }
-# Ranks are in `param_sync` together: whoever is late there is waited for there.
+# Ranks are in `param_sync` together: they wait there for the one that is late there.
 TOGETHER = "param_sync"
 # All ranks sleep until a late collector's rows are there. They wake one after the other, three processes on two cores,
 # and the first one meets the second at the barrier: so much of it, at most.
@@ -44,21 +44,21 @@ WAKING_MS = 2.5
 # Where sides overlap, a delay first eats up the time for which the one who is late would have waited itself.
 SLACK = {"learner": "collector_wait", "collector": "learner_wait", "packer": "request_wait"}
 
-Phases = Mapping[str, float]  # ms by "lane.phase": per iteration, per vector step, per packed batch
+Phases = Mapping[str, float]  # ms by "track.phase": per iteration, per vector step, per packed batch
 Bands = Mapping[str, tuple[float, float]]  # ms, from and to
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A configuration, and what of it decides who waits for whom."""
+    """A configuration, and the facts of it that decide which process waits for which."""
 
     overrides: tuple[str, ...]
     in_turns: bool  # the collector stands still while the learner works
     late: tuple[str, ...]  # the phases that are late in its tour
-    lanes: tuple[str, ...] = ("learner", "collector")
+    tracks: tuple[str, ...] = ("learner", "collector")
     steps: float = 1.0  # vector steps of a collector per iteration of the learner
     transitions: int = 1  # of them those that the learner is given: the step after an episode's end is none
-    usual: int = 500  # iterations of a stretch in which nobody is late: long enough for whole records
+    usual: int = 500  # iterations of a stretch without a delay: long enough for whole records
 
 
 def phases_of(record: Mapping[str, Any]) -> dict[str, float]:
@@ -80,9 +80,9 @@ class Tour:
     neighbours: Mapping[str, Stretch]  # what was usual right before and after
 
     def phases(self, stretch: Stretch) -> Phases:
-        """The median over the records of every phase of the scene's lanes."""
+        """The median over the records of every phase of the scene's tracks."""
         by_record = [phases_of(record) for record in stretch.records]
-        columns = [column for column in by_record[0] if column.split(".")[0] in self.scene.lanes]
+        columns = [column for column in by_record[0] if column.split(".")[0] in self.scene.tracks]
         return {column: statistics.median(phases[column] for phases in by_record) for column in columns}
 
     def violations(self, late: str) -> list[str]:
@@ -109,7 +109,7 @@ class Tour:
     def bands(self, late: str) -> dict[str, tuple[float, float]]:
         """What it must do to every phase."""
         usual = self.phases(self.neighbours[late])
-        return dict(expected(self.scene, late, usual, self.stretches[late].share_of_reports))
+        return dict(expected(self.scene, late, usual, self.stretches[late].reports_per_iteration))
 
     def _alike(self, late: str, column: str) -> float:
         """What the other delays of the tour did to a phase that none of them should change.
@@ -121,34 +121,34 @@ class Tour:
         return statistics.median(self.changed(other)[column] for other in others) if len(others) >= ALIKE else 0.0
 
 
-def expected(scene: Scene, late: str, usual: Phases, share_of_reports: float) -> Bands:
+def expected(scene: Scene, late: str, usual: Phases, reports_per_iteration: float) -> Bands:
     """What a delay in `late` must do to every phase."""
-    lane, phase = late.split(".")
-    times = _times_per_iteration(scene, late, share_of_reports)
+    track, phase = late.split(".")
+    times = _times_per_iteration(scene, late, reports_per_iteration)
     changes = dict.fromkeys(usual, 0.0)
     absorbed = 0.0
     # The report comes after the release: even in turns the collector is at work meanwhile.
-    if lane in SLACK and (phase == "log" or not scene.in_turns):
-        slack = f"{lane}.{SLACK[lane]}"
-        absorbed = min(times * DELAY_MS, _per_iteration(scene, lane) * usual[slack])
-        changes[slack] -= absorbed / _per_iteration(scene, lane)
-    for other in scene.lanes:
-        if (other, lane) in WAITS:
-            column = f"{other}.{TOGETHER if phase == TOGETHER else WAITS[other, lane]}"
-            column = column if column in usual else f"{other}.{WAITS[other, lane]}"
+    if track in SLACK and (phase == "log" or not scene.in_turns):
+        slack = f"{track}.{SLACK[track]}"
+        absorbed = min(times * DELAY_MS, _per_iteration(scene, track) * usual[slack])
+        changes[slack] -= absorbed / _per_iteration(scene, track)
+    for other in scene.tracks:
+        if (other, track) in WAITS:
+            column = f"{other}.{TOGETHER if phase == TOGETHER else WAITS[other, track]}"
+            column = column if column in usual else f"{other}.{WAITS[other, track]}"
             changes[column] += (times * DELAY_MS - absorbed) / _per_iteration(scene, other)
     bands = {column: _link(change) for column, change in changes.items()}
-    if lane == "collector" and "rank1" in scene.lanes:
+    if track == "collector" and "rank1" in scene.tracks:
         for column in ("learner.rank_barrier", "rank1.rank_barrier"):
             low, high = bands[column]
             bands[column] = low, high + WAKING_MS
-    own = times * DELAY_MS / _per_iteration(scene, lane)
+    own = times * DELAY_MS / _per_iteration(scene, track)
     bands[late] = FROM * own, TO * own + AND_MS
     return bands
 
 
 def _steady(bands: Bands) -> set[str]:
-    """The phases that a delay must leave as they are, without those in which somebody waits."""
+    """The phases that a delay must leave as they are, without the waits."""
     waits = {f"{who}.{phase}" for (who, _), phase in WAITS.items()}
     return {column for column, band in bands.items() if band == _link(0.0) and column not in waits}
 
@@ -160,14 +160,14 @@ def _untouched(bands: Bands) -> set[str]:
 
 
 def _with_what_waits_for_it(scene: Scene, late: str, changed: Phases, own: Bands, bands: Bands) -> Bands:
-    """A wait moves by what the other phases of the one who is waited for have moved: each has a band of its own.
+    """A wait moves by what the other phases of the one who is waited for have moved: each has its own band.
 
     In turns it is the whole turn of the other side; overlapped, the late one is waited for, with all that it does.
     """
     steady = _steady(own)
     work = {
-        lane: _per_iteration(scene, lane) * sum(changed[each] for each in steady if each.startswith(f"{lane}."))
-        for lane in scene.lanes
+        track: _per_iteration(scene, track) * sum(changed[each] for each in steady if each.startswith(f"{track}."))
+        for track in scene.tracks
     }
     if scene.in_turns:
         moved = {
@@ -177,11 +177,11 @@ def _with_what_waits_for_it(scene: Scene, late: str, changed: Phases, own: Bands
             "packer.request_wait": work["learner"] + work["collector"],
         }
     else:
-        lane = late.split(".")[0]
+        track = late.split(".")[0]
         moved = {
-            f"{other}.{WAITS[other, lane]}": work[lane] / _per_iteration(scene, other)
-            for other in scene.lanes
-            if (other, lane) in WAITS
+            f"{other}.{WAITS[other, track]}": work[track] / _per_iteration(scene, other)
+            for other in scene.tracks
+            if (other, track) in WAITS
         }
     return {
         column: (low, high) if column == late else (low + moved.get(column, 0.0), high + moved.get(column, 0.0))
@@ -189,16 +189,16 @@ def _with_what_waits_for_it(scene: Scene, late: str, changed: Phases, own: Bands
     }
 
 
-def _times_per_iteration(scene: Scene, late: str, share_of_reports: float) -> float:
+def _times_per_iteration(scene: Scene, late: str, reports_per_iteration: float) -> float:
     """How often the phase is late per iteration of the learner."""
     if late.endswith(".log"):
-        return share_of_reports
+        return reports_per_iteration
     is_once = late.startswith(("learner.", "rank1.", "packer.")) or late == "collector.weight_apply"
     return 1.0 if is_once else scene.steps
 
 
-def _per_iteration(scene: Scene, lane: str) -> float:
-    return scene.steps if lane == "collector" else 1.0
+def _per_iteration(scene: Scene, track: str) -> float:
+    return scene.steps if track == "collector" else 1.0
 
 
 def _link(change: float) -> tuple[float, float]:
@@ -206,12 +206,12 @@ def _link(change: float) -> tuple[float, float]:
     return near - ELSEWHERE * DELAY_MS, far + ELSEWHERE * DELAY_MS
 
 
-def make_tour(directory: Path, scene: Scene, late: Sequence[str], told: Mapping[str, str] = {}) -> Tour:
-    """Run the scene with each of `late` being late in turn; `told` is what the processes are told besides."""
+def make_tour(directory: Path, scene: Scene, late: Sequence[str], environ: Mapping[str, str] = {}) -> Tour:
+    """Runs the scene with each of `late` being late in turn; `environ` is added to the processes' environment."""
     plan: list[tuple[Mapping[str, float], int]] = [({}, scene.usual)]
     for phase in late:
         plan += [({phase: DELAY_MS}, LATE), ({}, scene.usual)]
-    stretches = run_plan(directory, scene.overrides, plan, told, scene.transitions)
+    stretches = run_plan(directory, scene.overrides, plan, environ, scene.transitions)
     return Tour(
         scene,
         {phase: stretches[2 * index + 1] for index, phase in enumerate(late)},

@@ -1,6 +1,6 @@
 """Parts that are late on purpose, in the processes that own them: one phase after the other, in the course of one run.
 
-What is wrapped is the real part that a phase times, so the delay arises where a slow part of a user would. Told in the
+What is wrapped is the real part that a phase times, so the delay arises where a slow part of a user would. Set in the
 environment:
 
     WATCH_ACCOUNTS  each time a ledger is read, write down in `accounts.jsonl` of the run: the sum of its phases, its
@@ -91,7 +91,7 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
 
 
 class Plan:
-    """Who is late when. The iterations of the leading learner are everybody's calendar."""
+    """The parts that are late, by iteration of the leading learner."""
 
     def __init__(self, context: ChildContext) -> None:
         stretches: list[tuple[dict[str, float], int]] = json.loads(os.environ["DELAY_PLAN"])
@@ -105,13 +105,13 @@ class Plan:
         return self._control.leader.get(RankWord.ITERATIONS)
 
     def delay_ms(self, name: str, iteration: int) -> float:
-        """How late that part is in that iteration."""
+        """Returns the delay of that part in that iteration."""
         stretches = zip(self._delays_ms, self._ends, strict=True)
         return next((delays_ms.get(name, 0.0) for delays_ms, end in stretches if iteration < end), 0.0)
 
 
 def install(context: ChildContext) -> None:
-    """Wrap the parts of this process, and confuse its phases if told to."""
+    """Wraps the parts of this process, and merges its phases if `MERGE` asks for it."""
     if "MERGE" in os.environ:
         merge(*os.environ["MERGE"].split(" into "))
     if "WATCH_ACCOUNTS" in os.environ:
@@ -128,19 +128,19 @@ def install(context: ChildContext) -> None:
 
 
 def _take_a_core(context: ChildContext) -> None:
-    """A learner and a collector do not meet on a core: woken there by the other's ring, one would hold the other up.
+    """Binds learner and collector to different cores: woken by the other on the same one, it would delay it.
 
-    Where there are more threads than these two, nobody is bound to a core.
+    Where there are more threads than these two, no process is bound to a core.
     """
     cores, runner = sorted(os.sched_getaffinity(0)), WorkerSpec.of(context).cfg.runner
     if runner.world_size == 1 and runner.name != "double_buffer":
         os.sched_setaffinity(0, cores[:1] if context.role == "learner" else cores[1:] or cores)
 
 
-def _make_late(lane: str, phases: dict[str, tuple[Part, ...]], plan: Plan, *, is_once: bool) -> None:
+def _make_late(track: str, phases: dict[str, tuple[Part, ...]], plan: Plan, *, is_once: bool) -> None:
     for phase, parts in phases.items():
         for owner, method in parts:
-            setattr(owner, method, _late(f"{lane}.{phase}", getattr(owner, method), plan, is_once=is_once))
+            setattr(owner, method, _late(f"{track}.{phase}", getattr(owner, method), plan, is_once=is_once))
 
 
 def _late(name: str, real: Callable[..., Any], plan: Plan, *, is_once: bool) -> Callable[..., Any]:

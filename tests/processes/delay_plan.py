@@ -1,4 +1,4 @@
-"""Runs whose parts are late by a plan, cut into what they were like in each stretch of it."""
+"""Runs whose parts are late by a plan, cut into the records of each stretch of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from tests.processes.test_delays import train
 
 SETTLING = 10  # iterations left out at the start of every stretch
-FEWEST = 50  # that must be left in the records of a stretch
+FEWEST = 50  # iterations that the records of a stretch must hold
 LEARNING_STARTS = 20
 SMALL = ("algo.hidden_dims=[8]",)  # an update that slept finds its caches cold: let it be short
 
@@ -28,26 +28,26 @@ class Stretch:
     iterations: Sequence[int]  # of each record
 
     @property
-    def share_of_reports(self) -> float:
-        """Reports per iteration: each record ends with one."""
+    def reports_per_iteration(self) -> float:
+        """The median over the records: each ends with one report."""
         return statistics.median(1.0 / count for count in self.iterations)
 
     def median(self, key: str) -> float:
-        """Of the values of a key in the records."""
+        """Returns the median of a key in the records."""
         return statistics.median(record[key] for record in self.records)
 
     def joined(self, other: Stretch) -> Stretch:
-        """Both of them."""
+        """Returns both stretches as one."""
         return Stretch([*self.records, *other.records], [*self.iterations, *other.iterations])
 
 
 def run_plan(
-    directory: Path, overrides: Sequence[str], plan: Plan, told: Mapping[str, str] = {}, transitions: int = 1
+    directory: Path, overrides: Sequence[str], plan: Plan, environ: Mapping[str, str] = {}, transitions: int = 1
 ) -> list[Stretch]:
-    """A whole run by the plan; `transitions` are what the learner takes in an iteration, `told` is as for `train`."""
+    """Runs a whole plan; `transitions` are what the learner takes in an iteration, `environ` is as for `train`."""
     iterations = sum(length for _, length in plan) + SETTLING
     total = f"total_timesteps={LEARNING_STARTS + iterations * transitions}"
-    run = train(directory, (*SMALL, *overrides, total), {"DELAY_PLAN": json.dumps(list(plan)), **told})
+    run = train(directory, (*SMALL, *overrides, total), {"DELAY_PLAN": json.dumps(list(plan)), **environ})
     return list(_cut(run.directory, plan))
 
 

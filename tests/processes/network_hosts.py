@@ -18,13 +18,13 @@ from pathlib import Path
 
 from tests.processes.conftest import REPOSITORY, TINY, LiveRun
 
-ENDPOINT = "10.77.0.1:29400"  # where the torchruns meet: on host 0
+ENDPOINT = "10.77.0.1:29400"  # address of the torchruns' store, on host 0
 TOGETHER = (*TINY, "runner=multi_gpu", "runner.timeout_s=60", "device=cpu")
 KILL_TIMEOUT_S = 20.0
 
 
 class Host:
-    """A network namespace, with a directory of its own in place of a disk, and what runs in it."""
+    """A network namespace, with its own directory in place of a disk, and the run in it."""
 
     def __init__(self, index: int, root: Path, environ: Mapping[str, str]) -> None:
         self.index = index
@@ -38,7 +38,7 @@ class Host:
 
     @property
     def run(self) -> LiveRun:
-        """What `launch` has started last."""
+        """The run that `launch` has started last."""
         assert self._launched is not None
         return self._launched
 
@@ -54,7 +54,7 @@ class Host:
         self.set_cable("up")
 
     def set_cable(self, state: str) -> None:
-        """`up` or `down`: when it is down, packets are lost and nobody is told."""
+        """`up` or `down`: when it is down, packets are lost without an error."""
         self.ip("link", "set", self.interface, state)
 
     def remove(self) -> None:
@@ -152,7 +152,7 @@ def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:
 
 
 def _net_inode(pid: str) -> int | None:
-    """The network namespace of a process, None for one that is gone or a zombie."""
+    """The network namespace of a process, None for one that has exited or is a zombie."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
     except OSError:

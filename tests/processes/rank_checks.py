@@ -177,7 +177,7 @@ def normalised(rank: Rank, *, shown_by: tuple[int, ...], average_every: int = 0)
 
 
 def averaged_parameters(rank: Rank) -> Answer:
-    """What ranks share after each of 18 updates where they average their networks every 4, and after settling."""
+    """Returns the ranks' common tensors after each of 18 updates, averaged every 4, and after settling."""
     learner = rank.learner(average_every=4)
     after: list[Answer] = []
     for update in range(18):

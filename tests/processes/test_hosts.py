@@ -238,7 +238,7 @@ def test_a_host_that_never_comes_ends_the_wait_for_it() -> None:
         agree(host, Proposal({"seed": 1}, "run", []), timeout_s=2)
     assert time.monotonic() - begun_s < 2 + 10
     assert f"127.0.0.1:{port}" in str(caught.value)
-    assert "heard of hosts [0] only" in str(caught.value)
+    assert "found hosts [0] only" in str(caught.value)
 
 
 @pytest.mark.slow

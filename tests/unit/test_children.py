@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from offpolicy.children import ChildError, ChildRaised, ChildTimeout, call_in_child, describe_exit, resolve
+from offpolicy.children import (
+    ChildError,
+    ChildRaised,
+    ChildTimeout,
+    call_in_child,
+    describe_exit,
+    resolve,
+    signals_held,
+)
 from offpolicy.errors import ConfigError, EnvFailure
 
 MODULE = """
@@ -154,3 +162,15 @@ def is_gone(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
     return True
+
+
+def test_held_signals_arrive_after_the_block() -> None:
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: arrived.append(number))
+    try:
+        with signals_held():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert arrived == []
+        assert arrived == [signal.SIGHUP]
+    finally:
+        signal.signal(signal.SIGHUP, before)

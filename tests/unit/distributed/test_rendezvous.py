@@ -114,7 +114,7 @@ def test_hosts_exchange_proposals_and_ignore_an_earlier_attempt(late: int) -> No
 
 def test_a_host_that_does_not_come_ends_the_exchange() -> None:
     store = MemoryStore()
-    with pytest.raises(HangError, match=r"heard of hosts \[0\] only"):
+    with pytest.raises(HangError, match=r"found hosts \[0\] only"):
         ProposalExchange(store, HostInfo(num_hosts=2, job="job"), timeout_s=0.3).exchange({})
 
 
@@ -143,7 +143,7 @@ def test_agreement_holds_the_common_start_and_the_id_of_the_launch(monkeypatch: 
     [
         (ChildTimeout("gave no answer within 13 s"), "their store does not answer"),
         (ChildError("was killed by SIGKILL"), "was killed by SIGKILL"),
-        (HangError("heard of hosts [1] only"), "heard of hosts [1] only"),
+        (HangError("found hosts [1] only"), "found hosts [1] only"),
         (PeerLostError("no store at a:7"), "no store at a:7"),
     ],
 )
