@@ -28,6 +28,7 @@ from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger, NullLedger, TimeAccount
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.training.run_memory import COLLECTOR_PHASES
 from offpolicy.types import Float32
 
 STEPS = 400
