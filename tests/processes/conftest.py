@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import RUN_ID_VARIABLE, Traces
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = (
@@ -30,10 +34,12 @@ TINY = (
     "run_dir=run",
 )
 ENDLESS = ("total_timesteps=100000000", "replay.capacity=100000")
+# The run that tests share: bitwise repeatable, with checkpoints at 500, 1000 and 1100 env steps.
+FINISHED = ("total_timesteps=1100", "checkpoint.every=500", "collect.mode=alternate", "device=cpu")
 
 
 def find_process(run_id: str, role: str, index: int = 0) -> int:
-    """The pid of the child `role` number `index` of a run."""
+    """Returns the pid of the child `role` number `index` of a run."""
     mark = f"OFFPOLICY_RUN_ID={run_id}".encode()
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -48,14 +54,14 @@ def find_process(run_id: str, role: str, index: int = 0) -> int:
 
 @dataclass
 class LiveRun:
-    """A run that is going on."""
+    """A run in the background."""
 
     process: subprocess.Popen[str]
     directory: Path
     run_id: str
 
     def wait_for_updates(self, timeout_s: float = 40.0) -> None:
-        """Return once the learner has learnt: the first record with updates is there."""
+        """Returns after the first record with updates."""
         self.wait_until(lambda: any(r.get("train/n_updates", 0) > 0 for r in self.records()), timeout_s)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
@@ -76,7 +82,7 @@ class LiveRun:
         return find_process(self.run_id, role, index)
 
     def finish(self, timeout_s: float = 40.0) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr."""
+        """Waits for the end and returns exit code, stdout and stderr."""
         out, err = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, out, err
 
@@ -91,30 +97,117 @@ class LiveRun:
 StartRun = Callable[..., LiveRun]
 
 
-def _run_dir(words: list[str]) -> str:
-    named = [word.removeprefix("run_dir=") for word in words if word.startswith("run_dir=")]
-    return named[0] if named else words[1]
+def launch(cwd: Path, environ: dict[str, str], overrides: tuple[str, ...], command: tuple[str, ...]) -> LiveRun:
+    """Starts `offpolicy` with the words of `command`; `overrides` replace those of the same key."""
+    given = {override.split("=")[0] for override in overrides}
+    words = [word for word in command if word.split("=")[0] not in given] + list(overrides)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offpolicy.cli", *words],
+        cwd=cwd, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environ},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    run_dirs = [word.removeprefix("run_dir=") for word in words if word.startswith("run_dir=")]
+    return LiveRun(process, cwd / (run_dirs or words[1:])[0], environ[RUN_ID_VARIABLE])
 
 
 @pytest.fixture
-def start_run(traces: Any, tmp_path: Path) -> Iterator[StartRun]:
-    """`start_run(*overrides)`: a tiny run in the background; whatever is left of it is killed at the end."""
+def start_run(traces: Traces, tmp_path: Path) -> Iterator[StartRun]:
+    """`start_run(*overrides)`: a tiny run in the background; what is left of it is killed at the end."""
     started: list[LiveRun] = []
 
     def start(*overrides: str, command: tuple[str, ...] = ("train", *TINY)) -> LiveRun:
-        given = {override.split("=")[0] for override in overrides}
-        words = [word for word in command if word.split("=")[0] not in given] + list(overrides)
-        environ = {**os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY)}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "offpolicy.cli", *words],
-            cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        run = LiveRun(process, tmp_path / _run_dir(words), traces.run_id)
-        started.append(run)
-        return run
+        started.append(launch(tmp_path, traces.environ, overrides, command))
+        return started[-1]
 
     yield start
     for run in started:
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGKILL)
             run.process.communicate()
+
+
+# -- runs that several tests share ------------------------------------------------------------------------------------
+
+
+def run_to_end(directory: Path, *overrides: str) -> LiveRun:
+    """A tiny run that succeeded; `cache` beside it holds what it remembers of the machine."""
+    traces = Traces()
+    environ = {**traces.environ, "OFFPOLICY_CACHE": str(directory / "cache")}
+    run = launch(directory, environ, overrides, ("train", *TINY))
+    try:
+        code, _, err = run.finish(100.0)
+    finally:
+        run.process.kill()
+    assert (code, err) == (0, "")
+    traces.assert_none()
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
+    """A run of SAC with FINISHED, for tests that only read it."""
+    return run_to_end(tmp_path_factory.mktemp("finished"), *FINISHED)
+
+
+@pytest.fixture
+def finished_copy(finished_run: LiveRun, tmp_path: Path) -> Path:
+    """The directory `run` of this test: a copy of the finished run, to resume or to damage."""
+    return Path(shutil.copytree(finished_run.directory, tmp_path / "run"))
+
+
+def killed_and_resumed(
+    start_run: StartRun,
+    *overrides: str,
+    command: tuple[str, ...] = ("train", *TINY),
+    before_resume: Callable[[], object] = lambda: None,
+) -> tuple[Path, Path, str]:
+    """Returns the last checkpoints of two runs, and the output of the first: one is uninterrupted, the other one killed
+    at its second checkpoint and resumed.
+    """
+    whole = start_run(*overrides, "run_dir=whole", command=command)
+    code, output, _ = whole.finish()
+    assert code == 0
+    broken = start_run(*overrides, "run_dir=broken", command=command)
+    broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
+    broken.signal(signal.SIGKILL)
+    broken.finish()
+    assert broken.checkpoints()[-1] < whole.checkpoints()[-1], "killed too late to prove anything"
+    before_resume()
+    code, out, err = start_run(command=("resume", "broken")).finish()
+    assert (code, err) == (0, "")
+    assert "resuming at env step" in out
+    assert "not bitwise" not in out
+    assert broken.checkpoints()[-1] == whole.checkpoints()[-1]
+    first, second = (run.directory / "checkpoints" / run.checkpoints()[-1] for run in (whole, broken))
+    return first, second, output
+
+
+# -- a disk that is full ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SmallDisk:
+    """A tmpfs of a given size, not mounted yet."""
+
+    path: Path
+
+    def mount(self, size: str) -> None:
+        self.path.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(self.path)], check=True)
+
+    def fill(self) -> None:
+        """Writes until no block is free."""
+        with contextlib.suppress(OSError), (self.path / "filler").open("wb", buffering=0) as filler:
+            while filler.write(b"x" * 4096):
+                pass
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """`small_disk.mount(size)`: a file system at `disk`, unmounted at the end."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    disk = SmallDisk(tmp_path / "disk")
+    yield disk
+    if disk.path.is_mount():
+        subprocess.run(["umount", str(disk.path)], check=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.conftest import StartRun
+from tests.processes.conftest import StartRun, killed_and_resumed
 from tests.processes.test_delays import GROUPS, POINT, SLOW_STEP, Run, train
 
 pytestmark = pytest.mark.mp
@@ -30,18 +30,21 @@ TINY_APPO = (
     "run_dir=run",
 )
 ENDLESS = "total_timesteps=100000000"
-IN_SCENE = ("algo=appo", "algo.epochs=1", "algo.num_minibatches=1", "env.num_envs=1", "rollout.length=10")
+DELAYED = ("algo=appo", "algo.epochs=1", "algo.num_minibatches=1", "env.num_envs=1", "rollout.length=10")
 
 
-def in_scene(directory: Path, *overrides: str, slow_ms: int = 0) -> Run:
+def delayed_run(directory: Path, *overrides: str, slow_ms: int = 0) -> Run:
     """A whole run whose learner is slowed down."""
-    mine = ("algo.learning_starts=1000", "algo.batch_size=256", "algo.hidden_dims=[16,16]")  # what scenes set for SAC
-    told = {"SLOW_UPDATE_MS": str(slow_ms)} if slow_ms else {}
-    return train(directory, (*IN_SCENE, *mine, *overrides), told)
+    mine = (
+        "algo.learning_starts=1000",
+        "algo.batch_size=256",
+        "algo.hidden_dims=[16,16]",
+    )  # the defaults that BASE changes for SAC
+    environ = {"SLOW_UPDATE_MS": str(slow_ms)} if slow_ms else {}
+    return train(directory, (*DELAYED, *mine, *overrides), environ)
 
 
-@pytest.mark.alone
-def test_a_run_reaches_its_goal_and_its_account_closes(start_run: StartRun, traces: Any) -> None:
+def test_a_run_completes_and_its_time_account_closes(start_run: StartRun, traces: Any) -> None:
     run = start_run(command=TINY_APPO)
     code, out, err = run.finish()
     assert (code, err) == (0, "")
@@ -56,7 +59,7 @@ def test_a_run_reaches_its_goal_and_its_account_closes(start_run: StartRun, trac
     traces.assert_none()
 
 
-def test_discrete_actions_are_learnt(start_run: StartRun) -> None:
+def test_discrete_actions_train(start_run: StartRun) -> None:
     run = start_run("env.id=CartPole-v1", command=TINY_APPO)
     assert run.finish()[::2] == (0, "")
     assert run.summary()["eval"]["episodes"] == 1
@@ -75,13 +78,13 @@ def test_discrete_actions_are_learnt(start_run: StartRun) -> None:
         pytest.param(("collect.num_collectors=3", "env.vectorization=async"), marks=pytest.mark.slow),
     ],
 )
-def test_every_option_runs_to_its_end(start_run: StartRun, overrides: tuple[str, ...]) -> None:
+def test_every_option_completes(start_run: StartRun, overrides: tuple[str, ...]) -> None:
     run = start_run(*overrides, command=TINY_APPO)
     assert run.finish()[::2] == (0, "")
     assert run.summary()["env_steps"] >= 600
 
 
-def test_two_ranks_learn_from_collectors_of_their_own(start_run: StartRun) -> None:
+def test_two_ranks_learn_each_from_a_collector(start_run: StartRun) -> None:
     ranks = ("runner.world_size=2", "collect.num_collectors=2", "device=cpu", "total_timesteps=1200")
     run = start_run(*ranks, command=TINY_APPO)
     assert run.finish(60)[::2] == (0, "")
@@ -89,24 +92,14 @@ def test_two_ranks_learn_from_collectors_of_their_own(start_run: StartRun) -> No
     assert max(record.get("rank/num", 0) for record in run.records()) == 2
 
 
-def test_a_run_killed_and_resumed_equals_the_uninterrupted_one(start_run: StartRun, tmp_path: Path) -> None:
+def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: StartRun) -> None:
     options = ("collect.mode=alternate", "total_timesteps=1000", "checkpoint.every=100", "algo.lr_schedule=kl_adaptive")
-    assert start_run(*options, "run_dir=whole", command=TINY_APPO).finish()[0] == 0
-    broken = start_run(*options, "run_dir=broken", command=TINY_APPO)
-    broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
-    broken.signal(signal.SIGKILL)
-    broken.finish()
-    code, out, _ = start_run(command=("resume", "broken")).finish()
-    assert code == 0
-    assert "resuming at env step" in out
-    assert "not bitwise" not in out
-    saved = [sorted((tmp_path / name / "checkpoints").glob("step-*"))[-1] for name in ("whole", "broken")]
-    assert saved[0].name == saved[1].name
+    whole, again, _ = killed_and_resumed(start_run, *options, command=TINY_APPO)
     for name in ("learner.safetensors", "collector-0.safetensors"):
-        assert (saved[0] / name).read_bytes() == (saved[1] / name).read_bytes()
+        assert (again / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_run_stopped_in_the_middle_of_a_rollout_goes_on_there(start_run: StartRun, tmp_path: Path) -> None:
+def test_a_run_stopped_inside_a_rollout_resumes_there(start_run: StartRun, tmp_path: Path) -> None:
     run = start_run(ENDLESS, f"{SLOW_STEP}", "env.kwargs.step_ms=5", "collect.mode=alternate", command=TINY_APPO)
     run.wait_for_updates()
     run.signal(signal.SIGINT)
@@ -115,7 +108,7 @@ def test_a_run_stopped_in_the_middle_of_a_rollout_goes_on_there(start_run: Start
     code, out, err = start_run(f"total_timesteps={stopped_at + 100}", command=("resume", "run")).finish()
     assert (code, err) == (0, "")
     assert "not bitwise" not in out
-    # Rollouts of 20 transitions: the open one was finished, not begun anew.
+    # Rollouts of 20 transitions: the open one was finished, not started again.
     env_steps = run.summary()["env_steps"]
     assert stopped_at + 100 <= env_steps < stopped_at + 100 + 20
 
@@ -133,7 +126,7 @@ def test_killing_a_child_ends_the_run_and_names_it(start_run: StartRun, role: st
 
 @pytest.mark.alone
 def test_a_full_ring_is_the_collectors_learner_wait(tmp_path: Path) -> None:
-    run = in_scene(tmp_path, POINT, "total_timesteps=400", slow_ms=50)
+    run = delayed_run(tmp_path, POINT, "total_timesteps=400", slow_ms=50)
     rollout_ms = run.median("timing/collector_rollout_ms")
     assert rollout_ms >= 50
     assert run.median("timing/collector_learner_wait_ms") * 10 > 0.5 * rollout_ms
@@ -145,9 +138,9 @@ def test_a_full_ring_is_the_collectors_learner_wait(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_a_collector_that_may_not_wait_throws_rollouts_away(tmp_path: Path) -> None:
+def test_a_full_ring_with_when_full_drop_drops_rollouts(tmp_path: Path) -> None:
     overrides = (SLOW_STEP, "env.kwargs.step_ms=1", "rollout.when_full=drop", "total_timesteps=2000")
-    run = in_scene(tmp_path, *overrides, slow_ms=50)
+    run = delayed_run(tmp_path, *overrides, slow_ms=50)
     assert sum(record["perf/rollouts_dropped"] for record in run.records) > 10
     assert run.median("timing/collector_learner_wait_ms") < 0.5
 
@@ -160,17 +153,16 @@ def test_collecting_beside_the_learner_pays_when_both_cost_the_same(tmp_path: Pa
     steps_per_sec = {}
     for mode in ("alternate", "free"):
         (tmp_path / mode).mkdir()
-        run = in_scene(tmp_path / mode, *equal, f"collect.mode={mode}", slow_ms=50)
+        run = delayed_run(tmp_path / mode, *equal, f"collect.mode={mode}", slow_ms=50)
         steps_per_sec[mode] = run.median("perf/steps_per_sec")
     assert steps_per_sec["free"] >= 1.6 * steps_per_sec["alternate"]
 
 
-@pytest.mark.alone
 def test_rollouts_and_replay_have_the_same_phases(tmp_path: Path) -> None:
     replay, rollouts = (tmp_path / name for name in ("replay", "rollouts"))
     replay.mkdir()
     rollouts.mkdir()
-    runs = train(replay, (POINT, "total_timesteps=600"), {}), in_scene(rollouts, POINT, "total_timesteps=6000")
+    runs = train(replay, (POINT, "total_timesteps=600"), {}), delayed_run(rollouts, POINT, "total_timesteps=6000")
     groups = [group for group in GROUPS if group != "perf/"]
     keys = [{key for key in run.records[-1] if key.startswith(tuple(groups))} for run in runs]
     assert keys[0] == keys[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from offpolicy.commands.record import Recorder
 from offpolicy.config.schema import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.replay.demonstrations import read_demos
-from tests.processes.test_resume import final_state, tampered
+from tests.processes.conftest import killed_and_resumed
+from tests.processes.test_resume import require_difference, saved_files
 
 pytestmark = pytest.mark.mp
-ONE = "threads.learner=1"  # more of them, on cores that others want, wait for each other
 POINT = EnvConfig(id="offpolicy.envs.toy:PointMass-v0")
-SHARE = "4 of 16 rows of every batch from demos.npz"
 VARIANTS = {
     "direct": ("algo.n_step=3", "env.num_envs=2", "algo.actor_lr={start:3e-4,end:0,over:500,shape:cosine}"),
     "resident": ("algo=td3", "replay.source=resident", "algo.exploration_noise={start:0.4,end:0,over:550}"),
@@ -35,22 +33,11 @@ def _demos(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", ["direct", "resident", pytest.param("prefetch", marks=pytest.mark.slow)])
-def test_killed_in_the_middle_of_a_cycle_and_of_a_ramp_it_goes_on_bit_for_bit(
-    start_run: Any, tmp_path: Path, variant: str
-) -> None:
+def test_killed_inside_a_demo_cycle_and_a_ramp_the_run_resumes_bitwise(start_run: Any, variant: str) -> None:
     options = (*VARIANTS[variant], "replay.demos=demos.npz", "total_timesteps=700", "checkpoint.every=100")
-    code, out, _ = start_run(*options, ONE, "run_dir=whole").finish()
-    assert code == 0
-    assert SHARE in out
-    broken = start_run(*options, ONE, "run_dir=broken")
-    broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
-    broken.signal(signal.SIGKILL)
-    broken.finish()
-    assert broken.checkpoints()[-1] < "step-000000000700", "killed too late to prove anything"
-    code, out, _ = start_run(command=("resume", "broken")).finish()
-    assert code == 0
-    assert "not bitwise" not in out
-    assert final_state(tmp_path / "broken", 700) == final_state(tmp_path / "whole", 700)
+    whole, again, output = killed_and_resumed(start_run, *options)
+    assert saved_files(again) == saved_files(whole)
+    assert "4 of 16 rows of every batch from demos.npz" in output
 
 
 def forget_demos(streams: dict[str, Any]) -> None:
@@ -58,18 +45,15 @@ def forget_demos(streams: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_place_in_the_cycle_that_is_not_restored_is_caught_by_the_comparison(start_run: Any, tmp_path: Path) -> None:
+def test_a_demo_position_that_is_not_restored_is_caught_by_the_comparison(start_run: Any, tmp_path: Path) -> None:
     """The negative control of the test above."""
-    assert start_run(ONE, "run_dir=first", "total_timesteps=300", "replay.demos=demos.npz").finish()[0] == 0
-    tampered(tmp_path, forget_demos)
-    for name in ("first", "tampered"):
-        assert start_run("total_timesteps=400", command=("resume", name)).finish()[0] == 0
-    assert final_state(tmp_path / "first", 400) != final_state(tmp_path / "tampered", 400)
+    assert start_run("run_dir=first", "total_timesteps=1100", "replay.demos=demos.npz").finish()[0] == 0
+    require_difference(start_run, tmp_path / "first", forget_demos)
 
 
 def test_two_ranks_learn_the_same_from_demonstrations_and_schedules(start_run: Any) -> None:
     run = start_run(
-        "runner=multi_gpu", "runner.world_size=2", "device=cpu", ONE, "replay.demos=demos.npz", "replay.demo_share=0.5",
+        "runner=multi_gpu", "runner.world_size=2", "device=cpu", "replay.demos=demos.npz", "replay.demo_share=0.5",
         "algo.actor_lr={start:3e-4,end:1e-4,over:300}", "total_timesteps=300",
     )  # fmt: skip
     code, out, err = run.finish()
@@ -78,10 +62,10 @@ def test_two_ranks_learn_the_same_from_demonstrations_and_schedules(start_run: A
     assert run.records()[-1]["train/actor_lr"] == pytest.approx(3e-4 - 2e-4 * 200 / 300)
 
 
-def test_a_run_that_goes_on_with_another_share_or_without_demonstrations_says_so(
+def test_resume_with_another_demo_share_or_without_demos_is_reported_not_bitwise(
     start_run: Any, tmp_path: Path
 ) -> None:
-    started = start_run(ONE, "total_timesteps=200", "replay.demos=demos.npz", "replay.demo_share=0.5")
+    started = start_run("total_timesteps=200", "replay.demos=demos.npz", "replay.demo_share=0.5")
     assert started.finish()[0] == 0
     code, out, _ = start_run("total_timesteps=225", "replay.demo_share=0.75", command=("resume", "run")).finish()
     assert (code, "12 of 16 rows" in out) == (0, True)
@@ -94,8 +78,8 @@ def test_a_run_that_goes_on_with_another_share_or_without_demonstrations_says_so
     assert "the continuation is not bitwise: the batches came from" in out
 
 
-def test_the_episodes_of_a_policy_are_recorded_for_others(start_run: Any, tmp_path: Path) -> None:
-    assert start_run(ONE, "total_timesteps=150").finish()[0] == 0
+@pytest.mark.usefixtures("finished_copy")
+def test_the_episodes_of_a_policy_are_recorded_as_demonstrations(start_run: Any, tmp_path: Path) -> None:
     code, out, err = start_run(command=("record", "run", "--out", "policy.npz", "--episodes", "3")).finish()
     assert code == 0, err
     assert "transitions of 3 episodes, mean return" in out

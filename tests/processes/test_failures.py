@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import Traces
+from tests.processes.conftest import ENDLESS, FINISHED, LiveRun, SmallDisk
 
 pytestmark = pytest.mark.mp
 FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
@@ -21,17 +22,21 @@ FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
     [
         ("step_raise", 1, ["Traceback", "step", "seed"]),
         pytest.param("unpicklable", 1, ["Traceback", "step"], marks=pytest.mark.slow),
-        ("nan_obs", 65, ["NaN or Inf", "next_obs", "seed", "bad-row-"]),
         pytest.param("inf_reward", 65, ["NaN or Inf", "reward", "bad-row-"], marks=pytest.mark.slow),
         pytest.param("wrong_shape", 1, ["shape"], marks=pytest.mark.slow),
         ("hang", 70, ["no progress for", "env.step_timeout_s"]),
         ("segv", 1, ["SIGSEGV"]),
     ],
 )
-def test_an_environment_that_fails_ends_the_run_with_its_story(
-    start_run: Any, traces: Any, fail: str, code: int, words: list[str]
+def test_a_failing_environment_ends_the_run_with_its_cause(
+    start_run: Any, traces: Traces, fail: str, code: int, words: list[str]
 ) -> None:
-    run = start_run(FAULTY, f"env.kwargs.fail={fail}", "env.kwargs.at=250", "env.step_timeout_s=3")
+    failed_run(start_run, traces, fail, code, words)
+
+
+def failed_run(start_run: Any, traces: Traces, fail: str, code: int, words: list[str]) -> LiveRun:
+    """A run whose environment fails at step 250: exit code, last line, summary and cause are as they must be."""
+    run: LiveRun = start_run(FAULTY, f"env.kwargs.fail={fail}", "env.kwargs.at=250", "env.step_timeout_s=3")
     got, _, err = run.finish()
     assert got == code, err
     assert [word for word in words if word not in err] == []
@@ -41,11 +46,11 @@ def test_an_environment_that_fails_ends_the_run_with_its_story(
     assert (summary["status"], summary["exit_code"]) == ("failed", code)
     assert summary["timing"]["learner"]["wall_s"] > 0
     traces.assert_none()
+    return run
 
 
-def test_the_rows_before_a_bad_one_are_saved_and_the_bad_one_is_dumped(start_run: Any) -> None:
-    run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=250")
-    assert run.finish()[0] == 65
+def test_a_bad_row_ends_the_run_and_is_dumped_and_the_rows_before_it_are_saved(start_run: Any, traces: Traces) -> None:
+    run = failed_run(start_run, traces, "nan_obs", 65, ["NaN or Inf", "next_obs", "seed", "bad-row-"])
     [dump] = run.directory.glob("bad-row-*.json")
     facts = json.loads(dump.read_text())
     assert {"env_index", "env_steps", "seed", "obs", "action", "reward"} <= facts.keys()
@@ -98,8 +103,8 @@ def test_a_replay_that_does_not_fit_is_refused_with_its_size(start_run: Any) -> 
     assert not run.directory.exists()
 
 
-def test_a_run_directory_in_use_is_refused_and_the_first_run_goes_on(start_run: Any) -> None:
-    first = start_run("total_timesteps=100000000", "replay.capacity=100000")
+def test_a_run_directory_in_use_is_refused_and_the_first_run_continues(start_run: Any) -> None:
+    first = start_run(*ENDLESS)
     first.wait_for_updates()
     second = start_run()
     code, _, err = second.finish()
@@ -110,71 +115,58 @@ def test_a_run_directory_in_use_is_refused_and_the_first_run_goes_on(start_run: 
     assert first.finish()[0] == 130
 
 
-def test_a_finished_run_is_never_overwritten(start_run: Any) -> None:
-    run = start_run()
-    assert run.finish()[0] == 0
-    before = (run.directory / "metrics.jsonl").read_text()
-    code, _, err = start_run("resume=never").finish()
+def test_a_finished_run_is_never_overwritten(start_run: Any, finished_copy: Path) -> None:
+    before = (finished_copy / "metrics.jsonl").read_text()
+    code, _, err = start_run(*FINISHED, "resume=never").finish()
     assert code == 2
     assert "never overwritten" in err
-    assert (run.directory / "metrics.jsonl").read_text() == before
+    assert (finished_copy / "metrics.jsonl").read_text() == before
 
 
-def test_going_on_under_another_configuration_is_refused_with_every_difference(start_run: Any, tmp_path: Path) -> None:
-    assert start_run().finish()[0] == 0
-    before = (tmp_path / "run" / "config.yaml").read_text()
-    code, _, err = start_run("algo.hidden_dims=[32,32]", "algo.utd=2", "log.every_s=1", "seed=7").finish()
+def test_resuming_with_another_configuration_is_refused_with_every_difference(
+    start_run: Any, finished_copy: Path
+) -> None:
+    before = (finished_copy / "config.yaml").read_text()
+    changes = ("algo.hidden_dims=[32,32]", "algo.utd=2", "log.every_s=1", "seed=7")
+    code, _, err = start_run(*FINISHED, *changes).finish()
     assert code == 2
     lines = [line.split(":")[0].strip() for line in err.splitlines() if "cannot change" in line]
     assert lines == ["algo.hidden_dims", "algo.utd", "seed"]
     assert "[16, 16]" in err
-    assert (tmp_path / "run" / "config.yaml").read_text() == before
+    assert (finished_copy / "config.yaml").read_text() == before
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_environment_size_is_refused(start_run: Any, tmp_path: Path) -> None:
-    assert start_run("run_dir=first").finish()[0] == 0
+def test_a_checkpoint_of_another_environment_size_is_refused(
+    start_run: Any, finished_run: LiveRun, tmp_path: Path
+) -> None:
     other = ("env.id=Pendulum-v1", "total_timesteps=300")
     assert start_run("run_dir=second", *other).finish()[0] == 0
     shutil.rmtree(tmp_path / "second" / "checkpoints")
-    shutil.copytree(tmp_path / "first" / "checkpoints", tmp_path / "second" / "checkpoints")
+    shutil.copytree(finished_run.directory / "checkpoints", tmp_path / "second" / "checkpoints")
     code, _, err = start_run(command=("resume", "second")).finish()
     assert code == 2
     assert "env observation size" in err
 
 
-def test_a_disk_without_a_free_block_still_ends_with_its_story(start_run: Any, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    assert os.system(f"mount -t tmpfs -o size=2m tmpfs {disk}") == 0
-    try:
-        run = start_run("run_dir=disk/run", "total_timesteps=1500", "checkpoint.every=300")
-        run.wait_for_updates()
-        with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
-            while filler.write(b"x" * 4096):
-                pass
-        code, out, err = run.finish()
-        assert code == 74, err
-        assert "summary.json not written" in out
-        assert "checkpoint at" in out, "a periodic save that fails must be reported and survived"
-        assert err.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
-    finally:
-        os.system(f"umount {disk}")
+def test_a_disk_without_a_free_block_still_ends_with_the_culprit(start_run: Any, small_disk: SmallDisk) -> None:
+    small_disk.mount("2m")
+    run = start_run("run_dir=disk/run", "total_timesteps=1500", "checkpoint.every=300")
+    run.wait_for_updates()
+    small_disk.fill()
+    code, out, err = run.finish()
+    assert code == 74, err
+    assert "summary.json not written" in out
+    assert "checkpoint at" in out, "a periodic save that fails must be reported and survived"
+    assert err.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
 
 
-def test_a_full_disk_does_not_stop_training_and_a_lost_final_save_exits_74(start_run: Any, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    assert os.system(f"mount -t tmpfs -o size=128k tmpfs {disk}") == 0
-    try:
-        run = start_run("run_dir=disk/run", "checkpoint.every=150", "algo.hidden_dims=[64,64]")
-        code, out, err = run.finish()
-        assert code == 74, err
-        assert "not saved" in out
-        assert "No space left" in out + err  # on a full disk the collector's part may be the first that fails
-    finally:
-        os.system(f"umount {disk}")
+def test_a_full_disk_does_not_stop_training_and_a_lost_final_save_exits_74(
+    start_run: Any, small_disk: SmallDisk
+) -> None:
+    small_disk.mount("128k")
+    run = start_run("run_dir=disk/run", "checkpoint.every=150", "algo.hidden_dims=[64,64]")
+    code, out, err = run.finish()
+    assert code == 74, err
+    assert "not saved" in out
+    assert "No space left" in out + err  # on a full disk the collector's part may be the first that fails

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.conftest import REPOSITORY, RunCli
-from tests.processes.conftest import StartRun
+from tests.processes.conftest import StartRun, killed_and_resumed
 
 pytestmark = [pytest.mark.mp, pytest.mark.xdist_group("hora")]  # one fixture for all of them
 SIZES = (
@@ -49,7 +48,7 @@ def tensors(run: Path) -> dict[str, Any]:
     return dict(load_file(sorted((run / "checkpoints").glob("step-*"))[-1] / "learner.safetensors"))
 
 
-def test_a_student_begins_with_its_teacher_and_keeps_what_it_took_over(
+def test_a_student_starts_from_its_teacher_and_keeps_the_trunk(
     start_run: StartRun, teacher: Path, tmp_path: Path, traces: Any
 ) -> None:
     run = start_run(f"teacher={teacher}", "run_dir=student", command=ADAPT)
@@ -69,10 +68,10 @@ def test_a_student_begins_with_its_teacher_and_keeps_what_it_took_over(
     traces.assert_none()
 
 
-def test_a_student_killed_goes_on_bit_for_bit_without_its_teacher(
+def test_a_student_killed_resumes_bitwise_without_its_teacher(
     start_run: StartRun, teacher: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(teacher, tmp_path / "gone")
+    gone = shutil.copytree(teacher, tmp_path / "gone")
     options = (
         "teacher=gone",
         "collect.mode=alternate",
@@ -80,22 +79,12 @@ def test_a_student_killed_goes_on_bit_for_bit_without_its_teacher(
         "checkpoint.every=64",
         "eval.episodes=0",
     )
-    assert start_run(*options, "run_dir=whole", command=ADAPT).finish()[0] == 0
-    broken = start_run(*options, "run_dir=broken", command=ADAPT)
-    broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
-    broken.signal(signal.SIGKILL)
-    broken.finish()
-    shutil.rmtree(tmp_path / "gone")
-    code, out, err = start_run(command=("resume", "broken")).finish()
-    assert (code, err) == (0, "")
-    assert "not bitwise" not in out
-    saved = [sorted((tmp_path / name / "checkpoints").glob("step-*"))[-1] for name in ("whole", "broken")]
-    assert saved[0].name == saved[1].name
+    whole, again, _ = killed_and_resumed(start_run, *options, command=ADAPT, before_resume=lambda: shutil.rmtree(gone))
     for name in ("learner.safetensors", "collector-0.safetensors"):
-        assert (saved[0] / name).read_bytes() == (saved[1] / name).read_bytes()
+        assert (again / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_two_ranks_teach_one_student(start_run: StartRun, teacher: Path, tmp_path: Path) -> None:
+def test_two_ranks_train_one_student(start_run: StartRun, teacher: Path, tmp_path: Path) -> None:
     ranks = ("runner.world_size=2", "collect.num_collectors=2", "device=cpu", "run_dir=student")
     run = start_run(f"teacher={teacher}", *ranks, "total_timesteps=384", command=ADAPT)
     assert run.finish(60)[::2] == (0, "")
@@ -108,7 +97,7 @@ GROUPS = "env.kwargs.groups"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("algo=hora",), "env.id: Pendulum-v1 observes no groups, allowed a Dict with obs, privileged for algo=hora"),
         (
@@ -119,22 +108,22 @@ GROUPS = "env.kwargs.groups"
         ((*ADAPT[1:], "teacher=TEACHER", "algo.latent_dim=4", "algo.hidden_dims=[8]"), "write algo.latent_dim=3"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_any_process_starts(
-    run_cli: RunCli, teacher: Path, tmp_path: Path, words: tuple[str, ...], told: str
+def test_a_configuration_that_does_not_fit_is_refused_without_a_run(
+    run_cli: RunCli, teacher: Path, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     named = [word.replace("TEACHER", str(teacher)) for word in words]
     done = run_cli(["train", *named, "run_dir=refused"])
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_student_cannot_teach_and_keeps_the_teacher_it_began_with(
+def test_a_student_is_no_teacher_and_resumes_with_the_teacher_it_started_with(
     run_cli: RunCli, teacher: Path, tmp_path: Path
 ) -> None:
     words = [word for word in ADAPT if not word.startswith(("total", "eval"))] + ["eval.episodes=0", "run_dir=student"]
     assert run_cli([*words, f"teacher={teacher}", "total_timesteps=96"]).returncode == 0
-    assert run_cli([*words, "teacher=nowhere", "total_timesteps=192"]).returncode == 0  # goes on: it needs none
+    assert run_cli([*words, "teacher=nowhere", "total_timesteps=192"]).returncode == 0  # a resume needs none
     assert f"teacher: {teacher}\n" in (tmp_path / "student" / "config.yaml").read_text()
     newest = sorted((tmp_path / "student" / "checkpoints").glob("step-*"))[-1]
     assert json.loads((newest / "state.json").read_text())["teacher"].startswith(f"{teacher}, env step ")
@@ -149,14 +138,14 @@ def test_policies_are_compared_under_other_physics(run_cli: RunCli, teacher: Pat
     assert (done.returncode, done.stderr) == (0, "")
     table = done.stdout
     assert "net_rotation" in table
-    assert "1.00 [1.00, 1.00]" in table  # the same policy meets the same episodes
+    assert "1.00 [1.00, 1.00]" in table  # the same policy on the same episodes
     assert "random" in table
     record = json.loads((teacher / "eval.jsonl").read_text().splitlines()[-1])
     assert record["set"] == {"env": {"kwargs": {"physics": "held_out"}}}
     assert record["episodes"] == 4
 
 
-def test_a_measure_that_nobody_tells_is_refused_and_not_recorded(run_cli: RunCli, teacher: Path) -> None:
+def test_an_unknown_measure_is_refused_and_not_recorded(run_cli: RunCli, teacher: Path) -> None:
     done = run_cli(["eval", str(teacher), "--episodes", "2", "--set", "env.measure=typo"])
     assert done.returncode == 2
     assert "env.measure: got 'typo', which the info of no episode's end holds" in done.stderr
@@ -164,7 +153,7 @@ def test_a_measure_that_nobody_tells_is_refused_and_not_recorded(run_cli: RunCli
     assert not records.exists() or "typo" not in records.read_text()
 
 
-def test_policies_of_different_tasks_are_compared_with_a_word_about_it(
+def test_eval_warns_that_two_policies_come_from_different_environments(
     run_cli: RunCli, teacher: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(teacher, tmp_path / "other")
@@ -175,7 +164,7 @@ def test_policies_of_different_tasks_are_compared_with_a_word_about_it(
     assert "the environments differ: env.kwargs.physics None, 'held_out'" in " ".join(done.stdout.split())
 
 
-def test_an_evaluation_refuses_what_the_policy_was_not_made_for(run_cli: RunCli, teacher: Path) -> None:
+def test_eval_refuses_an_environment_that_the_policy_does_not_fit(run_cli: RunCli, teacher: Path) -> None:
     done = run_cli(["eval", str(teacher), "--set", f"{GROUPS}=[obs]"])
     assert done.returncode == 2
     assert "cannot act there: obs_dim 106 before, 96 now" in done.stderr
@@ -191,8 +180,8 @@ def test_a_policy_is_filmed(run_cli: RunCli, teacher: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("turn.avi", "ends in .gif, .mp4"), ("no/turn.gif", "that can be written: No such file")]
+    ("name", "message"), [("turn.avi", "ends in .gif, .mp4"), ("no/turn.gif", "that can be written: No such file")]
 )
-def test_a_video_that_cannot_be_written_is_refused(run_cli: RunCli, teacher: Path, name: str, told: str) -> None:
+def test_a_video_that_cannot_be_written_is_refused(run_cli: RunCli, teacher: Path, name: str, message: str) -> None:
     done = run_cli(["play", str(teacher), "--video", name])
-    assert (done.returncode, told in done.stderr) == (2, True)
+    assert (done.returncode, message in done.stderr) == (2, True)

@@ -207,6 +207,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.alone
 def test_a_supervisor_killed_while_it_waits_for_the_others_leaves_nothing_behind(traces: Any) -> None:
     port = free_port()
     words = f"HostInfo(num_hosts=2, store_port={port}, job='job'), Proposal({{}}, 'run', []), timeout_s=60"

@@ -73,7 +73,6 @@ def test_a_forgotten_program_that_holds_the_pipes_does_not_hold_up_the_end(start
     assert run.summary()["status"] == "failed"
 
 
-@pytest.mark.alone
 def test_ctrl_c_during_an_evaluation_is_honoured_at_once_and_saves(start_run: Any) -> None:
     slow = ("env.id=offpolicy.envs.toy:SlowStep-v0", "env.kwargs.step_ms=5", "eval.episodes=64", "eval.every=150")
     run = start_run(*slow, "total_timesteps=1000")

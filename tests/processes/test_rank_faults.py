@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from safetensors.numpy import load_file
 
 from offpolicy.envs.vector import env_seeds
 from offpolicy.seeding import env_seed
-from tests.processes.conftest import ENDLESS, LiveRun
+from tests.processes.conftest import ENDLESS, LiveRun, SmallDisk
 
 pytestmark = pytest.mark.mp
 PATIENCE_S = 100.0  # for processes that all start at once on a busy machine
@@ -35,7 +34,7 @@ def learner_tensors(run: LiveRun, checkpoint: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_killed_rank_ends_the_run_and_is_the_one_named(start_run: Any, traces: Any, rank: int) -> None:
+def test_a_killed_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, rank: int) -> None:
     run = start_run(*ENDLESS, *TWO)
     run.wait_for_updates()
     os.kill(run.pid_of("learner", rank), signal.SIGKILL)
@@ -64,7 +63,7 @@ def test_a_frozen_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, ra
 
 
 @pytest.mark.slow
-def test_a_killed_collector_costs_the_run_but_not_what_was_learnt(start_run: Any, traces: Any) -> None:
+def test_a_killed_collector_ends_the_run_with_a_checkpoint(start_run: Any, traces: Any) -> None:
     run = start_run(*ENDLESS, *TWO, "algo.normalize_obs=true")
     run.wait_for_updates()
     os.kill(run.pid_of("collector", 1), signal.SIGKILL)
@@ -83,7 +82,7 @@ def test_a_killed_collector_costs_the_run_but_not_what_was_learnt(start_run: Any
     assert float(learner_tensors(resumed, final)["policy.normalizer.count"]) == resumed.summary()["env_steps"]
 
 
-# -- stopping and going on --------------------------------------------------------------------------------------------
+# -- stopping and resuming ---------------------------------------------------------------------------------------------
 
 
 def test_ctrl_c_saves_one_checkpoint_of_all_ranks(start_run: Any, traces: Any) -> None:
@@ -101,7 +100,7 @@ def test_ctrl_c_saves_one_checkpoint_of_all_ranks(start_run: Any, traces: Any) -
 
 
 @pytest.mark.slow
-def test_two_ranks_go_on_where_ctrl_c_stopped_them(start_run: Any) -> None:
+def test_two_ranks_resume_where_ctrl_c_stopped_them(start_run: Any) -> None:
     run = start_run(*ENDLESS, *TWO)
     run.wait_for_updates()
     run.signal(signal.SIGINT)
@@ -117,7 +116,7 @@ def test_two_ranks_go_on_where_ctrl_c_stopped_them(start_run: Any) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_stopped_and_resumed_equal_the_uninterrupted_ones_bit_for_bit(start_run: Any, tmp_path: Path) -> None:
+def test_two_ranks_stopped_and_resumed_are_bitwise_the_uninterrupted_ones(start_run: Any, tmp_path: Path) -> None:
     options = (*TWO, "collect.mode=alternate", "algo.normalize_obs=true", "total_timesteps=800")
     assert start_run(*options, "run_dir=whole").finish(PATIENCE_S)[0] == 0
     broken = start_run(*options, "run_dir=broken")
@@ -136,7 +135,7 @@ def test_two_ranks_stopped_and_resumed_equal_the_uninterrupted_ones_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_the_number_of_ranks_may_change_and_nothing_is_shown_to_the_normaliser_twice(start_run: Any) -> None:
+def test_resume_with_other_ranks_normalises_no_row_twice(start_run: Any) -> None:
     assert start_run(*TWO, "algo.normalize_obs=true", "total_timesteps=200").finish(PATIENCE_S)[0] == 0
     for ranks, steps in ((1, 300), (2, 400)):
         run = start_run(f"runner.world_size={ranks}", f"total_timesteps={steps}", command=("resume", "run"))
@@ -148,7 +147,7 @@ def test_the_number_of_ranks_may_change_and_nothing_is_shown_to_the_normaliser_t
         assert float(learner_tensors(run, checkpoint)["policy.normalizer.count"]) == steps
 
 
-# -- failures that all ranks must hear of -----------------------------------------------------------------------------
+# -- failures that end all ranks --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -170,24 +169,15 @@ def test_an_environment_that_fails_in_the_evaluation_of_rank_0_ends_both(start_r
 
 
 @pytest.mark.slow
-def test_a_full_disk_at_a_periodic_checkpoint_is_reported_and_survived(start_run: Any, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small tmpfs needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    assert os.system(f"mount -t tmpfs -o size=2m tmpfs {disk}") == 0
-    try:
-        run = start_run(*TWO, "run_dir=disk/run", "total_timesteps=900", "checkpoint.every=300")
-        run.wait_for_updates()
-        with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
-            while filler.write(b"x" * 4096):
-                pass
-        code, out, err = run.finish(PATIENCE_S)
-        assert code == 74, err
-        assert out.count("warning: checkpoint at") >= 1
-        assert "100% step=900/900" in out, "training went on to its end"
-    finally:
-        os.system(f"umount {disk}")
+def test_a_full_disk_at_a_periodic_checkpoint_is_reported_and_survived(start_run: Any, small_disk: SmallDisk) -> None:
+    small_disk.mount("2m")
+    run = start_run(*TWO, "run_dir=disk/run", "total_timesteps=900", "checkpoint.every=300")
+    run.wait_for_updates()
+    small_disk.fill()
+    code, out, err = run.finish(PATIENCE_S)
+    assert code == 74, err
+    assert out.count("warning: checkpoint at") >= 1
+    assert "100% step=900/900" in out, "training continued to its end"
 
 
 # -- what is refused before anything starts ---------------------------------------------------------------------------
@@ -204,7 +194,7 @@ def test_a_full_disk_at_a_periodic_checkpoint_is_reported_and_survived(start_run
         (("runner=multi_gpu", "runner.interface=nosuch"), "runner.interface"),
     ],
 )
-def test_a_topology_that_cannot_be_is_refused_with_exit_2(start_run: Any, overrides: tuple[str, ...], key: str) -> None:
+def test_an_impossible_topology_is_refused_with_exit_2(start_run: Any, overrides: tuple[str, ...], key: str) -> None:
     run = start_run("device=cpu", *overrides)
     code, _, err = run.finish(PATIENCE_S)
     assert code == 2, err

@@ -60,7 +60,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Answer,
 # -- what they compute ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_two_halves_of_a_batch_give_the_gradients_of_the_whole(answers: Any, name: str) -> None:
     for answer in (rank[name] for rank in answers["averaged gradients"]):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
+from tests.processes.conftest import killed_and_resumed
 
 pytestmark = pytest.mark.mp
 COMPARED = ("learner.safetensors", "replay-0.f32", "collector-0.safetensors")
@@ -22,31 +23,30 @@ VARIANTS = {
 }
 
 
-def final_state(directory: Path, step: int) -> dict[str, bytes]:
-    checkpoint = directory / "checkpoints" / f"step-{step:012d}"
+def saved_files(checkpoint: Path) -> dict[str, bytes]:
     return {name: (checkpoint / name).read_bytes() for name in COMPARED}
 
 
 @pytest.mark.parametrize("variant", ["sac", "mujoco", pytest.param("td3", marks=pytest.mark.slow)])
-def test_a_run_killed_and_resumed_equals_the_uninterrupted_one(start_run: Any, tmp_path: Path, variant: str) -> None:
+def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: Any, variant: str) -> None:
     options = (*VARIANTS[variant], "total_timesteps=700", "checkpoint.every=100")
-    assert start_run(*options, "run_dir=whole").finish()[0] == 0
-    broken = start_run(*options, "run_dir=broken")
-    broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
-    broken.signal(signal.SIGKILL)
-    broken.finish()
-    assert broken.checkpoints()[-1] < "step-000000000700", "killed too late to prove anything"
-    code, out, _ = start_run(command=("resume", "broken")).finish()
-    assert code == 0
-    assert "not bitwise" not in out
-    assert final_state(tmp_path / "broken", 700) == final_state(tmp_path / "whole", 700)
+    whole, again, _ = killed_and_resumed(start_run, *options)
+    assert saved_files(again) == saved_files(whole)
 
 
-def tampered(tmp_path: Path, change: Any) -> Path:
-    """A copy of the run `first` whose newest checkpoint went through `change`, with a valid manifest."""
-    target = tmp_path / "tampered"
-    shutil.copytree(tmp_path / "first", target)
-    store = CheckpointStore(target / "checkpoints")
+def require_difference(start_run: Any, directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Resumes the finished run in `directory`, and a copy of it whose saved streams went through `change`."""
+    target = directory.with_name("tampered")
+    shutil.copytree(directory, target)
+    tamper(CheckpointStore(target / "checkpoints"), change)
+    for path in (directory, target):
+        assert start_run("total_timesteps=1200", command=("resume", path.name)).finish()[0] == 0
+    first, second = (path / "checkpoints" / "step-000000001200" for path in (directory, target))
+    assert saved_files(first) != saved_files(second)
+
+
+def tamper(store: CheckpointStore, change: Callable[[dict[str, Any]], None]) -> None:
+    """Saves the newest checkpoint once more, with changed streams and a valid manifest."""
     old = store.newest_valid()
     assert old is not None
     streams = old.json("rank-0")
@@ -55,7 +55,6 @@ def tampered(tmp_path: Path, change: Any) -> Path:
     with store.begin(old.env_steps) as draft:
         for name, whole in (content | {"rank-0.json": json.dumps(streams).encode()}).items():
             (draft.path / name).write_bytes(whole)
-    return target
 
 
 def forget_sampler(streams: dict[str, Any]) -> None:
@@ -70,31 +69,25 @@ def forget_generator(streams: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", [forget_sampler, pytest.param(forget_generator, marks=pytest.mark.slow)])
 def test_a_random_stream_that_is_not_restored_is_caught_by_the_comparison(
-    start_run: Any, tmp_path: Path, change: Any
+    start_run: Any, finished_copy: Path, change: Any
 ) -> None:
     """The negative control of the test above."""
-    assert start_run("run_dir=first", "total_timesteps=300").finish()[0] == 0
-    tampered(tmp_path, change)
-    for name in ("first", "tampered"):
-        assert start_run("total_timesteps=400", command=("resume", name)).finish()[0] == 0
-    assert final_state(tmp_path / "first", 400) != final_state(tmp_path / "tampered", 400)
+    require_difference(start_run, finished_copy, change)
 
 
-def test_without_the_replay_rows_the_run_refills_first_and_owes_no_updates(start_run: Any) -> None:
+def test_without_saved_replay_rows_a_resumed_run_refills_first_and_owes_no_updates(start_run: Any) -> None:
     assert start_run("checkpoint.replay=false", "total_timesteps=300").finish()[0] == 0
     resumed = start_run("total_timesteps=600", command=("resume", "run"))
     assert resumed.finish()[0] == 0
     assert resumed.summary()["updates"] == 200 + (600 - 300 - 100)
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(start_run: Any) -> None:
-    run = start_run("checkpoint.every=200")
-    assert run.finish()[0] == 0
-    newest = run.directory / "checkpoints" / "step-000000000600" / "learner.safetensors"
+def test_resume_passes_over_a_damaged_checkpoint_for_an_older_one(start_run: Any, finished_copy: Path) -> None:
+    newest = finished_copy / "checkpoints" / "step-000000001100" / "learner.safetensors"
     damaged = bytearray(newest.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     newest.write_bytes(damaged)
     code, out, _ = start_run(command=("resume", "run")).finish()
     assert code == 0
     assert "learner.safetensors" in out
-    assert "step-000000000400" in out
+    assert "step-000000001000" in out

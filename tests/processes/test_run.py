@@ -1,4 +1,4 @@
-"""Whole runs: what they leave behind when all goes well."""
+"""Whole runs that succeed: their files, summaries and records, and what does not change the result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.processes.conftest import FINISHED, LiveRun, run_to_end
+
 pytestmark = pytest.mark.mp
 
 
 @pytest.mark.alone
-def test_a_run_reaches_its_goal_and_its_account_closes(start_run: Any, traces: Any) -> None:
+def test_a_run_completes_and_its_time_account_closes(start_run: Any, traces: Any) -> None:
     run = start_run()
     code, out, err = run.finish()
     assert (code, err) == (0, "")
@@ -45,7 +47,7 @@ def test_a_run_reaches_its_goal_and_its_account_closes(start_run: Any, traces: A
         pytest.param(("env.id=offpolicy.envs.toy:OddBounds-v0",), marks=pytest.mark.slow),
     ],
 )
-def test_every_mode_and_option_runs_to_its_end_at_its_utd(start_run: Any, overrides: tuple[str, ...]) -> None:
+def test_every_mode_and_option_completes_at_its_utd(start_run: Any, overrides: tuple[str, ...]) -> None:
     run = start_run("total_timesteps=300", *overrides)
     code, _, err = run.finish()
     assert (code, err) == (0, "")
@@ -56,41 +58,39 @@ def test_every_mode_and_option_runs_to_its_end_at_its_utd(start_run: Any, overri
     assert abs(summary["updates"] - (summary["env_steps"] - 100) * utd) <= slack
 
 
-def test_what_the_machine_attains_is_measured_once_and_held_against_the_run(
-    start_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OFFPOLICY_CACHE", str(tmp_path / "cache"))
-    run = start_run("threads.learner=1")
-    assert run.finish()[0] == 0
-    records = [record for record in run.records() if "perf/flops_per_sec" in record]
+def test_the_flops_of_the_machine_are_measured_once_and_compared_with_the_run(finished_run: LiveRun) -> None:
+    records = [record for record in finished_run.records() if "perf/flops_per_sec" in record]
     assert all(0.0 < record["perf/env_step_share"] < 1.0 for record in records if "perf/env_step_share" in record)
-    known = [json.loads(path.read_text())["flops_per_sec"] for path in (tmp_path / "cache").glob("attainable-*.json")]
-    assert len(known) <= 1  # a machine that is too busy tells nothing
+    cache = finished_run.directory.parent / "cache"
+    known = [json.loads(path.read_text())["flops_per_sec"] for path in cache.glob("attainable-*.json")]
+    assert len(known) <= 1  # none on a machine that was too busy
     for record in records:
         assert record.get("perf/flops_of_attainable") == (record["perf/flops_per_sec"] / known[0] if known else None)
 
 
-def test_without_timing_the_records_keep_their_rates_and_lose_their_phases(
-    start_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def model_and_rows(run: LiveRun, step: int = 1100) -> dict[str, bytes]:
+    checkpoint = run.directory / "checkpoints" / f"step-{step:012d}"
+    return {name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay-0.f32")}
+
+
+def test_without_timing_records_keep_rates_and_the_learning_is_bitwise_the_same(
+    finished_run: LiveRun, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("OFFPOLICY_CACHE", str(tmp_path / "cache"))
-    run = start_run("timing.enabled=false")
-    assert run.finish()[0] == 0
+    run = run_to_end(tmp_path, *FINISHED, "timing.enabled=false")
     assert not (tmp_path / "cache").exists()
-    last = run.records()[-1]
-    assert not [key for key in last if key.startswith("timing/")]
+    assert not [key for key in run.records()[-1] if key.startswith("timing/")]
     assert run.summary()["timing"]["learner"] is None
     assert run.summary()["rates"]["steps_per_sec"] > 0
+    assert model_and_rows(run) == model_and_rows(finished_run)
 
 
-def test_timing_changes_nothing_that_is_learnt(start_run: Any, tmp_path: Path) -> None:
-    saved = []
-    for enabled in ("true", "false"):
-        run = start_run(f"timing.enabled={enabled}", f"run_dir=timing-{enabled}", "total_timesteps=1100")
-        assert run.finish()[0] == 0
-        checkpoint = tmp_path / f"timing-{enabled}" / "checkpoints" / "step-000000001100"
-        saved.append({name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay-0.f32")})
-    assert saved[0] == saved[1]
+@pytest.mark.parametrize("algo", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
+def test_double_buffer_that_does_not_run_ahead_is_bitwise_single_gpu(
+    finished_run: LiveRun, tmp_path: Path, algo: str
+) -> None:
+    single = finished_run if algo == "sac" else run_to_end(tmp_path, *FINISHED, f"algo={algo}")
+    words = ("runner=double_buffer", "replay.prefetch=false", "replay.slots=1", f"algo={algo}", "run_dir=double")
+    assert model_and_rows(run_to_end(tmp_path, *FINISHED, *words)) == model_and_rows(single)
 
 
 def test_every_finished_episode_is_recorded_once(start_run: Any) -> None:

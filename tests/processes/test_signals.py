@@ -9,31 +9,32 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Traces
+from tests.processes.conftest import ENDLESS, LiveRun
+
 pytestmark = pytest.mark.mp
-ENDLESS = ("total_timesteps=100000000", "replay.capacity=100000")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_signal_saves_a_checkpoint_and_the_summary(start_run: Any, traces: Any, number: int, code: int) -> None:
-    run = start_run(*ENDLESS)
+def stop(run: LiveRun, traces: Traces, number: int) -> int:
+    """Stops a run by a signal; checkpoint and summary are as they must be. Returns its env steps."""
     run.wait_for_updates()
     run.signal(number)
     asked = time.monotonic()
-    assert run.finish()[0] == code
+    assert run.finish()[0] == 128 + number
     assert time.monotonic() - asked < 10.0
     summary = run.summary()
-    assert (summary["status"], summary["exit_code"]) == ("interrupted", code)
-    [checkpoint] = run.checkpoints()
-    assert checkpoint == f"step-{summary['env_steps']:012d}"
+    assert (summary["status"], summary["exit_code"]) == ("interrupted", 128 + number)
+    assert run.checkpoints() == [f"step-{summary['env_steps']:012d}"]
     traces.assert_none()
+    return int(summary["env_steps"])
 
 
-def test_an_interrupted_run_resumes_where_it_stopped(start_run: Any) -> None:
-    run = start_run(*ENDLESS)
-    run.wait_for_updates()
-    run.signal(signal.SIGINT)
-    run.finish()
-    stopped_at = run.summary()["env_steps"]
+def test_sigterm_saves_a_checkpoint_and_the_summary(start_run: Any, traces: Traces) -> None:
+    stop(start_run(*ENDLESS), traces, signal.SIGTERM)
+
+
+def test_ctrl_c_saves_a_checkpoint_from_which_the_run_resumes(start_run: Any, traces: Traces) -> None:
+    stopped_at = stop(start_run(*ENDLESS), traces, signal.SIGINT)
     resumed = start_run(f"total_timesteps={stopped_at + 200}", command=("resume", "run"))
     code, out, err = resumed.finish()
     assert (code, err) == (0, "")
@@ -47,7 +48,7 @@ def test_an_interrupted_run_resumes_where_it_stopped(start_run: Any) -> None:
 
 
 @pytest.mark.alone
-def test_a_second_ctrl_c_is_gone_within_a_second(start_run: Any, traces: Any) -> None:
+def test_a_second_ctrl_c_ends_the_run_within_a_second(start_run: Any, traces: Any) -> None:
     fault = (
         "env.id=offpolicy.envs.toy:Faulty-v0",
         "env.kwargs.fail=sleep",
@@ -68,6 +69,7 @@ def test_a_second_ctrl_c_is_gone_within_a_second(start_run: Any, traces: Any) ->
     traces.assert_none(grace_s=1.0)
 
 
+@pytest.mark.alone
 def test_killing_the_supervisor_leaves_no_orphan(start_run: Any, traces: Any) -> None:
     run = start_run(*ENDLESS)
     run.wait_for_updates()

@@ -45,7 +45,7 @@ def threads_of(content: dict[str, Any]) -> set[str]:
     "name",
     ["single_gpu", *(pytest.param(name, marks=SLOW) for name in RUNS if name not in ("single_gpu", "appo")), "appo"],
 )
-def test_a_traced_run_leaves_a_trace_of_every_thread_that_can_be_read(
+def test_a_traced_run_writes_a_valid_trace_of_every_thread(
     start_run: StartRun, run_cli: RunCli, tmp_path: Path, name: str
 ) -> None:
     command, overrides, threads = RUNS[name]
@@ -61,12 +61,12 @@ def test_a_traced_run_leaves_a_trace_of_every_thread_that_can_be_read(
     assert "written: run.svg" in done.stdout
 
 
-def test_a_killed_run_has_a_trace_and_its_continuation_another_one(
+def test_a_killed_run_has_a_trace_and_the_resumed_run_another(
     start_run: StartRun, run_cli: RunCli, tmp_path: Path
 ) -> None:
     run = start_run(TRACED, "total_timesteps=20000", "checkpoint.every=200")
     run.wait_until(lambda: bool(run.directory.exists() and run.checkpoints()), 40.0)
-    alive = run_cli(["trace", "run"])  # it only reads: the run goes on
+    alive = run_cli(["trace", "run"])  # it only reads: the run continues
     assert (alive.returncode, run.process.poll()) == (0, None)
     (tmp_path / "run/trace.json").unlink()
     run.signal(signal.SIGKILL)
@@ -112,20 +112,20 @@ def test_torch_profiler_is_in_the_same_timeline(start_run: StartRun, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((TRACED, "timing.enabled=false"), "timing.trace: got true, allowed false with timing.enabled=false"),
         (("timing.profile_at=3",), "timing.profile_at: got 3, allowed 0 without timing.trace=true"),
     ],
 )
-def test_a_trace_that_cannot_be_is_refused(run_cli: RunCli, words: tuple[str, ...], told: str) -> None:
+def test_an_impossible_trace_is_refused(run_cli: RunCli, words: tuple[str, ...], message: str) -> None:
     done = run_cli(["train", *words])
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
 
 
-def test_a_run_that_was_not_traced_is_named(start_run: StartRun, run_cli: RunCli) -> None:
-    assert start_run().finish()[0] == 0
+@pytest.mark.usefixtures("finished_copy")
+def test_a_run_that_was_not_traced_is_named(run_cli: RunCli) -> None:
     done = run_cli(["trace", "run"])
     assert done.returncode == 2
     assert "run: run was not traced; train with timing.trace=true" in done.stderr
