@@ -210,4 +210,5 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     disk = SmallDisk(tmp_path / "disk")
     yield disk
     if disk.path.is_mount():
-        subprocess.run(["umount", str(disk.path)], check=False)
+        # Lazily: the run of a test that failed may still write there.
+        subprocess.run(["umount", "-l", str(disk.path)], check=False)
