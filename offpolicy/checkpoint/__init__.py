@@ -3,9 +3,9 @@
 A checkpoint is a directory `step-<12 digits>` of safetensors, JSON and raw float32 files under one manifest.
 """
 
-from offpolicy.checkpoint.disk import Disk
 from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
 from offpolicy.checkpoint.manifest import Checkpoint
 from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, Draft
+from offpolicy.files import Disk
 
 __all__ = ["CHECKPOINTS", "Checkpoint", "CheckpointStore", "Disk", "Draft", "write_json", "write_rows", "write_tensors"]

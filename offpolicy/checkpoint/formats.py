@@ -19,8 +19,8 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from offpolicy.checkpoint.disk import Disk
 from offpolicy.errors import CheckpointError, SaveError
+from offpolicy.files import Disk
 from offpolicy.types import Float32
 
 Array = NDArray[Any]  # Any: tensors of every dtype in `DTYPES`

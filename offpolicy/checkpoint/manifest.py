@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.checkpoint.disk import Disk
 from offpolicy.checkpoint.formats import (
     JSON,
     ROWS,
@@ -30,6 +29,7 @@ from offpolicy.checkpoint.formats import (
 from offpolicy.config.parsing import plain
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError
+from offpolicy.files import Disk
 from offpolicy.types import Float32, SpaceSpec
 
 MANIFEST = "MANIFEST.json"

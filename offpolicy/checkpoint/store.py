@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from offpolicy.checkpoint.disk import Disk
 from offpolicy.checkpoint.formats import Array, save_error, write_json, write_rows, write_tensors
 from offpolicy.checkpoint.manifest import MAX_ENV_STEPS, Checkpoint, open_checkpoint, seal, verify_digests
 from offpolicy.errors import CheckpointError, SaveError
+from offpolicy.files import Disk
 from offpolicy.types import Float32
 
 CHECKPOINTS = "checkpoints"  # a run's directory of checkpoints

@@ -1,1 +1,1 @@
-"""Collecting: THE collector loop, its policy, its row writer, its episodes, its process; and evaluation."""
+"""Collecting: THE collector loop, its policy, its row writer, its episodes; and evaluation."""

@@ -51,8 +51,6 @@ class Encoder:
             return value if abs(value) < _BIG_INT else {"$int": str(value)}
         if kind is float:
             return value if math.isfinite(value) else {"$float": repr(value)}
-        if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
-            return {"$scalar": [str(value.dtype), value.tobytes().hex()]}
         if kind in (list, tuple, dict, collections.deque):
             if isinstance(value, dict):
                 return {"$dict": [[self.encode(k, where), self.encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
@@ -65,6 +63,8 @@ class Encoder:
                 encoded = self._array(value, where) if kind is np.ndarray else self._generator(value, where)
                 self._seen[id(value)] = (value, encoded)
             return self._seen[id(value)][1]
+        if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
+            return {"$scalar": [str(value.dtype), value.tobytes().hex()]}
         raise NotPlainError(f"{where} is a {kind.__module__}.{kind.__qualname__}")
 
     def _array(self, value: NDArray[Any], where: str) -> JSON:
