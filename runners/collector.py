@@ -16,7 +16,7 @@ from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import NumericsError, SaveError
 from offpolicy.nets.policy import flat_size, make_policy

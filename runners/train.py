@@ -13,7 +13,8 @@ from typing import Any
 
 from offpolicy.children import signals_held
 from offpolicy.config.parsing import flatten, is_within, merge
-from offpolicy.config.schema import RANK_RUNNERS, ReplayConfig, RunConfig, read_config, write_config
+from offpolicy.config.schema import RunConfig, read_config, write_config
+from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch

@@ -15,7 +15,7 @@ from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import UpdateResult, minibatches
 from offpolicy.algos.losses import masked_mean
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.hora import PrivilegedEncoder, StudentActor
 from offpolicy.nets.normalizer import RunningMoments, weighted_moments
 from offpolicy.nets.policy import make_policy

@@ -19,7 +19,7 @@ from offpolicy.algos.learners import UpdateResult, minibatches
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import ActorCritic, make_actor_critic
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
 from offpolicy.nets.normalizer import RunningMoments, all_moments, split_moments, weighted_moments

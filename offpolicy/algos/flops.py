@@ -19,7 +19,8 @@ from torch.utils.module_tracker import ModuleTracker
 
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.schema import AlgoConfig, RunConfig
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.types import Batch, Batches, Direction, Product, Rollouts, SpaceSpec
 
 ROWS = 2  # rows of a counted batch, and environments of counted rollouts

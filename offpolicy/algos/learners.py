@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from offpolicy.algos.base_learner import Algorithm, BaseLearner
 from offpolicy.algos.losses import critic_loss, polyak_update
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.protocols import Exchange

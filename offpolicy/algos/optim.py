@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.schedules import Ramp, ramp
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.protocols import Exchange
 
 BETAS = (0.9, 0.999)

@@ -12,7 +12,7 @@ from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer
 from offpolicy.algos.losses import alpha_loss, sac_actor_loss, soft_value, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import SquashedGaussianActor
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.normalizer import RunningMoments

@@ -11,7 +11,7 @@ from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer, TargetNetwork
 from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.normalizer import RunningMoments

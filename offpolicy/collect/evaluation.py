@@ -12,7 +12,7 @@ import torch
 
 from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.post import Episode
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from offpolicy.collect.evaluation import Actor
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import Env, make_env
 from offpolicy.envs.spaces import action_map

@@ -11,7 +11,8 @@ from typing import Any
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.parsing import flatten, is_within, merge
-from offpolicy.config.schema import EnvConfig, RunConfig, read_config, read_spec
+from offpolicy.config.schema import RunConfig, read_config, read_spec
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.nets.policy import make_policy

@@ -1,4 +1,4 @@
-"""The configuration of a run, checked as a whole, its files, and the names that other modules import.
+"""The configuration of a run, checked as a whole, and its files.
 
 `RunConfig.from_mapping` turns a plain nested mapping into a checked `RunConfig` and reports every problem at once:
 unknown keys with the nearest known one, wrong types, values out of range, impossible combinations.
@@ -16,29 +16,10 @@ import yaml
 
 from offpolicy.config.parsing import build, flatten, keys_of
 from offpolicy.config.rules import broken_rules
-from offpolicy.config.sections import (
-    RANK_RUNNERS,
-    AlgoConfig,
-    EnvConfig,
-    PolicyKind,
-    ReplayConfig,
-    RunSections,
-    algorithm_info,
-)
+from offpolicy.config.sections import EnvConfig, RunSections
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import atomic_write
 from offpolicy.types import SpaceSpec
-
-__all__ = [
-    "AlgoConfig",
-    "EnvConfig",
-    "PolicyKind",
-    "RANK_RUNNERS",
-    "ReplayConfig",
-    "algorithm_info",
-    "RunConfig",
-    "all_keys",
-]
 
 OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # observations and stepping: not another task
 

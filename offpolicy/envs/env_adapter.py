@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import Env, failure_text, make_env
 from offpolicy.envs.spaces import Codec, describe
 from offpolicy.envs.state_values import is_mujoco, models_digest

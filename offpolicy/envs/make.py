@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
 
 Env: TypeAlias = gymnasium.Env[Any, Any]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from offpolicy.children import ChildError, ChildRaised, ChildTimeout, call_in_child
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env
 from offpolicy.envs.vector import NativeVector

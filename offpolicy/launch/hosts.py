@@ -10,7 +10,8 @@ from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.children import die_with_parent
 from offpolicy.config.parsing import flatten
 from offpolicy.config.rules import impossible_share
-from offpolicy.config.schema import RANK_RUNNERS, RunConfig
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Proposal, RendezvousResult, agree
 from offpolicy.errors import ConfigError

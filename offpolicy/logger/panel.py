@@ -14,7 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from offpolicy.config.schema import algorithm_info
+from offpolicy.config.sections import algorithm_info
 from offpolicy.logger.console import (
     UNKNOWN,
     PlainLines,

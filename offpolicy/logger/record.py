@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from offpolicy.config.schedules import Ramp
-from offpolicy.config.schema import algorithm_info
+from offpolicy.config.sections import algorithm_info
 from offpolicy.logger.stragglers import rank_keys, straggler
 from offpolicy.logger.timing_keys import (
     collectors_elapsed,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.distributions import Categorical, DiagonalGaussian, drawn
 from offpolicy.nets.mlp import mlp, orthogonal_
 from offpolicy.types import SpaceSpec

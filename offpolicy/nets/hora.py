@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, Explored, GaussianActor, stochastic_actor
 from offpolicy.nets.distributions import PolicyDistribution
 from offpolicy.nets.mlp import mlp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.schema import AlgoConfig, PolicyKind
+from offpolicy.config.sections import AlgoConfig, PolicyKind
 from offpolicy.nets.actors import (
     CategoricalActor,
     DeterministicActor,

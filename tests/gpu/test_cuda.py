@@ -17,7 +17,8 @@ import torch
 
 from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.schema import AlgoConfig, RunConfig
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.policy import flat_size, flatten_into
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.attainable import attainable_flops_per_sec

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store

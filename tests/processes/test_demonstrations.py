@@ -9,7 +9,7 @@ import pytest
 
 from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
 from offpolicy.commands.record import Recorder
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.replay.demonstrations import read_demos
 from tests.processes.conftest import killed_and_resumed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offpolicy.config.schedules import Ramp
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from runners.collector import noise_schedule
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.policy import Policy
 from offpolicy.types import Batch, Rollouts, SpaceSpec
 

@@ -13,7 +13,7 @@ from offpolicy.algos.adaptation import Adaptation, adopt_teacher, latent_loss
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.learners import RolloutLearner, minibatches
 from offpolicy.algos.optim import SoloExchange
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.hora import StudentActor
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts, SpaceSpec

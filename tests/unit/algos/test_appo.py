@@ -16,7 +16,7 @@ from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.learners import RolloutLearner, UpdateResult
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.vtrace import Targets
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor
 from offpolicy.nets.distributions import PolicyDistribution, kl_divergence
 from offpolicy.nets.normalizer import block_moments, weighted_moments

@@ -9,7 +9,7 @@ from torch import nn
 from offpolicy.algos.base_learner import BaseLearner, LearnerState, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.optim import DivergenceGuard, GuardedAdam
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import CheckpointError
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.types import Batch, Batches, SpaceSpec

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.learners import CriticTrainer, TargetNetwork
 from offpolicy.algos.optim import OptimizerStep, SoloExchange
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import make_critic
 from offpolicy.types import Batch, Batches, SpaceSpec
 

@@ -15,7 +15,7 @@ from offpolicy.algos.optim import (
     SoloExchange,
     clip_norm,
 )
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 
 CPU = torch.device("cpu")
 

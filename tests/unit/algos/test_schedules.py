@@ -13,7 +13,7 @@ from offpolicy.algos.optim import LearningRate, SoloExchange
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
 from offpolicy.config.schedules import Ramp
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 LearnerOf, BatchOf = Callable[..., BaseLearner], Callable[..., Batch]

@@ -22,7 +22,7 @@ from offpolicy.collect.evaluation import (
     step_episodes,
 )
 from offpolicy.collect.post import Episode
-from offpolicy.config.schema import AlgoConfig, EnvConfig
+from offpolicy.config.sections import AlgoConfig, EnvConfig
 from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import EvaluatorPhase

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from offpolicy.collect.policy import CollectorPolicy, Exploration
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.types import SpaceSpec

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
 from offpolicy.collect.snapshot import CollectorSnapshot
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import make_vector
 
 ACTION = np.full((2, 2), 0.5, np.float32)

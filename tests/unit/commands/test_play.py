@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from offpolicy.commands.play import DEFAULT_FPS, Film, check_video, play
 from offpolicy.commands.saved_run import PolicyChoice
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
 
 

@@ -10,7 +10,7 @@ import pytest
 from offpolicy.collect.evaluation import EpisodeCallbacks, run_episodes
 from offpolicy.commands.record import Recorder, record
 from offpolicy.commands.saved_run import PolicyChoice
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.replay.demonstrations import read_demos

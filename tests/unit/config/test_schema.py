@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpolicy.config.schema import EnvConfig, RunConfig, env_differences, read_config, read_spec, write_config
+from offpolicy.config.schema import RunConfig, env_differences, read_config, read_spec, write_config
+from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.types import SpaceSpec
 

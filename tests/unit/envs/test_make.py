@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs import make as make_module
 from offpolicy.envs.make import make_env
 from offpolicy.errors import ConfigError, EnvFailure

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs import probe as probe_module
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.envs.vector import make_vector

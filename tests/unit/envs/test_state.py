@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.state import EnvState, restore_state, save_state, why_not_exact
 from offpolicy.envs.vector import VectorAdapter, make_vector
 from offpolicy.errors import CheckpointError, EnvFailure

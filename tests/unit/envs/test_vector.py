@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.errors import EnvFailure
 from offpolicy.types import SpaceSpec, StepOutcome

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
 from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import EnvFailure, HangError
@@ -134,7 +134,7 @@ def test_an_interrupt_of_the_process_group_leaves_the_workers_to_their_parent() 
 
 ORPHANS = """
 import os, sys
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import make_vector
 import numpy as np
 

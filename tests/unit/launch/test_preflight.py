@@ -12,7 +12,8 @@ import pytest
 from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.children import ChildRaised
 from offpolicy.config.overrides import load_config
-from offpolicy.config.schema import EnvConfig, RunConfig, env_differences, write_config
+from offpolicy.config.schema import RunConfig, env_differences, write_config
+from offpolicy.config.sections import EnvConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor
 from offpolicy.nets.critics import ActorCritic, TwinCritic, ValueCritic, make_actor_critic
 from offpolicy.nets.mlp import mlp, orthogonal_

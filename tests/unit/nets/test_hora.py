@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor
 from offpolicy.nets.hora import CHANNELS, AdaptationModule, PrivilegedEncoder, StudentActor, TeacherActor
 from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy

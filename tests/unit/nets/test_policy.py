@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
 from offpolicy.types import SpaceSpec

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
-from offpolicy.config.schema import AlgoConfig
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import make_ledger

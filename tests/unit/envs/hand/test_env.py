@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.hand.env import HandRotation, HandRotationVector
 from offpolicy.envs.hand.model import NUM_JOINTS
 from offpolicy.envs.hand.rotation import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.config.schema import EnvConfig
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.hand.model import LEAP_PACKAGE, NUM_JOINTS, make_hand
 from offpolicy.envs.hand.rotation import (
     PLACE_SCALE,
