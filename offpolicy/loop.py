@@ -14,7 +14,7 @@ from offpolicy.timing.phases import LearnerPhase as Phase
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a learner process; a runner chooses the concrete ones."""
+    """The parts of a learner process. A runner chooses ranks and batch source; `train_rank` adds the others."""
 
     source: BatchSource[Any]  # Any: `Batches` or `Rollouts`; the runner pairs source and learner
     learner: Learner
@@ -31,6 +31,10 @@ class Parts:
 def train(parts: Parts) -> bool:
     """Trains until the budget is spent and its result known (True), or the supervisor asks to stop (False).
 
+    One iteration waits for the env steps that its updates call for, takes their batches and makes all those updates in
+    one `learner.update`. How many env steps and updates that is, by `algo.utd` and the collection mode, is decided in
+    `replay/rate_limiter.py`; with rollouts it is one rollout per collector.
+
     Every nanosecond of this thread lands in one phase or in `other`; what comes before the first batch is warm-up.
     """
     phase, on_device = parts.ledger.phase, parts.device_timer.span
@@ -40,13 +44,13 @@ def train(parts: Parts) -> bool:
     parts.ledger.end_warmup()
     while True:
         with phase(Phase.COLLECTOR_WAIT):
-            parts.source.wait_ready()
+            parts.source.wait_ready()  # for rows, or rollouts, from the collectors
         with phase(Phase.RANK_BARRIER):
             is_stopping = parts.world.agree(is_stopping=parts.stop.is_stopping)
         if is_stopping or parts.source.is_exhausted():
             break
         with phase(Phase.REPLAY_BATCH_WAIT):
-            parts.source.wait_batch()
+            parts.source.wait_batch()  # for the packing thread, where there is one
         with phase(Phase.REPLAY_SAMPLE):
             rows = parts.source.sample()
         with phase(Phase.H2D), on_device(DeviceSpan.H2D):
@@ -63,7 +67,7 @@ def train(parts: Parts) -> bool:
         with phase(Phase.CHECKPOINT):
             parts.checkpointer.run_if_due()
         with phase(Phase.SYNC_COORDINATION):
-            parts.source.release()
+            parts.source.release()  # grants the collectors their next steps
         with phase(Phase.LOG):
             parts.reporter.run_if_due()
         parts.ledger.close()

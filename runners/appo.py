@@ -4,9 +4,9 @@
                     (process)    (shared memory)   (each rollout once)      (mailbox)
 
 Collectors: `collect.num_collectors` processes; of R ranks on a host, each learns from every R-th. A collector acts with
-the newest weights while the learner trains: `collect.mode=free`, bounded by the `rollout.slots` of its ring.
-Batch source: one finished rollout of each of the rank's collectors, whichever are ready first; older ones than
-`rollout.max_lag` versions are left out. Each is used once; there is no replay.
+the newest weights while the learner trains: `collect.mode=free`, until the `rollout.slots` of its ring are full.
+Batch source: as many finished rollouts as the rank has collectors, from whichever rings have them first. One that is
+older than `rollout.max_lag` versions is dropped and another one awaited. Each is used once; there is no replay.
 World and exchange: as in `multi_gpu`; alone, one rank without any collective.
 """
 
@@ -27,4 +27,4 @@ def learner_main(child: ChildContext) -> None:
         learner = build_learner(rank, ranks)  # APPO, or a stage of HORA
         start = load_start(rank, ranks, learner)  # fresh, from a checkpoint, or from a teacher
         source = rollout_source(rank, ranks)  # a rollout ring per collector of this rank
-        train_rank(rank, ranks, learner, source, start)
+        train_rank(rank, ranks, learner, source, start)  # adds the duties and calls `loop.train`

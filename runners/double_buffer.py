@@ -3,13 +3,23 @@
     collector -> replay ring -> packing thread -> slot 0 | slot 1 -> learner -> weights -> collector
                                 (copy stream)     (on the device)
 
-Batch source: `PrefetchSource`, with `replay.slots` slots, two by default. While the learner trains on the batch of one
-slot, a thread draws the rows of the next batch, packs them into page-locked memory and copies them to the device on a
-second stream. The learner waits (replay batch wait) only when the next slot is not ready.
-`offpolicy/replay/prefetch_source.py` holds both sides of that exchange.
+Batch source: `PrefetchSource` (`offpolicy/replay/prefetch_source.py`) with `replay.slots` slots, two by default. A slot
+holds the batches of an iteration, in page-locked host memory and on the device; on a CPU both are the same memory.
 
-Collectors: as in `single_gpu`, but one iteration ahead: `collect.mode=overlap` is this topology's default.
-World: one rank; no collective does anything. Exchange of gradients: none.
+    packing thread                                        learner's thread
+    waits for a submitted slot, and with `replay.newest`  waits for a packed slot (phase replay batch wait)
+      for rows (track `packer`, phase rows_wait)          trains on its batches (train); replay sample and h2d are
+    draws the rows below the ring's end as it was when      next to nothing, because they were done ahead
+      the slot was submitted, packs them (phase pack)     submits the other slot when it takes this one into use,
+    copies the slot to the device on a second stream        and this one once its batches are used
+    hands it over
+
+So a batch is one iteration old. With `replay.slots=1`, or `replay.prefetch=false`, nothing is packed ahead.
+`runner=single_gpu replay.source=prefetch collect.mode=overlap` is the same topology by other keys.
+
+Collectors: as in `single_gpu`, but `collect.mode=overlap` is the default: they take the env steps of the next iteration
+while this one trains.
+World: one rank; collectives return their input. Exchange of gradients: none.
 """
 
 from __future__ import annotations
@@ -30,4 +40,4 @@ def learner_main(child: ChildContext) -> None:
     start = load_start(rank, ranks, learner)  # fresh, from a checkpoint, or from a teacher
     replay = Replay.open(rank, ranks, start)  # one ring per collector
     source = prefetch_source(replay)  # the packing thread and its slots
-    train_rank(rank, ranks, learner, source, start, replay)
+    train_rank(rank, ranks, learner, source, start, replay)  # adds the duties and calls `loop.train`

@@ -9,7 +9,8 @@ divided among them; each rank samples other rows of the same rings.
 World: a process group over all hosts. The ranks agree once per iteration, and save, stop and fail together.
 Exchange: gradients are averaged before each optimiser step, or with `runner.sync=parameters` the networks every
 `runner.sync_every` iterations. The first rank of a host steers its collectors; rank 0 evaluates.
-Batch source and collectors: as in `single_gpu`; `collect.mode=overlap` is this topology's default.
+Batch source: as in `single_gpu`, one per rank; `algo.batch_size` counts the rows of all ranks of all hosts.
+Collectors: as in `double_buffer`.
 """
 
 from __future__ import annotations
@@ -30,4 +31,4 @@ def learner_main(child: ChildContext) -> None:
         start = load_start(rank, ranks, learner)  # read by rank 0, broadcast to all
         replay = Replay.open(rank, ranks, start)  # the rings of this host
         source = configured_source(replay)  # other rows on every rank
-        train_rank(rank, ranks, learner, source, start, replay)
+        train_rank(rank, ranks, learner, source, start, replay)  # adds the duties and calls `loop.train`

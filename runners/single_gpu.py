@@ -1,4 +1,4 @@
-"""Topology `single_gpu`: one learner on one device; batches are sampled where the replay lies.
+"""Topology `single_gpu`: one learner on one device, which samples its batches itself.
 
     environments -> collector -> replay ring -> batch source -> learner -> weights -> collector
                     (process)    (shared memory)   (learner's process)     (mailbox)
@@ -7,7 +7,7 @@ Collectors: `collect.num_collectors` processes (`collector.py`), each with a rin
 `collect.mode=alternate` is this topology's default, the textbook loop.
 Batch source: `replay.source`. On a CPU the learner's thread samples the rings directly; a GPU samples from a resident
 copy of them, or takes prefetched batches where that copy does not fit.
-World: one rank; no collective does anything. Exchange of gradients: none.
+World: one rank; collectives return their input. Exchange of gradients: none.
 """
 
 from __future__ import annotations
@@ -28,4 +28,4 @@ def learner_main(child: ChildContext) -> None:
     start = load_start(rank, ranks, learner)  # fresh, from a checkpoint, or from a teacher
     replay = Replay.open(rank, ranks, start)  # one ring per collector
     source = configured_source(replay)
-    train_rank(rank, ranks, learner, source, start, replay)
+    train_rank(rank, ranks, learner, source, start, replay)  # adds the duties and calls `loop.train`

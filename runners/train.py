@@ -57,6 +57,7 @@ def train(cfg: RunConfig) -> int:
     host = follow_launcher(cfg)
     spec = preflight(cfg)
     plan = plan_launch(cfg, host)
+    host = plan.host  # with what the hosts have agreed on
     teacher_step = find_teacher(plan, spec)
     host_plan = plan_host(plan.cfg, host)
     memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
@@ -68,11 +69,11 @@ def train(cfg: RunConfig) -> int:
             cfg=cfg,
             spec=spec,
             plan=host_plan,
-            host=plan.host,
+            host=host,
             run_dir=str(run.path.resolve()),
             start_step=plan.start_step or (run.checkpoint.env_steps if run.checkpoint else 0),
             checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
-            store_port=listener.getsockname()[1] if listener else plan.host.store_port,
+            store_port=listener.getsockname()[1] if listener else host.store_port,
             teacher_step=teacher_step,
             trace_dir=str(trace_dir) if trace_dir else None,
         )
@@ -106,7 +107,7 @@ def _supervise(
     limits: SupervisorConfig,
     listener: socket.socket | None,
 ) -> tuple[int, Failure | None]:
-    """Runs the processes and writes the summary; signals count until that is done."""
+    """Runs the processes and writes the summary; signals are handled until it is written."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     monitor = Monitor(job.cfg, memory, logger, limits.elapsed_s, job.host.num_hosts, counters)
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:

@@ -83,7 +83,13 @@ class AlgoConfig:
     tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, only=FROM_REPLAY)
     batch_size: int = option(256, "rows per gradient update", ge=1, only=FROM_REPLAY)
     learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, only=FROM_REPLAY)
-    utd: float = option(1.0, "gradient updates per environment transition", ge=0.001, le=64.0, only=FROM_REPLAY)
+    utd: float = option(
+        1.0,
+        "update-to-data ratio (UTD): gradient updates per environment transition",
+        ge=0.001,
+        le=64.0,
+        only=FROM_REPLAY,
+    )
     actor_lr: Scheduled = option(3e-4, "Adam step size of the actor", gt=0.0, only=FROM_REPLAY)
     critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=FROM_REPLAY)
     critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=FROM_REPLAY)
@@ -224,10 +230,14 @@ class ReplayConfig:
         None, "demonstrations mixed into every batch: an .npz (`offpolicy record`), minari:<id>, or a Minari directory"
     )
     demo_share: float = option(0.25, "share of every batch that is demonstrations", gt=0.0, lt=1.0)
-    device_share: float = option(0.5, "resident: share of the device's free memory the copy may take", gt=0.0, le=1.0)
-    slots: int = option(2, "prefetch: batches packed or in use at once", ge=1, le=16)
-    prefetch: bool = option(True, "prefetch: pack the next batch while this one trains; false: when it is asked for")
-    newest: bool = option(False, "prefetch: pack only once the newest rows are there")
+    device_share: float = option(
+        0.5, "share of the device's free memory that the copy may take (source=resident)", gt=0.0, le=1.0
+    )
+    slots: int = option(2, "batches packed or in use at once (source=prefetch)", ge=1, le=16)
+    prefetch: bool = option(
+        True, "pack the next batch while this one trains; false: when it is asked for (source=prefetch)"
+    )
+    newest: bool = option(False, "pack only once the rows that the iteration waits for are there (source=prefetch)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +259,7 @@ class CollectConfig:
 
     mode: str | None = option(None, "null: the runner's default", choices=("alternate", "overlap", "free"))
     num_collectors: int = option(1, "collector processes", ge=1, le=256)
-    band: int = option(1000, "free mode: env steps by which either side may run ahead of the UTD", ge=1)
+    band: int = option(1000, "free mode: env steps by which either side may be ahead of what algo.utd calls for", ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from offpolicy.config.rules import impossible_share
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
-from offpolicy.distributed.rendezvous import Proposal, RendezvousResult, agree
+from offpolicy.distributed.rendezvous import Proposal, agree
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import RunDir, default_run_dir, has_same_parent
 from offpolicy.timing.clock import wall_clock_stamp
@@ -76,11 +76,13 @@ def check_launched(cfg: RunConfig, host: HostInfo) -> None:
 
 def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
     """Fills in the run directory; with other hosts, agrees on it and on the checkpoint to resume from."""
-    new_dir = default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
+    new_dir = (
+        "" if cfg.run_dir else default_run_dir(Path("runs"), cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)
+    )
     run_dir = Path(cfg.run_dir or new_dir)
     if host.is_alone:
         return LaunchPlan(replace(cfg, run_dir=str(run_dir)), host, 0)
-    agreed: RendezvousResult = agree(host, _proposal(cfg, run_dir, host), cfg.runner.timeout_s)
+    agreed = agree(host, _proposal(cfg, run_dir, host), cfg.runner.timeout_s)
     log = cfg.log if host.index == 0 else replace(cfg.log, tensorboard=False, wandb="disabled")
     return LaunchPlan(
         replace(cfg, run_dir=str(host_dir(Path(agreed.run_dir), host.index)), log=log),

@@ -39,7 +39,7 @@ class Monitor:
     ) -> None:
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
         self._trace = trace
-        self.num_hosts = num_hosts
+        self._num_hosts = num_hosts
         self._due = Every(elapsed_s, cfg.log.every_s)
         self._requested_s: float | None = None
         self._seen_versions = self._versions_of(None)
@@ -92,7 +92,7 @@ class Monitor:
         )
         if child.index == 0:
             self._learner = self._shared.learner_reports(message["metrics"])
-            self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self.num_hosts)
+            self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]
             if message["flops"]:
                 self._logger.set_flops(**message["flops"])
@@ -108,7 +108,7 @@ class Monitor:
         other = LearnerTotals(None, learner["updates"], 0, 0.0, MetricTotals(names, 0 * sums, 0 * counts))
         return Snapshot(
             wall_s=0.0,
-            env_steps=self.num_hosts * sum(hello["env_steps"] for hello in collectors),
+            env_steps=self._num_hosts * sum(hello["env_steps"] for hello in collectors),
             iteration=0,
             learners=(first, *[other] * (self._shared.num_ranks - 1)),
             collectors=tuple(
@@ -126,9 +126,9 @@ class Monitor:
     @property
     def _env_steps(self) -> int:
         """Transitions of all hosts. Those of the others are known at the end; before, they are taken to equal ours."""
-        if self.num_hosts > 1 and self._agreed_steps is not None:
+        if self._num_hosts > 1 and self._agreed_steps is not None:
             return self._agreed_steps
-        return self.num_hosts * self._shared.control.env_steps
+        return self._num_hosts * self._shared.control.env_steps
 
     @property
     def _updates(self) -> int:

@@ -127,8 +127,8 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
 def resident_source(replay: Replay) -> ResidentSource:
     """Returns a source that samples from a copy of the rings on the device. Raises `ConfigError` without room."""
     rank, spec = replay.rank, replay.source_spec
-    # The last check, now that the device is known: a resident copy that was asked for never becomes something else.
-    check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
+    if rank.cfg.replay.source == "resident":  # asked for: it is refused now that the device is known, never replaced
+        check_share(rank.cfg, rank.spec, str(rank.device), _free_memory(rank))
     share = replay.demos
     demos = (
         None if share is None else ResidentDemos(share, spec.rate_limiter.max_updates, rank.device, rank.device_sync)

@@ -15,7 +15,7 @@ from offpolicy.training.ranks import Collectives
 from offpolicy.training.run_memory import EVALUATOR_WAKE, evaluation_requests
 from offpolicy.training.weight_publisher import WeightPublisher
 
-ROUND_S = 1.0  # seconds after which ranks that wait for the last result agree again: one may have failed or must stop
+ROUND_S = 1.0  # seconds; longest wait between two agreements, so that a failed or stopping rank is noticed
 
 
 class Evaluator(Protocol):

@@ -53,27 +53,27 @@ def train_rank(
         state.resume_streams()
     publisher = WeightPublisher(rank, learner.policy)
     evaluation = periodic_evaluation(rank, ranks, learner, publisher, start.last_eval_step)
-    health = HealthCheck(rank.cfg, learner, ranks)
-    checkpointer = Checkpointer(state, health, lambda: evaluation.last_result_step)
-    profiler = make_profiler(rank)
-    with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
-        publisher.publish()
-    flops = measure_flops(rank)
-    reporter = Reporter(state, health, profiler)
-    send_hello(state, flops)
-    parts = Parts(
-        source=source,
-        learner=learner,
-        device_timer=rank.device_timer,
-        publisher=publisher,
-        evaluator=evaluation,
-        checkpointer=checkpointer,
-        reporter=reporter,
-        world=ranks.world,
-        stop=rank.control,
-        ledger=rank.ledger,
-    )
     with contextlib.closing(source), contextlib.closing(evaluation):
+        health = HealthCheck(rank.cfg, learner, ranks)
+        checkpointer = Checkpointer(state, health, lambda: evaluation.last_result_step)
+        profiler = make_profiler(rank)
+        with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
+            publisher.publish()
+        flops = measure_flops(rank)
+        reporter = Reporter(state, health, profiler)
+        send_hello(state, flops)
+        parts = Parts(
+            source=source,
+            learner=learner,
+            device_timer=rank.device_timer,
+            publisher=publisher,
+            evaluator=evaluation,
+            checkpointer=checkpointer,
+            reporter=reporter,
+            world=ranks.world,
+            stop=rank.control,
+            ledger=rank.ledger,
+        )
         try:
             train(parts)
         except EnvFailure:
@@ -114,11 +114,16 @@ def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
 def measure_flops(rank: RankContext) -> dict[str, float | None]:
     """Returns FLOPs of an update and of a decision, and FLOP/s that the matrix products attain on rank 0's machine.
 
-    Only the leaders of a timed run's hosts are asked for them.
+    Empty but for the leaders of a timed run's hosts, and where they cannot be counted: the run itself may do all the
+    same.
     """
     if not rank.is_leader or not rank.cfg.timing.enabled:
         return {}
-    update, decision, products = count_work(rank.cfg, rank.spec, rank.job.host.num_hosts)
+    try:
+        update, decision, products = count_work(rank.cfg, rank.spec, rank.job.host.num_hosts)
+    except RuntimeError as error:  # no memory for a second learner, or an operation that cannot be traced
+        rank.warn(f"perf/flops_per_sec is not known: {error}")
+        return {}
     is_first = rank.rank == 0
     attainable = remembered_flops_per_sec(products, rank.device, rank.device_sync, cpu_model()) if is_first else None
     return {"per_update": update, "per_decision": decision, "attainable_per_sec": attainable}

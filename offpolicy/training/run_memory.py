@@ -161,12 +161,21 @@ def waiting_for_rows(cfg: RunConfig) -> list[str]:
 
 def weights_mailbox(context: ChildContext, policy_size: int) -> Mailbox:
     """Returns the mailbox of the flat policy [policy_size], allocated here: the supervisor has no networks."""
-    return Mailbox(context.block("weights", Mailbox.nbytes(4 * policy_size)), 4 * policy_size)
+    return Mailbox(grown_block(context, "weights", Mailbox.nbytes(4 * policy_size)), 4 * policy_size)
 
 
 def evaluation_requests(context: ChildContext, policy_size: int) -> EvaluationRequests:
     """Returns the requests of rank 0 to evaluate a flat policy [policy_size], allocated in the same way."""
-    return EvaluationRequests(context.block("evaluation", EvaluationRequests.nbytes(4 * policy_size)), policy_size)
+    nbytes = EvaluationRequests.nbytes(4 * policy_size)
+    return EvaluationRequests(grown_block(context, "evaluation", nbytes), policy_size)
+
+
+def grown_block(context: ChildContext, name: str, nbytes: int) -> memoryview:
+    """Returns a block that the supervisor could not size, grown to `nbytes`. Raises `ConfigError` without memory."""
+    try:
+        return context.block(name, nbytes)
+    except OSError as error:
+        raise ConfigError(f"algo.hidden_dims: {nbytes / 2**20:.1f} MiB cannot be had for {name}: {error}") from error
 
 
 def control_page(buffer: memoryview, cfg: RunConfig) -> ControlPage:

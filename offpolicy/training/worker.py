@@ -62,20 +62,20 @@ class WorkerSpec:
 
 
 def start_worker(
-    spec: WorkerSpec, role: str, index: int, phases: type[StrEnum], *, threads: int, is_background: bool = False
+    job: WorkerSpec, role: str, index: int, phases: type[StrEnum], *, threads: int, is_background: bool = False
 ) -> TimeAccount:
     """Returns the ledger of the process `role` `index`, open since its birth, once torch is set up.
 
-    Denormals are flushed in every process: a policy acts bit for bit alike wherever it is loaded. A background process
-    must not take the learner's core before the learner lets go of it, although the learner has woken it: its step would
-    be charged to the learner's sync_coordination.
+    Denormals are flushed where networks learn or are evaluated, not in collectors, whose thread steps the environments
+    too. A background process must not take the learner's core before the learner lets go of it, although the learner
+    has woken it: its step would be charged to the learner's sync_coordination.
     """
     import torch  # here, because the supervisor imports this module too and has no torch
 
     torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
+    torch.set_flush_denormal(role != "collector")
     if is_background:
         with contextlib.suppress(OSError):  # a sandbox may refuse it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    trace = open_track(spec.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
-    return make_ledger(phases, is_enabled=spec.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=trace)
+    trace = open_track(job.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
+    return make_ledger(phases, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=trace)

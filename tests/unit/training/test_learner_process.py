@@ -100,3 +100,14 @@ def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank, monkey
     after = learner.policy.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert np.isfinite(np.concatenate([tensor.numpy().ravel() for tensor in after.values()])).all()
+
+
+def test_work_that_cannot_be_counted_is_a_warning(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(learner_process, "count_work", fail)
+    rank = make_rank()
+    assert learner_process.measure_flops(rank) == {}
+    warning = ("warning", {"text": "perf/flops_per_sec is not known: out of memory"})
+    assert rank.child.sent == [warning]  # type: ignore[attr-defined]  # a fake child

@@ -22,6 +22,7 @@ from offpolicy.training.run_memory import (
     transport_name,
     transport_nbytes,
     wake_event_names,
+    weights_mailbox,
 )
 from offpolicy.types import SpaceSpec
 from tests.unit.training.conftest import MakeRank
@@ -140,3 +141,13 @@ def test_learning_never_starts_before_the_first_n_step_row_exists() -> None:
     cfg = config(algo={"learning_starts": 2, "n_step": 5}, env={"num_envs": 4})
     assert first_learning_step(cfg, num_hosts=1) == 20
     assert first_learning_step(cfg, num_hosts=2) == 40  # every ring of every host needs its first row
+
+
+def test_weights_that_do_not_fit_are_refused_with_their_size(make_rank: MakeRank) -> None:
+    def refuse(name: str, at_least: int) -> memoryview:
+        raise OSError("No space left on device")
+
+    rank = make_rank(**SMALL)
+    rank.child.block = refuse  # type: ignore[method-assign, assignment]  # a fake child
+    with pytest.raises(ConfigError, match=r"algo\.hidden_dims: .* MiB cannot be had for weights: No space left"):
+        weights_mailbox(rank.child, 2**20)

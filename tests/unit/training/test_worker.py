@@ -26,10 +26,11 @@ def torch_as_before() -> Iterator[None]:
     torch.set_flush_denormal(False)
 
 
-def test_threads_and_denormals_are_set(make_rank: MakeRank) -> None:
-    start_worker(make_rank().job, "collector", 0, CollectorPhase, threads=1)
+@pytest.mark.parametrize(("role", "is_flushed"), [("learner", True), ("evaluator", True), ("collector", False)])
+def test_denormals_are_flushed_where_no_environment_trains(make_rank: MakeRank, role: str, is_flushed: bool) -> None:
+    start_worker(make_rank().job, role, 0, CollectorPhase, threads=1)
     assert torch.get_num_threads() == 1
-    assert (torch.tensor([1e-40]) * 0.5).item() == 0.0
+    assert ((torch.tensor([1e-40]) * 0.5).item() == 0.0) == is_flushed
 
 
 @pytest.mark.parametrize(("is_enabled", "kind"), [(True, Ledger), (False, NullLedger)])
