@@ -46,8 +46,8 @@ RANK_1 = ("rank1.train", "rank1.param_sync", "rank1.replay_sample", "rank1.h2d")
 RANKS = (*RANK_0, *RANK_1, "collector.env_step")
 
 # What else decides: who is there, and how much of a collector's time is an iteration of the learner.
-WITH_PACKER: Any = {"lanes": ("learner", "collector", "packer")}
-WITH_RANK_1: Any = {"lanes": ("learner", "rank1", "collector")}
+WITH_PACKER: Any = {"tracks": ("learner", "collector", "packer")}
+WITH_RANK_1: Any = {"tracks": ("learner", "rank1", "collector")}
 TWO_STEPS: Any = {"steps": 2.0, "transitions": 2, "usual": 250}
 TWO_STEPS_OF_FOUR: Any = {"steps": 2.0, "transitions": 8, "usual": 200}
 WITH_RESETS: Any = {"steps": 1.5}  # every other transition is followed by a reset
