@@ -148,8 +148,8 @@ class RefilledTooSoon(PrefetchSource):
 
     def sample(self) -> torch.Tensor:
         rows = super().sample()
-        self._in_use.accept(self._next_request())
-        self._packer.submit(self._in_use)
+        self._free.append(self._in_use)
+        self._submit()
         return rows
 
 
