@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from pathlib import Path
 
 import pytest
@@ -31,18 +30,12 @@ def off_by(told: str) -> float:
 
 @pytest.mark.parametrize("mode", ["overlap", pytest.param("alternate", marks=pytest.mark.slow)])
 def test_half_the_updates_give_what_was_predicted(run_cli: RunCli, tmp_path: Path, mode: str) -> None:
-    def measure(number: int) -> float:
-        words, names = (*SLEEPS, f"collect.mode={mode}"), (f"before-{number}", f"after-{number}")
-        train(tmp_path, (*words, f"run_dir={names[0]}"), UPDATE)
-        train(tmp_path, (*words, f"run_dir={names[1]}", "algo.utd=0.5"), UPDATE)
-        done = run_cli(["explain", names[1], "--before", names[0]])
-        assert (done.returncode, done.stderr) == (0, "")
-        return off_by(done.stdout)
-
-    errors = [measure(0)]
-    if abs(errors[0]) > 0.1:  # another program may have had a core: the median of three pairs counts
-        errors += [measure(1), measure(2)]
-    assert abs(statistics.median(errors)) <= 0.1, errors
+    words = (*SLEEPS, f"collect.mode={mode}", "total_timesteps=400")  # the shorter the run, the more its ends count
+    train(tmp_path, (*words, "run_dir=before"), UPDATE)
+    train(tmp_path, (*words, "run_dir=after", "algo.utd=0.5"), UPDATE)
+    done = run_cli(["explain", "after", "--before", "before"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert abs(off_by(done.stdout)) <= 0.1
 
 
 @pytest.mark.slow
