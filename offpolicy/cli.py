@@ -30,11 +30,13 @@ NO_PREFIX = "\0"  # keeps argparse from taking `--seed 3` for an option: our own
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         return int(arguments.command(arguments))
     except ConfigError as error:
-        sys.stderr.write(_listed(error))
+        count = len(error.problems)
+        header = f"offpolicy: {count} configuration problem{'s' if count > 1 else ''}"
+        sys.stderr.write("\n".join([header, *(f"  {problem}" for problem in error.problems)]) + "\n")
         return error.exit_code
     except OffPolicyError as error:
         sys.stderr.write(f"offpolicy: {error}\n")
@@ -151,7 +153,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 def _add_play(commands: Any) -> None:
     text = "film a run's policy: offpolicy play RUN_DIR --video turning.gif"
     parser = commands.add_parser("play", help=text, description=text)
-    parser.add_argument("run", type=Path, help="the run's directory")
+    parser.add_argument("run", type=_existing_run, help="the run's directory")
     parser.add_argument("--video", type=Path, required=True, help="file to write: .gif, or .mp4 with offpolicy[video]")
     parser.add_argument("--episodes", type=_positive, default=1, help="complete episodes (default: 1)")
     _add_policy_options(parser)
@@ -159,16 +161,15 @@ def _add_play(commands: Any) -> None:
 
 
 def _play(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
     from offpolicy.commands.play import play
 
-    return play(run, _choice(arguments), video=arguments.video, episodes=arguments.episodes)
+    return play(arguments.run, _choice(arguments), video=arguments.video, episodes=arguments.episodes)
 
 
 def _add_record(commands: Any) -> None:
     text = "write episodes of a run's policy as demonstrations: offpolicy record RUN_DIR --out demos.npz"
     parser = commands.add_parser("record", help=text, description=text)
-    parser.add_argument("run", type=Path, help="the run's directory")
+    parser.add_argument("run", type=_existing_run, help="the run's directory")
     parser.add_argument("--out", type=Path, required=True, help="file to write: .npz, for replay.demos")
     parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes (default: 10)")
     _add_policy_options(parser)
@@ -176,10 +177,9 @@ def _add_record(commands: Any) -> None:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
     from offpolicy.commands.record import record
 
-    return record(run, _choice(arguments), out=arguments.out, episodes=arguments.episodes)
+    return record(arguments.run, _choice(arguments), out=arguments.out, episodes=arguments.episodes)
 
 
 def _add_policy_options(parser: argparse.ArgumentParser) -> None:
@@ -203,23 +203,23 @@ def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is impor
 def _add_explain(commands: Any) -> None:
     text = "say where a run's time went and what a change would bring: offpolicy explain RUN_DIR"
     parser = commands.add_parser("explain", help=text, description=text)
-    parser.add_argument("run", type=Path, help="the directory of a run that has ended")
-    parser.add_argument("--before", type=Path, help="the run that one key was changed after: how right was it?")
+    parser.add_argument("run", type=_existing_run, help="the directory of a run that has ended")
+    parser.add_argument(
+        "--before", type=_existing_run, help="the run that one key was changed after: how right was it?"
+    )
     parser.set_defaults(command=_explain)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
-    before = None if arguments.before is None else _existing_run(arguments.before)
     from offpolicy.commands.explain import explain
 
-    return explain(run, before)
+    return explain(arguments.run, arguments.before)
 
 
 def _add_trace(commands: Any) -> None:
     text = "read the trace of a run made with timing.trace=true: offpolicy trace RUN_DIR"
     parser = commands.add_parser("trace", help=text, description=text)
-    parser.add_argument("run", type=Path, help="the run's directory")
+    parser.add_argument("run", type=_existing_run, help="the run's directory")
     parser.add_argument("--svg", type=Path, help="file for a picture of a few typical iterations")
     parser.add_argument("--iterations", type=_positive, default=3, help="how many in the picture (default: 3)")
     parser.add_argument("--start", type=_not_negative, help="of a resumed run: which start (default: the last)")
@@ -227,10 +227,9 @@ def _add_trace(commands: Any) -> None:
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    run = _existing_run(arguments.run)
     from offpolicy.commands.trace import trace
 
-    return trace(run, svg=arguments.svg, iterations=arguments.iterations, start=arguments.start)
+    return trace(arguments.run, svg=arguments.svg, iterations=arguments.iterations, start=arguments.start)
 
 
 def _add_compare(commands: Any) -> None:
@@ -276,8 +275,9 @@ def _wrote_help(arguments: argparse.Namespace, words: Sequence[str]) -> bool:
     return is_asked
 
 
-def _existing_run(run: Path) -> Path:
-    """Returns `run` if it looks like a run's directory. Raises `ConfigError`, before torch is imported, if not."""
+def _existing_run(path: Path | str) -> Path:
+    """Returns `path` if it looks like a run's directory. Raises `ConfigError`, before torch is imported, if not."""
+    run = Path(path)
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"run: got {str(run)!r}, allowed the directory of a run (it has no config.yaml)")
     return run
@@ -287,12 +287,6 @@ def _train_module() -> ModuleType:
     """Imports `offpolicy.runners.train`, as the wheel installs it, or the checkout's `runners.train`."""
     package = "offpolicy.runners" if importlib.util.find_spec("offpolicy.runners") else "runners"
     return importlib.import_module(f"{package}.train")
-
-
-def _listed(error: ConfigError) -> str:
-    count = len(error.problems)
-    header = f"offpolicy: {count} configuration problem{'s' if count > 1 else ''}"
-    return "\n".join([header, *(f"  {problem}" for problem in error.problems)]) + "\n"
 
 
 if __name__ == "__main__":

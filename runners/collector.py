@@ -119,14 +119,16 @@ class Collector:
         self._child.send("hello", **{counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS})
         return progress
 
-    def take_snapshot(self, progress: Progress) -> None:
-        """Saves this collector's part of a checkpoint, or warns and leaves nothing: the learner then skips it."""
+    def take_snapshot(self, progress: Progress) -> OSError | None:
+        """Saves this collector's part of a checkpoint, or leaves nothing and returns what the disk refused."""
         directory = Path(self._job.run_dir) / f"{SNAPSHOT_DIR}-collector-{self._child.index}"
         try:
             self._snapshot.save(directory, progress)
         except SaveError as error:
             shutil.rmtree(directory, ignore_errors=True)
             self._child.send("warning", text=str(error))
+            return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
+        return None
 
     def dumped(self, error: BadRowError, progress: Progress) -> NumericsError:
         """Writes the bad transition beside the run's records; returns the error that says where."""

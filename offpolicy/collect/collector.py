@@ -44,7 +44,7 @@ class CollectorParts:
     reporter: CollectorReporter
     progress: Progress
     ledger: TimeAccount
-    take_snapshot: Callable[[], None]
+    take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
 
 
@@ -124,8 +124,7 @@ def wait_turn(parts: CollectorParts) -> bool:
             )
             if turn is not Turn.SNAPSHOT:
                 return turn is Turn.STEP
-            parts.take_snapshot()
-            parts.gate.snapshot_taken()
+            parts.gate.snapshot_taken(parts.take_snapshot())
 
 
 def step(parts: CollectorParts) -> None:

@@ -33,6 +33,7 @@ class CollectorWord(IntEnum):
     ENV_STEPS = 2  # [collector] transitions collected; written after their rows are committed
     SNAPSHOT_DONE = 3  # [collector] snapshots written
     IS_GONE = 4  # [supervisor] 1 once it has exited
+    SNAPSHOT_ERRNO = 5  # [collector] errno of what the disk refused in its last snapshot; 0 where that is on disk
 
 
 class EvaluatorWord(IntEnum):

@@ -7,6 +7,7 @@ transitions exist once each has done ceil(E / C).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
@@ -67,8 +68,9 @@ class CollectorGate:
         may_step = not self._control.is_stopping and leader.get(RankWord.SNAPSHOT_RELEASE) >= done
         return Turn.STEP if may_step and may_go(leader.get(RankWord.GRANTED)) else None
 
-    def snapshot_taken(self) -> None:
-        """Announces that the requested snapshot is on disk."""
+    def snapshot_taken(self, error: OSError | None = None) -> None:
+        """Announces that the requested snapshot is on disk, or that the disk refused it."""
+        self._own.set(CollectorWord.SNAPSHOT_ERRNO, (error.errno or errno.EIO) if error else 0)
         self._own.set(CollectorWord.SNAPSHOT_DONE, self._control.leader.get(RankWord.SNAPSHOT_REQUEST))
         _wake(self._to_wake)
 

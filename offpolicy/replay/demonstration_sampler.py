@@ -49,7 +49,9 @@ class EndlessRows:
     def prepare(self, count: int) -> None:
         """Draws the orders that the next `count` rows need, and forgets those of finished cycles."""
         needed = range(self.cycle, self._place(self.taken + max(count, 1) - 1) // len(self.rows) + 1)
-        self._orders = {cycle: self._orders[cycle] if cycle in self._orders else self._order(cycle) for cycle in needed}
+        for number in set(needed) - self._orders.keys():
+            self._orders[number] = generator(self._seed, "demos", number, *self._path).permutation(len(self.rows))
+        self._orders = {number: self._orders[number] for number in needed}
 
     def take(self, count: int) -> Int64:
         """Returns the indices of the next rows. [count]."""
@@ -73,9 +75,6 @@ class EndlessRows:
     def _place(self, taken: Any) -> Any:  # Any: a number, or an array of them
         """Returns the position of this rank's row number `taken` in the cycles laid end to end."""
         return taken * self._num_ranks + self._rank
-
-    def _order(self, cycle: int) -> Int64:
-        return generator(self._seed, "demos", cycle, *self._path).permutation(len(self.rows))
 
 
 @dataclass(frozen=True, slots=True)

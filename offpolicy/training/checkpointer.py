@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, Draft
 from offpolicy.errors import PeerSaveError, SaveError
+from offpolicy.processes.control_page import CollectorWord
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.resume import RankState
 from offpolicy.training.worker import SNAPSHOT_DIR
@@ -99,6 +100,9 @@ class Checkpointer:
         """Moves what the collectors and the other ranks of this host have written into the draft."""
         cfg, first = self._rank.cfg, self._rank.rank
         names = [f"collector-{index}" for index in range(cfg.collect.num_collectors)]
+        for name, words in zip(names, self._rank.control.collectors, strict=True):
+            if refused := words.get(CollectorWord.SNAPSHOT_ERRNO):
+                raise SaveError(f"{name} could not save its part: {os.strerror(refused)}")
         names += [f"rank-{first + index}" for index in range(1, cfg.runner.world_size)]
         for name in names:
             source = self._run_dir / f"{SNAPSHOT_DIR}-{name}"

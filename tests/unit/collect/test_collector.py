@@ -67,7 +67,7 @@ class Gate:
     def wait_turn(self, env_steps: int, handed_over: int, may_go: Any) -> Turn:
         return self.turns.pop(0)
 
-    def snapshot_taken(self) -> None:
+    def snapshot_taken(self, error: OSError | None) -> None:
         self.snapshots += 1
 
 

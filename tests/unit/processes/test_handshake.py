@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 
 import pytest
@@ -92,6 +93,15 @@ def test_a_finishing_collector_still_serves_the_last_snapshot_and_leaves_when_to
     learner.release_snapshot()
     control.host.set(HostWord.STOP, Stop.EXIT)
     assert turn(collector, 1) is Turn.STOP
+
+
+def test_a_refused_snapshot_counts_as_answered_until_the_next_one_is_on_disk(gates: Gates) -> None:
+    control, collector, _ = gates
+    control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+    for error, reported in ((OSError(errno.ENOSPC, "full"), errno.ENOSPC), (OSError("unknown"), errno.EIO), (None, 0)):
+        collector.snapshot_taken(error)
+        assert control.collectors[0].get(CollectorWord.SNAPSHOT_DONE) == 1
+        assert control.collectors[0].get(CollectorWord.SNAPSHOT_ERRNO) == reported
 
 
 def test_a_snapshot_is_not_waited_for_from_a_collector_that_is_gone(gates: Gates) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from offpolicy.checkpoint import CHECKPOINTS
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import PeerSaveError, SaveError
+from offpolicy.processes.control_page import CollectorWord
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.worker import SNAPSHOT_DIR
@@ -77,6 +79,16 @@ def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_ran
     names = {path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000050").iterdir()}
     assert {"collector-0.json", "collector-1.json", "rank-0.json", "state.json"} <= names
     assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}*")) == []
+
+
+def test_a_collector_that_could_not_save_is_named_with_what_the_disk_refused(make_rank: MakeRank) -> None:
+    rank, world = make_rank(collect={"num_collectors": 2}), FakeWorld()
+    saver, _ = checkpointer(rank, world)
+    rank.control.collectors[1].set(CollectorWord.SNAPSHOT_ERRNO, errno.ENOSPC)
+    world.env_steps = 50
+    with pytest.raises(SaveError, match="collector-1 could not save its part: No space left on device"):
+        saver.run_last(is_complete=True)
+    assert saved(rank) == []
 
 
 def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank: MakeRank) -> None:
