@@ -27,7 +27,7 @@ from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.types import SpaceSpec, StepOutcome
 from tests.processes.example_hooks import episode
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = pytest.mark.mp
 MS = 1_000_000
 HOOKS = "tests.processes.example_hooks"
 
@@ -286,12 +286,14 @@ def timed_of() -> Callable[..., Timed]:
     return timed
 
 
+@pytest.mark.alone
 def test_the_work_at_an_episodes_end_runs_while_the_others_go_on(timed_of: Callable[..., Timed]) -> None:
     timed = timed_of("take_100_ms")
     assert timed.is_overlapped
     assert timed.overlap == pytest.approx(7 / 8, rel=0.05)  # all but the last one's
 
 
+@pytest.mark.alone
 def test_in_two_phases_it_does_not(timed_of: Callable[..., Timed]) -> None:
     """The control of the test above: first all episodes, then all of the work."""
     timed = timed_of("take_100_ms", in_turn=True)
@@ -300,6 +302,7 @@ def test_in_two_phases_it_does_not(timed_of: Callable[..., Timed]) -> None:
     assert timed.overlap == pytest.approx(0.0, abs=0.05)
 
 
+@pytest.mark.alone
 def test_a_slow_hook_shows_as_backpressure_and_not_as_time_of_the_environment(timed_of: Callable[..., Timed]) -> None:
     """Episodes end every 100 ms, the hook takes 200 ms longer than that, and three may be on their way."""
     fast, slow = timed_of("take_100_ms").phases_ns, timed_of("take_300_ms").phases_ns
@@ -309,11 +312,13 @@ def test_a_slow_hook_shows_as_backpressure_and_not_as_time_of_the_environment(ti
     assert slow["env_step"] == pytest.approx(fast["env_step"], rel=0.1)
 
 
+@pytest.mark.alone
 def test_waiting_for_a_slow_hook_is_not_playing(timed_of: Callable[..., Timed]) -> None:
     """Of the eight steps, all but the first are taken while the hook works; the waits between them are not."""
     assert timed_of("take_300_ms").overlap == pytest.approx(7 / 8, rel=0.05)
 
 
+@pytest.mark.alone
 def test_episodes_that_end_in_one_step_are_not_overlapped_by_their_own_hooks(timed_of: Callable[..., Timed]) -> None:
     timed = timed_of("take_100_ms", lengths=(3,) * 8)
     assert len({each.end_ns for each in timed.rollouts}) == 1
@@ -321,6 +326,7 @@ def test_episodes_that_end_in_one_step_are_not_overlapped_by_their_own_hooks(tim
     assert timed.overlap == pytest.approx(0.0, abs=0.05)
 
 
+@pytest.mark.alone
 def test_an_evaluation_whose_episodes_end_in_one_step_says_that_nothing_was_hidden(tmp_path: Path) -> None:
     spec = SpaceSpec(4, 2, (-1.0,) * 2, (1.0,) * 2)
     tree = {"env": {"id": "offpolicy.envs.toy:PointMass-v0"}, "eval": {"episodes": 8, "hook": f"{HOOKS}:take_100_ms"}}

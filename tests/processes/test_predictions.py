@@ -13,8 +13,8 @@ from tests.processes.delay_plan import Plan, Stretch, run_plan
 from tests.processes.test_delays import POINT, SLOW_STEP, train
 
 pytestmark = [pytest.mark.mp, pytest.mark.alone]
-SLEEPS = (SLOW_STEP, "env.kwargs.step_ms=10", "total_timesteps=160")
-UPDATE = {"SLOW_UPDATE_MS": "40"}
+SLEEPS = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=160")
+UPDATE = {"SLOW_UPDATE_MS": "20"}
 
 USUAL, LATE = 500, 75  # iterations of a stretch: undelayed, delayed
 # I by T: what a step of the collector and an update take longer, in ms.

@@ -18,7 +18,7 @@ import pytest
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay.ring import Ring
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[2]
 WIDTH, CAPACITY, CHUNK = 64, 5000, 700
 

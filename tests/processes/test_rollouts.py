@@ -25,7 +25,7 @@ from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutSta
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.types import Float32, Rollouts
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAYOUT = RolloutLayout(obs_dim=3, action_dim=1, length=4, num_envs=2)
 NUM_COLLECTORS, NUM_SLOTS = 2, 2

@@ -35,7 +35,7 @@ from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone]
+pytestmark = pytest.mark.mp
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAYOUT = RowLayout(obs_dim=4, action_dim=1)
 WIDTH, CAPACITY, CHUNK, PERIOD, NUM_RINGS = LAYOUT.width, 200_000, 512, 2**18, 2

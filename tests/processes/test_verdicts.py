@@ -14,7 +14,13 @@ import pytest
 from tests.processes.test_delays import SLOW_STEP, Run, train
 
 pytestmark = [pytest.mark.mp, pytest.mark.alone]
-BUSY = "import os; os.sched_setaffinity(0, {%d})\nwhile True: pass"
+BUSY = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+while not (os.path.exists(sys.argv[2]) and os.path.getsize(sys.argv[2])):
+    time.sleep(0.02)
+while True: pass
+"""
 
 
 @pytest.fixture
@@ -28,9 +34,10 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 @pytest.fixture
-def neighbours(one_core: int) -> Iterator[None]:
-    """Two programs that never rest, on that core."""
-    programs = [subprocess.Popen([sys.executable, "-c", BUSY % one_core]) for _ in range(2)]
+def neighbours(one_core: int, tmp_path: Path) -> Iterator[None]:
+    """Two programs that never rest, on that core, from the first record of the run on."""
+    records = str(tmp_path / "run" / "metrics.jsonl")
+    programs = [subprocess.Popen([sys.executable, "-c", BUSY, str(one_core), records]) for _ in range(2)]
     yield
     for program in programs:
         program.kill()
@@ -45,7 +52,7 @@ def bottleneck(run: Run) -> dict[str, Any]:
 @pytest.mark.usefixtures("neighbours")
 def test_a_learner_whose_core_others_take_is_told_so(tmp_path: Path) -> None:
     words = ("env.id=offpolicy.envs.toy:PointMass-v0", "algo.hidden_dims=[256,256]", "algo.batch_size=256")
-    run = train(tmp_path, (*words, "total_timesteps=150", "log.every_s=1"), {})
+    run = train(tmp_path, (*words, "total_timesteps=300", "log.every_s=0.5"), {})
     told = bottleneck(run)
     assert told["verdict"] == "contention", told
     assert told["reason"].startswith("the learner could have run and was not given a core for ")
