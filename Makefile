@@ -111,15 +111,17 @@ else
 	@$(BIN)/tensorboard --logdir runs $(call GIVEN_OPTIONS)
 endif
 
-# Two tests at a time, one per core, but for those marked `alone`.
-TWO_AT_A_TIME := -n 2 --dist loadgroup
+# Two tests at a time, one per core, but for those marked `alone`. The fast tests of a file share its fixtures; the long
+# ones share nothing, and the first to be free takes the next. (xdist's groups do nothing with pytest 9.2.)
+TWO_FILES := -n 2 --dist loadfile
+TWO_TESTS := -n 2 --dist worksteal
 FAST := not slow and not gpu and not bench
 test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
-	@$(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "$(FAST) and not alone" $(args) $(UNLESS_CHOSEN)
+	@$(BIN)/python -m pytest $(TWO_FILES) -m "$(FAST) and not alone" $(args) $(UNLESS_CHOSEN)
 	@$(BIN)/python -m pytest -m "$(FAST) and alone" $(args) $(UNLESS_CHOSEN)
 
 test-slow: $(VENV)/.dev ## the long tests: learning bands, kill loops, the installed wheel
-	@$(BIN)/python -m pytest $(TWO_AT_A_TIME) -m "slow and not gpu and not alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
+	@$(BIN)/python -m pytest $(TWO_TESTS) -m "slow and not gpu and not alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
 	@$(BIN)/python -m pytest -m "slow and not gpu and alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
 
 test-gpu: $(VENV)/.dev ## the tests that need a CUDA device

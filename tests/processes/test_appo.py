@@ -162,7 +162,7 @@ def test_rollouts_and_replay_have_the_same_phases(tmp_path: Path) -> None:
     replay, rollouts = (tmp_path / name for name in ("replay", "rollouts"))
     replay.mkdir()
     rollouts.mkdir()
-    runs = train(replay, (POINT, "total_timesteps=600"), {}), delayed_run(rollouts, POINT, "total_timesteps=6000")
+    runs = train(replay, (POINT, "total_timesteps=600"), {}), delayed_run(rollouts, POINT, "total_timesteps=2000")
     groups = [group for group in GROUPS if group != "perf/"]
     keys = [{key for key in run.records[-1] if key.startswith(tuple(groups))} for run in runs]
     assert keys[0] == keys[1]

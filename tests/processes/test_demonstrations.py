@@ -32,7 +32,9 @@ def _demos(tmp_path: Path) -> None:
     recorder.save(tmp_path / "demos.npz")
 
 
-@pytest.mark.parametrize("variant", ["direct", "resident", pytest.param("prefetch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "variant", ["resident", *(pytest.param(name, marks=pytest.mark.slow) for name in ("direct", "prefetch"))]
+)
 def test_killed_inside_a_demo_cycle_and_a_ramp_the_run_resumes_bitwise(start_run: Any, variant: str) -> None:
     options = (*VARIANTS[variant], "replay.demos=demos.npz", "total_timesteps=700", "checkpoint.every=100")
     whole, again, output = killed_and_resumed(start_run, *options)

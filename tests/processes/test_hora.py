@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from tests.conftest import REPOSITORY, RunCli
 from tests.processes.conftest import StartRun, killed_and_resumed
 
-pytestmark = [pytest.mark.mp, pytest.mark.xdist_group("hora")]  # one fixture for all of them
+pytestmark = pytest.mark.mp
 SIZES = (
     "algo.hidden_dims=[16,16]",
     "algo.encoder_dims=[8]",
@@ -84,6 +84,7 @@ def test_a_student_killed_resumes_bitwise_without_its_teacher(
         assert (again / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_two_ranks_train_one_student(start_run: StartRun, teacher: Path, tmp_path: Path) -> None:
     ranks = ("runner.world_size=2", "collect.num_collectors=2", "device=cpu", "run_dir=student")
     run = start_run(f"teacher={teacher}", *ranks, "total_timesteps=384", command=ADAPT)

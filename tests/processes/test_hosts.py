@@ -24,7 +24,7 @@ from tests.processes import network_hosts
 from tests.processes.conftest import REPOSITORY, TINY
 from tests.processes.network_hosts import Host, ip, kill, wait_until_gone
 
-pytestmark = [pytest.mark.mp, pytest.mark.xdist_group("hosts"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mp, pytest.mark.timeout(300)]
 
 Pair = tuple[Host, Host]
 START_S = 90.0  # torchrun, the agreement and the first update, on a busy machine

@@ -16,7 +16,7 @@ import pytest
 from tests.processes.conftest import REPOSITORY
 from tests.processes.rank_checks import LOSS_TIMEOUT_S, VECTORS
 
-pytestmark = [pytest.mark.mp, pytest.mark.xdist_group("ranks")]  # one fixture for all of them
+pytestmark = pytest.mark.mp
 Answer = dict[str, Any]
 
 

@@ -27,7 +27,9 @@ def saved_files(checkpoint: Path) -> dict[str, bytes]:
     return {name: (checkpoint / name).read_bytes() for name in COMPARED}
 
 
-@pytest.mark.parametrize("variant", ["sac", "mujoco", pytest.param("td3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "variant", ["sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "mujoco"))]
+)
 def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: Any, variant: str) -> None:
     options = (*VARIANTS[variant], "total_timesteps=700", "checkpoint.every=100")
     whole, again, _ = killed_and_resumed(start_run, *options)

@@ -37,13 +37,11 @@ def test_a_run_completes_and_its_time_account_closes(start_run: Any, traces: Any
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("collect.mode=overlap",),
-        ("collect.mode=free", "collect.band=50"),
+        ("collect.mode=overlap", "env.num_envs=2", "env.vectorization=async"),
+        ("collect.mode=free", "collect.band=50", "env.id=offpolicy.envs.toy:DictObs-v0"),
         ("algo=td3", "env.num_envs=4", "algo.utd=0.5"),
         ("algo.n_step=3", "algo.normalize_obs=true", "algo.critic_layer_norm=true", "algo.max_grad_norm=1.0"),
-        ("env.num_envs=2", "env.vectorization=async"),
         pytest.param(("replay.capacity=128", "algo.utd=2"), marks=pytest.mark.slow),
-        ("env.id=offpolicy.envs.toy:DictObs-v0",),
         pytest.param(("env.id=offpolicy.envs.toy:OddBounds-v0",), marks=pytest.mark.slow),
     ],
 )
