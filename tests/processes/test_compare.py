@@ -15,7 +15,7 @@ REPLAY = (*EVERY, "total_timesteps=300", "algo.learning_starts=30", "algo.hidden
 ROLLOUTS = (
     *EVERY,
     "algo=appo",
-    "total_timesteps=6000",
+    "total_timesteps=16000",
     "env.num_envs=2",
     "algo.epochs=1",
     "algo.num_minibatches=1",

@@ -43,6 +43,11 @@ class Answers(list[HookResult]):
 MakeHook = Callable[..., tuple[EpisodeHook, Answers]]
 
 
+def children() -> set[int]:
+    """The pids of this thread's child processes."""
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
 @pytest.fixture
 def make_hook() -> Iterator[MakeHook]:
     opened: list[EpisodeHook] = []
@@ -127,10 +132,11 @@ def test_a_death_is_seen_though_a_child_of_the_hook_holds_the_pipe(make_hook: Ma
 
 
 def test_a_worker_that_died_idle_is_replaced_and_costs_nothing(make_hook: MakeHook) -> None:
+    before = children()
     post, answers = make_hook("take_100_ms")
     post.submit(episode(0))
     post.drain()
-    (pid,) = (int(found) for found in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    (pid,) = children() - before
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it is dead, and not reaped
     post.submit(episode(1))

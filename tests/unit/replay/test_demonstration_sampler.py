@@ -10,10 +10,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from offpolicy.loop import Parts, train
 from offpolicy.protocols import StatefulBatchSource
+from offpolicy.replay import demonstration_sampler
 from offpolicy.replay.demonstration_sampler import EndlessRows, MixedSampler, ResidentDemos, Share
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
@@ -21,6 +21,7 @@ from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.sampler import UniformSampler
+from offpolicy.seeding import generator
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import LearnerPhase
@@ -234,13 +235,12 @@ def test_a_slow_restart_of_the_demonstrations_is_replay_batch_wait_and_nothing_e
 ) -> None:
     world, clock, idle = World(), FakeClock(), Idle()
     world.collect(68)  # 80 env steps in all: 105 updates, 315 demonstrations, 32 cycles begun
-    order = EndlessRows._order
 
-    def slow_order(rows: EndlessRows, cycle: int) -> NDArray[np.int64]:
+    def slow_generator(seed: int, *path: int | str) -> np.random.Generator:
         clock.advance(30)
-        return order(rows, cycle)
+        return generator(seed, *path)
 
-    monkeypatch.setattr(EndlessRows, "_order", slow_order)
+    monkeypatch.setattr(demonstration_sampler, "generator", slow_generator)  # it orders a cycle
     monkeypatch.setattr(RateLimiter, "is_spent", lambda limiter, env_steps, updates: updates >= 105)
     ledger = Ledger(LearnerPhase, clock)
     train(Parts(make_source(kind, world, demos()), idle, DeviceTimer(idle), idle, idle, idle, idle, idle, idle, ledger))
