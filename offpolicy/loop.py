@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from offpolicy.protocols import BatchSource, FinalEvaluation, Learner, Periodic, Publisher, StopSignal, World
+from offpolicy.protocols import BatchSource, FinalEvaluation, Learner, Periodic, Publisher, StopSignal, Tuner, World
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import DeviceSpan
@@ -23,6 +23,7 @@ class Parts:
     evaluator: FinalEvaluation
     checkpointer: Periodic
     reporter: Periodic
+    tuner: Tuner
     world: World
     stop: StopSignal
     ledger: TimeAccount
@@ -70,6 +71,7 @@ def train(parts: Parts) -> bool:
             parts.source.release()  # grants the collectors their next steps
         with phase(Phase.LOG):
             parts.reporter.run_if_due()
+            parts.tuner.run_if_due()
         parts.ledger.close()
     return finish(parts, is_complete=not is_stopping)
 

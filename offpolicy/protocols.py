@@ -122,6 +122,14 @@ class Periodic(Protocol):
         ...
 
 
+class Tuner(Protocol):
+    """The choice of settings that change the speed of a run and not what it learns."""
+
+    def run_if_due(self) -> None:
+        """Counts an iteration, and changes a setting where that is due."""
+        ...
+
+
 class FinalEvaluation(Protocol):
     """The periodic evaluation; a run is complete only with its last result."""
 

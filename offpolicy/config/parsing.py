@@ -79,7 +79,7 @@ def _nested(hint: Any) -> type[Structured] | None:
     """Returns the dataclass that a union of a plain type and a dataclass allows."""
     parts: list[Any] = [part for part in typing.get_args(hint) if isinstance(part, type)]
     found: list[Any] = [part for part in parts if dataclasses.is_dataclass(part)]
-    return found[0] if found and isinstance(hint, types.UnionType) else None
+    return found[0] if found and _is_union(hint) else None
 
 
 def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: list[str]) -> Any:
@@ -98,10 +98,10 @@ def _value(key: str, raw: Any, hint: Any, limits: Mapping[str, Any], problems: l
 
 
 def _convert(raw: Any, hint: Any) -> Any:
-    if isinstance(hint, types.UnionType):
+    if _is_union(hint):
         if raw is None:
             return None if _is_optional(hint) else _BAD
-        return _convert(raw, typing.get_args(hint)[0])
+        return raw if raw in _words(hint) else _convert(raw, typing.get_args(hint)[0])
     if hint is bool or isinstance(raw, bool):
         return raw if hint is bool and isinstance(raw, bool) else _BAD
     if hint is int:
@@ -118,8 +118,18 @@ def _convert(raw: Any, hint: Any) -> Any:
     return dict(raw) if isinstance(raw, Mapping) else _BAD
 
 
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)  # the first where a part is no class
+
+
 def _is_optional(hint: Any) -> bool:
     return types.NoneType in typing.get_args(hint)
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    """Returns the words that a union such as `int | Literal["auto"]` allows beside its first type."""
+    literals = [part for part in typing.get_args(hint) if typing.get_origin(part) is typing.Literal]
+    return tuple(word for literal in literals for word in typing.get_args(literal))
 
 
 def within(value: Any, limits: Mapping[str, Any]) -> bool:
@@ -142,8 +152,8 @@ def allowed_text(hint: Any, limits: Mapping[str, Any]) -> str:
     """Returns the allowed values in words, for an error message."""
     nested = _nested(hint)
     keys = f" or a mapping of {', '.join(_names(nested))}" if nested else ""
-    optional = keys + (" or null" if _is_optional(hint) else "")
-    base = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+    optional = keys + "".join(f" or {word}" for word in _words(hint)) + (" or null" if _is_optional(hint) else "")
+    base = typing.get_args(hint)[0] if _is_union(hint) else hint
     if "choices" in limits:
         return "one of " + ", ".join(limits["choices"]) + optional
     name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}.get(

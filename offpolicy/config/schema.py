@@ -63,7 +63,10 @@ def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
 def read_config(path: Path) -> RunConfig:
     """Returns the configuration of a run directory. Raises `ConfigError`."""
     try:
-        return RunConfig.from_mapping(yaml.safe_load((path / "config.yaml").read_text()))
+        tree = yaml.safe_load((path / "config.yaml").read_text())
+        if threads := tree.get("threads"):  # null was auto
+            tree["threads"] = {role: "auto" if number is None else number for role, number in threads.items()}
+        return RunConfig.from_mapping(tree)
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{path / 'config.yaml'}: cannot be read: {error}") from None
 

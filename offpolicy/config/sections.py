@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from offpolicy.config.parsing import option, plain
 from offpolicy.config.schedules import Ramp, Scheduled, value_at
@@ -311,10 +311,12 @@ class TimingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadsConfig:
-    """CPU threads of torch; null: from the cores at hand."""
+    """CPU threads of torch."""
 
-    collector: int | None = option(None, "threads of one collector; null: 1", ge=1)
-    learner: int | None = option(None, "threads of the learner; null: the cores that the collectors leave idle", ge=1)
+    collector: int | Literal["auto"] = option("auto", "threads of one collector; auto: 1", ge=1)
+    learner: int | Literal["auto"] = option(
+        "auto", "threads of the learner; auto: the fastest number, tried while it trains on a CPU", ge=1
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

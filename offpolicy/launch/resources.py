@@ -21,18 +21,23 @@ def plan_host(cfg: RunConfig, host: HostInfo) -> HostPlan:
     is_free = cfg.eval.every > 0 and num_spare_cores(cfg) > 0
     is_beside = cfg.eval.beside == "true" or (cfg.eval.beside == "auto" and is_free)
     has_evaluator = is_beside and host.index == 0 and cfg.eval.episodes > 0
-    return HostPlan(has_evaluator, learner_threads(cfg, has_evaluator=has_evaluator), cfg.threads.collector or 1)
+    return HostPlan(has_evaluator, learner_threads(cfg, has_evaluator=has_evaluator), collector_threads(cfg))
+
+
+def collector_threads(cfg: RunConfig) -> int:
+    """Returns the CPU threads of one collector: those configured, or one."""
+    return 1 if cfg.threads.collector == "auto" else cfg.threads.collector
 
 
 def learner_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     """Returns the CPU threads of one learner rank: those configured, or an equal part of the cores left to learners.
 
-    In `alternate` mode the collector stands still while the learner trains, so the learners have all cores but the one
-    of an evaluator.
+    A learner that is alone begins with this number and tries others (`training/thread_tuner.py`). In `alternate` mode
+    the collector stands still while the learner trains, so the learners have all cores but the one of an evaluator.
     """
-    if cfg.threads.learner is not None:
+    if cfg.threads.learner != "auto":
         return cfg.threads.learner
-    busy = 0 if cfg.collect_mode == "alternate" else (cfg.threads.collector or 1) * cfg.collect.num_collectors
+    busy = 0 if cfg.collect_mode == "alternate" else collector_threads(cfg) * cfg.collect.num_collectors
     return max((len(os.sched_getaffinity(0)) - busy - has_evaluator) // cfg.runner.world_size, 1)
 
 
@@ -42,8 +47,9 @@ def num_spare_cores(cfg: RunConfig) -> int:
     A rank needs as many as its threads without an evaluator; of those it has by default, at most `NEEDED_THREADS`.
     """
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    collectors = cfg.collect.num_collectors * ((cfg.threads.collector or 1) + workers)
-    threads = cfg.threads.learner or min(learner_threads(cfg, has_evaluator=False), NEEDED_THREADS)
+    collectors = cfg.collect.num_collectors * (collector_threads(cfg) + workers)
+    threads = learner_threads(cfg, has_evaluator=False)
+    threads = min(threads, NEEDED_THREADS) if cfg.threads.learner == "auto" else threads
     return len(os.sched_getaffinity(0)) - collectors - cfg.runner.world_size * threads
 
 

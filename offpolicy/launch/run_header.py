@@ -33,6 +33,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
         world_size=job.host.num_hosts * cfg.runner.world_size,
         num_collectors=cfg.collect.num_collectors,
         num_hosts=job.host.num_hosts,
+        collector_threads=job.plan.collector_threads,
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))

@@ -70,6 +70,8 @@ class RunHeader:
     flops_per_update: float = 0.0  # of one learner rank; 0: not known
     flops_per_decision: float = 0.0  # of the policy, for one environment; 0: not known
     attainable_flops_per_sec: float | None = None  # of the learner's machine, at the shapes of an update
+    learner_threads: int = 0  # CPU threads of one learner rank, now; 0: not known yet
+    collector_threads: int = 1  # of one collector
     started_unix_s: float = 0.0
 
     @property
@@ -120,6 +122,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
         "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
         "perf/utd": rates.utd,
         "perf/update_debt": current.update_debt,
+        "perf/learner_threads": header.learner_threads or None,
     }
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
     record |= _flops_keys(rates, collectors, header)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.reporter import Reporter
 from offpolicy.training.resume import RankState, TrainingStart
+from offpolicy.training.thread_tuner import NoTuner, ThreadTuner, candidates
 from offpolicy.training.weight_publisher import WeightPublisher
 
 
@@ -61,6 +63,7 @@ def train_rank(
             publisher.publish()
         flops = measure_flops(rank)
         reporter = Reporter(state, health, profiler)
+        tuner = make_tuner(state)
         send_hello(state, flops)
         parts = Parts(
             source=source,
@@ -70,6 +73,7 @@ def train_rank(
             evaluator=evaluation,
             checkpointer=checkpointer,
             reporter=reporter,
+            tuner=tuner,
             world=ranks.world,
             stop=rank.control,
             ledger=rank.ledger,
@@ -101,6 +105,21 @@ def periodic_evaluation(
             publisher.publish()
 
     return PeriodicEvaluation(rank, ranks.collectives, evaluator, last_step, publish_averaged)
+
+
+def make_tuner(state: RankState) -> ThreadTuner | NoTuner:
+    """Returns the choice of the threads: a number is fixed where it is configured, with several ranks, and on a GPU."""
+    rank, numbers = state.rank, candidates(len(os.sched_getaffinity(0)))
+    is_fixed = rank.cfg.threads.learner != "auto" or rank.num_ranks > 1 or rank.device.type != "cpu"
+    if is_fixed or len(numbers) == 1:
+        return NoTuner()
+    if state.threads.number not in numbers:  # another machine's
+        state.threads.number = None
+
+    def report(number: int, text: str) -> None:
+        rank.child.send("threads", learner=number, text=text)
+
+    return ThreadTuner(numbers, torch.set_num_threads, report, lambda: state.learner.num_updates, state.threads)
 
 
 def make_profiler(rank: RankContext) -> Profiler | NoProfiler:

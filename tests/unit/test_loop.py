@@ -17,6 +17,7 @@ class Tape:
     COST_NS = {
         "wait_ready": 1, "agree": 10, "wait_batch": 100, "sample": 1000, "to_device": 10_000, "update": 10**5,
         "device_sync": 10**6, "publish": 10**7, "release": 10**8, "eval": 10**9, "save": 10**10, "report": 10**11,
+        "tune": 10**12,
     }  # fmt: skip
 
     def __init__(self, iterations: int, stop_at: int | None = None) -> None:
@@ -82,18 +83,18 @@ class Duty:
 
 def run(tape: Tape, *, has_result: bool = True) -> tuple[bool, Ledger]:
     ledger = Ledger(LearnerPhase, tape.clock)
-    duties = {name: Duty(tape, name) for name in ("eval", "save", "report")}
+    duties = {name: Duty(tape, name) for name in ("eval", "save", "report", "tune")}
     duties["eval"].has_result = has_result
     parts = Parts(
         source=tape, learner=tape, device_timer=DeviceTimer(tape), publisher=tape, world=tape, stop=tape, ledger=ledger,
-        evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"],
+        evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"], tuner=duties["tune"],
     )  # fmt: skip
     return train(parts), ledger
 
 
 ITERATION = [
     "wait_ready", "agree", "wait_batch", "sample", "to_device", "update", "device_sync", "publish", "eval", "save",
-    "release", "report",
+    "release", "report", "tune",
 ]  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None
         "replay_batch_wait": 3 * cost["wait_batch"], "replay_sample": 3 * cost["sample"], "h2d": 3 * cost["to_device"],
         "train": 3 * (cost["update"] + cost["device_sync"]), "param_sync": 0, "weight_publish": 3 * cost["publish"],
         "evaluation": 10 * cost["eval"], "checkpoint": 10 * cost["save"], "sync_coordination": 3 * cost["release"],
-        "log": 10 * cost["report"], "other": 0,
+        "log": 10 * cost["report"] + 3 * cost["tune"], "other": 0,
     }  # fmt: skip
     assert sum(account.phases_ns.values()) == account.wall_ns
     assert account.warmup_ns == cost["release"] + cost["wait_ready"]

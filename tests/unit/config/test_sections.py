@@ -32,7 +32,7 @@ def leaves(cls: Any = RunConfig, prefix: str = "") -> Iterator[Leaf]:
         if dataclasses.is_dataclass(hint):
             yield from leaves(hint, f"{prefix}{spec.name}.")
         else:
-            is_union = isinstance(hint, types.UnionType)
+            is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
             is_optional = types.NoneType in typing.get_args(hint)
             kind = typing.get_args(hint)[0] if is_union else typing.get_origin(hint) or hint
             yield Leaf(prefix + spec.name, kind, is_optional, dict(spec.metadata))

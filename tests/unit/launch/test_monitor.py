@@ -48,6 +48,9 @@ class FakeLogger:
     def set_flops(self, **flops: float) -> None:
         self.calls.append(("set_flops", flops))
 
+    def set_threads(self, learner: int) -> None:
+        self.calls.append(("set_threads", learner))
+
     def __getattr__(self, name: str) -> Any:
         return lambda argument: self.calls.append((name, argument))
 

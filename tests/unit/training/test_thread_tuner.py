@@ -1,0 +1,188 @@
+"""Which number of threads a trial keeps, when another trial begins, and what a checkpoint remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from offpolicy.training.thread_tuner import (
+    BLOCK_ITERATIONS,
+    FEWEST_ITERATIONS,
+    FIRST_PAUSE_S,
+    REPEATED,
+    ROUNDS,
+    SETTLING_ITERATIONS,
+    NoTuner,
+    ThreadChoice,
+    ThreadTuner,
+    candidates,
+    trial,
+)
+
+BLOCK = BLOCK_ITERATIONS + SETTLING_ITERATIONS
+
+
+@dataclass
+class Machine:
+    """A machine on which an update takes `seconds_of(threads)`; iterations make `updates_each` updates."""
+
+    seconds_of: Callable[[int], float]
+    updates_each: int = 1
+    threads: int = 0
+    now_s: float = 0.0
+    updates: int = 0
+    used: list[int] = field(default_factory=list)  # threads of each iteration
+    reports: list[tuple[int, str]] = field(default_factory=list)
+    choice: ThreadChoice = field(default_factory=ThreadChoice)
+
+    def set_threads(self, number: int) -> None:
+        self.threads = number
+
+    def tuner(self, numbers: tuple[int, ...]) -> ThreadTuner:
+        return ThreadTuner(
+            numbers,
+            self.set_threads,
+            lambda number, text: self.reports.append((number, text)),
+            lambda: self.updates,
+            self.choice,
+            lambda: round(self.now_s * 1e9),
+        )
+
+    def run(self, tuner: ThreadTuner, iterations: int, pause_s: float = 0.0) -> None:
+        for _ in range(iterations):
+            self.used.append(self.threads)
+            self.now_s += self.updates_each * self.seconds_of(self.threads) + pause_s
+            self.updates += self.updates_each
+            tuner.run_if_due()
+
+
+def two_cores(threads: int) -> float:
+    return {1: 0.010, 2: 0.006, 4: 0.020}[threads]
+
+
+def neighbours(threads: int) -> float:
+    """Two cores of which another program has one."""
+    return {1: 0.010, 2: 0.090, 4: 0.300}[threads]
+
+
+@pytest.mark.parametrize(
+    ("cores", "numbers"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (6, (1, 2, 4, 6)), (64, (1, 2, 4, 8, 16))]
+)
+def test_powers_of_two_up_to_the_cores_are_tried(cores: int, numbers: tuple[int, ...]) -> None:
+    assert candidates(cores) == numbers
+
+
+def test_the_fastest_number_stays_and_is_reported_once() -> None:
+    machine = Machine(two_cores)
+    machine.run(machine.tuner((1, 2)), 1000)
+    assert machine.used[: 2 * BLOCK] == [1] * BLOCK + [2] * BLOCK
+    assert set(machine.used[2 * ROUNDS * BLOCK :]) == {2}
+    assert machine.choice.number == 2
+    assert machine.reports == [(2, "threads.learner: 2 (ms per update by number of threads: 1: 10.0, 2: 6.0)")]
+
+
+def test_a_hopeless_number_is_tried_once() -> None:
+    machine = Machine(two_cores)
+    machine.run(machine.tuner((1, 2, 4)), 1000)
+    assert machine.used.count(4) == BLOCK
+
+
+def test_of_numbers_that_are_as_fast_the_fewest_threads_stay() -> None:
+    machine = Machine(lambda threads: {1: 0.0101, 2: 0.0100}[threads])
+    machine.run(machine.tuner((1, 2)), 1000)
+    assert machine.choice.number == 1
+
+
+def test_an_outlier_in_one_block_decides_nothing() -> None:
+    running = trial((1, 2))
+    tried = [next(running), *(running.send(seconds) for seconds in (7.0, 6.0, 7.0, 60.0, 7.0))]
+    assert tried == [1, 2] * ROUNDS
+    with pytest.raises(StopIteration) as end:
+        running.send(6.0)
+    assert end.value.value == 2
+
+
+def test_an_iteration_that_evaluates_is_left_out() -> None:
+    machine = Machine(two_cores)
+    tuner = machine.tuner((1, 2))
+    machine.run(tuner, BLOCK + 10)
+    machine.run(tuner, 1, pause_s=30.0)  # beside two threads
+    machine.run(tuner, 1000)
+    assert machine.choice.number == 2
+
+
+def test_iterations_are_compared_by_the_updates_they_make() -> None:
+    machine = Machine(two_cores, updates_each=4)
+    machine.run(machine.tuner((1, 2)), 1000)
+    assert machine.reports[0][1].endswith("1: 10.0, 2: 6.0)")
+
+
+def test_long_iterations_end_a_block_after_a_second() -> None:
+    machine = Machine(lambda threads: 2.0 / threads)
+    machine.run(machine.tuner((1, 2)), 2 * (FEWEST_ITERATIONS + SETTLING_ITERATIONS))
+    assert machine.used.count(1) == FEWEST_ITERATIONS + SETTLING_ITERATIONS
+
+
+def test_when_another_program_takes_a_core_the_numbers_are_tried_again_and_when_it_ends_too() -> None:
+    machine = Machine(two_cores)
+    tuner = machine.tuner((1, 2))
+    machine.run(tuner, 3000)
+    machine.seconds_of = neighbours
+    machine.run(tuner, 3000)
+    assert machine.choice.number == 1
+    machine.seconds_of = two_cores  # one thread is as fast as it was: only a repeated trial finds the free core
+    machine.run(tuner, REPEATED)
+    assert machine.choice.number == 2
+    assert [number for number, _ in machine.reports] == [2, 1, 2]
+
+
+def test_a_change_that_does_not_last_begins_no_trial() -> None:
+    machine = Machine(two_cores)
+    tuner = machine.tuner((1, 2))
+    machine.run(tuner, 3000)
+    machine.seconds_of = neighbours
+    machine.run(tuner, 20)  # 1.8 s
+    machine.seconds_of = two_cores
+    machine.run(tuner, 1000)
+    assert set(machine.used[2 * ROUNDS * BLOCK :]) == {2}
+
+
+def test_trials_that_change_nothing_become_rare() -> None:
+    machine, slower = Machine(two_cores), 1.0
+    tuner = machine.tuner((1, 2))
+    machine.run(tuner, 1000)
+    for _ in range(8):  # both numbers become slower, again and again
+        slower *= 1.5
+        machine.seconds_of = lambda threads, by=slower: by * two_cores(threads)
+        machine.run(tuner, round(2 * FIRST_PAUSE_S / (slower * 0.006)))
+    trials = sum(1 for before, now in zip(machine.used, machine.used[1:], strict=False) if (before, now) == (2, 1))
+    assert 2 <= trials / (ROUNDS - 1) <= 5
+    assert machine.reports[1:] == []
+
+
+def test_a_resumed_run_keeps_the_number_of_its_checkpoint_without_a_trial() -> None:
+    machine = Machine(two_cores, choice=ThreadChoice(1))
+    machine.run(machine.tuner((1, 2)), 1000)
+    assert set(machine.used) == {1}
+    assert machine.reports == []
+
+
+def test_a_resumed_run_tries_again_at_the_iteration_at_which_the_uninterrupted_one_does() -> None:
+    whole, broken = Machine(two_cores), Machine(two_cores)
+    whole.run(whole.tuner((1, 2)), REPEATED + 1000)
+    broken.run(broken.tuner((1, 2)), 7000)
+    broken.run(broken.tuner((1, 2)), REPEATED + 1000 - 7000)  # another tuner, with the choice of the first
+    assert broken.used == whole.used
+
+
+def test_short_iterations_try_the_same_numbers_at_the_same_updates_whatever_they_take() -> None:
+    one, other = Machine(two_cores), Machine(lambda threads: 1.6 * two_cores(threads))
+    for machine in (one, other):
+        machine.run(machine.tuner((1, 2)), 1000)
+    assert one.used == other.used
+
+
+def test_a_fixed_number_stays() -> None:
+    NoTuner().run_if_due()
