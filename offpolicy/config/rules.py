@@ -157,6 +157,11 @@ def _runner_problems(cfg: RunSections) -> list[str]:
             f"runner.world_size: got {runner.world_size}, allowed 1 with runner={runner.name}; several learner ranks"
             " need runner=multi_gpu"
         )
+    if cfg.collect.mode == "auto" and runner.name not in ("single_gpu", "double_buffer"):
+        problems.append(
+            f"collect.mode: got auto, allowed alternate, overlap or free with runner={runner.name}; a mode is tried with"
+            " runner=single_gpu or double_buffer"
+        )
     if runner.backend == "nccl" and cfg.device == "cpu":
         problems.append("runner.backend: got nccl, allowed auto or gloo with device=cpu: NCCL joins GPUs only")
     if runner.backend == "nccl" and runner.world_size > 1 and ":" in cfg.device:

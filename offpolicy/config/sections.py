@@ -257,7 +257,11 @@ class RolloutConfig:
 class CollectConfig:
     """The interleaving of collecting and learning."""
 
-    mode: str | None = option(None, "null: the runner's default", choices=("alternate", "overlap", "free"))
+    mode: str | None = option(
+        None,
+        "null: the runner's default; auto: alternate or overlap, the faster one, tried while it trains",
+        choices=("alternate", "overlap", "free", "auto"),
+    )
     num_collectors: int = option(1, "collector processes", ge=1, le=256)
     band: int = option(1000, "free mode: env steps by which either side may be ahead of what algo.utd calls for", ge=1)
 
@@ -348,8 +352,9 @@ class RunSections:
 
     @property
     def collect_mode(self) -> str:
-        """The collection mode, or the runner's default."""
-        return self.collect.mode or RUNNER_DEFAULT_MODE[self.runner.name]
+        """The collection mode, or the runner's default; with `auto` the one that a run begins with."""
+        first = "alternate" if self.collect.mode == "auto" else self.collect.mode
+        return first or RUNNER_DEFAULT_MODE[self.runner.name]
 
     @property
     def replay_rows(self) -> int:

@@ -71,8 +71,8 @@ class Monitor:
                 fields = {name: message[name] for name in EvalResult._fields}
                 self.last_eval = EvalResult(**fields)
                 self._logger.log_eval(self.last_eval)
-            case "threads":
-                self._logger.set_threads(learner=message["learner"])
+            case "setting":
+                self._logger.set_speed(message["threads"], message["mode"])
                 self._logger.message(message["text"])
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
@@ -94,7 +94,7 @@ class Monitor:
             f"{child.name}: {message['device']}{backend}, {message['threads']} threads, pid {child.process.pid}"
         )
         if child.index == 0:
-            self._logger.set_threads(learner=message["threads"])
+            self._logger.set_speed(message["threads"], self._cfg.collect_mode)
             self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]

@@ -32,7 +32,7 @@ def collector_threads(cfg: RunConfig) -> int:
 def learner_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     """Returns the CPU threads of one learner rank: those configured, or an equal part of the cores left to learners.
 
-    A learner that is alone begins with this number and tries others (`training/thread_tuner.py`). In `alternate` mode
+    A learner that is alone begins with this number and tries others (`training/speed_tuner.py`). In `alternate` mode
     the collector stands still while the learner trains, so the learners have all cores but the one of an evaluator.
     """
     if cfg.threads.learner != "auto":

@@ -87,9 +87,9 @@ class OffPolicyLogger:
             attainable_flops_per_sec=attainable_per_sec,
         )
 
-    def set_threads(self, learner: int) -> None:
-        """Sets the CPU threads of one learner rank, for the records from now on."""
-        self.header = replace(self.header, learner_threads=learner)
+    def set_speed(self, learner_threads: int, mode: str) -> None:
+        """Sets the CPU threads of one learner rank and the collection mode, for the records from now on."""
+        self.header = replace(self.header, learner_threads=learner_threads, mode=mode)
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Records the window since the last call, and warns of a rank that delays the others."""

@@ -103,6 +103,7 @@ def build_summary(
             "reason": verdict.reason,
             "advice": [advice.text for advice in verdict.advice],
         },
+        "mode": header.mode,
         "threads": {"learner": header.learner_threads or None, "collector": header.collector_threads},
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": result.gpu},

@@ -14,7 +14,7 @@ min_size_to_sample, and `lead` and `credit` are the two sides of its error buffe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from offpolicy.config.schema import RunConfig
@@ -41,6 +41,7 @@ class RateLimiter:
     credit: int
     max_updates: int
     total: int
+    chunk: int = 1  # transitions that an iteration needs
 
     @classmethod
     def of(cls, mode: str, utd: float, num_envs: int, *, band: int, start: LearningStart, total: int) -> RateLimiter:
@@ -52,10 +53,15 @@ class RateLimiter:
             start=start.env_steps,
             start_updates=start.updates,
             lead={"alternate": 0, "overlap": chunk, "free": band}[mode],
+            chunk=chunk,
             credit=band if mode == "free" else 0,
             max_updates=min(max(1, math.ceil(ratio * num_envs)), MAX_UPDATES_PER_ITERATION),
             total=total,
         )
+
+    def taking_turns(self, *, takes_turns: bool) -> RateLimiter:
+        """Returns the limiter of `alternate` if the sides take turns, else that of `overlap`."""
+        return replace(self, lead=0 if takes_turns else self.chunk, credit=0)
 
     def needed(self, updates: int) -> int:
         """Returns the transitions that must exist before the next update, after `updates` of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,11 @@ class RateLimitedSource:
     def release(self) -> None:
         """Grants the collectors what the next iteration needs, and the lead of the mode."""
         self._gate.grant(self._spec.rate_limiter.granted(self.updates))
+
+    def set_mode(self, mode: str) -> None:
+        """Takes turns with the collectors from now on (`alternate`), or lets them work ahead (`overlap`)."""
+        limiter = self._spec.rate_limiter.taking_turns(takes_turns=mode == "alternate")
+        self._spec = replace(self._spec, rate_limiter=limiter)
 
     def gather_fresh(self) -> None:
         """Reads the observations written since the last time, of the rings that this rank passes to the normaliser."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import astuple
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from offpolicy.errors import EnvFailure
 from offpolicy.loop import Parts, train
 from offpolicy.machine import cpu_model
 from offpolicy.protocols import StatefulBatchSource
+from offpolicy.replay.replay_source import RateLimitedSource
 from offpolicy.timing.attainable import remembered_flops_per_sec
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.phases import LearnerPhase
@@ -28,7 +30,7 @@ from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.reporter import Reporter
 from offpolicy.training.resume import RankState, TrainingStart
-from offpolicy.training.thread_tuner import NoTuner, ThreadTuner, candidates
+from offpolicy.training.speed_tuner import NoTuner, Setting, SpeedTuner, thread_numbers
 from offpolicy.training.weight_publisher import WeightPublisher
 
 
@@ -107,19 +109,27 @@ def periodic_evaluation(
     return PeriodicEvaluation(rank, ranks.collectives, evaluator, last_step, publish_averaged)
 
 
-def make_tuner(state: RankState) -> ThreadTuner | NoTuner:
-    """Returns the choice of the threads: a number is fixed where it is configured, with several ranks, and on a GPU."""
-    rank, numbers = state.rank, candidates(len(os.sched_getaffinity(0)))
-    is_fixed = rank.cfg.threads.learner != "auto" or rank.num_ranks > 1 or rank.device.type != "cpu"
-    if is_fixed or len(numbers) == 1:
+def make_tuner(state: RankState) -> SpeedTuner | NoTuner:
+    """Returns the choice of threads and mode, each fixed where it is configured; threads on a GPU, all with ranks."""
+    rank, learner, source, choice = state.rank, state.learner, state.source, state.choice
+    is_free = rank.cfg.threads.learner == "auto" and rank.device.type == "cpu"
+    numbers = thread_numbers(len(os.sched_getaffinity(0))) if is_free else (torch.get_num_threads(),)
+    modes = ("alternate", "overlap") if rank.cfg.collect.mode == "auto" else (rank.cfg.collect_mode,)
+    settings = [Setting(*pair) for pair in product(numbers, modes)]
+    if rank.num_ranks > 1 or len(settings) == 1:
         return NoTuner()
-    if state.threads.number not in numbers:  # another machine's
-        state.threads.number = None
+    if choice.setting not in settings:  # the checkpoint is of another machine
+        choice.setting = None
 
-    def report(number: int, text: str) -> None:
-        rank.child.send("threads", learner=number, text=text)
+    def apply(setting: Setting) -> None:
+        torch.set_num_threads(setting.threads)
+        if len(modes) > 1 and isinstance(source, RateLimitedSource):
+            source.set_mode(setting.mode)
 
-    return ThreadTuner(numbers, torch.set_num_threads, report, lambda: state.learner.num_updates, state.threads)
+    def report(setting: Setting, text: str) -> None:
+        rank.child.send("setting", threads=setting.threads, mode=setting.mode, text=text)
+
+    return SpeedTuner(settings, apply, report, lambda: learner.num_updates, choice)
 
 
 def make_profiler(rank: RankContext) -> Profiler | NoProfiler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
 from offpolicy.replay.ring import Ring
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
-from offpolicy.training.thread_tuner import ThreadChoice
+from offpolicy.training.speed_tuner import Choice, Setting
 from offpolicy.types import MetricTotals
 
 
@@ -92,7 +92,7 @@ class RankState:
     source_identity: list[Any]  # JSON: what must be equal for the random state of one batch source to fit another
     rings: Sequence[Ring]  # none where the algorithm learns from rollouts
     start: TrainingStart
-    threads: ThreadChoice = field(default_factory=ThreadChoice)
+    choice: Choice = field(default_factory=Choice)
 
     def write_streams(self, directory: Path) -> None:
         """Writes the state of this rank alone: its random streams and what the normaliser has seen."""
@@ -101,7 +101,7 @@ class RankState:
             "fresh_from": list(self.source.first_unseen_row),
             "sampler": self.source.random_state(),
             "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
-            "threads": asdict(self.threads),
+            "choice": [self.choice.setting, self.choice.iterations],
         }
         write_json(directory, f"rank-{self.rank.rank}", streams)
 
@@ -141,8 +141,8 @@ class RankState:
                 self.rank.warn(f"the continuation is not bitwise: {why_not}")
             return
         streams = checkpoint.json(f"rank-{self.rank.rank}")
-        for name, value in streams.get("threads", {}).items():  # not in older checkpoints
-            setattr(self.threads, name, value)
+        setting, self.choice.iterations = streams.get("choice", (None, 0))  # older checkpoints hold none
+        self.choice.setting = None if setting is None else Setting(*setting)
         self.source.set_random_state(streams["sampler"])
         updates = torch.frombuffer(bytearray.fromhex(streams["updates"]), dtype=torch.uint8)
         self.learner.generator.set_state(updates)

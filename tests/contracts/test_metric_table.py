@@ -64,7 +64,7 @@ def main():
             ("actor_lr", "critic_lr", "alpha_lr", "target_entropy", "exploration_noise")})
     logger = open_logger(run_dir, cfg, header, None)
     logger.set_flops(1e6, 1e3, 1e9)
-    logger.set_threads(learner=2)
+    logger.set_speed(2, "alternate")
     logger.status("starting")
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
     logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3, 7, 0.5, 1))

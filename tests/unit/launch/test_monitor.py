@@ -48,8 +48,8 @@ class FakeLogger:
     def set_flops(self, **flops: float) -> None:
         self.calls.append(("set_flops", flops))
 
-    def set_threads(self, learner: int) -> None:
-        self.calls.append(("set_threads", learner))
+    def set_speed(self, learner_threads: int, mode: str) -> None:
+        self.calls.append(("set_speed", (learner_threads, mode)))
 
     def __getattr__(self, name: str) -> Any:
         return lambda argument: self.calls.append((name, argument))

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from offpolicy.training.thread_tuner import (
+from offpolicy.training.speed_tuner import (
     BLOCK_ITERATIONS,
     FEWEST_ITERATIONS,
     FIRST_PAUSE_S,
     REPEATED,
     ROUNDS,
     SETTLING_ITERATIONS,
+    Choice,
     NoTuner,
-    ThreadChoice,
-    ThreadTuner,
-    candidates,
+    Setting,
+    SpeedTuner,
+    thread_numbers,
     trial,
 )
 
@@ -31,26 +32,27 @@ class Machine:
     seconds_of: Callable[[int], float]
     updates_each: int = 1
     threads: int = 0
+    mode: str = ""
     now_s: float = 0.0
     updates: int = 0
     used: list[int] = field(default_factory=list)  # threads of each iteration
     reports: list[tuple[int, str]] = field(default_factory=list)
-    choice: ThreadChoice = field(default_factory=ThreadChoice)
+    choice: Choice = field(default_factory=Choice)
 
-    def set_threads(self, number: int) -> None:
-        self.threads = number
+    def apply(self, setting: Setting) -> None:
+        self.threads, self.mode = setting
 
-    def tuner(self, numbers: tuple[int, ...]) -> ThreadTuner:
-        return ThreadTuner(
-            numbers,
-            self.set_threads,
-            lambda number, text: self.reports.append((number, text)),
+    def tuner(self, numbers: tuple[int, ...], modes: tuple[str, ...] = ("alternate",)) -> SpeedTuner:
+        return SpeedTuner(
+            [Setting(number, mode) for number in numbers for mode in modes],
+            self.apply,
+            lambda setting, text: self.reports.append((setting.threads, text)),
             lambda: self.updates,
             self.choice,
             lambda: round(self.now_s * 1e9),
         )
 
-    def run(self, tuner: ThreadTuner, iterations: int, pause_s: float = 0.0) -> None:
+    def run(self, tuner: SpeedTuner, iterations: int, pause_s: float = 0.0) -> None:
         for _ in range(iterations):
             self.used.append(self.threads)
             self.now_s += self.updates_each * self.seconds_of(self.threads) + pause_s
@@ -71,7 +73,7 @@ def neighbours(threads: int) -> float:
     ("cores", "numbers"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (6, (1, 2, 4, 6)), (64, (1, 2, 4, 8, 16))]
 )
 def test_powers_of_two_up_to_the_cores_are_tried(cores: int, numbers: tuple[int, ...]) -> None:
-    assert candidates(cores) == numbers
+    assert thread_numbers(cores) == numbers
 
 
 def test_the_fastest_number_stays_and_is_reported_once() -> None:
@@ -79,8 +81,10 @@ def test_the_fastest_number_stays_and_is_reported_once() -> None:
     machine.run(machine.tuner((1, 2)), 1000)
     assert machine.used[: 2 * BLOCK] == [1] * BLOCK + [2] * BLOCK
     assert set(machine.used[2 * ROUNDS * BLOCK :]) == {2}
-    assert machine.choice.number == 2
-    assert machine.reports == [(2, "threads.learner: 2 (ms per update by number of threads: 1: 10.0, 2: 6.0)")]
+    assert machine.choice.setting == Setting(2, "alternate")
+    assert machine.reports == [
+        (2, "fastest: 2 threads, alternate (ms per update with 1 thread, alternate: 10.0, 2 threads, alternate: 6.0)")
+    ]
 
 
 def test_a_hopeless_number_is_tried_once() -> None:
@@ -92,16 +96,17 @@ def test_a_hopeless_number_is_tried_once() -> None:
 def test_of_numbers_that_are_as_fast_the_fewest_threads_stay() -> None:
     machine = Machine(lambda threads: {1: 0.0101, 2: 0.0100}[threads])
     machine.run(machine.tuner((1, 2)), 1000)
-    assert machine.choice.number == 1
+    assert machine.choice.setting == Setting(1, "alternate")
 
 
 def test_an_outlier_in_one_block_decides_nothing() -> None:
-    running = trial((1, 2))
+    one, two = Setting(1, "overlap"), Setting(2, "overlap")
+    running = trial((one, two))
     tried = [next(running), *(running.send(seconds) for seconds in (7.0, 6.0, 7.0, 60.0, 7.0))]
-    assert tried == [1, 2] * ROUNDS
+    assert tried == [one, two] * ROUNDS
     with pytest.raises(StopIteration) as end:
         running.send(6.0)
-    assert end.value.value == 2
+    assert end.value.value == two
 
 
 def test_an_iteration_that_evaluates_is_left_out() -> None:
@@ -110,13 +115,13 @@ def test_an_iteration_that_evaluates_is_left_out() -> None:
     machine.run(tuner, BLOCK + 10)
     machine.run(tuner, 1, pause_s=30.0)  # beside two threads
     machine.run(tuner, 1000)
-    assert machine.choice.number == 2
+    assert machine.choice.setting == Setting(2, "alternate")
 
 
 def test_iterations_are_compared_by_the_updates_they_make() -> None:
     machine = Machine(two_cores, updates_each=4)
     machine.run(machine.tuner((1, 2)), 1000)
-    assert machine.reports[0][1].endswith("1: 10.0, 2: 6.0)")
+    assert machine.reports[0][1].endswith("1 thread, alternate: 10.0, 2 threads, alternate: 6.0)")
 
 
 def test_long_iterations_end_a_block_after_a_second() -> None:
@@ -131,10 +136,10 @@ def test_when_another_program_takes_a_core_the_numbers_are_tried_again_and_when_
     machine.run(tuner, 3000)
     machine.seconds_of = neighbours
     machine.run(tuner, 3000)
-    assert machine.choice.number == 1
+    assert machine.choice.setting == Setting(1, "alternate")
     machine.seconds_of = two_cores  # one thread is as fast as it was: only a repeated trial finds the free core
     machine.run(tuner, REPEATED)
-    assert machine.choice.number == 2
+    assert machine.choice.setting == Setting(2, "alternate")
     assert [number for number, _ in machine.reports] == [2, 1, 2]
 
 
@@ -163,7 +168,7 @@ def test_trials_that_change_nothing_become_rare() -> None:
 
 
 def test_a_resumed_run_keeps_the_number_of_its_checkpoint_without_a_trial() -> None:
-    machine = Machine(two_cores, choice=ThreadChoice(1))
+    machine = Machine(two_cores, choice=Choice(Setting(1, "alternate")))
     machine.run(machine.tuner((1, 2)), 1000)
     assert set(machine.used) == {1}
     assert machine.reports == []
@@ -182,6 +187,20 @@ def test_short_iterations_try_the_same_numbers_at_the_same_updates_whatever_they
     for machine in (one, other):
         machine.run(machine.tuner((1, 2)), 1000)
     assert one.used == other.used
+
+
+def test_a_mode_is_chosen_with_the_threads_that_are_best_in_it() -> None:
+    machine = Machine(lambda threads: 0.0)
+    costs = {(1, "alternate"): 0.013, (2, "alternate"): 0.009, (1, "overlap"): 0.008, (2, "overlap"): 0.011}
+    machine.seconds_of = lambda threads: costs[threads, machine.mode]
+    machine.run(machine.tuner((1, 2), ("alternate", "overlap")), 1000)
+    assert machine.choice.setting == Setting(1, "overlap")
+
+
+def test_of_modes_that_are_as_fast_the_textbook_loop_stays() -> None:
+    machine = Machine(lambda threads: 0.010)
+    machine.run(machine.tuner((1,), ("alternate", "overlap")), 1000)
+    assert machine.choice.setting == Setting(1, "alternate")
 
 
 def test_a_fixed_number_stays() -> None:

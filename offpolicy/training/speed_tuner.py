@@ -1,14 +1,14 @@
-"""Chooses the CPU threads of the learner while it trains (`threads.learner=auto`).
+"""Chooses, while it trains, the CPU threads of the learner (`threads.learner=auto`) and the mode (`collect.mode=auto`).
 
-How many threads are fastest depends on the size of the networks, on the cores of the machine and on the other programs
-that run on them: with more threads than free cores an update takes many times as long, because OpenMP's threads wait
-for the one that has no core. So the numbers are tried: short blocks of iterations with each number in turn, the fastest
-one stays. The trial is repeated when the iterations have become slower or faster than they were, and from time to
-time, because a core that has become free changes nothing for a learner that does not use it.
+Which setting is fastest depends on the size of the networks, on the cores of the machine and on the other programs that
+run on them: with more threads than free cores an update takes many times as long, because OpenMP's threads wait for the
+one that has no core. So the settings are tried: short blocks of iterations with each of them in turn, the fastest one
+stays. The trial is repeated when the iterations have become slower or faster than they were, and from time to time,
+because a core that has become free changes nothing for a learner that does not use it.
 
 An algorithm's results depend on the number of threads in their last bits. Blocks, and the time between two trials, are
-therefore counted in iterations where these are short, so that a run with the same seed tries the same numbers at the
-same updates; and a checkpoint holds the number that was chosen and the iterations since then.
+therefore counted in iterations where these are short, so that a run with the same seed tries the same settings at the
+same updates; and a checkpoint holds the setting that was chosen and the iterations since then.
 """
 
 from __future__ import annotations
@@ -16,60 +16,69 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from offpolicy.timing.clock import MonotonicClock
 
 BLOCK_ITERATIONS = 40  # iterations of a block
 BLOCK_S = 1.0  # seconds after which a block ends early, once it has `FEWEST_ITERATIONS`
-FEWEST_ITERATIONS = 4
+FEWEST_ITERATIONS = 2
 SETTLING_ITERATIONS = 2  # first iterations of a block, which are not counted: threads start, caches are cold
-ROUNDS = 3  # blocks of each number in a trial
-HOPELESS = 1.25  # ratio to the fastest number beyond which a number is not tried again
-WORTHWHILE = 1.03  # ratio by which more threads must be faster than fewer
+ROUNDS = 3  # blocks of each setting in a trial
+HOPELESS = 1.25  # ratio to the fastest setting beyond which a setting is not tried again
+WORTHWHILE = 1.03  # ratio by which more threads, or an overlap, must be faster
 CHANGED = 1.2  # ratio of the time per update to that after the last trial, or its inverse, that calls for another one
 CHANGED_BLOCKS = 3  # consecutive blocks in which it must have changed
 REPEATED = 20_000  # iterations after a trial at which it is repeated although nothing has changed
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0  # least time between two trials; doubled when a trial changes nothing
 MOST_THREADS = 16  # threads beyond which the products of an update get no faster
 
-Trial = Generator[int, float, int]
+
+class Setting(NamedTuple):
+    """The object of a trial. Of two that are as fast the lesser one is kept: fewer threads, or taking turns."""
+
+    threads: int
+    mode: str
+
+
+Trial = Generator[Setting, float, Setting]
 
 
 @dataclass(slots=True)
-class ThreadChoice:
+class Choice:
     """The result of the last trial, for the checkpoint."""
 
-    number: int | None = None  # None before the first trial has ended
+    setting: Setting | None = None  # None before the first trial has ended
     iterations: int = 0  # since then
 
 
 class NoTuner:
-    """The tuner of a learner whose number of threads is fixed."""
+    """The tuner of a learner whose settings are fixed."""
 
     def run_if_due(self) -> None:
         """Does nothing."""
 
 
-def candidates(num_cores: int) -> tuple[int, ...]:
+def thread_numbers(num_cores: int) -> tuple[int, ...]:
     """Returns the numbers of threads to try: the powers of two below the number of cores, and that number."""
     most = min(num_cores, MOST_THREADS)
     return tuple(sorted({most, *(2**power for power in range(most.bit_length()) if 2**power < most)}))
 
 
-def trial(numbers: Sequence[int]) -> Trial:
-    """Yields the threads of the next block, is sent its seconds per update, and returns the number to keep.
+def trial(settings: Sequence[Setting]) -> Trial:
+    """Yields the setting of the next block, is sent its seconds per update, and returns the setting to keep.
 
-    That is the fewest threads that are not slower than the fastest number by more than `WORTHWHILE`.
+    That is the least one that is not slower than the fastest one by more than `WORTHWHILE`.
     """
-    seconds: dict[int, list[float]] = {number: [] for number in numbers}
-    left = list(numbers)
+    seconds: dict[Setting, list[float]] = {setting: [] for setting in settings}
+    left = list(settings)
     for _ in range(ROUNDS):
-        for number in left:
-            seconds[number].append((yield number))
-        shortest = {number: min(seconds[number]) for number in left}  # whatever disturbs a block lengthens it
-        left = [number for number in left if shortest[number] <= HOPELESS * min(shortest.values())]
-    median = {number: statistics.median(seconds[number]) for number in left}
-    return min(number for number in left if median[number] <= WORTHWHILE * min(median.values()))
+        for setting in left:
+            seconds[setting].append((yield setting))
+        shortest = {setting: min(seconds[setting]) for setting in left}  # whatever disturbs a block lengthens it
+        left = [setting for setting in left if shortest[setting] <= HOPELESS * min(shortest.values())]
+    median = {setting: statistics.median(seconds[setting]) for setting in left}
+    return min(setting for setting in left if median[setting] <= WORTHWHILE * min(median.values()))
 
 
 class Block:
@@ -86,35 +95,35 @@ class Block:
         return statistics.median(self._times_s[SETTLING_ITERATIONS:]) if is_full else None
 
 
-class ThreadTuner:
-    """The tuner of a learner that is alone and learns on the CPU.
+class SpeedTuner:
+    """The tuner of a learner that is alone.
 
     An iteration that evaluates or saves is longer than the others; the median of a block leaves it out.
     """
 
     def __init__(
         self,
-        numbers: Sequence[int],
-        set_threads: Callable[[int], None],
-        report: Callable[[int, str], None],
+        settings: Sequence[Setting],
+        apply: Callable[[Setting], None],
+        report: Callable[[Setting, str], None],
         num_updates: Callable[[], int],
-        choice: ThreadChoice,
+        choice: Choice,
         now_ns: Callable[[], int] = MonotonicClock.now_ns,
     ) -> None:
-        """`report` takes the number and the reason of a choice; `choice` is a checkpoint's, or a trial makes it."""
-        self._numbers, self._set_threads, self._report = tuple(numbers), set_threads, report
+        """`report` takes the setting and the reason of a choice; `choice` is a checkpoint's, or a trial makes it."""
+        self._settings, self._apply, self._report = tuple(settings), apply, report
         self._num_updates, self._choice, self._now_ns = num_updates, choice, now_ns
         self._updates, self._last_s = num_updates(), now_ns() / 1e9
         self._reference_s: float | None = None  # seconds per update after the last trial
         self._num_changed, self._pause_s, self._rested_s = 0, FIRST_PAUSE_S, self._last_s
         self._trial: Trial | None = None
-        if choice.number is None:
+        if choice.setting is None:
             self._begin_trial()
         else:
-            self._use(choice.number)
+            self._use(choice.setting)
 
     def run_if_due(self) -> None:
-        """Counts an iteration, and changes the number of threads where that is due."""
+        """Counts an iteration, and changes the setting where that is due."""
         now_s, updates = self._now_ns() / 1e9, self._num_updates()
         made, taken_s = updates - self._updates, now_s - self._last_s
         self._updates, self._last_s = updates, now_s
@@ -132,8 +141,8 @@ class ThreadTuner:
             self._block = Block(now_s)
 
     def _begin_trial(self) -> None:
-        self._seconds = dict[int, float]()
-        self._trial = trial(self._numbers)
+        self._seconds = dict[Setting, float]()
+        self._trial = trial(self._settings)
         self._use(next(self._trial))
 
     def _continue_trial(self, running: Trial, seconds: float) -> None:
@@ -144,27 +153,31 @@ class ThreadTuner:
             self._trial = None
             self._conclude(end.value)
 
-    def _conclude(self, chosen: int) -> None:
-        """Uses the number that a trial chose, and reports it if it is another one than before."""
-        before = self._choice.number
-        tried = ", ".join(f"{number}: {1e3 * seconds:.1f}" for number, seconds in self._seconds.items())
+    def _conclude(self, chosen: Setting) -> None:
+        """Uses the setting that a trial chose, and reports it if it is another one than before."""
+        before = self._choice.setting
         if chosen != before:
-            instead = "" if before is None else f" instead of {before}"
-            self._report(chosen, f"threads.learner: {chosen}{instead} (ms per update by number of threads: {tried})")
+            tried = ", ".join(f"{_text(setting)}: {1e3 * s:.1f}" for setting, s in self._seconds.items())
+            instead = "" if before is None else f" instead of {_text(before)}"
+            self._report(chosen, f"fastest: {_text(chosen)}{instead} (ms per update with {tried})")
         self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S) if chosen == before else FIRST_PAUSE_S
-        self._choice.number, self._choice.iterations = chosen, 0
+        self._choice.setting, self._choice.iterations = chosen, 0
         self._reference_s, self._rested_s, self._num_changed = self._seconds[chosen], self._last_s, 0
         self._use(chosen)
 
     def _has_changed(self, seconds: float) -> bool:
         """True if updates have long been slower or faster than after the last trial, which was not just now."""
-        if self._reference_s is None:  # the number is a checkpoint's
+        if self._reference_s is None:  # the setting is a checkpoint's
             self._reference_s = seconds
         ratio = seconds / self._reference_s
         self._num_changed = self._num_changed + 1 if not 1.0 / CHANGED <= ratio <= CHANGED else 0
         return self._num_changed >= CHANGED_BLOCKS and self._last_s - self._rested_s >= self._pause_s
 
-    def _use(self, number: int) -> None:
-        self._in_use = number
-        self._set_threads(number)
+    def _use(self, setting: Setting) -> None:
+        self._in_use = setting
+        self._apply(setting)
         self._block = Block(self._last_s)
+
+
+def _text(setting: Setting) -> str:
+    return f"{setting.threads} thread{'s' * (setting.threads > 1)}, {setting.mode}"
