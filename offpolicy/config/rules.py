@@ -159,8 +159,8 @@ def _runner_problems(cfg: RunSections) -> list[str]:
         )
     if cfg.collect.mode == "auto" and runner.name not in ("single_gpu", "double_buffer"):
         problems.append(
-            f"collect.mode: got auto, allowed alternate, overlap or free with runner={runner.name}; a mode is tried with"
-            " runner=single_gpu or double_buffer"
+            f"collect.mode: got auto, allowed alternate, overlap or free with runner={runner.name}; auto is for"
+            " single_gpu and double_buffer"
         )
     if runner.backend == "nccl" and cfg.device == "cpu":
         problems.append("runner.backend: got nccl, allowed auto or gloo with device=cpu: NCCL joins GPUs only")

@@ -117,6 +117,7 @@ class SpeedTuner:
         self._reference_s: float | None = None  # seconds per update after the last trial
         self._num_changed, self._pause_s, self._rested_s = 0, FIRST_PAUSE_S, self._last_s
         self._trial: Trial | None = None
+        self._block = Block(self._last_s)
         if choice.setting is None:
             self._begin_trial()
         else:
