@@ -97,7 +97,7 @@ class OffPolicyLogger:
         rates = self._rates.rates(snapshot, header.mode, header.num_hosts)
         verdict = judge_window(previous, snapshot, rates, header)
         if verdict is not None:
-            verdict = self._verdict.update(verdict.without_followed_advice(self.config_mapping))
+            verdict = self._verdict.update(verdict.for_run(self.config_mapping, has_gpu=header.has_gpu))
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
         if self._learning is not None:
             # Since learning began, not of this window: an evaluation inside the window would multiply the time left.

@@ -72,6 +72,7 @@ class RunHeader:
     attainable_flops_per_sec: float | None = None  # of the learner's machine, at the shapes of an update
     learner_threads: int = 0  # CPU threads of one learner rank, now; 0: not known yet
     collector_threads: int = 1  # of one collector
+    has_gpu: bool = False  # whether or not the run uses it
     started_unix_s: float = 0.0
 
     @property

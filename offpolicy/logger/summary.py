@@ -72,7 +72,7 @@ def build_summary(
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
         verdict = UNTIMED if None in accounts else UNBEGUN
-    verdict = verdict.without_followed_advice(config_mapping)
+    verdict = verdict.for_run(config_mapping, has_gpu=header.has_gpu)
     evaluation: dict[str, float | None] = {"mean_reward": None, "std_reward": None, "episodes": 0}
     if (last := result.last_eval) is not None:
         evaluation = {

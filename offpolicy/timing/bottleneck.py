@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
@@ -19,6 +20,7 @@ BALANCED_RATIO = 0.95  # lowest ratio of the lesser own time to the greater at w
 WORTHWHILE_GAIN = 1.05  # lowest predicted speed-up for which a change of mode is advised
 CONTENDED = 0.25  # lowest share of the time without a core at which contention is the bottleneck of the slower side
 MOSTLY = 0.5  # lowest share of a phase at which one part of it is named as its detail
+MOST_ADVICE = 3  # changes that a verdict suggests at most
 STEADY_WINDOWS = 3  # consecutive windows in which a new verdict must hold before it is shown
 
 Phase = LearnerPhase | CollectorPhase
@@ -80,9 +82,10 @@ class Verdict:
         detail = f": {self.detail}" if self.detail else ""
         return f"{self.bottleneck}({self.phase}{detail} {self.share:.0%})" if self.phase else str(self.bottleneck)
 
-    def without_followed_advice(self, config: Mapping[str, Any]) -> Verdict:  # Any: nested configuration values
-        """The verdict without the advice to set what the configuration has."""
-        return replace(self, advice=tuple(advice for advice in self.advice if not advice.is_followed(config)))
+    def for_run(self, config: Mapping[str, Any], *, has_gpu: bool) -> Verdict:  # Any: nested configuration values
+        """The verdict with the first advice that the run can take: not to set what it has set, or a GPU without one."""
+        possible = (a for a in self.advice if not a.is_followed(config) and (has_gpu or a.value != "cuda"))
+        return replace(self, advice=tuple(islice(possible, MOST_ADVICE)))
 
 
 WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet")
@@ -100,12 +103,14 @@ class WindowEvidence:
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
 
 
+TRY_THREADS = _setting("threads.learner", "auto", ": the fastest number of threads is found while the run trains")
+PACK_BESIDE = Advice("runner=double_buffer: batches are packed beside training", "runner.name", "double_buffer")
 EXCHANGE_SELDOM = _setting(
     "runner.sync", "parameters", ": exchange every runner.sync_every iterations, not at every update"
 )
 LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
-        Advice("threads.learner: give the update more CPU threads"),
+        TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
         Advice("lower algo.utd, algo.batch_size or algo.hidden_dims: less work per env step"),
     ),
@@ -115,11 +120,13 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         Advice("lower algo.batch_size or algo.utd: batches are asked for faster than packed"),
     ),
     LearnerPhase.REPLAY_SAMPLE: (
+        PACK_BESIDE,
         Advice("lower algo.batch_size or algo.utd: gathering rows takes longer than learning"),
     ),
     LearnerPhase.H2D: (
+        PACK_BESIDE,
+        _setting("replay.source", "resident", ": keep a copy of the rows on the device"),
         _setting("device", "cpu", ": small batches can cost more to copy than to learn"),
-        Advice("lower algo.batch_size"),
     ),
     LearnerPhase.RANK_BARRIER: (EXCHANGE_SELDOM, Advice("lower runner.world_size: ranks wait for the slowest one")),
     LearnerPhase.PARAM_SYNC: (
@@ -131,19 +138,23 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         _setting("collect.mode", "free"),
     ),
     LearnerPhase.WEIGHT_PUBLISH: (Advice("raise env.num_envs: more updates between two publications"),),
-    LearnerPhase.EVALUATION: (Advice("raise eval.every"), Advice("lower eval.episodes")),
+    LearnerPhase.EVALUATION: (
+        _setting("eval.beside", "true", ": evaluate in another process, where a core is free"),
+        Advice("raise eval.every"),
+        Advice("lower eval.episodes"),
+    ),
     LearnerPhase.CHECKPOINT: (
         Advice("raise checkpoint.every"),
         _setting("checkpoint.replay", False, ": resume without the replay rows"),
     ),
     LearnerPhase.LOG: (Advice("raise log.every_s"),),
-    LearnerPhase.OTHER: (Advice("threads.learner: time outside every phase grows when the cores are oversubscribed"),),
+    LearnerPhase.OTHER: (TRY_THREADS,),
 }
 # For algorithms that use every transition once: no UTD, no batch size, no packing.
 ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     **LEARNER_ADVICE,
     LearnerPhase.TRAIN: (
-        Advice("threads.learner: give the update more CPU threads"),
+        TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
         Advice("lower algo.epochs, algo.num_minibatches or algo.hidden_dims: less work per env step"),
     ),
@@ -182,9 +193,8 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     ),
     Detail.DESCHEDULED: (
         Advice("free the cores: other programs have them"),
-        Advice(
-            "lower threads.learner, threads.collector or collect.num_collectors: more threads run than there are cores"
-        ),
+        TRY_THREADS,
+        Advice("lower threads.collector or collect.num_collectors: more threads run than there are cores"),
     ),
 }
 
@@ -236,7 +246,8 @@ def _overlap_advice(rates: Rates, mode: str) -> tuple[Advice, ...]:
     now = rates.predicted_steps_per_sec
     if mode != "alternate" or not overlapped or not now or overlapped < WORTHWHILE_GAIN * now:
         return ()
-    return (_setting("collect.mode", "overlap", f": up to {overlapped:.0f} instead of {now:.0f} env steps/s"),)
+    effect = f": up to {overlapped:.0f} instead of {now:.0f} env steps/s where a core is free for it"
+    return (_setting("collect.mode", "auto", effect),)
 
 
 def _with_detail(verdict: Verdict, side: Bottleneck, evidence: WindowEvidence) -> Verdict:
@@ -245,7 +256,7 @@ def _with_detail(verdict: Verdict, side: Bottleneck, evidence: WindowEvidence) -
     waited = evidence.learner_descheduled if side is Bottleneck.LEARNER else evidence.collector_descheduled
     if waited >= CONTENDED:
         reason = f"the {side} could have run and was not given a core for {waited:.0%} of the time; {reason}"
-        advice = DETAIL_ADVICE[Detail.DESCHEDULED] + verdict.advice
+        advice = DETAIL_ADVICE[Detail.DESCHEDULED]  # and nothing that adds load
         return Verdict(Bottleneck.CONTENTION, verdict.phase, reason, advice, waited, Detail.DESCHEDULED)
     if verdict.phase == CollectorPhase.ENV_STEP and evidence.resets >= MOSTLY:
         reason += f", {evidence.resets:.0%} of it because environments are reset"

@@ -236,7 +236,7 @@ def test_a_changed_verdict_is_written_as_a_text(tmp_path: Path, header: RunHeade
     assert [(tag, content.splitlines()[0], env_steps) for tag, content, env_steps in sink.texts] == [
         ("verdict", "**warming up**", 1000), ("verdict", "**learner(train 92%)**", 1100),
     ]  # fmt: skip
-    assert "- threads.learner: give the update more CPU threads" in sink.texts[1][1]
+    assert "- threads.learner=auto: the fastest number of threads is found while the run trains" in sink.texts[1][1]
 
 
 def test_a_verdict_that_holds_for_one_window_only_is_not_shown(logger: OffPolicyLogger, make_snapshot: Any) -> None:

@@ -206,7 +206,7 @@ def test_the_final_table_fits_eighty_columns(make_snapshot: Any, evaluation: Eva
         "learner (train)",
     ):
         assert text in shown
-    assert "threads.learner: give the update more CPU threads" in shown
+    assert "threads.learner=auto: the fastest number of threads" in shown
 
 
 def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_snapshot: Any) -> None:

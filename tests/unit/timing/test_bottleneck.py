@@ -81,7 +81,7 @@ def test_overlapping_is_advised_where_turns_cost_more_than_five_percent() -> Non
         {"collector_wait": 25, "train": 75}, {"learner_wait": 75, "env_step": 25}, in_turns, "alternate"
     )
     assert verdict.advice[0] == Advice(
-        "collect.mode=overlap: up to 100 instead of 75 env steps/s", "collect.mode", "overlap"
+        "collect.mode=auto: up to 100 instead of 75 env steps/s where a core is free for it", "collect.mode", "auto"
     )
 
 
@@ -158,7 +158,7 @@ def test_the_text_of_a_setting_begins_with_it() -> None:
     settings = [advice for several in LEARNER_ADVICE.values() for advice in several if advice.key is not None]
     assert {advice.text.partition(":")[0] for advice in settings} == {
         *("device=cuda", "device=cpu", "replay.source=resident", "runner.sync=parameters", "collect.mode=free"),
-        "checkpoint.replay=false",
+        *("checkpoint.replay=false", "eval.beside=true", "runner=double_buffer", "threads.learner=auto"),
     }
 
 
@@ -243,11 +243,36 @@ def test_a_change_of_verdict_is_reported_once() -> None:
 )
 def test_advice_that_is_followed_already_is_left_out(config: dict[str, Any], is_advised: bool) -> None:
     verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
-    advice = verdict.without_followed_advice(config).advice
+    advice = verdict.for_run(config, has_gpu=False).advice
     assert ("env.vectorization" in {one.key for one in advice}) is is_advised
     assert Advice("raise env.num_envs: more transitions per vector step") in advice
 
 
 def test_advice_to_set_a_truth_value_is_left_out_where_it_is_set() -> None:
     verdict = find_bottleneck({"checkpoint": 9}, {"learner_wait": 9}, rates(), "overlap")
-    assert len(verdict.without_followed_advice({"checkpoint": {"replay": False}}).advice) == len(verdict.advice) - 1
+    followed = verdict.for_run({"checkpoint": {"replay": False}}, has_gpu=False)
+    assert len(followed.advice) == len(verdict.advice) - 1
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_a_gpu_is_advised_only_where_there_is_one(has_gpu: bool) -> None:
+    verdict = find_bottleneck({"train": 9}, {"learner_wait": 9}, rates(), "overlap").for_run({}, has_gpu=has_gpu)
+    assert ("cuda" in {advice.value for advice in verdict.advice}) is has_gpu
+
+
+def test_at_most_three_changes_are_advised() -> None:
+    turns = rates(300.0, 100.0, "alternate")
+    verdict = find_bottleneck({"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, turns, "alternate")
+    assert len(verdict.advice) > 3
+    assert verdict.for_run({}, has_gpu=True).advice == verdict.advice[:3]
+
+
+def test_without_a_core_nothing_that_adds_load_is_advised() -> None:
+    evidence = WindowEvidence(learner_descheduled=0.4)
+    turns = rates(300.0, 100.0, "alternate")
+    verdict = find_bottleneck(
+        {"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, turns, "alternate", evidence
+    )
+    assert verdict.bottleneck == Bottleneck.CONTENTION
+    assert {advice.key for advice in verdict.advice} == {None, "threads.learner"}
+    assert all(advice.value in (None, "auto") for advice in verdict.advice)
