@@ -1,0 +1,95 @@
+"""Real runs that choose their threads and their mode while they train."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.processes.conftest import StartRun
+
+pytestmark = pytest.mark.mp
+AUTO = ("threads.learner=auto", "total_timesteps=900")
+BUSY = "while True: pass"
+NEEDS_TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is nothing to choose on one core")
+
+
+@NEEDS_TWO_CORES
+def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_run: StartRun) -> None:
+    run = start_run(*AUTO, "collect.mode=auto")
+    code, out, err = run.finish()
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("fastest: ")]
+    summary = run.summary()
+    threads, mode = summary["threads"]["learner"], summary["mode"]
+    assert line.startswith(f"fastest: {threads} thread{'s' * (threads > 1)}, {mode} (ms per update with ")
+    assert all(
+        f"{number}, {mode}: " in line for number in ("1 thread", "2 threads") for mode in ("alternate", "overlap")
+    )
+    assert run.records()[-1]["perf/learner_threads"] == threads
+
+
+@NEEDS_TWO_CORES
+def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: StartRun) -> None:
+    assert start_run(*AUTO).finish()[0] == 0
+    code, out, err = start_run("total_timesteps=1200", command=("resume", "run")).finish()
+    assert (code, err) == (0, "")
+    assert "fastest: " not in out
+
+
+def test_a_fixed_number_of_threads_stays(start_run: StartRun) -> None:
+    run = start_run("threads.learner=1", "total_timesteps=300")
+    assert "fastest: " not in run.finish()[1]
+    assert run.summary()["threads"] == {"learner": 1, "collector": 1}
+
+
+@contextmanager
+def busy_programs(count: int) -> Iterator[None]:
+    """Programs that never rest."""
+    programs = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="the programs are as many as its cores")
+def test_beside_two_busy_programs_auto_is_nearly_as_fast_as_one_thread(start_run: StartRun, tmp_path: Path) -> None:
+    """With two threads that wait for each other it would be a tenth."""
+    words = ("env.id=Pendulum-v1", "algo.hidden_dims=[256,256]", "algo.batch_size=256", "total_timesteps=1400")
+    words = (*words, "algo.learning_starts=200", "eval.episodes=0", "log.every_s=1")
+    thru: dict[str, float] = {}
+    with busy_programs(2):
+        for threads in ("1", "auto"):
+            run = start_run(*words, f"threads.learner={threads}", f"run_dir=threads-{threads}")
+            assert run.finish(250)[0] == 0
+            thru[threads] = run.summary()["rates"]["steps_per_sec"]
+    assert thru["auto"] >= 0.7 * thru["1"], thru
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+@NEEDS_TWO_CORES
+@pytest.mark.parametrize("mode", ["alternate", "overlap"])
+def test_auto_keeps_the_number_of_threads_that_is_fastest(start_run: StartRun, mode: str) -> None:
+    """The rates are those of the time after the trial, so that what the trial costs is not part of them."""
+    words = ("env.id=Pendulum-v1", "algo.hidden_dims=[256,256]", "algo.batch_size=256", "total_timesteps=2200")
+    words = (*words, "algo.learning_starts=200", "eval.episodes=0", "log.every_s=1", f"collect.mode={mode}")
+    late: dict[str, float] = {}
+    for threads in ("1", "2", "auto"):
+        run = start_run(*words, f"threads.learner={threads}", f"run_dir=threads-{threads}")
+        assert run.finish(250)[0] == 0
+        records = [record for record in run.records() if record["env_steps"] > 1000 and "perf/steps_per_sec" in record]
+        late[threads] = sorted(record["perf/steps_per_sec"] for record in records)[len(records) // 2]
+    assert late["auto"] >= 0.95 * max(late.values()), late
