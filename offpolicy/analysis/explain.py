@@ -62,7 +62,8 @@ class FinishedRun:
             together = {phase: sum(own[phase] for own in collectors) for phase in collectors[0]}
             measured = Capacities(1.0 * rates["collector_capacity"], 1.0 * rates["learner_capacity"])
             count = cfg.collect.num_collectors * num_hosts
-            pipeline = pipeline_of(together, learner, measured, count, cfg.collect_mode)
+            mode = summary.get("mode", cfg.collect_mode)  # the last one, with collect.mode=auto
+            pipeline = pipeline_of(together, learner, measured, count, mode)
         except (KeyError, TypeError, ValueError):
             cause = "it ended before learning, a process never reported, or timing was off"
             raise ConfigError(f"run: {path} has no account to explain: {cause}") from None
