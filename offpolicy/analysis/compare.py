@@ -55,6 +55,7 @@ STEPS, AMOUNT, RETURN = Words("faster", "slower"), Words("lower", "higher"), Wor
 RATES = {
     "perf/steps_per_sec": ("thru, env steps/s", SPEED),
     "perf/updates_per_sec": ("updates/s", SPEED),
+    "perf/samples_per_sec": ("samples/s", SPEED),
     "perf/collector_capacity": ("I, env steps/s", SPEED),
     "perf/learner_capacity": ("T, env steps/s", SPEED),
     "perf/flops_per_sec": ("FLOP/s", SPEED),

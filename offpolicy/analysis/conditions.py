@@ -17,6 +17,7 @@ from offpolicy.analysis.bootstrap import LEVEL, Interval, Values, difference_int
 from offpolicy.analysis.compare import AMOUNT, RATES, is_unlike, steady_values
 from offpolicy.analysis.contention import MAX_DESCHEDULED, is_contended, shares_text
 from offpolicy.analysis.learning_curves import RETURNS, common_end, final_values
+from offpolicy.analysis.report import quantity
 from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.errors import ConfigError
 from offpolicy.logger.metrics import METRICS, MetricClass
@@ -114,11 +115,9 @@ def _judge(condition: Condition, compared: Sequence[LabelledRuns], index: int) -
         return Judgement(condition, Outcome.REFUSED, f"{first.label} has {baseline.mean:g}: no % of it; write no %")
     scale = baseline.mean if condition.is_relative else 1.0
     change = Interval(*(number / scale for number in difference))
-    unit = (lambda number: f"{number:+.1%}") if condition.is_relative else (lambda number: f"{number:+,.4g}")
-    reason = (
-        f"{other.label} {drawn.mean:,.4g} against {first.label} {baseline.mean:,.4g}, {unit(change.value)}"
-        f" [{unit(change.low)}, {unit(change.high)}]"
-    )
+    value, low, high = (f"{number:+.1%}" if condition.is_relative else f"{number:+,.4g}" for number in change)
+    means_text = f"{other.label} {quantity(drawn.mean)} against {first.label} {quantity(baseline.mean)}"
+    reason = f"{means_text}, {value} [{low}, {high}]"
     return Judgement(condition, Outcome.FAILED if condition.holds(change) else Outcome.PASSED, reason)
 
 

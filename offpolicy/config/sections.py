@@ -64,9 +64,13 @@ HORA = (HORA_TEACH, HORA_ADAPT)
 
 @functools.cache
 def algorithm_info(name: str, stage: str = "") -> AlgorithmInfo:
-    """Returns the entry of `ALGORITHMS`; `stage` matters only to an algorithm that has stages."""
+    """Returns the entry of `ALGORITHMS`; `stage` matters only to an algorithm that has stages.
+
+    An algorithm of another trainer, whose times are logged here, has none: its curves are those of a replay.
+    """
     found = [info for info in ALGORITHMS if info.name == name]
-    return next((info for info in found if info.stage == stage), found[0])
+    foreign = AlgorithmInfo(name, PolicyKind.STOCHASTIC, REPLAY_CURVES)
+    return next((info for info in found if info.stage == stage), found[0] if found else foreign)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +300,7 @@ class LogConfig:
     tensorboard: bool = option(True, "write TensorBoard events")
     wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))
     wandb_project: str = option("offpolicy", "Weights & Biases project")
+    unilab_keys: bool = option(False, "write every value also under the name that UniLab gives it, for its dashboards")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record |= {
         "perf/steps_per_sec": rates.steps_per_sec,
         "perf/updates_per_sec": rates.updates_per_sec,
+        "perf/samples_per_sec": samples_per_sec(previous, current),
         "perf/collector_capacity": rates.collector_capacity,
         "perf/learner_capacity": rates.learner_capacity,
         "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
@@ -143,6 +144,18 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
     known = {key: value for key, value in record.items() if value is not None}
     return {key: value for key, value in known.items() if isinstance(value, str) or math.isfinite(value)}
+
+
+def samples_per_sec(previous: Snapshot | None, current: Snapshot) -> float | None:
+    """Returns the rows learnt from per second, summed over ranks, each on its own clock; None where there are none."""
+    before = previous.learners if previous is not None else ()
+    wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
+    total = 0.0
+    for rank, window in enumerate(learner_windows(previous, current)):
+        samples = current.learners[rank].samples - (before[rank].samples if rank < len(before) else 0)
+        seconds = window.wall_ns / NS_PER_S if window is not None else wall_s
+        total += samples / seconds if seconds > 0 else 0.0
+    return total or None
 
 
 def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None:
@@ -228,14 +241,21 @@ def _lags(snapshot: Snapshot) -> Float64:
     )
 
 
+def flops_per_sec(rates: Rates, header: RunHeader) -> float | None:
+    """Returns the FLOP of the networks per active second of a learner; None where one of the two is not known."""
+    if not rates.learner_active_s or not header.flops_per_update:
+        return None
+    return header.flops_per_update / rates.learner_active_s
+
+
 def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> Record:
     """Returns the FLOP/s of the networks on both sides, and the environments' fraction of the collectors' time.
 
     A vector step decides for every environment, including those just reset.
     """
     record: Record = {}
-    if rates.learner_active_s and header.flops_per_update:
-        done = header.flops_per_update / rates.learner_active_s
+    done = flops_per_sec(rates, header)
+    if done is not None:
         attainable = header.attainable_flops_per_sec
         record["perf/flops_per_sec"] = done
         record["perf/flops_of_attainable"] = done / attainable if attainable else None

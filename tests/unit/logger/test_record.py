@@ -362,6 +362,23 @@ def test_flops_per_sec_of_an_update_of_known_work_and_duration_are_exact(counted
     assert record["perf/flops_of_attainable"] == pytest.approx(0.25, rel=1e-12)
 
 
+def test_samples_per_sec_are_those_of_all_ranks_each_on_its_own_clock(make_snapshot: Any, header: RunHeader) -> None:
+    before, after = (both_ranks(make_snapshot(updates)) for updates in (100, 200))
+    record = build_record(before, after, EpisodeWindow(), None, header)
+    assert record["perf/samples_per_sec"] == pytest.approx(2 * 256 / 6.6e-3)
+    assert "perf/samples_per_sec" not in build_record(after, after, EpisodeWindow(), None, header)
+
+
+def test_without_an_account_samples_per_sec_are_by_the_supervisors_clock(make_snapshot: Any, header: RunHeader) -> None:
+    before, after = (make_snapshot(updates, is_timed=False) for updates in (100, 200))
+    record = build_record(before, after, EpisodeWindow(), None, header)
+    assert record["perf/samples_per_sec"] == pytest.approx(256 / 6.6e-3)
+
+
+def both_ranks(snapshot: Snapshot) -> Snapshot:
+    return dataclasses.replace(snapshot, learners=snapshot.learners * 2)
+
+
 def test_flops_per_sec_exclude_waits(counted: RunHeader) -> None:
     busy, waiting = (record_of(counted, collector(1, 1, 1, 18), wait_ms=wait_ms) for wait_ms in (0, 50))
     for key in ("perf/flops_per_sec", "perf/flops_of_attainable"):
