@@ -264,6 +264,10 @@ class CollectConfig:
     mode: str | None = option(None, "null: the runner's default", choices=("alternate", "overlap", "free"))
     num_collectors: int = option(1, "collector processes", ge=1, le=256)
     band: int = option(1000, "free mode: env steps by which either side may be ahead of what algo.utd calls for", ge=1)
+    hook: str | None = option(
+        None, "module:function called with each finished training episode (offpolicy.collect.post.Episode); null: none"
+    )
+    post_queue: int = option(2, "finished episodes of a collector that may wait for the hook", ge=1, le=1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

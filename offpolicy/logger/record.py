@@ -123,7 +123,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
         "perf/update_debt": current.update_debt,
     }
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
-    record |= _flops_keys(rates, collectors, header)
+    record |= _flops_keys(rates, collectors, header) | hook_keys(previous, current)
     if verdict is not None:
         record |= {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
         if verdict.advice:
@@ -219,6 +219,24 @@ def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
             current,
             lambda snapshot: sum(r.rollouts.too_old for r in snapshot.learners if r.rollouts is not None),
         ),
+    }
+
+
+def hook_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+    """Returns the work of `collect.hook`, of all collectors; no keys before its first episode."""
+
+    def gain(name: str) -> float:
+        return _gain(previous, current, lambda snapshot: sum(getattr(c.hook, name) for c in snapshot.collectors))
+
+    episodes, busy_ns = gain("post_episodes"), gain("post_busy_ns")
+    totals = [totals.hook for totals in current.collectors]
+    if not any(total.post_episodes for total in totals):
+        return {}
+    return {
+        "collect/post_episodes": sum(total.post_episodes for total in totals),
+        "collect/post_failures": sum(total.post_failures for total in totals),
+        "collect/post_ms": busy_ns / episodes / NS_PER_MS if episodes > 0 else None,
+        "collect/overlap": gain("post_hidden_ns") / busy_ns if busy_ns > 0 else None,
     }
 
 

@@ -25,7 +25,7 @@ from offpolicy.logger.stragglers import least_waiting
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import percentiles_of
-from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
+from offpolicy.timing.phases import RARE, CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import NS_PER_S, compute_rates, num_updates
 from offpolicy.types import Account, EvalResult, Snapshot
 
@@ -180,7 +180,8 @@ def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[Row
     """Returns a row for each phase, the warm-up, the residual and the wall; percentages sum to 100."""
     if section is None:
         return [("not timed", "", "")]
-    seconds = {**section["phases_s"], "other": section["other_s"]}
+    timed = {**section["phases_s"], "other": section["other_s"]}
+    seconds = {name: value for name, value in timed.items() if name not in RARE or value}
     shares = percentages(list(seconds.values()))
     rows = [(names[name], f"{value:.1f}", share) for (name, value), share in zip(seconds.items(), shares, strict=True)]
     return [*rows, ("Wall", f"{section['wall_s']:.1f}", "100.0" if section["wall_s"] else "-")]
