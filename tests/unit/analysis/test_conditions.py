@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offpolicy.analysis.bootstrap import Interval
 from offpolicy.analysis.conditions import Outcome, judge, parse_conditions
 from offpolicy.analysis.runs import LabelledRuns, read_runs
 from offpolicy.errors import ConfigError
@@ -65,8 +66,20 @@ def test_a_change_fails_only_if_its_whole_interval_is_beyond_the_bound(make_run:
     assert outcomes("perf/steps_per_sec<-5%", compared) == [Outcome.FAILED]
     assert outcomes("perf/steps_per_sec<-30%", compared) == [Outcome.PASSED]
     assert outcomes("timing/learner_train_ms>25%", compared) == [Outcome.FAILED]
-    (close,) = judge(parse_conditions(["perf/steps_per_sec<-20%"]), compared)
-    assert close.outcome is Outcome.PASSED, "its mean is beyond -20 % or not, but its interval holds it"
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "holds"),
+    [
+        ("perf/utd<-5%", (-0.20, -0.30, -0.06), True),
+        ("perf/utd<-5%", (-0.20, -0.30, -0.04), False),
+        ("perf/utd>5%", (0.20, 0.06, 0.30), True),
+        ("perf/utd>5%", (0.20, 0.04, 0.30), False),
+    ],
+)
+def test_a_mean_beyond_the_bound_is_not_enough(text: str, change: tuple[float, float, float], holds: bool) -> None:
+    (condition,) = parse_conditions([text])
+    assert condition.holds(Interval(*change)) is holds
 
 
 def test_the_line_has_the_expression_both_values_and_the_interval(make_run: MakeRun) -> None:
