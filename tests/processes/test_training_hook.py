@@ -47,7 +47,9 @@ def test_failures_are_counted_reported_once_and_cost_nothing_else(run_cli: Any, 
 
 
 def test_a_slow_hook_shows_as_backpressure_with_an_overlap_below_one(run_cli: Any, tmp_path: Path) -> None:
-    records, _ = finished(run_cli, tmp_path / "run", "take_300_ms", "collect.post_queue=1")
+    # Eight episodes end in one step: two are on their way, and the others wait 300 ms each.
+    many = ("env.num_envs=8", "algo.utd=0.1", "total_timesteps=4000", "collect.post_queue=1")
+    records, _ = finished(run_cli, tmp_path / "run", "take_300_ms", *many)
     steady = [record for record in records if record.get("timing/collector_post_backpressure_ms", 0.0) > 0.0]
     backpressure = max(record["timing/collector_post_backpressure_ms"] for record in steady)
     assert backpressure > 5 * max(record["timing/collector_env_step_ms"] for record in steady)

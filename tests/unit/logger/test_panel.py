@@ -51,7 +51,7 @@ def test_every_row_of_the_table_is_shown(record: Record, header: RunHeader, widt
         assert row in shown
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (160, 50)])
 def test_the_wait_for_a_hook_has_a_row_where_there_is_one_and_costs_no_other(
     record: Record, header: RunHeader, width: int, height: int
 ) -> None:
