@@ -28,7 +28,7 @@ def num_episodes(path: Path) -> int:
 
 
 def test_every_training_episode_reaches_the_hook_beside_collecting(run_cli: Any, tmp_path: Path) -> None:
-    records, _ = finished(run_cli, tmp_path / "run", "nothing_much")
+    records, _ = finished(run_cli, tmp_path / "run", "take_100_ms")
     last = records[-1]
     assert num_episodes(tmp_path / "run") >= 10
     assert num_episodes(tmp_path / "run") - 3 <= last["collect/post_episodes"] <= num_episodes(tmp_path / "run")
