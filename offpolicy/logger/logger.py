@@ -108,9 +108,10 @@ class OffPolicyLogger:
         rates = self._rates.rates(snapshot, header.mode, header.num_hosts)
         verdict = judge_window(previous, snapshot, rates, header)
         if verdict is not None:
-            verdict = self._verdict.update(verdict.without_followed_advice(self.config_mapping))
-        if verdict is not None and self._steps is not None:
-            verdict = replace(verdict, advice=())  # it names keys of our configuration
+            advised = verdict.without_followed_advice(self.config_mapping)
+            if self._steps is not None:
+                advised = replace(advised, advice=())  # it names keys of our configuration
+            verdict = self._verdict.update(advised)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
         if self._learning is not None:
             # Since learning began, not of this window: an evaluation inside the window would multiply the time left.

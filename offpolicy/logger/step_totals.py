@@ -6,6 +6,7 @@ of a learner, and the collector's times, if it reports them, that of a collector
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,6 +125,8 @@ class StepTotals:
         found = our_key(key)
         if found is None or not found.startswith("train/"):
             self._left_out.setdefault(key, False)
+            return
+        if not math.isfinite(value):  # a sum would not be finite from then on
             return
         name = found.removeprefix("train/")
         total, count = self._metrics.get(name, (0.0, 0.0))

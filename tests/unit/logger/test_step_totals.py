@@ -90,6 +90,13 @@ def test_metrics_are_means_under_our_names_and_unknown_ones_are_told_once(totals
     assert totals.known({"rollout/episodes": 0.0}) == {"rollout/ep_rew_mean": 7.0}
 
 
+def test_a_metric_that_is_not_finite_counts_in_no_mean(totals: StepTotals) -> None:
+    for loss in (2.0, float("nan"), float("inf")):
+        totals.add(1, {}, None, {}, {"qf_loss": loss}, {})
+    metrics = totals.snapshot().learners[0].metrics
+    assert (metrics.sums.tolist(), metrics.counts.tolist()) == ([2.0], [1.0])
+
+
 def test_env_steps_are_those_of_the_collector_where_it_counts_them(totals: StepTotals) -> None:
     add(totals)
     assert totals.snapshot().env_steps == 8
