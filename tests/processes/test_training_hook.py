@@ -54,7 +54,7 @@ def test_a_slow_hook_shows_as_backpressure_with_an_overlap_below_one(run_cli: An
     backpressure = max(record["timing/collector_post_backpressure_ms"] for record in steady)
     assert backpressure > 5 * max(record["timing/collector_env_step_ms"] for record in steady)
     assert min(record["collect/overlap"] for record in records if "collect/overlap" in record) < 0.5
-    assert 300.0 <= records[-1]["collect/post_ms"] < 400.0
+    assert 300.0 <= min(record["collect/post_ms"] for record in records if "collect/post_ms" in record) < 400.0
     phases = {key: value for key, value in steady[-1].items() if key.startswith("timing/collector_")}
     for nested in ("timing/collector_rollout_ms", "timing/collector_reset_ms"):
         phases.pop(nested, None)
