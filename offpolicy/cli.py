@@ -242,6 +242,14 @@ def _add_compare(commands: Any) -> None:
     parser.add_argument("--png", type=Path, help="write a picture; needs offpolicy[plot], as --html does")
     parser.add_argument("--markdown", type=Path, help="write the tables as Markdown")
     parser.add_argument("--html", type=Path, help="write one page with tables and picture")
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="for CI, repeatable: exit 1 if a change is surely beyond it, 75 if that cannot be judged:"
+        " 'perf/steps_per_sec<-5%%', 'timing/learner_train_ms>+3%%', 'eval/mean_reward<-10'",
+    )
     parser.set_defaults(command=_compare)
 
 
@@ -249,7 +257,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.compare import compare
 
     files = {"png": arguments.png, "markdown": arguments.markdown, "html": arguments.html}
-    return compare(arguments.runs, arguments.reference, **files)
+    return compare(arguments.runs, arguments.reference, fail_on=arguments.fail_on, **files)
 
 
 def _positive(text: str) -> int:

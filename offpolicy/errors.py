@@ -94,5 +94,6 @@ class PeerEnvFailure(EnvFailure):
 
 # exit codes that are not errors of ours
 EXIT_OK = 0
+EXIT_UNJUDGED = 75  # a condition of `compare --fail-on` could not be judged
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143

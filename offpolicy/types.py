@@ -256,6 +256,15 @@ class LearnerTotals:
     device: DeviceTotals | None = None  # None without CUDA, and when timing is off
 
 
+class HookTotals(NamedTuple):
+    """Cumulative work of `collect.hook` on the episodes of one collector; the reader subtracts."""
+
+    post_episodes: int = 0  # training episodes that it is done with, failures among them
+    post_failures: int = 0
+    post_busy_ns: int = 0  # its working time
+    post_hidden_ns: int = 0  # the part of it in which the collector did not wait for it
+
+
 @dataclass(frozen=True, slots=True)
 class CollectorTotals:
     """Cumulative counters of one collector; the reader subtracts. `account` is None when timing is off."""
@@ -267,6 +276,7 @@ class CollectorTotals:
     policy_steps: int  # vector steps acted by the policy (not uniformly at random)
     rollouts: int = 0  # finished rollouts, dropped ones included
     rollouts_dropped: int = 0  # rollouts dropped because no slot was free
+    hook: HookTotals = HookTotals()  # zeros without a hook
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ import numpy as np
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
+from offpolicy.collect.episode_hook import HookConfig
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
+from offpolicy.collect.training_hook import TrainingHook
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.envs.vector import make_vector
 from offpolicy.errors import NumericsError, SaveError
@@ -69,12 +71,17 @@ def main(child: ChildContext) -> None:
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
+        hook=collector.make_hook(),
     )
     try:
+        if parts.hook is not None:
+            parts.hook.open()
         collect(parts)
     except BadRowError as error:
         raise collector.dumped(error, progress) from None
     finally:
+        if parts.hook is not None:
+            parts.hook.close()
         collector.env.close()
 
 
@@ -137,6 +144,20 @@ class Collector:
         facts = {"env_index": error.env_index, "env_steps": env_steps, "episode_step": step, "seed": seed}
         path.write_text(json.dumps({**facts, **error.row}))
         return NumericsError(f"{error} at env step {env_steps}, episode step {step}, seed {seed}; see {path}")
+
+    def make_hook(self) -> TrainingHook | None:
+        """Returns what calls `collect.hook`, once the episodes are begun or restored; None without one."""
+        cfg, words = self._job.cfg, self.control.collectors[self._child.index]
+        if cfg.collect.hook is None:
+            return None
+
+        def should_stop() -> bool:
+            words.bump(CollectorWord.PROGRESS)  # waiting for the hook is no hang: it has its own timeout
+            return self.control.is_stopping
+
+        hook = HookConfig(cfg.collect.hook, cfg.collect.post_queue, cfg.env.step_timeout_s, "collect.hook")
+        is_whole = self.tracker.ep_length == 0
+        return TrainingHook(hook, is_whole, should_stop, lambda text: self._child.send("warning", text=text))
 
     def _make_policy(self) -> CollectorPolicy:
         job, algo = self._job, self._job.cfg.algo

@@ -11,11 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from offpolicy.analysis.bootstrap import Drawn, Interval, Values, difference_interval, draw
+from offpolicy.analysis.contention import DESCHEDULED, contended_labels
 from offpolicy.analysis.learning_curves import (
     RETURNS,
     common_end,
     final_values,
     first_reach,
+    least_return_change,
     reach_key,
     reference_score,
 )
@@ -37,6 +39,7 @@ ITERATION, CYCLE = "perf/iter_ms", "perf/collector_cycle_ms"
 LEARNER_KEYS = {learner_key(phase): row for phase, row in LEARNER_ROWS.items()}
 COLLECTOR_KEYS = {collector_key(phase): row for phase, row in COLLECTOR_ROWS.items()}
 NOISE, UNKNOWN = "noise", ""
+BUSY, UNLIKE = "busy", "unlike"  # no verdict: the cores were shared; the keys hold different work
 
 
 class Words(NamedTuple):
@@ -44,13 +47,15 @@ class Words(NamedTuple):
 
     less: str
     more: str
+    is_of_time: bool = False  # what a shared core changes
 
 
-TIME, SPEED, AMOUNT = Words("faster", "slower"), Words("slower", "faster"), Words("lower", "higher")
-RETURN = Words("worse", "better")
+TIME, SPEED = Words("faster", "slower", is_of_time=True), Words("slower", "faster", is_of_time=True)
+STEPS, AMOUNT, RETURN = Words("faster", "slower"), Words("lower", "higher"), Words("worse", "better")
 RATES = {
     "perf/steps_per_sec": ("thru, env steps/s", SPEED),
     "perf/updates_per_sec": ("updates/s", SPEED),
+    "perf/samples_per_sec": ("samples/s", SPEED),
     "perf/collector_capacity": ("I, env steps/s", SPEED),
     "perf/learner_capacity": ("T, env steps/s", SPEED),
     "perf/flops_per_sec": ("FLOP/s", SPEED),
@@ -77,6 +82,7 @@ class Row:
     cells: tuple[Cell, ...]
     is_relative: bool = True
     is_sum: bool = False  # of rows above it
+    is_of_time: bool = False
 
 
 class Section(NamedTuple):
@@ -91,6 +97,7 @@ def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[
     composites = [_composite(compared, key) for key in COMPOSITES]
     rollout = _steady_row(compared, ROLLOUT_KEY, "Rollout", TIME)
     rates = [_steady_row(compared, key, row, words) for key, (row, words) in RATES.items()]
+    without_core = [_steady_row(compared, key, side.title(), AMOUNT) for side, key in DESCHEDULED.items()]
     found = [
         Section(
             "Learner, ms/iteration",
@@ -103,8 +110,26 @@ def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[
         ),
         Section("Rates", _not_zero(rates)),
         Section("Learning", _final_rows(compared) + _reach_rows(compared, reference)),
+        Section("Without a core, % wall", _not_zero(without_core)),
     ]
-    return [section for section in found if section.rows]
+    busy = contended_labels(compared)
+    labels = [labelled.label for labelled in compared]
+    return [
+        Section(title, [_withheld(row, BUSY, [label in busy for label in labels]) for row in rows])
+        for title, rows in found
+        if rows
+    ]
+
+
+def _withheld(row: Row, word: str, is_bad: Sequence[bool]) -> Row:
+    """Returns a row of time with `word` in place of the verdicts that rest on a label of which `is_bad` is true."""
+    if not row.is_of_time:
+        return row
+    cells = [
+        cell._replace(verdict=word) if cell.verdict and (is_bad[0] or is_bad[index]) else cell
+        for index, cell in enumerate(row.cells)
+    ]
+    return replace(row, cells=tuple(cells))
 
 
 def foreign_rows(side: str) -> dict[str, str]:
@@ -141,7 +166,15 @@ def _not_zero(found: Iterable[Row | None]) -> list[Row]:
 
 def _steady_row(compared: Sequence[LabelledRuns], key: str, title: str, words: Words, least: float = 0.0) -> Row | None:
     drawn = _drawn(compared, lambda labelled: steady_values(labelled, key))
-    return _row(title, drawn, words, least) if any(drawn) else None
+    if not any(drawn):
+        return None
+    row = _row(title, drawn, words, least)
+    return _withheld(row, UNLIKE, [is_unlike(compared[0], labelled, key) for labelled in compared])
+
+
+def is_unlike(one: LabelledRuns, other: LabelledRuns, key: str) -> bool:
+    """True if a key holds other work in the runs of one of the two labels than in those of the other."""
+    return any(key in run.unlike for run in one.runs) != any(key in run.unlike for run in other.runs)
 
 
 def _work_row(compared: Sequence[LabelledRuns]) -> Row | None:
@@ -177,13 +210,14 @@ def _composite(compared: Sequence[LabelledRuns], key: str) -> Row | None:
 
 
 def _final_rows(compared: Sequence[LabelledRuns]) -> list[Row]:
-    """Returns the returns at the end of the common range; any change of them counts, for their zero is arbitrary."""
+    """Returns the returns at the end of the common range."""
     if not any(labelled.has_env_steps for labelled in compared):
         return []
     end, rows = common_end(compared), list[Row]()
     for key, title in RETURNS.items():
         drawn = _drawn(compared, partial(final_values, key=key, end=end))
-        rows += [_row(f"{title}, end", drawn, RETURN, is_relative=False)] if any(drawn) else []
+        least = least_return_change(compared, key, end)
+        rows += [_row(f"{title}, end", drawn, RETURN, least, is_relative=False)] if any(drawn) else []
     return rows
 
 
@@ -199,12 +233,12 @@ def _reach_rows(compared: Sequence[LabelledRuns], reference: float | None) -> li
     env_steps = [[first_reach(curve.env_steps, curve.value, score) for curve in runs] for runs in curves]
     wall_s = [[first_reach(curve.wall_s, curve.value, score) for curve in runs] for runs in curves]
     return [
-        _reach_row(f"env steps to {score:,.4g}", env_steps),
-        _reach_row(f"wall seconds to {score:,.4g}", wall_s),
+        _reach_row(f"env steps to {score:,.4g}", env_steps, STEPS),
+        _reach_row(f"wall seconds to {score:,.4g}", wall_s, TIME),
     ]
 
 
-def _reach_row(title: str, reached: Sequence[Sequence[float]]) -> Row:
+def _reach_row(title: str, reached: Sequence[Sequence[float]], words: Words) -> Row:
     drawn: list[Drawn | None] = []
     remarks: list[str] = []
     for index, found in enumerate(reached):
@@ -214,7 +248,7 @@ def _reach_row(title: str, reached: Sequence[Sequence[float]]) -> Row:
         drawn.append(draw(values, seed=int(is_baseline)) if is_reached else None)
         missed = f"{count} of {len(found)} runs" if len(found) > 1 else "not reached"
         remarks.append("" if is_reached else missed)
-    row = _row(title, drawn, TIME)
+    row = _row(title, drawn, words)
     cells = [cell._replace(remark=remark) for cell, remark in zip(row.cells, remarks, strict=True)]
     return replace(row, cells=tuple(cells))
 
@@ -248,7 +282,7 @@ def _row(
             difference = difference_interval(found, first)
             change = difference if math.isfinite(difference.low) else None
             cells.append(Cell(found.mean, change, verdict_of(difference, words, least)))
-    return Row(title, tuple(cells), is_relative)
+    return Row(title, tuple(cells), is_relative, is_of_time=words.is_of_time)
 
 
 def verdict_of(difference: Interval, words: Words, least: float) -> str:

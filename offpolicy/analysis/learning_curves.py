@@ -17,6 +17,8 @@ EVAL, TRAINING = "eval/mean_reward", "rollout/ep_rew_mean"
 RETURNS = {EVAL: "eval return", TRAINING: "training return"}
 EPISODES, EPISODES_OF_A_MEAN = "rollout/episodes", 100  # the training return is a mean over so many episodes
 FINAL_FRACTION = 0.25  # fraction of the common range that a final return is the mean over
+LEAST_OF_RANGE = 0.005  # fraction of what the compared curves span: a smaller change of a return does not matter
+LEAST_SHOWN = 0.001  # fraction of a return: a smaller change is not in the digits that are shown
 REFERENCE_FRACTION = 0.9  # fraction of the way from where the curves begin to where all of them get
 
 
@@ -35,6 +37,18 @@ def final_values(labelled: LabelledRuns, key: str, end: float) -> list[Values]:
         is_final = (steps > (1.0 - FINAL_FRACTION) * end) & (steps <= end)
         found.append(_independent(run, key, np.flatnonzero(is_final)))
     return found if all(len(values.value) for values in found) else []
+
+
+def least_return_change(compared: Sequence[LabelledRuns], key: str, end: float) -> float:
+    """Returns the change of a final return below which it is noise.
+
+    The zero of returns is arbitrary, so it is a part of what the curves up to `end` span, rather than of a return.
+    """
+    known = [labelled for labelled in compared if labelled.has_env_steps]
+    values = np.concatenate([y[x <= end] for labelled in known for x, y in labelled.curves(key)] or [np.zeros(0)])
+    if not len(values):
+        return 0.0
+    return float(max(LEAST_OF_RANGE * np.ptp(values), LEAST_SHOWN * np.abs(values).min()))
 
 
 def _independent(run: RunRecords, key: str, rows: NDArray[np.int64]) -> Values:

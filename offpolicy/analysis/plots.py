@@ -168,11 +168,15 @@ COLORS: dict[str, str] = {
     LearnerPhase.RANK_BARRIER: "#e6d6ee",
     CollectorPhase.ENV_STEP: "#c0504d", CollectorPhase.ACTION_SELECT: "#d9a441", CollectorPhase.WEIGHT_APPLY: "#6aa84f",
     CollectorPhase.REPLAY_WRITE: "#4a90a4", CollectorPhase.LEARNER_WAIT: "#dbe5f1",
+    CollectorPhase.POST_BACKPRESSURE: "#f7d0d0",
     PackerPhase.PACK: "#e08a2c", PackerPhase.COPY: "#b5651d", PackerPhase.REQUEST_WAIT: "#ececec",
     PackerPhase.ROWS_WAIT: "#f3e3c3", PackerPhase.SLOT_WAIT: "#fbd9c0",
     "other": "#bdbdbd",
 }  # fmt: skip
-WAITS = {phase for phase in COLORS if phase.endswith("_wait")} | {LearnerPhase.RANK_BARRIER}
+WAITS = {phase for phase in COLORS if phase.endswith("_wait")} | {
+    LearnerPhase.RANK_BARRIER,
+    CollectorPhase.POST_BACKPRESSURE,
+}
 
 
 class Segment(NamedTuple):

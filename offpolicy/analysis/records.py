@@ -30,6 +30,7 @@ from offpolicy.logger.metrics import METRICS, Vocabulary, vocabulary_of
 from offpolicy.types import Float64
 
 JSONL, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
+WORLD_SIZE = "distributed/world_size"  # UniLab's number of learner ranks
 FOREIGN_WARMUP = 0.1  # fraction of the records of a trainer that does not say when learning began
 HEADER, FOOTER = 12, 4  # bytes around an event: its length with a checksum, and the checksum of the event
 BEGINNING = 1024  # bytes; the version of an event file and the start of a session take less than a hundred
@@ -53,6 +54,7 @@ class RunRecords:
     columns: Mapping[str, Float64]  # each [R]
     is_steady: NDArray[np.bool_]  # [R] after the warm-up, and not the first record after a resume
     notes: tuple[str, ...]  # where a key is not quite what its name of today says
+    unlike: frozenset[str] = frozenset()  # keys that hold other work than those of today's name
 
     @property
     def last_env_steps(self) -> float:
@@ -137,7 +139,15 @@ def records_of(path: Path, rows: list[Row], starts: Sequence[int] | None = None)
         is_steady = numbers >= max(1, math.ceil(FOREIGN_WARMUP * len(rows)))
     else:  # once a whole window has seen gradient updates
         is_steady = np.append(False, _filled(updates)[:-1] > 0.0) & ~is_restart
-    return RunRecords(path, vocabulary, columns, is_steady, tuple(vocabulary.notes(held)))
+    return RunRecords(path, vocabulary, columns, is_steady, tuple(vocabulary.notes(held)), _unlike(columns, vocabulary))
+
+
+def _unlike(columns: Mapping[str, Float64], vocabulary: Vocabulary) -> frozenset[str]:
+    """Returns the keys that hold other work than their name of today says, unless the run recorded a single rank."""
+    ranks = columns.get(WORLD_SIZE)
+    if ranks is not None and np.nanmax(ranks, initial=0.0) == 1.0:
+        return frozenset()
+    return frozenset(alias.key for alias in vocabulary.aliases.values() if alias.unlike_with_ranks)
 
 
 def _renamed(row: Row, vocabulary: Vocabulary) -> Row:

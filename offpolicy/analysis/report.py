@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.analysis.bootstrap import Interval
-from offpolicy.analysis.compare import NOISE, Cell, Row, Section
+from offpolicy.analysis.compare import BUSY, NOISE, UNLIKE, Cell, Row, Section
 
 STYLES = {
-    NOISE: "dim",
+    **dict.fromkeys((NOISE, BUSY, UNLIKE), "dim"),
     **dict.fromkeys(("faster", "better"), "bold cyan"),
     **dict.fromkeys(("slower", "worse"), "bold yellow"),
 }
@@ -32,7 +32,7 @@ body{{font:15px/1.45 system-ui,sans-serif;max-width:72em;margin:2em auto;padding
 table{{border-collapse:collapse;margin:1em 0}} th,td{{padding:.2em .7em;text-align:right;white-space:nowrap}}
 th:first-child,td:first-child{{text-align:left}} thead th{{border-bottom:2px solid #888}}
 tr.sum td{{border-top:1px solid #888}}
-td small{{color:#666}} .noise{{color:#888}} .faster,.better{{color:#00618f;font-weight:600}}
+td small{{color:#666}} .noise,.busy,.unlike{{color:#888}} .faster,.better{{color:#00618f;font-weight:600}}
 .slower,.worse{{color:#a34e00;font-weight:600}} img{{max-width:100%}} li{{margin:.2em 0}}
 </style></head><body><h1>{title}</h1>
 <img alt="time per iteration and learning curves" src="data:image/png;base64,{png}">
@@ -129,7 +129,7 @@ def markdown(report: Report, picture: str | None) -> str:
     def cells(row: Row) -> str:
         texts = [f"**{row.title}**" if row.is_sum else row.title]
         for cell in row.cells:
-            verdict = cell.verdict if cell.verdict in (NOISE, "") else f"**{cell.verdict}**"
+            verdict = cell.verdict if cell.verdict in (NOISE, BUSY, UNLIKE, "") else f"**{cell.verdict}**"
             texts.append(" ".join(filter(None, (_value(cell), _change(cell, row.is_relative, True), verdict))))
         return " | ".join(texts)
 

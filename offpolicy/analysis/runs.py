@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +20,17 @@ MIN_RECORDS = 8  # records after the warm-up that a label of one run needs, whos
 TASK = ("env.id", "env.kwargs", "algo.name", "algo.stage")
 # Keys in which the runs of one label may differ: the seed, the place of a run, what it writes and how often.
 SEED_KEYS = ("seed", "run_dir", "resume", "log", "checkpoint.every", "checkpoint.keep")
-PLACE_KEYS = ("run_dir", "seed", "resume", "log", "threads")  # keys whose difference between labels needs no note
+PLACE_KEYS = ("run_dir", "seed", "resume", "log")  # keys whose difference between labels needs no note
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledRuns:
-    """The runs of one label; `configs[i]` is that of `runs[i]`, empty where it left none."""
+    """The runs of one label; `configs[i]` and `threads[i]` are those of `runs[i]`, empty where it left none."""
 
     label: str
     runs: tuple[RunRecords, ...]
     configs: tuple[Config, ...]
+    threads: tuple[Config, ...]  # CPU threads with which the processes ran, whatever the configuration asked for
 
     @property
     def has_seeds(self) -> bool:
@@ -108,7 +110,8 @@ def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
     problems: list[str] = []
     for label, paths in named.items():
         try:
-            labelled = LabelledRuns(label, tuple(map(read_run, paths)), tuple(map(_config, paths)))
+            runs = tuple(map(read_run, paths))
+            labelled = LabelledRuns(label, runs, tuple(map(_config, paths)), tuple(map(_threads, paths)))
             _check(labelled)
             compared.append(labelled)
         except ConfigError as error:
@@ -125,6 +128,15 @@ def _config(path: Path) -> Config:
     except (OSError, yaml.YAMLError):
         return {}
     return flatten(tree) if isinstance(tree, Mapping) else {}
+
+
+def _threads(path: Path) -> Config:
+    """Returns `threads` of `summary.json` by dotted key; empty where the run has not written any."""
+    try:
+        found = json.loads((path / "summary.json").read_text()).get("threads")
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return flatten({"threads": found}) if isinstance(found, Mapping) else {}
 
 
 def _check(labelled: LabelledRuns) -> None:
@@ -165,6 +177,8 @@ def warnings(compared: Sequence[LabelledRuns]) -> list[str]:
         names = f"{first.label}, {labelled.label}"
         lines += [f"warning: not the same task or algorithm ({names}): {'; '.join(task)}"] if task else []
         lines += [f"configuration ({names}): {'; '.join(rest)}"] if rest else []
+        ran = [text for _, text in _differences(first.threads[0], labelled.threads[0])]
+        lines += [f"threads that ran ({names}): {'; '.join(ran)}"] if ran else []
     bare = [labelled.label for labelled in compared if not labelled.configs[0]]
     lines += [f"{label}: no config.yaml, so its settings are not compared" for label in bare]
     for labelled in compared:

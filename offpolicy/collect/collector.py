@@ -11,6 +11,7 @@ from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
+from offpolicy.collect.training_hook import TrainingHook
 from offpolicy.envs.vector import VectorAdapter
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.processes.handshake import CollectorGate, Turn
@@ -46,6 +47,7 @@ class CollectorParts:
     ledger: TimeAccount
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
+    hook: TrainingHook | None = None
 
 
 class CollectorReporter:
@@ -66,6 +68,7 @@ class CollectorReporter:
         self._num_hosts = num_hosts
         self.tracker = tracker
         self.has_finished = False  # True if an episode ended in the last vector step
+        self.env_steps = 0  # of the run, at the last vector step
         self._answered = 0
 
     def record(self, outcome: StepOutcome, own_steps: int) -> None:
@@ -74,7 +77,8 @@ class CollectorReporter:
         Those of other hosts are not known here; their collectors do as many as those of this one.
         """
         on_this_host = own_steps + sum(words.get(CollectorWord.ENV_STEPS) for words in self._others)
-        finished = self.tracker.update(outcome, on_this_host * self._num_hosts)
+        self.env_steps = on_this_host * self._num_hosts
+        finished = self.tracker.update(outcome, self.env_steps)
         self.has_finished = bool(finished)
         if finished:
             self._episodes.append(pack_episodes(finished))
@@ -87,11 +91,12 @@ class CollectorReporter:
         """True if the supervisor has asked for a report since the last one."""
         return self._control.host.get(HostWord.REPORT_REQUEST) != self._answered
 
-    def publish(self, progress: Progress, ledger: TimeAccount, rollouts: RolloutWriter | None) -> None:
+    def publish(self, parts: CollectorParts) -> None:
         """Publishes the cumulative report."""
         self._answered = self._control.host.get(HostWord.REPORT_REQUEST)
+        progress, rollouts = parts.progress, parts.rollouts
         totals = CollectorTotals(
-            account=ledger.account(),
+            account=parts.ledger.account(),
             env_steps=progress.env_steps,
             vector_steps=progress.vector_steps,
             policy_lag_sum=progress.policy_lag_sum,
@@ -99,6 +104,8 @@ class CollectorReporter:
         )
         if rollouts is not None:
             totals = replace(totals, rollouts=rollouts.rollouts, rollouts_dropped=rollouts.dropped)
+        if parts.hook is not None:
+            totals = replace(totals, hook=parts.hook.totals())
         self._reports.publish(totals)
 
 
@@ -109,9 +116,9 @@ def collect(parts: CollectorParts) -> None:
             step(parts)
             parts.ledger.close()
             if parts.reporter.is_wanted():
-                parts.reporter.publish(parts.progress, parts.ledger, parts.rollouts)
+                parts.reporter.publish(parts)
     finally:
-        parts.reporter.publish(parts.progress, parts.ledger, parts.rollouts)
+        parts.reporter.publish(parts)
 
 
 def wait_turn(parts: CollectorParts) -> bool:
@@ -149,4 +156,7 @@ def step(parts: CollectorParts) -> None:
             progress.policy_steps += 1
             progress.policy_lag_sum += max(parts.reporter.newest_version() - policy.version, 0)
         parts.reporter.record(outcome, progress.env_steps)
-        progress.obs = np.ascontiguousarray(outcome.next_obs)
+        obs, progress.obs = progress.obs, np.ascontiguousarray(outcome.next_obs)
+    if parts.hook is not None:
+        with phase(CollectorPhase.POST_BACKPRESSURE):
+            parts.hook.add(obs, choice, outcome, parts.reporter.env_steps)

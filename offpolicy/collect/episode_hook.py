@@ -1,8 +1,8 @@
-"""`eval.hook=module:function`: a user's function, called with each finished evaluation episode in one worker process.
+"""`eval.hook` and `collect.hook`: a user's function, called with each finished episode in one worker process.
 
 What it returns is ignored. A hook that raises, dies or does not return in time costs its own episode's work, which is
-counted and reported once; the episode and its return are in the evaluation already. At most `queue` episodes wait;
-beyond that the evaluation waits, in the phase `post_backpressure`.
+counted and reported once; the episode and its return count. At most `queue` episodes wait; beyond that the evaluation,
+or the collector, waits in its phase `post_backpressure`.
 
 Each episode travels as an anonymous file, whose descriptor is sent over a socket: no primitive that a killed worker
 could leave locked, no message that is sent in parts, and nothing that remains when a process is killed.
@@ -45,11 +45,12 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HookConfig:
-    """Which function the worker calls, and how far the evaluation may be ahead of it."""
+    """Which function the worker calls, and how far its caller may be ahead of it."""
 
     hook: str  # module:function
     queue: int  # episodes that may wait, besides the one being worked on
     timeout_s: float  # time without an answer after which the worker is killed
+    key: str = "eval.hook"  # of the configuration
 
 
 class HookResult(NamedTuple):
@@ -60,7 +61,7 @@ class HookResult(NamedTuple):
     error: str | None
 
 
-def check_hook(name: str) -> None:
+def check_hook(name: str, key: str = "eval.hook") -> None:
     """Raises `ConfigError` with the cause unless `name` is a function; its module is imported in a child process."""
     try:
         cause = call_in_child("offpolicy.collect.post:why_not_loadable", name, timeout_s=START_TIMEOUT_S)
@@ -69,7 +70,7 @@ def check_hook(name: str) -> None:
     except ChildError as error:
         cause = f"the process that imported its module {error.reason}"
     if cause is not None:
-        raise ConfigError(f"eval.hook: got {name!r}, allowed module:function: {cause}")
+        raise ConfigError(f"{key}: got {name!r}, allowed module:function: {cause}")
 
 
 class _Worker(NamedTuple):
@@ -104,13 +105,14 @@ class EpisodeHook:
                     raise EOFError
         except EOFError:
             self._end()
-            name = self._cfg.hook
-            raise ConfigError(f"eval.hook: {name!r} could not be loaded: {failure}; see train.log") from None
+            raise ConfigError(
+                f"{self._cfg.key}: {self._cfg.hook!r} could not be loaded: {failure}; see train.log"
+            ) from None
         if answer is None:
             self._end()
         elif answer["error"] is not None:
             self._end(GRACE_S)
-            raise ConfigError(f"eval.hook: got {self._cfg.hook!r}, allowed module:function: {answer['error']}")
+            raise ConfigError(f"{self._cfg.key}: got {self._cfg.hook!r}, allowed module:function: {answer['error']}")
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -126,13 +128,12 @@ class EpisodeHook:
                 )
         except OSError as error:
             ours.close()
-            raise ConfigError(f"eval.hook: its worker could not be started: {error}") from error
+            raise ConfigError(f"{self._cfg.key}: its worker could not be started: {error}") from error
         self._worker = _Worker(process, ours)
 
     def submit(self, episode: Episode) -> None:
         """Hands an episode over, once there is room in the queue. A worker that died meanwhile is replaced."""
-        while self._worker is not None and self._receive(0.0):
-            pass
+        self.poll()
         while self._is_full and not self._should_stop():
             self._receive()
         error = STOPPED
@@ -148,6 +149,11 @@ class EpisodeHook:
             self._last_answer_s = self._watch.elapsed_s()
         self._in_flight.append(episode.index)
         self._send(episode)
+
+    def poll(self) -> None:
+        """Takes the results that are there."""
+        while self._worker is not None and self._receive(0.0):
+            pass
 
     def drain(self) -> None:
         """Waits until every episode handed over is done; if stopped, takes only the results that are there."""

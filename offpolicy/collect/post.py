@@ -1,4 +1,4 @@
-"""`eval.hook`: the episode that a hook receives, and the process that calls the hook.
+"""`eval.hook` and `collect.hook`: the episode that a hook receives, and the process that calls the hook.
 
 The process is started with the arguments `<hook> <socket> <parent pid>`. Its first message says whether the hook could
 be loaded. Then it answers each episode with the times at which the work began and ended, and the traceback of an
@@ -32,11 +32,11 @@ TRACEBACK_CHARACTERS = 1 << 14  # last characters of a traceback that are sent
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One finished episode of an evaluation, as the hook receives it. L is its length."""
+    """One finished episode of an evaluation or of a collector, as the hook receives it. L is its length."""
 
-    index: int  # number in the evaluation, from 0: episode i begins with the same seed in every evaluation
-    env_steps: int  # env steps of the training at which the policy was evaluated
-    policy_version: int  # version of the published weights; 0 for those of a checkpoint
+    index: int  # number in the evaluation, each of which begins with the same seeds; or in the collector's process
+    env_steps: int  # env steps of the training at which the policy was evaluated, or at which the episode ended
+    policy_version: int  # version of the published weights (the last one that acted); 0 for those of a checkpoint
     ep_return: float  # raw, undiscounted
     length: int
     success: float  # 1 or 0 if the environment says so, else NaN

@@ -12,10 +12,12 @@ from rich.text import Text
 
 from offpolicy.analysis import report as pages
 from offpolicy.analysis.bootstrap import LEVEL, block_length
-from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, sections
-from offpolicy.analysis.learning_curves import FINAL_FRACTION, common_end, reach_key
+from offpolicy.analysis.compare import LEAST_CHANGE, LEAST_OF_WALL, UNLIKE, Section, sections
+from offpolicy.analysis.conditions import Judgement, Outcome, judge, parse_conditions
+from offpolicy.analysis.contention import contention_notes
+from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
 from offpolicy.analysis.runs import LabelledRuns, read_runs, warnings
-from offpolicy.errors import ConfigError
+from offpolicy.errors import EXIT_UNJUDGED, ConfigError
 
 
 def compare(
@@ -25,20 +27,23 @@ def compare(
     png: Path | None = None,
     markdown: Path | None = None,
     html: Path | None = None,
+    fail_on: Sequence[str] = (),
 ) -> int:
     """Prints the comparison of `[label=]RUN ...` and writes the files asked for. Raises `ConfigError`.
 
-    `reference`: the score to reach, None: chosen from the curves.
+    `reference`: the score to reach, None: chosen from the curves. Returns 1 if a condition of `fail_on` holds, else
+    `EXIT_UNJUDGED` if one cannot be judged, else 0.
     """
+    conditions = parse_conditions(fail_on)
     for option, path in (("png", png), ("markdown", markdown), ("html", html)):
         if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
             raise ConfigError(f"--{option}: got {str(path)!r}, allowed a file in a directory that exists")
     if png or html:
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
     compared = read_runs(words)
-    notes = (*_notes(compared), *warnings(compared))
-    labels = tuple(labelled.label for labelled in compared)
-    report = pages.Report(labels, tuple(sections(compared, reference)), notes)
+    labels, found = tuple(labelled.label for labelled in compared), sections(compared, reference)
+    notes = (*_notes(compared), *_refusals(compared, found), *warnings(compared))
+    report = pages.Report(labels, tuple(found), notes)
     if not report.sections:
         raise ConfigError(f"run: {', '.join(labels)} have recorded nothing that could be compared")
     console = Console(markup=False, highlight=False, emoji=False)
@@ -56,8 +61,25 @@ def compare(
         markdown.write_text(pages.markdown(report, link))
     if html:
         html.write_text(pages.html(report, picture))
-    sys.stdout.write("".join(f"written: {path}\n" for path in (png, markdown, html) if path))
-    return 0
+    judgements = judge(conditions, compared)
+    lines = [f"written: {path}" for path in (png, markdown, html) if path] + [each.line for each in judgements]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return _exit_code(judgements)
+
+
+def _exit_code(judgements: Sequence[Judgement]) -> int:
+    """Returns 1 for a failure, `EXIT_UNJUDGED` where something was not judged, else 0."""
+    outcomes = {each.outcome for each in judgements}
+    if Outcome.FAILED in outcomes:
+        return 1
+    return EXIT_UNJUDGED if Outcome.REFUSED in outcomes else 0
+
+
+def _refusals(compared: Sequence[LabelledRuns], found: Sequence[Section]) -> Iterator[str]:
+    """Yields why rows have no verdict, where some have none."""
+    yield from contention_notes(compared)
+    if any(cell.verdict == UNLIKE for section in found for row in section.rows for cell in row.cells):
+        yield f"{UNLIKE}: the two hold different work under one name, as the notes on their keys say; no verdict"
 
 
 def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:
@@ -72,8 +94,8 @@ def _notes(compared: Sequence[LabelledRuns]) -> Iterator[str]:
         yield f"{labelled.label}: {drawn}, {left_out} of the warm-up left out"
     yield (
         f"[{LEVEL:.0%} bootstrap interval of the change]; noise: it holds 0, or the change is below {LEAST_CHANGE:.0%}"
-        f" of the value (but returns, of which any change counts) or, of a phase, {LEAST_OF_WALL:.1%} of the wall;"
-        " no verdict where there is a single unit"
+        f" of the value or, of a phase, {LEAST_OF_WALL:.1%} of the wall, of a return {LEAST_OF_RANGE:.1%} of what the"
+        " curves span; no verdict where there is a single unit"
     )
     if any(labelled.has_env_steps for labelled in compared):
         yield (

@@ -37,8 +37,9 @@ def broken_rules(cfg: RunSections) -> list[str]:
         problems.append("timing.trace: got true, allowed false with timing.enabled=false")
     if cfg.timing.profile_at and not cfg.timing.trace:
         problems.append(f"timing.profile_at: got {cfg.timing.profile_at}, allowed 0 without timing.trace=true")
-    if cfg.eval.hook is not None and not re.fullmatch(r"[\w.]+:\w+", cfg.eval.hook):
-        problems.append(f"eval.hook: got {cfg.eval.hook!r}, allowed module:function, such as hooks:draw, or null")
+    for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
+        if hook is not None and not re.fullmatch(r"[\w.]+:\w+", hook):
+            problems.append(f"{key}: got {hook!r}, allowed module:function, such as hooks:draw, or null")
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems

@@ -64,9 +64,13 @@ HORA = (HORA_TEACH, HORA_ADAPT)
 
 @functools.cache
 def algorithm_info(name: str, stage: str = "") -> AlgorithmInfo:
-    """Returns the entry of `ALGORITHMS`; `stage` matters only to an algorithm that has stages."""
+    """Returns the entry of `ALGORITHMS`; `stage` matters only to an algorithm that has stages.
+
+    An algorithm of another trainer, whose times are logged here, has none: its curves are those of a replay.
+    """
     found = [info for info in ALGORITHMS if info.name == name]
-    return next((info for info in found if info.stage == stage), found[0])
+    foreign = AlgorithmInfo(name, PolicyKind.STOCHASTIC, REPLAY_CURVES)
+    return next((info for info in found if info.stage == stage), found[0] if found else foreign)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +268,10 @@ class CollectConfig:
     )
     num_collectors: int = option(1, "collector processes", ge=1, le=256)
     band: int = option(1000, "free mode: env steps by which either side may be ahead of what algo.utd calls for", ge=1)
+    hook: str | None = option(
+        None, "module:function called with each finished training episode (offpolicy.collect.post.Episode); null: none"
+    )
+    post_queue: int = option(2, "finished episodes of a collector that may wait for the hook", ge=1, le=1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +308,7 @@ class LogConfig:
     tensorboard: bool = option(True, "write TensorBoard events")
     wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))
     wandb_project: str = option("offpolicy", "Weights & Biases project")
+    unilab_keys: bool = option(False, "write every value also under the name that UniLab gives it, for its dashboards")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

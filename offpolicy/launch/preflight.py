@@ -22,7 +22,7 @@ from offpolicy.types import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
     *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
-    "env.measure",
+    *("env.measure", "collect.hook", "collect.post_queue"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
 )
 # Configuration of the networks that a student takes over from its teacher.
@@ -49,6 +49,8 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
             found.require_sequences("algo.n_step")
     if cfg.eval.hook is not None and cfg.eval.episodes:
         check_hook(cfg.eval.hook)
+    if cfg.collect.hook is not None:
+        check_hook(cfg.collect.hook, "collect.hook")
     if cfg.replay.source == "resident":
         check_resident(cfg, spec, free)
     return spec

@@ -8,17 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import LogConfig
+from offpolicy.errors import OffPolicyError
 from offpolicy.logger.console import View
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
+from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerWatch
-from offpolicy.logger.summary import final_table
+from offpolicy.logger.summary import RunResult, build_summary, final_table, write_summary
+from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.timing.bottleneck import SteadyVerdict
+from offpolicy.timing.clock import Every, unix_s
 from offpolicy.timing.rates import RateWindow, compute_rates, learner_windows, num_updates, policy_steps
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
+
+NO_COLLECTOR = "the loop reported no times of a collector (update_collector_timing)"
 
 
 class OffPolicyLogger:
@@ -27,14 +36,17 @@ class OffPolicyLogger:
     Sinks and console never raise; `log_interval` raises `UnknownMetricError` for a key outside the metric table.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a logger is made of
         self,
         run_dir: Path,
         config_mapping: Mapping[str, Any],  # Any: nested configuration values
         header: RunHeader,
         sinks: Sequence[SafeSink],
         console: View,
+        log: LogConfig = LogConfig(),  # noqa: B008  # frozen
+        steps: StepTotals | None = None,
     ) -> None:
+        """`steps`: the totals of `log_step`; None for a logger that gets snapshots."""
         self.run_dir = run_dir
         self.config_mapping = config_mapping
         self.header = header
@@ -48,6 +60,9 @@ class OffPolicyLogger:
         self._stragglers = StragglerWatch()
         self._verdict = SteadyVerdict()
         self._rates = RateWindow()
+        self._log = log
+        self._steps = steps
+        self._steps_due = None if steps is None else Every(lambda: steps.elapsed_s, log.every_s)
 
     @property
     def num_dropped(self) -> dict[str, int]:
@@ -97,20 +112,26 @@ class OffPolicyLogger:
         rates = self._rates.rates(snapshot, header.mode, header.num_hosts)
         verdict = judge_window(previous, snapshot, rates, header)
         if verdict is not None:
-            verdict = self._verdict.update(verdict.for_run(self.config_mapping, has_gpu=header.has_gpu))
+            advised = verdict.for_run(self.config_mapping, has_gpu=header.has_gpu)
+            if self._steps is not None:
+                advised = replace(advised, advice=())  # it names keys of our configuration
+            verdict = self._verdict.update(advised)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
         if self._learning is not None:
             # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
             since = compute_rates(self._learning, snapshot, header.mode, header.num_hosts)
             remaining = eta_s(snapshot, since, header.total_timesteps)
             record |= {} if remaining is None else {"time/eta_s": remaining}
+        if self._steps is not None:
+            record = self._steps.known(record)
         require_known(record)
         warnings = self._stragglers.observe(learner_windows(previous, snapshot), snapshot.wall_s)
         self.last_snapshot = snapshot
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
+        written = with_unilab_keys(record) if self._log.unilab_keys else record
         for sink in self._sinks:
-            sink.write(record)
+            sink.write(written)
         change = self._verdict.take_change()
         if change is not None:
             advice = [f"- {advice.text}" for advice in change.advice]
@@ -131,6 +152,80 @@ class OffPolicyLogger:
     def log_eval(self, result: EvalResult) -> None:
         """Keeps an evaluation for the records from the next one on."""
         self.last_eval = result
+
+    def log_step(  # noqa: PLR0913  # the names and order of UniLab's logger
+        self,
+        iteration: int,
+        metrics: Mapping[str, float] | None = None,
+        reward: float | None = None,
+        reward_metrics: Mapping[str, float] | None = None,
+        reward_components: Mapping[str, float] | None = None,
+        train_time: float = 0.0,
+        collector_wait_time: float = 0.0,
+        replay_batch_wait_time: float = 0.0,
+        learner_replay_sample_time: float = 0.0,
+        rank_barrier_time: float = 0.0,
+        sync_coordination_time: float = 0.0,
+        learner_incremental_h2d_time: float = 0.0,
+        learner_param_sync_time: float = 0.0,
+        weight_sync_time: float = 0.0,
+        iteration_time: float | None = None,
+        extra_info: Mapping[str, Any] | None = None,  # Any: numbers and texts
+    ) -> None:
+        """Adds one iteration of another training loop, in seconds, and records the window when `log.every_s` is over.
+
+        Arguments are those of UniLab's `OffPolicyLogger.log_step`. What `iteration_time` holds besides the times is
+        `other`. Names without one of ours are left out, with one message.
+        """
+        seconds = {
+            "train_time": train_time,
+            "collector_wait_time": collector_wait_time,
+            "replay_batch_wait_time": replay_batch_wait_time,
+            "learner_replay_sample_time": learner_replay_sample_time,
+            "rank_barrier_time": rank_barrier_time,
+            "sync_coordination_time": sync_coordination_time,
+            "learner_incremental_h2d_time": learner_incremental_h2d_time,
+            "learner_param_sync_time": learner_param_sync_time,
+            "weight_sync_time": weight_sync_time,
+        }
+        rewards = {} if reward is None else {"mean": reward}
+        rewards |= dict(reward_metrics or {}) | dict(reward_components or {})
+        self._step_totals.add(iteration, seconds, iteration_time, extra_info or {}, metrics or {}, rewards)
+        if self._steps_due is not None and self._steps_due.is_due():
+            self._log_steps()
+
+    def log_collector(self, total_steps: int, buffer_size: int, mean_reward: float = 0.0) -> None:
+        """Sets the env steps of a loop that calls `log_step`, the rows in its replay, and its mean return unless 0."""
+        self._step_totals.set_collector(total_steps, buffer_size, mean_reward)
+
+    def update_collector_timing(self, timing_ms: Mapping[str, float]) -> None:
+        """Sets the mean times of a vector step in ms, such as `env_step_ms`, of a loop that calls `log_step`."""
+        self._step_totals.set_collector_timing(timing_ms)
+
+    @property
+    def _step_totals(self) -> StepTotals:
+        if self._steps is None:
+            raise OffPolicyError("log_step: this logger gets snapshots; open one with open_step_logger")
+        return self._steps
+
+    def _log_steps(self) -> None:
+        """Records the iterations of `log_step` since the last record."""
+        self.log_interval(self._step_totals.snapshot())
+        if left_out := self._step_totals.take_left_out():
+            self.message(f"log_step: left out, as docs/metrics.md has no name for them: {', '.join(left_out)}")
+
+    def finish_steps(self, status: str = "completed", reason: str = "the loop ended", exit_code: int = 0) -> None:
+        """Records the last iterations of `log_step`, and writes and shows `summary.json`."""
+        if self.last_snapshot is None or self.last_snapshot.iteration != self._step_totals.iteration:
+            self._log_steps()
+        assert self.last_snapshot is not None  # recorded above
+        result = RunResult(status=status, exit_code=exit_code, reason=reason, last_eval=self.last_eval)
+        summary = build_summary(self.last_snapshot, self.header, result, baseline=self.baseline)
+        summary["bottleneck"]["advice"] = []
+        if summary["timing"]["collector"] is None:
+            summary["bottleneck"]["reason"] = NO_COLLECTOR
+        write_summary(self.run_dir / "summary.json", summary)
+        self.finish(summary)
 
     def status(self, text: str) -> None:
         """Shows the status of the run before its first record."""
@@ -155,8 +250,36 @@ class OffPolicyLogger:
 
 def open_logger(run_dir: Path, cfg: RunConfig, header: RunHeader, resume_step: int | None) -> OffPolicyLogger:
     """Returns the logger that `cfg.log` configures. After a resume, records beyond `resume_step` are moved out."""
-    config = cfg.to_mapping()
-    view = open_view(cfg.log.panel, sys.stdout, header)
+    return _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step)
+
+
+def open_step_logger(
+    run_dir: Path,
+    header: RunHeader,
+    log: LogConfig = LogConfig(),  # noqa: B008  # frozen
+    config: Mapping[str, Any] | None = None,  # Any: nested configuration values
+) -> OffPolicyLogger:
+    """Returns a logger for a training loop of another shape, which calls `log_step`; makes the directory `run_dir`.
+
+    `config` is written to its `config.yaml`, for `offpolicy compare` to list what differs between two runs.
+    """
+    run_dir.mkdir(parents=True)
+    if config is not None:
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config)))
+    header = replace(header, started_unix_s=header.started_unix_s or unix_s())
+    return _opened(run_dir, config or {}, log, header, None, has_steps=True)
+
+
+def _opened(
+    run_dir: Path,
+    config: Mapping[str, Any],  # Any: nested configuration values
+    log: LogConfig,
+    header: RunHeader,
+    resume_step: int | None,
+    *,
+    has_steps: bool = False,
+) -> OffPolicyLogger:
+    view = open_view(log.panel, sys.stdout, header)
 
     def tensorboard() -> Sink:
         # Imported on demand: it takes half a second.
@@ -167,12 +290,12 @@ def open_logger(run_dir: Path, cfg: RunConfig, header: RunHeader, resume_step: i
     def wandb() -> Sink:
         from offpolicy.logger.wandb import WandbSink  # optional back-end
 
-        return WandbSink(run_dir, config, cfg.log.wandb_project, "online" if cfg.log.wandb == "online" else "offline")
+        return WandbSink(run_dir, config, log.wandb_project, "online" if log.wandb == "online" else "offline")
 
     opened = [open_sink("metrics.jsonl", lambda: JsonlSink(run_dir, resume_step), view.message)]
-    if cfg.log.tensorboard:
+    if log.tensorboard:
         opened.append(open_sink("tensorboard", tensorboard, view.message))
-    if cfg.log.wandb != "disabled":
+    if log.wandb != "disabled":
         opened.append(open_sink("wandb", wandb, view.message))
     sinks = [sink for sink in opened if sink is not None]
-    return OffPolicyLogger(run_dir, config, header, sinks, view)
+    return OffPolicyLogger(run_dir, config, header, sinks, view, log, StepTotals(header) if has_steps else None)

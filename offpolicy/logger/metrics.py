@@ -118,6 +118,7 @@ class Alias(NamedTuple):
     key: str
     note: str = ""
     scale: float = 1.0
+    unlike_with_ranks: bool = False  # with several learner ranks it holds work that ours does not: no verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from offpolicy.logger.metrics import (
 )
 from offpolicy.logger.record import PLAIN_RUNNER, Record, RunHeader
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
-from offpolicy.timing.phases import DeviceSpan, LearnerPhase
+from offpolicy.timing.phases import RARE, DeviceSpan, LearnerPhase
 
 REFRESH_S = 0.25  # least seconds between two drawings: each costs milliseconds
 WIDE = 120  # terminal columns from which on the panel has a third column, and bars
@@ -70,6 +70,7 @@ class Side(NamedTuple):
 
 
 LEARNER = Side("Learner", Bottleneck.LEARNER, LEARNER_ROWS, learner_key, "perf/iter_ms", "cpu/learner_pct")
+COLLECTOR_ROWS_SHOWN = len([phase for phase in COLLECTOR_ROWS if phase not in RARE]) + 2  # with heading and wall
 COLLECTOR = Side(
     "Collector", Bottleneck.COLLECTOR, COLLECTOR_ROWS, collector_key, "perf/collector_cycle_ms", "cpu/collector_pct"
 )
@@ -162,7 +163,8 @@ def _columns(
         pairs = Table.grid(padding=(0, 0, 0, 2), expand=True)
         for ratio in (17, 20):  # columns of a terminal with 80
             pairs.add_column(ratio=ratio)
-        left, right = curves[:12:2], curves[1:12:2]
+        shown = 2 * (6 - max(0, collector.row_count - COLLECTOR_ROWS_SHOWN))  # the table keeps its height
+        left, right = curves[:shown:2], curves[1:shown:2]
         pairs.add_row(_pairs(left, overflow), _pairs(right, overflow))
         blocks = [(learner, 36), (Group(collector, Text("Learning", "bold cyan"), pairs), 37)]
         height = max(learner.row_count, collector.row_count + 1 + len(left))
@@ -184,7 +186,8 @@ def _side(
         grid.add_column(ratio=1)
     heading = side.name + ("" if cpu_pct is None else f" ({cpu_pct:.0f}% cpu)")
     grid.add_row(Text(heading, no_wrap=True, overflow=overflow), "ms", "%", style="bold cyan")
-    phases = [(row, side.phase_key(phase), phase) for phase, row in side.rows.items()]
+    keys = [(row, side.phase_key(phase), phase) for phase, row in side.rows.items()]
+    phases = [(row, key, phase) for row, key, phase in keys if phase not in RARE or number(record, key)]
     for row, key, phase in (*phases, (METRICS[side.wall_key].row, side.wall_key, "")):
         value_ms = number(record, key)
         style = "bold" if key == side.wall_key else "" if value_ms else "bright_black"

@@ -118,6 +118,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record |= {
         "perf/steps_per_sec": rates.steps_per_sec,
         "perf/updates_per_sec": rates.updates_per_sec,
+        "perf/samples_per_sec": samples_per_sec(previous, current),
         "perf/collector_capacity": rates.collector_capacity,
         "perf/learner_capacity": rates.learner_capacity,
         "perf/predicted_steps_per_sec": rates.predicted_steps_per_sec,
@@ -126,7 +127,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
         "perf/learner_threads": header.learner_threads or None,
     }
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
-    record |= _flops_keys(rates, collectors, header)
+    record |= _flops_keys(rates, collectors, header) | hook_keys(previous, current)
     if verdict is not None:
         record |= {"perf/bottleneck": verdict.label, "perf/bottleneck_reason": verdict.reason}
         if verdict.advice:
@@ -147,6 +148,18 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)
     known = {key: value for key, value in record.items() if value is not None}
     return {key: value for key, value in known.items() if isinstance(value, str) or math.isfinite(value)}
+
+
+def samples_per_sec(previous: Snapshot | None, current: Snapshot) -> float | None:
+    """Returns the rows learnt from per second, summed over ranks, each on its own clock; None where there are none."""
+    before = previous.learners if previous is not None else ()
+    wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
+    total = 0.0
+    for rank, window in enumerate(learner_windows(previous, current)):
+        samples = current.learners[rank].samples - (before[rank].samples if rank < len(before) else 0)
+        seconds = window.wall_ns / NS_PER_S if window is not None else wall_s
+        total += samples / seconds if seconds > 0 else 0.0
+    return total or None
 
 
 def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None:
@@ -213,6 +226,24 @@ def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
     }
 
 
+def hook_keys(previous: Snapshot | None, current: Snapshot) -> Record:
+    """Returns the work of `collect.hook`, of all collectors; no keys before its first episode."""
+
+    def gain(name: str) -> float:
+        return _gain(previous, current, lambda snapshot: sum(getattr(c.hook, name) for c in snapshot.collectors))
+
+    episodes, busy_ns = gain("post_episodes"), gain("post_busy_ns")
+    totals = [totals.hook for totals in current.collectors]
+    if not any(total.post_episodes for total in totals):
+        return {}
+    return {
+        "collect/post_episodes": sum(total.post_episodes for total in totals),
+        "collect/post_failures": sum(total.post_failures for total in totals),
+        "collect/post_ms": busy_ns / episodes / NS_PER_MS if episodes > 0 else None,
+        "collect/overlap": gain("post_hidden_ns") / busy_ns if busy_ns > 0 else None,
+    }
+
+
 def rollout_ms(previous: Snapshot | None, current: Snapshot) -> float | None:
     """Returns the mean wall of a rollout over all collectors; None where none was finished."""
     wall_ns = sum(window.elapsed.wall_ns for window in collector_windows(previous, current) if window.elapsed)
@@ -232,14 +263,21 @@ def _lags(snapshot: Snapshot) -> Float64:
     )
 
 
+def flops_per_sec(rates: Rates, header: RunHeader) -> float | None:
+    """Returns the FLOP of the networks per active second of a learner; None where one of the two is not known."""
+    if not rates.learner_active_s or not header.flops_per_update:
+        return None
+    return header.flops_per_update / rates.learner_active_s
+
+
 def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> Record:
     """Returns the FLOP/s of the networks on both sides, and the environments' fraction of the collectors' time.
 
     A vector step decides for every environment, including those just reset.
     """
     record: Record = {}
-    if rates.learner_active_s and header.flops_per_update:
-        done = header.flops_per_update / rates.learner_active_s
+    done = flops_per_sec(rates, header)
+    if done is not None:
         attainable = header.attainable_flops_per_sec
         record["perf/flops_per_sec"] = done
         record["perf/flops_of_attainable"] = done / attainable if attainable else None

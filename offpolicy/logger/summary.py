@@ -20,15 +20,17 @@ from rich.text import Text
 from offpolicy.files import atomic_write
 from offpolicy.logger.console import count, duration, fixed, rate
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
-from offpolicy.logger.record import RunHeader, judge_window
+from offpolicy.logger.record import RunHeader, flops_per_sec, judge_window, samples_per_sec
 from offpolicy.logger.stragglers import least_waiting
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import percentiles_of
-from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
+from offpolicy.timing.phases import RARE, CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import NS_PER_S, compute_rates, num_updates
 from offpolicy.types import Account, EvalResult, Snapshot
 
+SPEEDS = ("steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec")  # env steps/s
+FLOPS_PER_TFLOP = 1e12
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
 Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
@@ -96,6 +98,8 @@ def build_summary(
             "learner_capacity": rates.learner_capacity,
             "predicted_steps_per_sec": rates.predicted_steps_per_sec,
             "utd": rates.utd,
+            "samples_per_sec": samples_per_sec(baseline, snapshot),
+            "flops_per_sec": flops_per_sec(rates, header),
         },
         "bottleneck": {
             "verdict": str(verdict.bottleneck),
@@ -178,7 +182,8 @@ def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[Row
     """Returns a row for each phase, the warm-up, the residual and the wall; percentages sum to 100."""
     if section is None:
         return [("not timed", "", "")]
-    seconds = {**section["phases_s"], "other": section["other_s"]}
+    timed = {**section["phases_s"], "other": section["other_s"]}
+    seconds = {name: value for name, value in timed.items() if name not in RARE or value}
     shares = percentages(list(seconds.values()))
     rows = [(names[name], f"{value:.1f}", share) for (name, value), share in zip(seconds.items(), shares, strict=True)]
     return [*rows, ("Wall", f"{section['wall_s']:.1f}", "100.0" if section["wall_s"] else "-")]
@@ -197,11 +202,20 @@ def percentages(values: Sequence[float]) -> list[str]:
     return [f"{share / 10:.1f}" for share in tenths]
 
 
+def _learner_lines(rates: Section) -> list[tuple[str, str]]:
+    """Returns the work of the learners as samples/s, and TFLOP/s of one of them while it is active, where known."""
+    samples, flops = rates["samples_per_sec"], rates["flops_per_sec"]
+    known = [f"{rate(samples)} samples/s"] if samples else []
+    known += [f"{flops / FLOPS_PER_TFLOP:.3g} TFLOP/s while active"] if flops else []
+    return [("learning", "  ".join(known))] if known else []
+
+
 def _result_lines(summary: Section) -> list[tuple[str, str]]:
     """Returns names and values: rates, barrier waits of several ranks, the evaluation, the bottleneck with advice."""
     rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
-    speeds = [f"{METRICS[f'perf/{key}'].row} {rate(value)}" for key, value in rates.items() if key != "utd"]
+    speeds = [f"{METRICS[f'perf/{key}'].row} {rate(rates[key])}" for key in SPEEDS]
     lines = [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
+    lines += _learner_lines(rates)
     learners: Sequence[Section | None] = summary["timing"].get("learners", ())
     waits_s = {
         rank: section["phases_s"][RANK_BARRIER]

@@ -8,6 +8,7 @@ days.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from offpolicy.types import (
     DeviceTotals,
     EvaluatorTotals,
     Float64,
+    HookTotals,
     LearnerTotals,
     MetricTotals,
     RolloutTotals,
@@ -175,7 +177,7 @@ class ProcessReports(Generic[Totals]):
     """The cumulative report of one process, an account and counters, over a block of `nbytes(phases)` bytes."""
 
     totals: ClassVar[type[Any]]  # Any: `Totals` of the subclass
-    counters: ClassVar[tuple[tuple[str, type], ...]]  # fields of `totals` besides the account, with their types
+    counters: ClassVar[tuple[tuple[str, Any], ...]]  # fields of `totals` besides the account, with numpy's types
 
     def __init__(self, buffer: memoryview, phases: Sequence[str]) -> None:
         self._phases, self._dtype = tuple(phases), self._record_dtype(phases)
@@ -223,7 +225,13 @@ class CollectorReports(ProcessReports[CollectorTotals]):
         ("policy_steps", np.int64),
         ("rollouts", np.int64),
         ("rollouts_dropped", np.int64),
+        ("hook", [(name, np.int64) for name in HookTotals._fields]),
     )
+
+    def read(self) -> CollectorTotals | None:
+        """Returns the newest report; None before the first."""
+        totals = super().read()
+        return None if totals is None else replace(totals, hook=HookTotals(*totals.hook))
 
 
 class EvaluatorReports(ProcessReports[EvaluatorTotals]):

@@ -178,6 +178,10 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     ),
     CollectorPhase.WEIGHT_APPLY: (Advice("raise env.num_envs: more transitions per weight version"),),
     CollectorPhase.REPLAY_WRITE: (Advice("raise env.num_envs: more rows per write"),),
+    CollectorPhase.POST_BACKPRESSURE: (
+        Advice("make the function of collect.hook faster: collecting waits for it"),
+        Advice("raise collect.post_queue, if episodes end in bursts"),
+    ),
     CollectorPhase.OTHER: (Advice("raise env.num_envs: fewer rounds of the collector's loop per env step"),),
 }
 DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {

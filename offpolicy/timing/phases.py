@@ -35,6 +35,7 @@ class CollectorPhase(StrEnum):
     ENV_STEP = "env_step"
     REPLAY_WRITE = "replay_write"
     LEARNER_WAIT = "learner_wait"
+    POST_BACKPRESSURE = "post_backpressure"  # handing episodes to `collect.hook`, whose queue may be full
     OTHER = "other"
 
 
@@ -77,5 +78,7 @@ LEARNER_WAITS = (
     LearnerPhase.RANK_BARRIER,
     LearnerPhase.SYNC_COORDINATION,
 )
+# Phases that most runs never open: without time in them, tables do not show them.
+RARE = (CollectorPhase.POST_BACKPRESSURE,)
 # Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)

@@ -38,7 +38,7 @@ from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, TaggedTime,
     CollectorTotals, DeviceTotals, EpisodeRecord,
-    EvalResult, EvaluatorTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals, Snapshot)
+    EvalResult, EvaluatorTotals, HookTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals, Snapshot)
 
 def snapshot(k):
     def account(phases):
@@ -53,7 +53,8 @@ def snapshot(k):
     return Snapshot(1.0 + k / 100, 100 + k, k, (LearnerTotals(account=learner, updates=k, samples=256 * k,
         sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts,
         device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0)),),
-        (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k),), k, 1000, 0.0,
+        (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k,
+        hook=HookTotals(k, 1, 10**6 * k, 10**5 * k)),), k, 1000, 0.0,
         EvaluatorTotals(account(EvaluatorPhase), k, 1, 2))
 
 def main():

@@ -77,6 +77,7 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.collect.policy import CollectorPolicy
     from offpolicy.collect.replay_writer import ReplayWriter
     from offpolicy.collect.rollout_writer import RolloutWriter
+    from offpolicy.collect.training_hook import TrainingHook
     from offpolicy.envs.vector import VectorAdapter
     from offpolicy.processes.handshake import CollectorGate
 
@@ -86,6 +87,7 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
         "action_select": ((CollectorPolicy, "act"),),
         "env_step": ((VectorAdapter, "step"),),
         "replay_write": ((ReplayWriter, "write"), (RolloutWriter, "write")),
+        "post_backpressure": ((TrainingHook, "add"),),
         "other": ((CollectorReporter, "is_wanted"),),
     }
 

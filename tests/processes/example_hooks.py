@@ -1,4 +1,4 @@
-"""Hooks for `eval.hook`, in a module that a worker imports quickly; and an episode to call them with."""
+"""Hooks for `eval.hook` and `collect.hook`, in a module that imports quickly; and an episode to call them with."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ def episode(index: int = 0, length: int = 3) -> Episode:
     action = -np.arange(float(length), dtype=np.float32)[:, None]
     numbers = (70, 6, 1.5, length, float("nan"), 0.25, True, False)
     return Episode(index, *numbers, obs, action, np.arange(float(length)))
+
+
+def nothing_much(given: Episode) -> None:
+    assert given.obs.shape[0] == given.length + 1 == len(given.reward) + 1
 
 
 def take_100_ms(given: Episode) -> None:

@@ -54,8 +54,9 @@ def test_seeds_a_torn_record_event_files_and_a_run_of_appo_are_compared(run_cli:
     words = [f"{label}={run}" for label, runs in (("sac", seeds), ("events", copies)) for run in runs]
     lines = compared(run_cli, *words)
     assert "events: no config.yaml, so its settings are not compared" in lines
-    verdicts = [line.split()[-1] for line in lines if line.startswith(("Train ", "Env Step ", "Iter Wall "))]
-    assert verdicts == ["noise"] * 3, "the event files of a run tell what its records tell"
+    rows = [line.split() for line in lines if line.startswith(("Train ", "Env Step ", "Iter Wall "))]
+    # The event files of a run tell what its records tell; beside other tests the cores may be shared.
+    assert [row[-1] in ("noise", "busy") for row in rows] == [True] * 3
     text = " ".join(" ".join(compared(run_cli, *words[:2], str(appo))).split())
     assert "warning: not the same task or algorithm (sac, appo): algo.name sac, appo" in text
     assert "env steps/iteration" in text

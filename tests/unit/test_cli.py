@@ -97,9 +97,21 @@ def test_a_negative_number_is_refused(
 
 def test_compare_hands_over_runs_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     runners = Runners()
-    argv = ["compare", "a=x", "a=y", "z", "--reference", "-200", "--html", "c.html"]
+    argv = [
+        "compare",
+        "a=x",
+        "a=y",
+        "z",
+        "--reference",
+        "-200",
+        "--html",
+        "c.html",
+        "--fail-on",
+        "x<1",
+        "--fail-on=y>2",
+    ]
     assert run_with(monkeypatch, runners, *argv) == 0
-    files = {"png": None, "markdown": None, "html": Path("c.html")}
+    files = {"png": None, "markdown": None, "html": Path("c.html"), "fail_on": ["x<1", "y>2"]}
     assert runners.asked == [(["a=x", "a=y", "z"], -200.0, files)]
 
 

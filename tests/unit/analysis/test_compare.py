@@ -163,3 +163,76 @@ def test_other_amounts_of_work_per_iteration_have_a_row(make_run: MakeRun) -> No
     (wide / "metrics.jsonl").write_text("\n".join(lines))
     found = rows([*compared, *read(make_run("three"), wide)[1:]])["env steps/iteration"]
     assert [cell.value for cell in found.cells] == [1.0, 1.0, 4.0]
+
+
+def test_no_time_is_judged_where_a_run_was_without_its_cores(make_run: MakeRun) -> None:
+    busy = {"cpu/learner_descheduled_pct": 87.0, "cpu/collector_descheduled_pct": 3.0}
+    for first, second in ((None, busy), (busy, None)):
+        name = "a" if first else "b"
+        quiet, other = make_run(f"{name}1", extra=first), make_run(f"{name}2", train=18.0, extra=second)
+        found = rows(read(quiet, other))
+        assert {found[title].cells[1].verdict for title in ("Train", "Iter Wall", "thru, env steps/s")} == {"busy"}
+        assert found["Train"].cells[1].change is not None, "the numbers stay"
+    assert found["Learner"].cells[0].value == 87.0, "the share is a row"
+    assert found["Learner"].cells[1].verdict == "", "a share of time is no verdict on time"
+
+
+def test_runs_on_their_own_cores_are_judged(make_run: MakeRun) -> None:
+    some = {"cpu/learner_descheduled_pct": 9.0, "cpu/collector_descheduled_pct": 9.0}
+    found = rows(read(make_run("one", extra=some), make_run("two", train=18.0, extra=some)))
+    assert found["Train"].cells[1].verdict == "slower"
+
+
+def test_returns_of_runs_without_their_cores_are_judged(make_run: MakeRun) -> None:
+    words = [
+        f"{label}={make_run(f'{label}{seed}', returns=np.full(40, level + seed), changes={'seed': seed}, extra=busy)}"
+        for label, level, busy in (("low", -50.0, {"cpu/learner_descheduled_pct": 50.0}), ("high", 0.0, None))
+        for seed in range(3)
+    ]
+    found = rows(read(*words), reference=-49.0)
+    assert found["training return, end"].cells[1].verdict == "better"
+    assert found["wall seconds to -49"].cells[0].remark == "2 of 3 runs"
+
+
+UNILAB = {"timing/learner_weight_sync_ms": 0.5, "timing/learner_collector_wait_ms": 1.0, "perf/iter_ms": 12.0}
+
+
+def unilab(path: Path, train: float, **keys: float) -> Path:
+    """A run of UniLab: from #636 on, with `timing/learner_wait_ms` before it."""
+    noise = np.random.default_rng(int(train)).normal(size=40)
+    records = [
+        {"timing/learner_train_ms": train + 0.1 * noise[k], "env_steps": 10.0 * k, "wall_s": float(k), **keys}
+        for k in range(1, 40)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize("first_is_old", [True, False])
+def test_train_from_before_the_split_gets_no_verdict_against_train_alone(make_run: MakeRun, first_is_old: bool) -> None:
+    before = {"timing/learner_wait_ms": 4.0, "perf/learner_pipeline_ms": 9.0, "distributed/world_size": 2.0}
+    old, new = unilab(make_run("old"), 12.0, **before), unilab(make_run("new"), 10.0, **UNILAB)
+    found = rows(read(old, new) if first_is_old else read(new, old))
+    assert found["Train"].cells[1].verdict == "unlike"
+    assert found["Train"].cells[1].change is not None
+
+
+def test_train_from_before_the_split_is_judged_between_its_own_kind_and_on_one_gpu(make_run: MakeRun) -> None:
+    before = {"timing/learner_wait_ms": 4.0, "perf/learner_pipeline_ms": 9.0}
+    old, older = (unilab(make_run(f"{train}"), train, **before) for train in (12.0, 10.0))
+    assert rows(read(old, older))["Train"].cells[1].verdict == "faster"
+    alone = unilab(make_run("alone"), 12.0, **before, **{"distributed/world_size": 1.0})
+    assert rows(read(alone, unilab(make_run("new"), 10.0, **UNILAB)))["Train"].cells[1].verdict == "faster"
+
+
+def test_a_sure_change_of_a_return_that_does_not_matter_is_noise(make_run: MakeRun) -> None:
+    words = [
+        f"{label}={make_run(f'{label}{seed}', returns=-1507.0 - less + 0.001 * seed + drop, changes={'seed': seed})}"
+        for label, less in (("first", 0.0), ("second", 0.3))
+        for seed in range(3)
+        for drop in (np.append(np.full(30, -100.0), np.zeros(10)),)
+    ]
+    cell = rows(read(*words))["training return, end"].cells[1]
+    assert cell.change is not None
+    assert cell.change.high < 0.0, "it is sure that it is less"
+    assert cell.verdict == "noise"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,23 @@ def test_other_tasks_are_compared_with_a_warning_and_other_settings_are_listed(m
 
 def test_equal_configurations_need_no_note(make_run: MakeRun) -> None:
     assert warnings(read_runs([str(make_run("one")), str(make_run("two", changes=SECOND_SEED))])) == []
+
+
+def test_threads_that_are_configured_or_ran_are_listed(make_run: MakeRun) -> None:
+    one = make_run("one", changes={"threads": {"learner": None}})
+    two = make_run("two", changes={"threads": {"learner": 1}})
+    for path, threads in ((one, 2), (two, 1)):
+        (path / "summary.json").write_text(json.dumps({"threads": {"learner": threads, "collector": 1}}))
+    lines = warnings(read_runs([str(one), str(two)]))
+    assert lines == [
+        "configuration (one, two): threads.learner None, 1",
+        "threads that ran (one, two): threads.learner 2, 1",
+    ]
+
+
+def test_a_summary_without_threads_or_torn_says_nothing(make_run: MakeRun) -> None:
+    one, two, three = make_run("one"), make_run("two"), make_run("three")
+    (one / "summary.json").write_text('{"threads": {"learner": 2}}')
+    (two / "summary.json").write_text('{"threads": {"lea')
+    (three / "summary.json").write_text('{"status": "completed"}')
+    assert warnings(read_runs([str(one), str(two), str(three)])) == []

@@ -13,8 +13,10 @@ from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.processes.control_page import ControlPage, HostWord
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
-from offpolicy.timing.ledger import NullLedger
-from offpolicy.types import Choice, CollectorTotals, StepOutcome
+from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.phases import CollectorPhase
+from offpolicy.types import Choice, CollectorTotals, HookTotals, StepOutcome
+from tests.fakes import FakeClock
 
 NAN, NO, YES = np.full(2, np.nan, np.float32), np.zeros(2, np.bool_), np.ones(2, np.bool_)
 
@@ -137,3 +139,28 @@ def test_a_report_is_published_when_it_is_wanted() -> None:
     parts.reporter._control.host.set(HostWord.REPORT_REQUEST, 1)
     collect(parts)
     assert [report.vector_steps for report in reports] == [1, 2]
+
+
+class Hook:
+    """Takes 5 ns for each step."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.seen: list[tuple[list[list[float]], int]] = []
+
+    def add(self, obs: np.ndarray, choice: Choice, outcome: StepOutcome, env_steps: int) -> None:
+        self.seen.append((obs.tolist(), env_steps))
+        self._clock.advance(5)
+
+    def totals(self) -> HookTotals:
+        return HookTotals(3, 1, 20, 10)
+
+
+def test_the_hook_sees_what_was_acted_on_in_a_phase_of_its_own_and_its_totals_are_reported() -> None:
+    clock = FakeClock()
+    ledger, hook, reports = Ledger(CollectorPhase, clock), Hook(clock), Reports()
+    collect(make(reports, Gate(Turn.STEP, Turn.STEP, Turn.STOP), hook=hook, ledger=ledger))
+    assert hook.seen == [([[0.0]] * 2, 2), ([[1.0]] * 2, 4)]
+    assert reports[-1].hook == HookTotals(3, 1, 20, 10)
+    assert reports[-1].account is not None
+    assert {phase: ns for phase, ns in reports[-1].account.phases_ns.items() if ns} == {"post_backpressure": 10}

@@ -73,3 +73,9 @@ def test_preflight_looks_at_the_hook_where_there_are_episodes(module: str) -> No
     with pytest.raises(ConfigError, match=r"^eval\.hook: got 'some_hooks:nothing'"):
         preflight.preflight(RunConfig.from_mapping({**tree, "eval": {"hook": hook}}))
     preflight.preflight(RunConfig.from_mapping({**tree, "eval": {"hook": hook, "episodes": 0}}))
+
+
+def test_preflight_looks_at_the_hook_of_training_episodes(module: str) -> None:
+    tree = {"env": {"id": "offpolicy.envs.toy:PointMass-v0"}, "device": "cpu", "collect": {"hook": f"{module}:nothing"}}
+    with pytest.raises(ConfigError, match=r"^collect\.hook: got 'some_hooks:nothing'"):
+        preflight.preflight(RunConfig.from_mapping(tree))

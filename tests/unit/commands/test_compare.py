@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from offpolicy.cli import main
 from offpolicy.commands.compare import compare
-from offpolicy.errors import ConfigError
+from offpolicy.errors import EXIT_UNJUDGED, ConfigError
 
 MakeRun = Callable[..., Path]
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -50,11 +51,58 @@ def test_it_says_what_is_drawn_and_what_is_left_out(make_run: MakeRun, capsys: p
     assert "b: 2 runs are drawn, then blocks of their records; 38+38 records, 4 of the warm-up left out" in text
 
 
+def test_a_run_without_its_cores_is_named_with_its_shares(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy = {"cpu/learner_descheduled_pct": 87.12, "cpu/collector_descheduled_pct": 2.3}
+    lines = printed(capsys, make_run("one"), make_run("two", train=20.0, extra=busy))
+    (train,) = [line for line in lines if line.startswith("Train ")]
+    assert train.split()[-1] == "busy"
+    text = " ".join(" ".join(lines).split())
+    assert "busy: two was without a core for learner 87.1 %, collector 2.3 % of its wall" in text
+    assert max(map(len, lines)) <= 80
+
+
+FAIL_ON = "perf/steps_per_sec<-5%"
+
+
+@pytest.mark.parametrize(
+    ("train", "shares", "conditions", "code", "outcomes"),
+    [
+        (20.0, {}, [FAIL_ON], 1, ["failed"]),
+        (10.0, {}, [FAIL_ON], 0, ["passed"]),
+        (20.0, {"cpu/collector_descheduled_pct": 30.0}, [FAIL_ON], EXIT_UNJUDGED, ["not judged"]),
+        (10.0, {}, [FAIL_ON, "perf/samples_per_sec<-5%"], EXIT_UNJUDGED, ["passed", "not judged"]),
+        (20.0, {}, ["perf/samples_per_sec<-5%", FAIL_ON], 1, ["not judged", "failed"]),
+    ],
+)
+def test_conditions_decide_the_exit_code(  # noqa: PLR0913  # the columns of the table
+    make_run: MakeRun,
+    capsys: pytest.CaptureFixture[str],
+    train: float,
+    shares: dict[str, float],
+    conditions: list[str],
+    code: int,
+    outcomes: list[str],
+) -> None:
+    runs = [str(make_run("one")), str(make_run("two", train=train, extra=shares))]
+    options = [word for condition in conditions for word in ("--fail-on", condition)]
+    assert main(["compare", *runs, *options]) == code
+    lines = capsys.readouterr().out.splitlines()[-len(conditions) :]
+    assert [line.split(":")[:2] for line in lines] == [[o, f" {c}"] for o, c in zip(outcomes, conditions, strict=True)]
+
+
+def test_a_condition_that_is_none_is_refused_before_a_run_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "no-such-run", "nor-this", "--fail-on", "perf/steps_per_sec=-5%"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[1:]
+    assert line.startswith("  --fail-on: got 'perf/steps_per_sec=-5%', allowed KEY<CHANGE or KEY>CHANGE")
+
+
 def test_the_legend_says_of_which_changes_a_least_size_is_asked(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = " ".join(" ".join(printed(capsys, make_run("one"), make_run("two"))).split())
-    assert "below 2% of the value (but returns, of which any change counts) or, of a phase, 0.5% of the wall" in text
+    assert "below 2% of the value or, of a phase, 0.5% of the wall, of a return 0.5% of what the curves span" in text
 
 
 def test_the_files_hold_the_tables_and_the_picture(make_run: MakeRun, tmp_path: Path) -> None:

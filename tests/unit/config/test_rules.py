@@ -17,10 +17,11 @@ def problems(raw: dict[str, Any]) -> tuple[str, ...]:
     return caught.value.problems
 
 
+@pytest.mark.parametrize("section", ["eval", "collect"])
 @pytest.mark.parametrize("hook", ["", "module", "module:", ":function", "a b:c", "module:function()"])
-def test_a_hook_is_a_module_and_a_function(hook: str) -> None:
-    (problem,) = problems({"eval": {"hook": hook}})
-    assert problem == f"eval.hook: got {hook!r}, allowed module:function, such as hooks:draw, or null"
+def test_a_hook_is_a_module_and_a_function(section: str, hook: str) -> None:
+    (problem,) = problems({section: {"hook": hook}})
+    assert problem == f"{section}.hook: got {hook!r}, allowed module:function, such as hooks:draw, or null"
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from offpolicy.analysis.records import event_paths, read_event_rows
 from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import LogConfig
+from offpolicy.errors import OffPolicyError
 from offpolicy.logger.console import PlainLines
-from offpolicy.logger.logger import OffPolicyLogger, open_logger
+from offpolicy.logger.logger import OffPolicyLogger, open_logger, open_step_logger
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.sinks import JsonlSink, SafeSink
@@ -279,3 +284,73 @@ def test_a_window_without_a_verdict_follows_one_with_a_new_verdict(logger: OffPo
     late = dataclasses.replace(make_snapshot(600), collectors=first.collectors)
     assert "perf/bottleneck" not in logger.log_interval(late)
     logger.close()
+
+
+HEADER = RunHeader(algo="es", env_id="X-v0", seed=0, mode="overlap", total_timesteps=1000)
+QUIET = LogConfig(every_s=1e-9, tensorboard=False, panel="off")
+
+
+def test_log_step_has_the_arguments_of_unilabs_logger() -> None:
+    assert list(inspect.signature(OffPolicyLogger.log_step).parameters)[1:] == [
+        "iteration", "metrics", "reward", "reward_metrics", "reward_components", "train_time", "collector_wait_time",
+        "replay_batch_wait_time", "learner_replay_sample_time", "rank_barrier_time", "sync_coordination_time",
+        "learner_incremental_h2d_time", "learner_param_sync_time", "weight_sync_time", "iteration_time", "extra_info",
+    ]  # fmt: skip
+
+
+def test_steps_are_recorded_under_our_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET, {"lr": 0.1})) as logger:
+        logger.log_collector(500, 400)
+        logger.log_step(
+            3, {"qf_loss": 2.0, "vibes": 1.0}, -7.0, train_time=0.006, rank_barrier_time=0.001, weight_sync_time=0.002,
+            iteration_time=0.010, extra_info={"learner_samples_per_iter": 256},
+        )  # fmt: skip
+        logger.finish_steps("interrupted", "it was asked to", 130)
+    record, *_ = records_of(tmp_path / "run")
+    assert record.items() >= {
+        "env_steps": 500, "iteration": 3, "timing/learner_train_ms": 6.0, "timing/learner_rank_barrier_ms": 1.0,
+        "timing/learner_weight_publish_ms": 2.0, "timing/learner_other_ms": 1.0, "perf/iter_ms": 10.0,
+        "perf/samples_per_sec": 25_600.0, "train/critic_loss": 2.0, "rollout/ep_rew_mean": -7.0, "replay/rows": 400,
+    }.items()  # fmt: skip
+    assert "log_step: left out, as docs/metrics.md has no name for them: train/vibes" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["exit_code"], summary["reason"]) == ("interrupted", 130, "it was asked to")
+    assert summary["bottleneck"]["reason"].startswith("the loop reported no times of a collector")
+    assert (tmp_path / "run" / "config.yaml").read_text() == "lr: 0.1\n"
+
+
+def test_steps_with_both_sides_get_a_verdict_and_no_advice_on_keys_they_do_not_have(tmp_path: Path) -> None:
+    with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
+        logger.update_collector_timing({"env_step_ms": 2.0, "sync_coordination_ms": 8.0})
+        for iteration in range(1, 20):
+            info = {"throughput_steps": 1, "learner_samples_per_iter": 8}
+            logger.log_step(iteration, train_time=0.009, collector_wait_time=0.001, extra_info=info)
+        logger.finish_steps()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["bottleneck"]["verdict"], summary["bottleneck"]["phase"]) == ("learner", "train")
+    assert summary["bottleneck"]["advice"] == []
+    assert summary["rates"]["collector_capacity"] == pytest.approx(500.0)
+    last = records_of(tmp_path / "run")[-1]
+    assert last["perf/bottleneck"] == "learner(train 90%)"
+    assert "perf/bottleneck_advice" not in last
+
+
+def test_a_logger_of_snapshots_takes_no_steps(logger: OffPolicyLogger) -> None:
+    with pytest.raises(OffPolicyError, match="log_step: this logger gets snapshots; open one with open_step_logger"):
+        logger.log_step(1, train_time=0.1)
+    logger.close()
+
+
+def test_unilabs_names_reach_every_sink_and_not_the_record(
+    tmp_path: Path, make_snapshot: Any, header: RunHeader
+) -> None:
+    cfg = RunConfig.from_mapping({"log": {"unilab_keys": True, "panel": "off"}})
+    logger = open_logger(tmp_path, cfg, header, None)
+    record = logger.log_interval(make_snapshot(100))
+    logger.close()
+    assert "timing/learner_weight_sync_ms" not in record
+    (written,) = records_of(tmp_path)
+    assert written["timing/learner_weight_sync_ms"] == record["timing/learner_weight_publish_ms"]
+    (row,) = read_event_rows(event_paths(tmp_path))
+    assert row["timing/learner_weight_sync_ms"] == pytest.approx(record["timing/learner_weight_publish_ms"])
+    assert row["timing/learner_wait_ms"] == pytest.approx(0.15)  # 0.12 for the collector, 0.03 for the handshake

@@ -44,10 +44,23 @@ def test_the_panel_never_exceeds_its_terminal(record: Record, header: RunHeader,
 def test_every_row_of_the_table_is_shown(record: Record, header: RunHeader, width: int, height: int) -> None:
     shown = "\n".join(lines_of(record, header, width, height))
     timing = [metric.row for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
+    timing.remove("Hook Wait")
     assert len(timing) == 19
     for row in (*timing, "Iter Wall", "Cycle", "Return", "Eval", "Actor Loss", "Critic Loss"):
         assert row is not None
         assert row in shown
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (160, 50)])
+def test_the_wait_for_a_hook_has_a_row_where_there_is_one_and_costs_no_other(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    plain = "\n".join(lines_of(record, header, width, height))
+    waiting = lines_of(record | {"timing/collector_post_backpressure_ms": 2.5}, header, width, height)
+    assert "Hook Wait" not in plain
+    assert any("Hook Wait" in line and "2.50" in line for line in waiting)
+    for row in ("Learner Wait", "Iter Wall", "Cycle", "Return", "Eval", "Actor Loss", "bottleneck", "advice"):
+        assert row in "\n".join(waiting)
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])

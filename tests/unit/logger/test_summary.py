@@ -18,9 +18,9 @@ RESULT = RunResult(status="completed", exit_code=0, reason="2,000 env steps done
 
 
 def summary_of(
-    snapshot: Snapshot, baseline: Snapshot | None = None, num_hosts: int = 1, **result: Any
+    snapshot: Snapshot, baseline: Snapshot | None = None, num_hosts: int = 1, flops: float = 0.0, **result: Any
 ) -> dict[str, Any]:
-    header = dataclasses.replace(HEADER, num_hosts=num_hosts)
+    header = dataclasses.replace(HEADER, num_hosts=num_hosts, flops_per_update=flops)
     return build_summary(snapshot, header, dataclasses.replace(RESULT, **result), baseline=baseline)
 
 
@@ -41,7 +41,8 @@ def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluat
     assert list(summary["timing"]) == ["learner", "collector"]
     assert list(summary["timing"]["learner"]) == ["wall_s", "phases_s", "other_s", "spread_ms"]
     assert list(summary["rates"]) == [
-        "steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec", "utd",
+        "steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec", "utd", "samples_per_sec",
+        "flops_per_sec",
     ]  # fmt: skip
     assert list(summary["bottleneck"]) == ["verdict", "phase", "reason", "advice"]
     assert list(summary["versions"]) == ["offpolicy", "torch", "gymnasium", "mujoco"]
@@ -63,7 +64,7 @@ def test_the_phases_are_the_frozen_ones_and_the_warmup(make_snapshot: Any) -> No
         "param_sync", "weight_publish", "evaluation", "checkpoint", "log", "warmup",
     ]  # fmt: skip
     assert list(timing["collector"]["phases_s"]) == [
-        "weight_apply", "action_select", "env_step", "replay_write", "learner_wait", "warmup",
+        "weight_apply", "action_select", "env_step", "replay_write", "learner_wait", "post_backpressure", "warmup",
     ]  # fmt: skip
     assert timing["learner"]["phases_s"]["train"] == 6.1
 
@@ -207,6 +208,28 @@ def test_the_final_table_fits_eighty_columns(make_snapshot: Any, evaluation: Eva
     ):
         assert text in shown
     assert "threads.learner=auto: the fastest number of threads" in shown
+
+
+def test_samples_and_flops_per_second_are_in_the_summary_and_its_table(make_snapshot: Any) -> None:
+    active_s = 6.45e-3  # of 6.6 ms: without collector_wait and sync_coordination
+    summary = summary_of(make_snapshot(1000), baseline=make_snapshot(100), flops=active_s * 2.5e9)
+    assert summary["rates"]["samples_per_sec"] == pytest.approx(256 / 6.6e-3)
+    assert summary["rates"]["flops_per_sec"] == pytest.approx(2.5e9)
+    (line,) = [line for line in printed(summary) if line.startswith("learning")]
+    assert line.split(maxsplit=1)[1].rstrip() == "38788 samples/s  0.0025 TFLOP/s while active"
+
+
+def test_without_samples_or_flops_the_table_says_nothing_of_them(make_snapshot: Any) -> None:
+    summary = summary_of(make_snapshot(0))
+    assert (summary["rates"]["samples_per_sec"], summary["rates"]["flops_per_sec"]) == (None, None)
+    assert not any(line.startswith("learning") for line in printed(summary))
+
+
+def test_a_phase_that_most_runs_never_open_has_a_row_where_it_has_time(make_snapshot: Any) -> None:
+    snapshot = make_snapshot(1000)
+    assert not any("Hook Wait" in line for line in printed(summary_of(snapshot)))
+    snapshot.collectors[0].account.phases_ns["post_backpressure"] += 10**9
+    assert any("Hook Wait" in line and " 1.0 " in line for line in printed(summary_of(snapshot)))
 
 
 def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_snapshot: Any) -> None:

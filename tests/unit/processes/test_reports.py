@@ -17,6 +17,7 @@ from offpolicy.types import (
     CollectorTotals,
     DeviceTotals,
     EvaluatorTotals,
+    HookTotals,
     LearnerTotals,
     MetricTotals,
     RolloutTotals,
@@ -182,9 +183,13 @@ ACCOUNT = Account(2**55 + 4, 2**60 + 1, 12, {"env_step": 2**55 + 1, "other": 3},
 def test_a_collectors_report_arrives_exactly(timed: Account | None) -> None:
     reports = CollectorReports(memoryview(bytearray(CollectorReports.nbytes(COLLECTOR_PHASES))), COLLECTOR_PHASES)
     assert reports.read() is None
-    sent = CollectorTotals(timed, 2**60 + 1, 50, 12.5, 40, rollouts=2**60 + 3, rollouts_dropped=7)
+    hook = HookTotals(9, 2, 2**60 + 5, 2**59 + 1)
+    sent = CollectorTotals(timed, 2**60 + 1, 50, 12.5, 40, rollouts=2**60 + 3, rollouts_dropped=7, hook=hook)
     reports.publish(sent)
-    assert (reports.read(), reports.version) == (sent, 1)
+    found = reports.read()
+    assert (found, reports.version) == (sent, 1)
+    assert found is not None
+    assert found.hook.post_hidden_ns == 2**59 + 1
 
 
 @pytest.mark.parametrize("timed", [None, ACCOUNT])

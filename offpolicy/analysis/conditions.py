@@ -1,0 +1,140 @@
+"""`compare --fail-on 'perf/steps_per_sec<-5%'`: conditions on the changes of a comparison, for CI.
+
+A condition holds where the whole 95 % interval of a change is beyond its bound: a mean beyond it may be chance. Where
+the change cannot be judged, it is refused rather than passed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from offpolicy.analysis.bootstrap import LEVEL, Interval, Values, difference_interval, draw
+from offpolicy.analysis.compare import AMOUNT, RATES, is_unlike, steady_values
+from offpolicy.analysis.contention import MAX_DESCHEDULED, is_contended, shares_text
+from offpolicy.analysis.learning_curves import RETURNS, common_end, final_values
+from offpolicy.analysis.report import quantity
+from offpolicy.analysis.runs import LabelledRuns
+from offpolicy.errors import ConfigError
+from offpolicy.logger.metrics import METRICS, MetricClass
+
+GRAMMAR = "KEY<CHANGE or KEY>CHANGE, such as 'perf/steps_per_sec<-5%' or 'eval/mean_reward<-10'"
+CONDITION = re.compile(r"\s*([\w./-]+?)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%?)\s*")
+JUDGED = (MetricClass.EXCLUSIVE, MetricClass.NESTED, MetricClass.BACKGROUND, MetricClass.RATE)
+AMOUNTS = frozenset(key for key, (_, words) in RATES.items() if words == AMOUNT)  # rates that no core can change
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A change of `key` beyond `bound`; of a fraction of the baseline where `is_relative`."""
+
+    text: str
+    key: str
+    is_below: bool
+    bound: float
+    is_relative: bool
+
+    def holds(self, change: Interval) -> bool:
+        """True if the whole interval is beyond the bound."""
+        return change.high < self.bound if self.is_below else change.low > self.bound
+
+
+class Outcome(StrEnum):
+    """The answer to a condition."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    REFUSED = "not judged"
+
+
+class Judgement(NamedTuple):
+    """The answer to a condition for one label, and its numbers or the reason why there is none."""
+
+    condition: Condition
+    outcome: Outcome
+    reason: str
+
+    @property
+    def line(self) -> str:
+        """One line for the terminal."""
+        return f"{self.outcome}: {self.condition.text}: {self.reason}"
+
+
+def parse_conditions(texts: Sequence[str]) -> list[Condition]:
+    """Returns the conditions of `--fail-on`. Raises `ConfigError` with all problems at once."""
+    problems: list[str] = []
+    conditions: list[Condition] = []
+    for text in texts:
+        match = CONDITION.fullmatch(text)
+        problem = _problem(match) if match else GRAMMAR
+        if problem or match is None:
+            problems.append(f"--fail-on: got {text!r}, allowed {problem}")
+            continue
+        key, sign, number, percent = match.groups()
+        bound = float(number) / (100.0 if percent else 1.0)
+        conditions.append(Condition(text.strip(), key, sign == "<", bound, is_relative=bool(percent)))
+    if problems:
+        raise ConfigError(problems)
+    return conditions
+
+
+def _problem(match: re.Match[str]) -> str | None:
+    """Returns what is allowed instead of a condition of the right form; None where it can be judged."""
+    key, sign, number, percent = match.groups()
+    if key in RETURNS:
+        absolute = f"a change without %, such as {key}{sign}{number}: the zero of returns is arbitrary"
+        return absolute if percent else None
+    metric = METRICS.get(key)
+    if metric is None:
+        return "a key of docs/metrics.md before < or >"
+    if metric.kind not in JUDGED or metric.unit == "text":
+        return f"a phase, a rate or one of {', '.join(RETURNS)}"
+    return None
+
+
+def judge(conditions: Sequence[Condition], compared: Sequence[LabelledRuns]) -> list[Judgement]:
+    """Returns the answer to each condition for each label but the baseline."""
+    return [_judge(condition, compared, index) for condition in conditions for index in range(1, len(compared))]
+
+
+def _judge(condition: Condition, compared: Sequence[LabelledRuns], index: int) -> Judgement:
+    first, other = compared[0], compared[index]
+    means = [_values(condition.key, labelled, compared) for labelled in (first, other)]
+    if reason := _why_not(condition.key, first, other, means):
+        return Judgement(condition, Outcome.REFUSED, reason)
+    baseline, drawn = draw(means[0], 0), draw(means[1], index)
+    difference = difference_interval(drawn, baseline)
+    if not math.isfinite(difference.low):
+        reason = f"a side has a single value, which has no {LEVEL:.0%} interval; give seeds: label=RUN label=RUN"
+        return Judgement(condition, Outcome.REFUSED, reason)
+    if condition.is_relative and baseline.mean <= 0.0:
+        return Judgement(condition, Outcome.REFUSED, f"{first.label} has {baseline.mean:g}: no % of it; write no %")
+    scale = baseline.mean if condition.is_relative else 1.0
+    change = Interval(*(number / scale for number in difference))
+    value, low, high = (f"{number:+.1%}" if condition.is_relative else f"{number:+,.4g}" for number in change)
+    means_text = f"{other.label} {quantity(drawn.mean)} against {first.label} {quantity(baseline.mean)}"
+    reason = f"{means_text}, {value} [{low}, {high}]"
+    return Judgement(condition, Outcome.FAILED if condition.holds(change) else Outcome.PASSED, reason)
+
+
+def _values(key: str, labelled: LabelledRuns, compared: Sequence[LabelledRuns]) -> list[Values]:
+    if key not in RETURNS:
+        return steady_values(labelled, key)
+    return final_values(labelled, key, common_end(compared)) if labelled.has_env_steps else []
+
+
+def _why_not(key: str, first: LabelledRuns, other: LabelledRuns, values: Sequence[list[Values]]) -> str | None:
+    """Returns why a change of `key` cannot be judged; None where it can."""
+    for labelled, found in zip((first, other), values, strict=True):
+        if not found:
+            return f"{labelled.label} has not recorded it"
+    if is_unlike(first, other, key):
+        return f"{key} holds other work in one of {first.label}, {other.label}"
+    if key in RETURNS or key in AMOUNTS:
+        return None
+    busy = [f"{each.label} ({shares_text(each)})" for each in (first, other) if is_contended(each)]
+    return f"more than {MAX_DESCHEDULED:.0%} of the wall without a core: {', '.join(busy)}" if busy else None

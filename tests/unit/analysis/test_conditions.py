@@ -1,0 +1,127 @@
+"""`--fail-on`: its grammar, and that only sure evidence fails and only known evidence passes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpolicy.analysis.bootstrap import Interval
+from offpolicy.analysis.conditions import Outcome, judge, parse_conditions
+from offpolicy.analysis.runs import LabelledRuns, read_runs
+from offpolicy.errors import ConfigError
+
+MakeRun = Callable[..., Path]
+BUSY = {"cpu/learner_descheduled_pct": 40.0}
+
+
+def read(*words: str | Path) -> list[LabelledRuns]:
+    return read_runs([str(word) for word in words])
+
+
+def outcomes(text: str, compared: list[LabelledRuns]) -> list[Outcome]:
+    return [each.outcome for each in judge(parse_conditions([text]), compared)]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "is_below", "bound", "is_relative"),
+    [
+        ("perf/steps_per_sec<-5%", "perf/steps_per_sec", True, -0.05, True),
+        (" timing/learner_train_ms > +3.5 % ", "timing/learner_train_ms", False, 0.035, True),
+        ("eval/mean_reward<-10", "eval/mean_reward", True, -10.0, False),
+    ],
+)
+def test_a_condition_is_a_key_a_side_and_a_change(
+    text: str, key: str, is_below: bool, bound: float, is_relative: bool
+) -> None:
+    (condition,) = parse_conditions([text])
+    assert (condition.key, condition.is_below, condition.is_relative) == (key, is_below, is_relative)
+    assert condition.bound == pytest.approx(bound)
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("perf/steps_per_sec", "KEY<CHANGE or KEY>CHANGE"),
+        ("perf/steps_per_sec<=-5%", "KEY<CHANGE or KEY>CHANGE"),
+        ("perf/steps_per_sec<five", "KEY<CHANGE or KEY>CHANGE"),
+        ("perf/stepps<-5%", "a key of docs/metrics.md before < or >"),
+        ("perf/bottleneck<-5%", "a phase, a rate or one of eval/mean_reward, rollout/ep_rew_mean"),
+        ("train/n_updates<-5", "a phase, a rate or one of"),
+        ("eval/mean_reward<-5%", "a change without %, such as eval/mean_reward<-5: the zero of returns is arbitrary"),
+    ],
+)
+def test_another_text_is_refused_with_what_is_allowed(text: str, allowed: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_conditions(["perf/utd>1%", text])
+    (problem,) = raised.value.problems
+    assert problem.startswith(f"--fail-on: got {text!r}, allowed {allowed}")
+
+
+def test_a_change_fails_only_if_its_whole_interval_is_beyond_the_bound(make_run: MakeRun) -> None:
+    compared = read(make_run("one"), make_run("two", train=13.0))  # thru 1000/12 and 1000/15: -20 %
+    assert outcomes("perf/steps_per_sec<-5%", compared) == [Outcome.FAILED]
+    assert outcomes("perf/steps_per_sec<-30%", compared) == [Outcome.PASSED]
+    assert outcomes("timing/learner_train_ms>25%", compared) == [Outcome.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "holds"),
+    [
+        ("perf/utd<-5%", (-0.20, -0.30, -0.06), True),
+        ("perf/utd<-5%", (-0.20, -0.30, -0.04), False),
+        ("perf/utd>5%", (0.20, 0.06, 0.30), True),
+        ("perf/utd>5%", (0.20, 0.04, 0.30), False),
+    ],
+)
+def test_a_mean_beyond_the_bound_is_not_enough(text: str, change: tuple[float, float, float], holds: bool) -> None:
+    (condition,) = parse_conditions([text])
+    assert condition.holds(Interval(*change)) is holds
+
+
+def test_the_line_has_the_expression_both_values_and_the_interval(make_run: MakeRun) -> None:
+    (judgement,) = judge(
+        parse_conditions(["perf/steps_per_sec<-5%"]), read(make_run("one"), make_run("two", train=13.0))
+    )
+    line = r"failed: perf/steps_per_sec<-5%: two 66\.\d+ against one 83\.\d+, -(19|20)\.\d% \[-2\d\.\d%, -1\d\.\d%\]"
+    assert re.fullmatch(line, judgement.line)
+
+
+@pytest.mark.parametrize("busy", ["one", "two"])
+def test_a_time_of_a_run_without_its_cores_is_not_judged(make_run: MakeRun, busy: str) -> None:
+    runs = {name: make_run(name, train=train, extra=BUSY if name == busy else None) for name, train in
+            (("one", 10.0), ("two", 13.0))}  # fmt: skip
+    (judgement,) = judge(parse_conditions(["perf/steps_per_sec<-5%"]), read(*runs.values()))
+    reason = f"more than 10% of the wall without a core: {busy} (learner 40.0 %)"
+    assert (judgement.outcome, judgement.reason) == (Outcome.REFUSED, reason)
+
+
+def test_a_return_is_judged_though_the_cores_were_shared(make_run: MakeRun) -> None:
+    words = [
+        f"{label}={make_run(f'{label}{n}', returns=np.full(40, level + n), changes={'seed': n}, extra=BUSY)}"
+        for label, level in (("high", 0.0), ("low", -50.0))
+        for n in range(3)
+    ]
+    assert outcomes("rollout/ep_rew_mean<-10", read(*words)) == [Outcome.FAILED]
+    assert outcomes("rollout/ep_rew_mean<-100", read(*words)) == [Outcome.PASSED]
+
+
+def test_what_was_not_recorded_or_has_no_interval_is_not_passed(make_run: MakeRun) -> None:
+    compared = read(make_run("one"), make_run("two", returns=np.zeros(40)))
+    assert outcomes("perf/samples_per_sec<-5%", compared) == [Outcome.REFUSED]
+    assert outcomes("rollout/ep_rew_mean<-5", compared) == [Outcome.REFUSED]
+
+
+def test_a_share_of_nothing_is_not_judged(make_run: MakeRun) -> None:
+    compared = read(make_run("one"), make_run("two", extra={"timing/learner_checkpoint_ms": 2.0}))
+    (relative,) = judge(parse_conditions(["timing/learner_checkpoint_ms>5%"]), compared)
+    assert (relative.outcome, relative.reason) == (Outcome.REFUSED, "one has 0: no % of it; write no %")
+    assert outcomes("timing/learner_checkpoint_ms>1", compared) == [Outcome.FAILED]
+
+
+def test_every_label_is_held_against_the_first(make_run: MakeRun) -> None:
+    compared = read(make_run("one"), make_run("two"), make_run("three", train=13.0))
+    assert outcomes("perf/steps_per_sec<-5%", compared) == [Outcome.PASSED, Outcome.FAILED]

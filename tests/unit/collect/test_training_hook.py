@@ -1,0 +1,169 @@
+"""Training episodes are handed over whole, and the hook's work is hidden where the collector did not wait for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.collect import training_hook
+from offpolicy.collect.episode_hook import STOPPED, HookConfig, HookResult, Interval
+from offpolicy.collect.post import Episode
+from offpolicy.collect.training_hook import EpisodeSteps, HiddenWork, TrainingHook
+from offpolicy.types import Choice, HookTotals, StepOutcome
+
+YES = np.ones(2, np.bool_)
+CONFIG = HookConfig("hooks:any", 2, 10.0, "collect.hook")
+
+
+def step(t: int, *, ends: tuple[int, ...] = (), resets: tuple[int, ...] = ()) -> tuple[np.ndarray, Choice, StepOutcome]:
+    """Step t of two environments: observation t and 100 + t, action -t, reward t, of those that are no resets."""
+    obs = np.array([[t], [100 + t]], np.float32)
+    is_in = [np.isin([0, 1], which) for which in (ends, resets)]
+    nan = np.full(2, np.nan, np.float32)
+    outcome = StepOutcome(obs + 1, np.full(2, float(t)), is_in[0], np.zeros(2, np.bool_), ~is_in[1], nan, nan + 1)
+    return obs, Choice(np.full((2, 1), -float(t), np.float32), None, 7), outcome
+
+
+def cut(steps: EpisodeSteps, *each: tuple[np.ndarray, Choice, StepOutcome]) -> list[tuple[int, Episode]]:
+    """Adds vector steps; returns environment and episode of each end."""
+    found = []
+    for obs, choice, outcome in each:
+        for env in steps.add(obs, choice.action, outcome):
+            found.append((env, steps.episode(env, outcome, len(found), 50, choice.version)))
+    return found
+
+
+def test_an_episode_holds_its_own_steps_and_the_final_observation() -> None:
+    steps = EpisodeSteps(YES)
+    found = cut(steps, step(0), step(1, ends=(0,)), step(2, resets=(0,)), step(3), step(4, ends=(0, 1)))
+    assert [env for env, _ in found] == [0, 0, 1]
+    first, second, other = (episode for _, episode in found)
+    assert (first.obs.ravel().tolist(), first.action.ravel().tolist()) == ([0, 1, 2], [0, -1])
+    assert (second.obs.ravel().tolist(), second.reward.tolist()) == ([3, 4, 5], [3, 4]), "no row of the reset"
+    assert other.obs.ravel().tolist() == [100, 101, 102, 103, 104, 105]
+    assert (other.ep_return, other.length, other.terminated, other.truncated) == (10.0, 5, True, False)
+    assert (other.index, other.env_steps, other.policy_version) == (2, 50, 7)
+
+
+def test_steps_that_no_running_episode_needs_are_dropped() -> None:
+    steps = EpisodeSteps(YES)
+    cut(steps, step(0), step(1, ends=(0,)), step(2, resets=(0,)), step(3, ends=(1,)), step(4, resets=(1,)))
+    assert len(steps._steps) == 2, "3 and 4, of the episode of environment 0"
+
+
+def test_arrays_that_are_written_again_do_not_change_an_episode() -> None:
+    steps, (obs, choice, outcome) = EpisodeSteps(YES), step(0)
+    steps.add(obs, choice.action, outcome)
+    obs[:], choice.action[:], outcome.reward[:] = 9, 9, 9
+    ((_, episode), _) = cut(steps, step(1, ends=(0, 1)))
+    assert (episode.obs[0, 0], episode.action[0, 0], episode.reward[0]) == (0, 0, 0)
+
+
+def test_an_episode_that_began_before_this_process_is_not_handed_over() -> None:
+    steps = EpisodeSteps(np.array([False, True]))
+    ends = step(1, ends=(0, 1))
+    assert [env for env, _ in cut(steps, step(0), ends, step(2, resets=(0, 1)), step(3, ends=(0, 1)))] == [1, 0, 1]
+
+
+# -- what is hidden ---------------------------------------------------------------------------------------------------
+
+
+def test_work_is_hidden_but_for_the_waits() -> None:
+    work = HiddenWork()
+    for begin, end in ((5, 6), (10, 20), (25, 30)):
+        work.begin_wait(begin)
+        work.end_wait(end)
+    work.add_run(Interval(6, 16))  # 6 of it during the second wait
+    work.add_run(Interval(16, 40))  # 4 and 5
+    assert (work.busy_ns, work.hidden_ns) == (34, 34 - 6 - 4 - 5)
+
+
+def test_a_run_that_ends_in_a_wait_that_goes_on_counts_its_part() -> None:
+    work = HiddenWork()
+    work.begin_wait(10)
+    work.add_run(Interval(0, 14))
+    work.end_wait(20)
+    work.add_run(Interval(14, 30))
+    assert (work.busy_ns, work.hidden_ns) == (30, 30 - 4 - 6)
+
+
+def test_waits_are_kept_only_while_a_run_may_lie_in_them() -> None:
+    work = HiddenWork()
+    for begin in range(0, 100, 10):
+        work.begin_wait(begin)
+        work.end_wait(begin + 1)
+    work.add_run(Interval(0, 90))
+    assert list(work._waits) == [Interval(90, 91)]
+
+
+# -- the hook ---------------------------------------------------------------------------------------------------------
+
+
+class FakeHook:
+    """Answers what it is told to: `result_of(episode)` at once, None: not yet."""
+
+    result_of: Any = None
+
+    def __init__(self, cfg: HookConfig, should_stop: Any, on_done: Any) -> None:
+        self.on_done, self.polls = on_done, 0
+
+    def submit(self, episode: Episode) -> None:
+        result = type(self).result_of(episode)
+        if result is not None:
+            self.on_done(result)
+
+    def poll(self) -> None:
+        self.polls += 1
+
+
+class Clock:
+    """Every reading is 10 ns after the one before."""
+
+    now = 0
+
+    def now_ns(self) -> int:
+        self.now += 10
+        return self.now
+
+
+def hook_of(monkeypatch: pytest.MonkeyPatch, result_of: Any) -> tuple[TrainingHook, list[str]]:
+    monkeypatch.setattr(training_hook, "EpisodeHook", type("Fake", (FakeHook,), {"result_of": staticmethod(result_of)}))
+    warnings: list[str] = []
+    return TrainingHook(CONFIG, YES, lambda: False, warnings.append, Clock()), warnings
+
+
+def play(hook: TrainingHook, episodes: int) -> None:
+    """Plays episodes of two steps in both environments, which end together."""
+    for t in range(0, 3 * episodes, 3):
+        for obs, choice, outcome in (step(t), step(t + 1, ends=(0, 1)), step(t + 2, resets=(0, 1))):
+            hook.add(obs, choice, outcome, env_steps=100 + t)
+
+
+def test_episodes_are_counted_with_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = iter([Interval(0, 15), Interval(15, 35)])  # each ends in the wait of its own: 10 to 20, and 30 to 40
+    hook, warnings = hook_of(monkeypatch, lambda episode: HookResult(episode.index, next(runs), None))
+    play(hook, 1)
+    assert hook.totals() == HookTotals(2, 0, 35, 35 - 5 - 5 - 5)
+    assert warnings == []
+
+
+def test_failures_are_counted_and_reported_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = "Traceback ...\nValueError: no reward"
+    hook, warnings = hook_of(monkeypatch, lambda episode: HookResult(episode.index, None, error))
+    play(hook, 2)
+    assert hook.totals() == HookTotals(4, 4, 0, 0)
+    assert warnings == [
+        "collect.hook failed for the training episode that ended at env step 100: ValueError: no reward; training goes"
+        " on. Further failures are only counted: collect/post_failures"
+    ]
+    assert capsys.readouterr().err == f"{error}\n"
+
+
+def test_an_episode_whose_hook_was_stopped_is_neither_done_nor_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook, warnings = hook_of(monkeypatch, lambda episode: HookResult(episode.index, None, STOPPED))
+    play(hook, 1)
+    assert (hook.totals(), warnings) == (HookTotals(0, 0, 0, 0), [])
