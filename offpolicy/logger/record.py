@@ -16,6 +16,7 @@ from offpolicy.logger.timing_keys import (
     collectors_elapsed,
     device_keys,
     evaluator_keys,
+    hook_keys,
     phase_keys,
     prefetch_keys,
 )
@@ -223,24 +224,6 @@ def rollout_keys(previous: Snapshot | None, current: Snapshot) -> Record:
             current,
             lambda snapshot: sum(r.rollouts.too_old for r in snapshot.learners if r.rollouts is not None),
         ),
-    }
-
-
-def hook_keys(previous: Snapshot | None, current: Snapshot) -> Record:
-    """Returns the work of `collect.hook`, of all collectors; no keys before its first episode."""
-
-    def gain(name: str) -> float:
-        return _gain(previous, current, lambda snapshot: sum(getattr(c.hook, name) for c in snapshot.collectors))
-
-    episodes, busy_ns = gain("post_episodes"), gain("post_busy_ns")
-    totals = [totals.hook for totals in current.collectors]
-    if not any(total.post_episodes for total in totals):
-        return {}
-    return {
-        "collect/post_episodes": sum(total.post_episodes for total in totals),
-        "collect/post_failures": sum(total.post_failures for total in totals),
-        "collect/post_ms": busy_ns / episodes / NS_PER_MS if episodes > 0 else None,
-        "collect/overlap": gain("post_hidden_ns") / busy_ns if busy_ns > 0 else None,
     }
 
 

@@ -19,7 +19,6 @@ from offpolicy.logger.record import (
     Record,
     RunHeader,
     build_record,
-    hook_keys,
     judge_window,
     metric_means,
     rollout_keys,
@@ -35,7 +34,6 @@ from offpolicy.types import (
     CollectorTotals,
     EpisodeRecord,
     EvalResult,
-    HookTotals,
     LearnerTotals,
     MetricTotals,
     RolloutTotals,
@@ -375,29 +373,6 @@ def test_without_an_account_samples_per_sec_are_by_the_supervisors_clock(make_sn
     before, after = (make_snapshot(updates, is_timed=False) for updates in (100, 200))
     record = build_record(before, after, EpisodeWindow(), None, header)
     assert record["perf/samples_per_sec"] == pytest.approx(256 / 6.6e-3)
-
-
-def test_the_work_of_the_hook_is_summed_over_collectors_and_that_of_the_window(
-    make_snapshot: Any, header: RunHeader
-) -> None:
-    def snapshot(*hooks: HookTotals) -> Snapshot:
-        found = make_snapshot(100)
-        return dataclasses.replace(
-            found, collectors=tuple(dataclasses.replace(found.collectors[0], hook=h) for h in hooks)
-        )
-
-    before = snapshot(HookTotals(2, 1, 50 * 10**6, 50 * 10**6), HookTotals(1, 0, 10 * 10**6, 0))
-    after = snapshot(HookTotals(5, 1, 110 * 10**6, 80 * 10**6), HookTotals(2, 1, 30 * 10**6, 10 * 10**6))
-    assert hook_keys(before, after) == {
-        "collect/post_episodes": 7,
-        "collect/post_failures": 2,
-        "collect/post_ms": 20.0,  # 80 ms for four episodes
-        "collect/overlap": 0.5,  # 40 ms of it hidden
-    }
-    assert hook_keys(after, after) == {
-        "collect/post_episodes": 7, "collect/post_failures": 2, "collect/post_ms": None, "collect/overlap": None
-    }  # fmt: skip
-    assert hook_keys(None, snapshot(HookTotals())) == {}
 
 
 def both_ranks(snapshot: Snapshot) -> Snapshot:

@@ -1,4 +1,4 @@
-"""The keys of the device and of the evaluator of a window, from cumulative totals."""
+"""The keys of the device, the evaluator and the hook of a window, from cumulative totals."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
-from offpolicy.logger.timing_keys import device_keys, evaluator_keys
+from offpolicy.logger.timing_keys import device_keys, evaluator_keys, hook_keys
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.types import Account, DeviceTotals, EvaluatorTotals, Snapshot
+from offpolicy.types import Account, DeviceTotals, EvaluatorTotals, HookTotals, Snapshot
 
 MakeSnapshot = Callable[..., Snapshot]
 MS = 1_000_000
@@ -93,3 +93,24 @@ def test_an_evaluator_does_not_change_the_other_keys(make_snapshot: MakeSnapshot
     alone, beside = make_snapshot(1000), replace(make_snapshot(1000), evaluator=totals(3000, 500))
     records = [build_record(make_snapshot(500), now, EpisodeWindow(), None, header) for now in (alone, beside)]
     assert {key: value for key, value in records[1].items() if "evaluator" not in key} == records[0]
+
+
+def test_the_work_of_the_hook_is_summed_over_collectors_and_that_of_the_window(make_snapshot: Any) -> None:
+    def snapshot(*hooks: HookTotals) -> Snapshot:
+        found = make_snapshot(100)
+        return dataclasses.replace(
+            found, collectors=tuple(dataclasses.replace(found.collectors[0], hook=h) for h in hooks)
+        )
+
+    before = snapshot(HookTotals(2, 1, 50 * 10**6, 50 * 10**6), HookTotals(1, 0, 10 * 10**6, 0))
+    after = snapshot(HookTotals(5, 1, 110 * 10**6, 80 * 10**6), HookTotals(2, 1, 30 * 10**6, 10 * 10**6))
+    assert hook_keys(before, after) == {
+        "collect/post_episodes": 7,
+        "collect/post_failures": 2,
+        "collect/post_ms": 20.0,  # 80 ms for four episodes
+        "collect/overlap": 0.5,  # 40 ms of it hidden
+    }
+    assert hook_keys(after, after) == {
+        "collect/post_episodes": 7, "collect/post_failures": 2, "collect/post_ms": None, "collect/overlap": None
+    }  # fmt: skip
+    assert hook_keys(None, snapshot(HookTotals())) == {}
