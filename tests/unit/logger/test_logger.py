@@ -15,12 +15,13 @@ from offpolicy.analysis.records import event_paths, read_event_rows
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.errors import OffPolicyError
+from offpolicy.logger import step_totals
 from offpolicy.logger.console import PlainLines
 from offpolicy.logger.logger import OffPolicyLogger, open_logger, open_step_logger
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.sinks import JsonlSink, SafeSink
-from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, Snapshot
+from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, SchedulerStats, Snapshot
 
 
 @pytest.fixture
@@ -319,7 +320,10 @@ def test_steps_are_recorded_under_our_keys(tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "run" / "config.yaml").read_text() == "lr: 0.1\n"
 
 
-def test_steps_with_both_sides_get_a_verdict_and_no_advice_on_keys_they_do_not_have(tmp_path: Path) -> None:
+def test_steps_with_both_sides_get_a_verdict_and_no_advice_on_keys_they_do_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_totals, "scheduler_stats", lambda: SchedulerStats())  # whoever else uses the cores
     with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
         logger.update_collector_timing({"env_step_ms": 2.0, "sync_coordination_ms": 8.0})
         for iteration in range(1, 20):
