@@ -261,11 +261,7 @@ class RolloutConfig:
 class CollectConfig:
     """The interleaving of collecting and learning."""
 
-    mode: str | None = option(
-        None,
-        "null: the runner's default; auto: alternate or overlap, the faster one, tried while it trains",
-        choices=("alternate", "overlap", "free", "auto"),
-    )
+    mode: str | None = option(None, "null: the runner's default", choices=("alternate", "overlap", "free", "auto"))
     num_collectors: int = option(1, "collector processes", ge=1, le=256)
     band: int = option(1000, "free mode: env steps by which either side may be ahead of what algo.utd calls for", ge=1)
     hook: str | None = option(

@@ -61,7 +61,7 @@ class Idle:
 
 def learn(idle: Idle) -> None:
     ledger = make_ledger(LearnerPhase, is_enabled=False)
-    train(Parts(idle, idle, ON_CPU, idle, idle, idle, idle, idle, idle, ledger))
+    train(Parts(idle, idle, ON_CPU, *[idle] * 7, ledger))
 
 
 def collect_steps(idle: Idle) -> None:

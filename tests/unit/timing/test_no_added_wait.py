@@ -98,7 +98,7 @@ def train_on_device(algo: AlgoConfig, waits: Counter[str], *, is_timed: bool) ->
     device_timer = DeviceTimer(does, Event if is_timed else None)
     parts = Parts(
         source=does, learner=learner, device_timer=device_timer,
-        publisher=does, evaluator=does, checkpointer=does, reporter=does, world=does, stop=does,
+        publisher=does, evaluator=does, checkpointer=does, reporter=does, tuner=does, world=does, stop=does,
         ledger=make_ledger(LearnerPhase, is_enabled=is_timed),
     )  # fmt: skip
     assert train(parts)
