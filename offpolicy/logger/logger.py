@@ -14,7 +14,7 @@ from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
-from offpolicy.logger.stragglers import StragglerWatch
+from offpolicy.logger.stragglers import StragglerWatch, rank_series
 from offpolicy.logger.summary import final_table
 from offpolicy.timing.bottleneck import SteadyVerdict
 from offpolicy.timing.rates import RateWindow, compute_rates, learner_windows, num_updates, policy_steps
@@ -34,6 +34,8 @@ class OffPolicyLogger:
         header: RunHeader,
         sinks: Sequence[SafeSink],
         console: View,
+        *,
+        writes_every_rank: bool = False,
     ) -> None:
         self.run_dir = run_dir
         self.config_mapping = config_mapping
@@ -43,7 +45,7 @@ class OffPolicyLogger:
         self._origin: Snapshot | None = None
         self._learning: Snapshot | None = None
         self._sinks = tuple(sinks)
-        self._console = console
+        self._console, self._writes_every_rank = console, writes_every_rank
         self._episodes = EpisodeWindow()
         self._stragglers = StragglerWatch()
         self._verdict = SteadyVerdict()
@@ -100,20 +102,21 @@ class OffPolicyLogger:
             since = compute_rates(self._learning, snapshot, header.mode, header.num_hosts)
             remaining = eta_s(snapshot, since, header.total_timesteps)
             record |= {} if remaining is None else {"time/eta_s": remaining}
-        require_known(record)
+        every_rank: Record = {**rank_series(previous, snapshot)}
+        require_known([*record, *every_rank])
         warnings = self._stragglers.observe(learner_windows(previous, snapshot), snapshot.wall_s)
         self.last_snapshot = snapshot
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
         for sink in self._sinks:
-            sink.write(record)
+            sink.write(record | every_rank if self._writes_every_rank else record)
         change = self._verdict.take_change()
         if change is not None:
             advice = [f"- {advice.text}" for advice in change.advice]
             markdown = "\n".join([f"**{change.label}**", "", change.reason, "", *advice])
             for sink in self._sinks:
                 sink.text("verdict", markdown, snapshot.env_steps)
-        self._console.record(record, verdict)
+        self._console.record(record | every_rank, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record
@@ -171,4 +174,4 @@ def open_logger(run_dir: Path, cfg: RunConfig, header: RunHeader, resume_step: i
     if cfg.log.wandb != "disabled":
         opened.append(open_sink("wandb", wandb, view.message))
     sinks = [sink for sink in opened if sink is not None]
-    return OffPolicyLogger(run_dir, config, header, sinks, view)
+    return OffPolicyLogger(run_dir, config, header, sinks, view, writes_every_rank=cfg.log.ranks == "all")
