@@ -230,6 +230,27 @@ class RolloutTotals(NamedTuple):
     lags: Float64  # [NUM_LAGS] rollouts learnt from, by the age of their weights in versions
 
 
+class ArrivalTotals(NamedTuple):
+    """Cumulative lateness of one rank at exchanges with the others; the reader subtracts all but the error.
+
+    A rank is late in an iteration by as much as it works longer than the median rank, the lower of two.
+    """
+
+    iterations: int = 0
+    late: int = 0  # iterations in which this rank was late
+    late_ns: int = 0  # sum over those iterations
+    capped_ns: int = 0  # the same, of each iteration a tenth of its work at most
+    clock_error_ns: int = 0  # bound of the error of the ranks' clocks; 0 on one host, whose ranks share a clock
+
+
+class Lateness(NamedTuple):
+    """How much longer a rank works than the median rank, over a window."""
+
+    rank: int
+    ms: float  # per iteration
+    share: float  # of the iterations in which it was late, 0 to 1
+
+
 class DeviceTotals(NamedTuple):
     """Cumulative device time of one learner rank, and counts; the reader subtracts."""
 
@@ -254,6 +275,7 @@ class LearnerTotals:
     packer: Account | None = None  # of the thread that packs batches ahead; None where there is none
     rollouts: RolloutTotals | None = None  # None where the algorithm learns from a replay
     device: DeviceTotals | None = None  # None without CUDA, and when timing is off
+    arrivals: ArrivalTotals = ArrivalTotals()
 
 
 class HookTotals(NamedTuple):

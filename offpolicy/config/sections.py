@@ -300,6 +300,9 @@ class LogConfig:
     """The destinations of the records."""
 
     every_s: float = option(2.0, "seconds between records", gt=0.0)
+    ranks: str = option(
+        "spread", "learner ranks in the records; all: each phase of each rank", choices=("spread", "all")
+    )
     panel: str = option("auto", "terminal panel; auto: only when stdout is a terminal", choices=("auto", "on", "off"))
     tensorboard: bool = option(True, "write TensorBoard events")
     wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))

@@ -1,27 +1,38 @@
-"""Collectives of the learner ranks within an update, timed in their phases: first all arrive, then data moves."""
+"""Collectives of the learner ranks within an update: gradients, networks and the moments of observations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.process_group import RankGroup
 from offpolicy.protocols import DeviceSync
-from offpolicy.timing.ledger import TimeAccount
-from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.device_timer import DeviceEvent, Pair
 
 
 class GroupExchange:
-    """Averages and gathers over a group; its time counts as `rank_barrier` and `param_sync`, not as `train`.
+    """Averages and gathers over a group; its time counts as `param_sync` and `rank_barrier`, not as `train`.
 
-    It waits for the device's work before the barrier, so that this stays in `train`: else this rank's own arithmetic
-    would look like the lateness of another rank.
+    An exchange on the host waits for the device's work first, so that this stays in `train`: else this rank's own
+    arithmetic would look like the lateness of another rank. One on the device (NCCL) is queued behind that work; events
+    around it say how long it took. Either waits for the device once.
     """
 
-    def __init__(self, group: RankGroup, device: torch.device, device_sync: DeviceSync, ledger: TimeAccount) -> None:
-        self._group, self._device, self._device_sync, self._ledger = group, device, device_sync, ledger
+    def __init__(
+        self,
+        group: RankGroup,
+        device: torch.device,
+        device_sync: DeviceSync,
+        arrivals: ArrivalLog,
+        new_event: Callable[[], DeviceEvent] | None = None,
+    ) -> None:
+        """`new_event` makes events of the device's stream; None where nothing is timed."""
+        self._group, self._device, self._device_sync, self._arrivals = group, device, device_sync, arrivals
+        self._events = None if new_event is None or not group.uses_nccl else Pair(new_event(), new_event())
         # gloo moves host memory: gradients of a GPU pass through a pinned block.
         self._is_staged = device.type == "cuda" and not group.uses_nccl
         self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
@@ -33,26 +44,44 @@ class GroupExchange:
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replaces each tensor, in place, by its mean over the ranks: one collective for all of them."""
-        self._wait_for_all()
-        with self._ledger.phase(LearnerPhase.PARAM_SYNC), torch.no_grad():
-            sizes = [tensor.numel() for tensor in tensors]
-            flat, bucket = self._block(sum(sizes))
-            torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat)
-            if self._is_staged:
-                bucket.copy_(flat)
+        sizes = [tensor.numel() for tensor in tensors]
+        flat, bucket = self._block(sum(sizes))
+        exchange = self._on_device if self._group.uses_nccl else self._on_host
+        with torch.no_grad(), exchange(tensors, flat, bucket):
             self._group.sum_bucket(bucket)
             bucket.mul_(1.0 / self.num_ranks)
             if self._is_staged:
-                flat.copy_(bucket)
+                flat.copy_(bucket, non_blocking=True)  # the next exchange waits before it fills the bucket again
             means = [piece.view_as(tensor) for piece, tensor in zip(torch.split(flat, sizes), tensors, strict=True)]
             torch._foreach_copy_(list(tensors), means)
-            self._device_sync.wait()
+
+    @contextmanager
+    def _on_host(self, tensors: Sequence[Tensor], flat: Tensor, bucket: Tensor) -> Iterator[None]:
+        """An exchange by gloo: the bucket is filled when the device has done its work."""
+        torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat)
+        if self._is_staged:
+            bucket.copy_(flat, non_blocking=True)
+        self._device_sync.wait()
+        with self._arrivals.exchange():
+            yield
+
+    @contextmanager
+    def _on_device(self, tensors: Sequence[Tensor], flat: Tensor, bucket: Tensor) -> Iterator[None]:
+        """An exchange by NCCL: all of it is queued, then waited for, where the loss of a rank is recognised."""
+        torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat)
+        if self._events is not None:
+            self._events.start.record()
+        yield
+        if self._events is not None:
+            self._events.stop.record()
+        self._group.wait_for_device()
+        self._arrivals.add(0 if self._events is None else self._events.ns)
 
     def gather(self, vector: Tensor) -> Tensor:
         """Returns the vectors [n] of all ranks as [R, n], on the vector's device, the same bits everywhere."""
-        self._wait_for_all()
-        with self._ledger.phase(LearnerPhase.PARAM_SYNC):
-            return self._group.gather(vector.cpu()).to(vector.device)
+        own = vector.cpu()  # waits for the device
+        with self._arrivals.exchange():
+            return self._group.gather(own).to(vector.device)
 
     def start_from_rank_0(self, tensors: Sequence[Tensor]) -> None:
         """Replaces every tensor, in place, by that of rank 0."""
@@ -61,11 +90,6 @@ class GroupExchange:
             self._group.broadcast(block)
             with torch.no_grad():
                 tensor.copy_(block)
-
-    def _wait_for_all(self) -> None:
-        self._device_sync.wait()
-        with self._ledger.phase(LearnerPhase.RANK_BARRIER):
-            self._group.arrive()
 
     def _block(self, size: int) -> tuple[Tensor, Tensor]:
         """Returns a flat block on the device and the bucket to exchange, often the same; cached."""

@@ -1,8 +1,7 @@
 """The process group of the learner ranks: torch.distributed behind a few calls, each with a deadline.
 
-Two channels. In the barrier group, always gloo over CPU tensors, ranks wait for each other. The bucket, NCCL between
-GPUs and gloo else, moves the numbers after a barrier, so that its time is the exchange alone. A rank that does not
-come ends both with a `PeerLostError` that names it.
+Two channels. In the gathering group, always gloo over CPU tensors, ranks agree. The bucket, NCCL between GPUs and gloo
+else, moves gradients and networks. A rank that does not come ends both with a `PeerLostError` that names it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without saying so
@@ -44,29 +42,26 @@ class RankGroup:
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
-        self._barrier_group = self._collective(join)
-        self._arrival = torch.zeros(1)
+        self._gathering_group = self._collective(join)
         self.uses_nccl = backend == "nccl"
-
-    def arrive(self) -> None:
-        """Returns once every rank has called this as often."""
-        self._collective(lambda: dist.all_reduce(self._arrival, group=self._barrier_group))
 
     def gather(self, vector: Tensor) -> Tensor:
         """Returns the CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
         matrix = vector.new_zeros((self.num_ranks, len(vector)))
         matrix[self.rank] = vector
-        self._collective(lambda: dist.all_reduce(matrix, group=self._barrier_group))  # the rest is zeros: exact
+        self._collective(lambda: dist.all_reduce(matrix, group=self._gathering_group))  # the rest is zeros: exact
         return matrix
 
     def sum_bucket(self, bucket: Tensor) -> None:
-        """Replaces the bucket, in place, by its sum over the ranks, the same bits everywhere. Waits for the device."""
+        """Replaces the bucket, in place, by its sum over the ranks, the same bits everywhere.
 
-        def reduce() -> None:
-            dist.all_reduce(bucket)
-            self._device_sync.wait()  # here, where the loss of a rank in the middle of it is recognised
+        NCCL only queues that; `wait_for_device` waits for it.
+        """
+        self._collective(lambda: dist.all_reduce(bucket))
 
-        self._collective(reduce)
+    def wait_for_device(self) -> None:
+        """Returns when the device has done what is queued. Raises `PeerLostError` if a rank is lost in a sum."""
+        self._collective(self._device_sync.wait)
 
     def broadcast(self, tensor: Tensor) -> None:
         """Replaces a tensor of the bucket's device, in place, by that of rank 0."""
@@ -74,7 +69,7 @@ class RankGroup:
 
     def close(self) -> None:
         """Destroys the group and its threads: one that is left may abort the process when the interpreter exits."""
-        del self._barrier_group  # torch keeps the threads for as long as the group is referenced
+        del self._gathering_group  # torch keeps the threads for as long as the group is referenced
         dist.destroy_process_group()
 
     def _collective(self, run: Callable[[], T]) -> T:

@@ -8,9 +8,14 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.process_group import RankGroup
 from offpolicy.protocols import StepGate, World
-from offpolicy.types import Float64
+from offpolicy.timing.ledger import TimeAccount
+from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import ArrivalTotals, Float64
+
+CLOCK_EXCHANGES = 64  # exchanges from which the offsets of clocks are bounded first; each takes a round trip
 
 
 class Ranks(World, Protocol):
@@ -20,6 +25,11 @@ class Ranks(World, Protocol):
     num_ranks: int
     is_reporting: bool  # True if this iteration ends with a report
     stopped_by: int | None  # the rank that asked to stop
+    late_waits_ns: Sequence[int]  # [R] waits that the last `gather` has found: an account read before it lacks them
+
+    def arrivals(self) -> ArrivalTotals:
+        """Returns how often, and by how much, this rank was late at exchanges with the others."""
+        ...
 
     def gather(self, values: Sequence[float] | Float64) -> Float64:
         """Returns the values [n] of all ranks as [R, n]; a collective."""
@@ -41,6 +51,11 @@ class SoloWorld:
         self.env_steps = gate.env_steps
         self.is_reporting = False
         self.stopped_by: int | None = None
+        self.late_waits_ns: Sequence[int] = (0,)
+
+    def arrivals(self) -> ArrivalTotals:
+        """Returns zeros: there is nobody to wait for."""
+        return ArrivalTotals()
 
     def agree(self, *, is_stopping: bool) -> bool:
         """Reads the number of env steps and the wish for a report; returns `is_stopping`."""
@@ -62,18 +77,35 @@ class RankWorld:
     """A world of several ranks. One small collective per iteration carries everything that they must agree on.
 
     Only a host's leader counts its collectors; only rank 0 decides when to report. A rank that wants to stop stops all.
+    Whatever is gathered carries the instants at which the ranks arrived at this and the exchanges before it.
     """
 
-    def __init__(self, group: RankGroup, gate: StepGate, wants_report: Callable[[], bool], *, is_leader: bool) -> None:
+    def __init__(  # noqa: PLR0913  # what joins a rank to the others
+        self,
+        group: RankGroup,
+        gate: StepGate,
+        wants_report: Callable[[], bool],
+        arrivals: ArrivalLog,
+        ledger: TimeAccount,
+        *,
+        is_leader: bool,
+    ) -> None:
         self._group, self._gate, self._wants_report, self._is_leader = group, gate, wants_report, is_leader
+        self._arrivals, self._ledger = arrivals, ledger
         self.rank, self.num_ranks = group.rank, group.num_ranks
         self.env_steps = 0
         self.is_reporting = False
         self.stopped_by: int | None = None
+        self.late_waits_ns: Sequence[int] = (0,) * group.num_ranks
+
+    def arrivals(self) -> ArrivalTotals:
+        """Returns how often, and by how much, this rank was late at exchanges with the others."""
+        return self._arrivals.totals()
 
     def agree(self, *, is_stopping: bool) -> bool:
         """Waits for every rank and agrees on env steps, report and stop; returns True if any rank stops."""
         table = self.gather((self._own_steps, self.rank == 0 and self._wants_report(), is_stopping))
+        self._arrivals.end_iteration()
         self.env_steps = int(table[:, 0].sum())
         self.is_reporting = bool(table[0, 1])
         stopping = np.flatnonzero(table[:, 2])
@@ -82,12 +114,25 @@ class RankWorld:
 
     def gather(self, values: Sequence[float] | Float64) -> Float64:
         """Returns the values [n] of all ranks as [R, n]; a collective."""
-        table: Float64 = self._group.gather(torch.from_numpy(np.array(values, dtype=np.float64))).numpy()
-        return table
+        with self._ledger.phase(LearnerPhase.PARAM_SYNC):
+            arrived_ns = self._ledger.switched_ns
+            own = np.concatenate((values, self._arrivals.stamps(arrived_ns)), dtype=np.float64)
+            table: Float64 = self._group.gather(torch.from_numpy(own)).numpy()
+            values_of_all, stamps = np.split(table, [len(values)], axis=1)
+            self.late_waits_ns = self._arrivals.settle(stamps)
+        self._arrivals.end_gathering(arrived_ns, self._ledger.switched_ns)
+        return values_of_all
 
     def recount(self) -> None:
         """Agrees on the env steps of all hosts again."""
         self.env_steps = int(self.gather((self._own_steps,)).sum())
+
+    def compare_clocks(self) -> None:
+        """Bounds the offsets of the hosts' clocks by exchanges of nothing, one right after the other; a collective."""
+        for _ in range(CLOCK_EXCHANGES):
+            with self._arrivals.exchange():
+                self._group.gather(torch.zeros(1))
+        self.gather(())
 
     @property
     def _own_steps(self) -> int:

@@ -19,7 +19,7 @@ from offpolicy.logger.panel import open_view
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.step_totals import StepTotals
-from offpolicy.logger.stragglers import StragglerWatch
+from offpolicy.logger.stragglers import StragglerWatch, rank_series
 from offpolicy.logger.summary import RunResult, build_summary, final_table, write_summary
 from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.timing.bottleneck import SteadyVerdict
@@ -124,21 +124,22 @@ class OffPolicyLogger:
             record |= {} if remaining is None else {"time/eta_s": remaining}
         if self._steps is not None:
             record = self._steps.known(record)
-        require_known(record)
+        every_rank: Record = {**rank_series(previous, snapshot)}
+        require_known([*record, *every_rank])
         warnings = self._stragglers.observe(learner_windows(previous, snapshot), snapshot.wall_s)
         self.last_snapshot = snapshot
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
         written = with_unilab_keys(record) if self._log.unilab_keys else record
         for sink in self._sinks:
-            sink.write(written)
+            sink.write(written | every_rank if self._log.ranks == "all" else written)
         change = self._verdict.take_change()
         if change is not None:
             advice = [f"- {advice.text}" for advice in change.advice]
             markdown = "\n".join([f"**{change.label}**", "", change.reason, "", *advice])
             for sink in self._sinks:
                 sink.text("verdict", markdown, snapshot.env_steps)
-        self._console.record(record, verdict)
+        self._console.record(record | every_rank, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record

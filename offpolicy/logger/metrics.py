@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ PHASES = {"learner": LearnerPhase, "collector": CollectorPhase}
 ROLLOUT_KEY = "timing/collector_rollout_ms"
 RESET_KEY = "timing/collector_reset_ms"
 PIPELINE_KEY = "perf/learner_pipeline_ms"
+RANK_IN_KEY = re.compile(r"^rank/\d+/")
 RANK_STATISTICS = ("min", "mean", "max")
 
 
@@ -67,6 +69,11 @@ def collector_key(phase: str) -> str:
 def rank_key(phase: str, statistic: str) -> str:
     """Returns the key of a statistic (`min`, `mean`, `max`) of a learner phase over all ranks."""
     return f"rank/{phase}_{statistic}_ms"
+
+
+def series_key(rank: int | str, phase: str) -> str:
+    """Returns the key of one rank's time in a learner phase; `phase` may also be `iter` or `late`."""
+    return f"rank/{rank}/{phase}_ms"
 
 
 def prefetch_key(phase: str) -> str:
@@ -192,8 +199,8 @@ FOREIGN: Mapping[str, tuple[str, str]] = {
 
 
 def require_known(keys: Iterable[str]) -> None:
-    """Raises `UnknownMetricError` naming the keys that are not in the table."""
-    unknown = sorted(set(keys) - METRICS.keys())
+    """Raises `UnknownMetricError` naming the keys that are not in the table, where `<r>` stands for any rank."""
+    unknown = sorted(key for key in keys if RANK_IN_KEY.sub("rank/<r>/", key) not in METRICS)
     if unknown:
         raise UnknownMetricError(f"metrics not in offpolicy/logger/metrics.toml: {', '.join(unknown)}")
 

@@ -33,19 +33,19 @@ from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
     LEARNER_ROWS,
     METRICS,
-    RANK_STATISTICS,
     ROLLOUT_KEY,
     collector_key,
     device_key,
     learner_key,
-    rank_key,
 )
+from offpolicy.logger.rank_lines import rank_lines
 from offpolicy.logger.record import PLAIN_RUNNER, Record, RunHeader
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
-from offpolicy.timing.phases import RARE, DeviceSpan, LearnerPhase
+from offpolicy.timing.phases import RARE, DeviceSpan
 
 REFRESH_S = 0.25  # least seconds between two drawings: each costs milliseconds
 WIDE = 120  # terminal columns from which on the panel has a third column, and bars
+BROAD = 100  # terminal columns from which on a roomy panel has a line for every rank and one for the packer
 ROOMY = 30  # terminal lines from which on the panel has empty lines and the whole verdict
 SPEEDS = (
     "perf/steps_per_sec",
@@ -83,7 +83,7 @@ def render(  # noqa: PLR0913  # what is shown, and the room for it
     is_roomy = height >= ROOMY
     overflow: OverflowMethod = "crop" if ascii_only else "ellipsis"
     gap = [Text("")] if is_roomy else []
-    extras = _extra_lines(record, header)
+    extras = _extra_lines(record, header, is_broad=is_roomy and width >= BROAD)
     # Where lines are scarce, the first extra line takes the place of the rule, and the second is left out.
     rule = [Rule(characters="-" if ascii_only else "─", style="bright_black")]
     below = [*_rate_lines(record, header, width - 4), *(extras if is_roomy else []), *gap]
@@ -257,17 +257,9 @@ def _rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
     return [joined] if joined.cell_len <= width else lines
 
 
-def _extra_lines(record: Record, header: RunHeader) -> list[Text]:
-    """Returns a line on the barrier waits of several ranks, and one on the device where there is a device timer."""
-    lines: list[Text] = []
-    if header.world_size > 1:
-        keys = [rank_key(LearnerPhase.RANK_BARRIER, name) for name in RANK_STATISTICS]
-        waits = "/".join(fixed(number(record, key), 1) for key in keys)
-        working = number(record, "rank/num")
-        of_all = "" if working in (None, header.world_size) else f"{count(working)} of "
-        late = count(number(record, "rank/straggler"))
-        line = f"{of_all}{header.world_size}: barrier {waits} ms ({'/'.join(RANK_STATISTICS)}), straggler rank {late}"
-        lines.append(Text.assemble(("ranks ", "cyan"), line))
+def _extra_lines(record: Record, header: RunHeader, *, is_broad: bool) -> list[Text]:
+    """Returns a line on several ranks, or one for each; a line on the packer, and one on the device, if they exist."""
+    lines = rank_lines(record, header, is_broad=is_broad)
     train_ms = number(record, device_key(DeviceSpan.TRAIN))
     if train_ms is not None:
         spans = (DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)

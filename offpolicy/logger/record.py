@@ -114,7 +114,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     learner, collectors = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
     record |= phase_keys(learner, collectors, rollout_ms(previous, current) if header.has_rollouts else 0.0)
-    record |= rank_keys(learner_windows(previous, current))
+    record |= rank_keys(previous, current)
     record |= prefetch_keys(previous, current) | device_keys(previous, current) | evaluator_keys(previous, current)
     record |= {
         "perf/steps_per_sec": rates.steps_per_sec,
@@ -178,11 +178,11 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
         return WARMING_UP
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
+    late = straggler(previous, current)
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
     evidence = WindowEvidence(
-        # Rank 0 as the straggler waits the least: no other rank delays it. So 0 reads as no straggler.
-        straggler=straggler(learner_windows(previous, current)) or None,
+        straggler=late if late is not None and late.rank > 0 else None,  # rank 0 does not wait for itself
         learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
         learner_descheduled=_descheduled(learner),
         collector_descheduled=_descheduled(collector),

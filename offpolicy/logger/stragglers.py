@@ -8,10 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median_low
 
-from offpolicy.logger.metrics import rank_key
-from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.rates import NS_PER_MS, Elapsed, learner_active_ns
+from offpolicy.logger.metrics import rank_key, series_key
+from offpolicy.timing.phases import LEARNER_OWN_WORK, LearnerPhase
+from offpolicy.timing.rates import NS_PER_MS, Elapsed, learner_windows
+from offpolicy.types import ArrivalTotals, Lateness, Snapshot
 
+LATE_OF_WORK = 0.02  # least lateness of a straggler, as a share of its own work
+LATE_OF_WALL = 0.01  # the same, as a share of its iteration
+LATE_ITERATIONS = 0.6  # least share of the iterations in which a straggler is late: of equal ranks it is a half
+ENOUGH = 50  # iterations from which on the margin is that of their work
+SIGMAS = 3.0  # standard deviations of that share by which a straggler exceeds a half
 SLOW = 1.5  # factor of the median of the ranks above which a rank is slow
 WARN_AFTER_S = 60.0  # seconds in which a rank is slow in every window before there is a warning
 
@@ -21,33 +27,88 @@ def working_ranks(windows: Sequence[Elapsed | None]) -> Mapping[int, Elapsed]:
     return {rank: window for rank, window in enumerate(windows) if window is not None and window.iterations > 0}
 
 
-def rank_keys(windows: Sequence[Elapsed | None]) -> dict[str, float]:
+def own_work_ns(window: Elapsed) -> int:
+    """Returns the time of a rank's own work: no waits, no exchange, nothing that only rank 0 does."""
+    return sum(window.phases_ns.get(phase, 0) for phase in LEARNER_OWN_WORK)
+
+
+def rank_keys(previous: Snapshot | None, current: Snapshot) -> dict[str, float]:
     """Returns the `rank/` keys of one window per rank; none with timing off.
 
     Ranks without an iteration in the window are left out; if no rank has one, only `rank/num` is known.
     """
+    windows = learner_windows(previous, current)
     if all(window is None for window in windows):
         return {}
     working = working_ranks(windows)
+    if not working:
+        return {"rank/num": 0}
     record: dict[str, float] = {}
-    for phase in LearnerPhase if working else ():
+    for phase in LearnerPhase:
         means_ms = [window.mean_ms(phase) for window in working.values()]
         record[rank_key(phase, "min")] = min(means_ms)
         record[rank_key(phase, "mean")] = fmean(means_ms)
         record[rank_key(phase, "max")] = max(means_ms)
-    late = straggler(windows)
-    return record | ({} if late is None else {"rank/straggler": late}) | {"rank/num": len(working)}
+    latest, late = max(lateness(previous, current), key=lambda each: each.ms), straggler(previous, current)
+    record |= {"rank/late_ms": latest.ms, "rank/late_share": latest.share}
+    record["rank/clock_error_ms"] = max(totals.arrivals.clock_error_ns for totals in current.learners) / NS_PER_MS
+    return record | ({} if late is None else {"rank/straggler": late.rank}) | {"rank/num": len(working)}
 
 
-def straggler(windows: Sequence[Elapsed | None]) -> int | None:
-    """Returns the rank that the others wait for; None where no rank has an iteration in the window."""
-    working = working_ranks(windows).items()
-    return least_waiting({rank: window.mean_ms(LearnerPhase.RANK_BARRIER) for rank, window in working})
+def rank_series(previous: Snapshot | None, current: Snapshot) -> dict[str, float]:
+    """Returns the window of each of several ranks: phases, wall, lateness and CPU time. Empty for one rank."""
+    working, record = working_ranks(learner_windows(previous, current)), dict[str, float]()
+    if len(current.learners) < 2:  # noqa: PLR2004  # what one rank does is in the record already
+        return {}
+    late = {each.rank: each for each in lateness(previous, current)}
+    for rank, window in working.items():
+        record |= {series_key(rank, phase): window.mean_ms(phase) for phase in LearnerPhase}
+        record[series_key(rank, "iter")] = window.wall_ns / window.iterations / NS_PER_MS
+        record[series_key(rank, "late")] = late[rank].ms
+        record[f"rank/{rank}/late_share"] = late[rank].share
+        record[f"rank/{rank}/cpu_pct"] = 100.0 * window.cpu_ns / window.total_ns
+    return record
 
 
-def least_waiting(waits: Mapping[int, float]) -> int | None:
-    """Returns the rank with the shortest wait: the others wait for it. Of equals the lowest; None without ranks."""
-    return min(waits, key=lambda rank: (waits[rank], rank), default=None)
+def lateness(previous: Snapshot | None, current: Snapshot) -> Sequence[Lateness]:
+    """Returns by how much each rank with an iteration in the window works longer than the median rank."""
+    working, counts = working_ranks(learner_windows(previous, current)), _arrivals(previous, current)
+    late_ms = {rank: counts[rank].late_ns / window.iterations / NS_PER_MS for rank, window in working.items()}
+    usual_ms = median_low(late_ms.values()) if late_ms else 0.0
+    return [
+        Lateness(rank, max(0.0, ms - usual_ms), counts[rank].late / max(counts[rank].iterations, 1))
+        for rank, ms in late_ms.items()
+    ]
+
+
+def straggler(previous: Snapshot | None, current: Snapshot) -> Lateness | None:
+    """Returns the rank that the others wait for; None where none is later than equal ranks may be by chance.
+
+    Its lateness, without rare pauses, is more than 2 % of its work and 1 % of its wall, and it is late in more
+    iterations than chance makes of a half: by three standard deviations, and in 60 % at least. Of fewer than 50
+    iterations the margin grows with the noise of their mean.
+    """
+    windows, counts = learner_windows(previous, current), _arrivals(previous, current)
+    late = max(lateness(previous, current), key=lambda each: counts[each.rank].capped_ns, default=None)
+    window = None if late is None else windows[late.rank]
+    if late is None or window is None:
+        return None
+    usual_ns = median_low(counts[rank].capped_ns for rank in working_ranks(windows))
+    num_counted = max(counts[late.rank].iterations, 1)
+    few = max(1.0, (ENOUGH / num_counted) ** 0.5)
+    margin_ns = max(few * LATE_OF_WORK * own_work_ns(window), LATE_OF_WALL * window.wall_ns)
+    share = max(LATE_ITERATIONS, min(0.5 + SIGMAS * 0.5 / num_counted**0.5, 1.0))
+    return late if late.share >= share and counts[late.rank].capped_ns - usual_ns > margin_ns else None
+
+
+def _arrivals(previous: Snapshot | None, current: Snapshot) -> Sequence[ArrivalTotals]:
+    """Returns the counts of every rank in the window."""
+    known = [totals.arrivals for totals in previous.learners] if previous is not None else []
+    before = known + [ArrivalTotals()] * (len(current.learners) - len(known))
+    return [
+        ArrivalTotals(*(now - then for now, then in zip(totals.arrivals, earlier, strict=True)))
+        for totals, earlier in zip(current.learners, before, strict=True)
+    ]
 
 
 class StragglerWatch:
@@ -62,10 +123,8 @@ class StragglerWatch:
 
         A rank without an iteration in its window stays slow, or not slow, as it was.
         """
-        # Work alone: no waits, no evaluation and checkpoints, which only rank 0 has.
         work_ms = {
-            rank: learner_active_ns(window.phases_ns) / window.iterations / NS_PER_MS
-            for rank, window in working_ranks(windows).items()
+            rank: own_work_ns(window) / window.iterations / NS_PER_MS for rank, window in working_ranks(windows).items()
         }
         if len(work_ms) < 2:  # one rank alone delays no other
             return []

@@ -21,7 +21,7 @@ from offpolicy.files import atomic_write
 from offpolicy.logger.console import count, duration, fixed, rate
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
 from offpolicy.logger.record import RunHeader, flops_per_sec, judge_window, samples_per_sec
-from offpolicy.logger.stragglers import least_waiting
+from offpolicy.logger.stragglers import straggler
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import percentiles_of
@@ -91,7 +91,7 @@ def build_summary(
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": evaluation,
-        "timing": _timing_section(snapshot),
+        "timing": _timing_section(snapshot) | _straggler_section(baseline, snapshot),
         "rates": {
             "steps_per_sec": rates.steps_per_sec,
             "collector_capacity": rates.collector_capacity,
@@ -129,6 +129,14 @@ def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mappin
     if snapshot.evaluator is not None:
         section["evaluator"] = _account_section(snapshot.evaluator.account, tuple(EvaluatorPhase))
     return section
+
+
+def _straggler_section(baseline: Snapshot | None, snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
+    """Returns the rank that several ranks waited for since `baseline`, None where no rank was late; empty for one."""
+    if len(snapshot.learners) <= 1:
+        return {}
+    late = straggler(baseline, snapshot)
+    return {"straggler": None if late is None else late._asdict()}
 
 
 def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
@@ -220,16 +228,22 @@ def _result_lines(summary: Section) -> list[tuple[str, str]]:
     waits_s = {
         rank: section["phases_s"][RANK_BARRIER]
         for rank, section in enumerate(learners)
-        # A rank without time after the warm-up would count as the one that waited the least.
+        # A rank without time after the warm-up has waited for nobody.
         if section is not None and section["wall_s"] > section["phases_s"][WARMUP]
     }
     if waits_s:
         waits = "/".join(fixed(reduce(waits_s.values()), 1) for reduce in (min, fmean, max))
-        straggler = least_waiting(waits_s)
-        lines.append(("ranks", f"{len(learners)}: barrier {waits} s (min/mean/max), straggler rank {straggler}"))
+        lines.append(("ranks", f"{len(learners)}: barrier {waits} s (min/mean/max), {_straggler_text(summary)}"))
     if result["episodes"]:
         reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
         lines.append(("evaluation", f"{reward} over {result['episodes']} episodes"))
     where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
     lines += [("bottleneck", bottleneck["verdict"] + where), ("because", bottleneck["reason"])]
     return lines + [("advice" if index == 0 else "", advice) for index, advice in enumerate(bottleneck["advice"])]
+
+
+def _straggler_text(summary: Section) -> str:
+    late = summary["timing"]["straggler"]
+    if late is None:
+        return "none is late"
+    return f"rank {late['rank']} late {fixed(late['ms'], 1)} ms ({late['share']:.0%})"

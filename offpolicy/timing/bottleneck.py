@@ -15,6 +15,7 @@ from typing import Any
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates, predict_steps_per_sec
+from offpolicy.types import Lateness
 
 BALANCED_RATIO = 0.95  # lowest ratio of the lesser own time to the greater at which neither side is the bottleneck
 WORTHWHILE_GAIN = 1.05  # lowest predicted speed-up for which a change of mode is advised
@@ -95,7 +96,7 @@ WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet"
 class WindowEvidence:
     """Measurements of a window besides its phases. Shares are 0 to 1, and 0 where nothing was measured."""
 
-    straggler: int | None = None  # rank that rank 0 waits for; None where it waits for no other
+    straggler: Lateness | None = None  # the rank that rank 0 waits for; None where none is late beyond chance
     learner_advice: Mapping[str, tuple[Advice, ...]] | None = None  # by phase; None: that for a replay
     learner_descheduled: float = 0.0  # share of the time in which it could have run and others had the core
     collector_descheduled: float = 0.0
@@ -228,8 +229,9 @@ def find_bottleneck(
     reason += f"; {side} {phase} takes {share:.0%}"
     if phase == LearnerPhase.RANK_BARRIER and evidence.straggler is not None:
         # Settings do not make a late rank faster, they only change what it costs.
-        reason += f": rank {evidence.straggler} arrives last"
-        advice = (Advice(f"rank {evidence.straggler} arrives last: free its cores or device of other work"), *advice)
+        rank, late_ms, late_share = evidence.straggler
+        reason += f": rank {rank} arrives {late_ms:.1f} ms late, in {late_share:.0%} of the iterations"
+        advice = (Advice(f"rank {rank} arrives late: free its cores or device of other work"), *advice)
     if rates.collector_capacity and rates.learner_capacity:
         reason += f" (I={rates.collector_capacity:.0f}, T={rates.learner_capacity:.0f} env steps/s)"
     is_balanced = min(learner, collector) >= BALANCED_RATIO * max(learner, collector)

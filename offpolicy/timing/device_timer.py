@@ -91,6 +91,11 @@ class Pair(NamedTuple):
     start: DeviceEvent
     stop: DeviceEvent
 
+    @property
+    def ns(self) -> int:
+        """The length of a span that is over."""
+        return round(1e6 * self.start.elapsed_time(self.stop))
+
 
 class DeviceTrace:
     """Writes a device's spans into a trace, on the machine's clock.
@@ -115,7 +120,7 @@ class DeviceTrace:
         """Writes a span that is over; it is left out before there is an anchor."""
         if self._anchor is not None:
             start_ns = self._anchored_ns + round(1e6 * self._anchor.elapsed_time(pair.start))
-            stop_ns = start_ns + round(1e6 * pair.start.elapsed_time(pair.stop))
+            stop_ns = start_ns + pair.ns
             self._track.span(DEVICE_SPANS.index(span), start_ns, stop_ns)
 
 
@@ -154,7 +159,7 @@ class EventPool:
         still_pending = []
         for span, pair in self._pending:
             if pair.stop.query():
-                self.totals_ns[span] += round(1e6 * pair.start.elapsed_time(pair.stop))
+                self.totals_ns[span] += pair.ns
                 if self._trace is not None:
                     self._trace.write(span, pair)
                 self._free[span].append(pair)

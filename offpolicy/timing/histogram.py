@@ -45,7 +45,7 @@ class HistogramRecorder:
     """Histograms of several cumulative durations, and of their sum, all counted once per iteration.
 
     An iteration is only noted; it is counted when counts are read, or when there are many: a note takes well below a
-    microsecond, counting it several.
+    microsecond, counting it several. The newest note is not counted unless it is read: `move_last` may still change it.
     """
 
     __slots__ = ("_before_ns", "_counts", "_notes", "_num_phases")
@@ -59,27 +59,34 @@ class HistogramRecorder:
     def add(self, total_ns: list[int]) -> None:
         """Notes the time of each phase since the start."""
         self._notes.extend(total_ns)
-        if len(self._notes) >= MANY * self._num_phases:
-            self._count()
+        if len(self._notes) > MANY * self._num_phases:
+            self._count(len(self._notes) - self._num_phases)
 
     def last_ns(self, phase: int) -> int:
         """The time of a phase from the start to the end of the last iteration."""
         return self._notes[phase - self._num_phases] if self._notes else int(self._before_ns[phase])
 
+    def move_last(self, source: int, target: int, ns: int) -> None:
+        """Moves `ns` from one phase of the last iteration to another; once it is counted, only the totals move."""
+        totals_ns: array[int] | NDArray[np.int64] = self._notes or self._before_ns
+        first = len(totals_ns) - self._num_phases
+        totals_ns[first + source] -= ns
+        totals_ns[first + target] += ns
+
     def counts(self) -> Counts:
         """Returns the counts [phases + 1, NUM_BINS]; the last row is that of whole iterations."""
-        self._count()
+        self._count(len(self._notes))
         return self._counts.copy()
 
-    def _count(self) -> None:
-        if not self._notes:
+    def _count(self, num_notes: int) -> None:
+        if not num_notes:
             return
-        total_ns = np.frombuffer(self._notes, dtype=np.int64).reshape(-1, self._num_phases)
+        counted, self._notes = self._notes[:num_notes], self._notes[num_notes:]
+        total_ns = np.frombuffer(counted, dtype=np.int64).reshape(-1, self._num_phases)
         took_ns = np.diff(total_ns, axis=0, prepend=self._before_ns[np.newaxis])
         took_ns = np.column_stack((took_ns, took_ns.sum(axis=1)))
         np.add.at(self._counts, (np.arange(self._num_phases + 1), bins_of(took_ns)), 1)
         self._before_ns = total_ns[-1].copy()
-        self._notes = array("q")
 
 
 class Percentiles(NamedTuple):

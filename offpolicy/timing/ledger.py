@@ -4,10 +4,14 @@ Exactly one phase is open at any instant, `other` by default. Switching closes o
 same clock reading, so no nanosecond is counted twice and none is lost: `sum(phases) == wall`. Entering a phase inside
 another (`param_sync` inside `train`) takes its time out of the outer one. An exception keeps its interval. One ledger
 belongs to one thread.
+
+Where it is known only later how a span divides between two phases, as with an exchange between ranks, `split` moves
+a part of it from the one to the other: the sum stays what it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol
@@ -54,6 +58,30 @@ class TimeAccount(Protocol):
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         ...
 
+    @property
+    def switched_ns(self) -> int:
+        """The instant at which the open phase was opened, or read last; 0 when timing is off."""
+        ...
+
+    def total_ns(self, phases: Sequence[StrEnum]) -> int:
+        """Returns the time of closed phases since the warm-up; 0 when timing is off."""
+        ...
+
+    def trace_when_split(self, phase: StrEnum) -> None:
+        """Leaves the spans of `phase` out of the trace until `split` writes them."""
+        ...
+
+    def insert(self, phase: StrEnum, took_ns: int) -> tuple[int, int]:
+        """Charges the last `took_ns` of the open phase to `phase` instead; returns their start and stop."""
+        ...
+
+    def split(self, phase: StrEnum, head: StrEnum, start_ns: int, stop_ns: int, head_ns: int) -> None:
+        """Charges the first `head_ns` of a span of `phase` from `start_ns` to `stop_ns` to the phase `head` instead.
+
+        The span lies in this iteration or in the last one that ended.
+        """
+        ...
+
 
 class _Span:
     """A reusable object per phase, so that a phase costs two clock readings and no allocation."""
@@ -95,13 +123,16 @@ class Ledger:
         self._now_ns = (clock or MonotonicClock()).now_ns
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
-        self._spans = {phase: _Span(self, index) for index, phase in enumerate(phases)}
+        self._index = {phase: index for index, phase in enumerate(phases)}
+        self._spans = {phase: _Span(self, index) for phase, index in self._index.items()}
         self._phases_ns = [0] * len(self.names)
         self._histogram = HistogramRecorder(len(self.names))
         self._tagged = TaggedTime()
-        self._open = self._other = self.names.index("other")
+        self._open = self.names.index("other")
+        self._is_traced = [name != "other" for name in self.names]
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
         self._start_ns = self._last_ns = self._born_ns
+        self._closed_ns = 0  # the end of the last iteration
         self._iterations = 0
         self._is_warm = False
 
@@ -114,7 +145,7 @@ class Ledger:
         now_ns = self._now_ns()
         closed = self._open
         self._phases_ns[closed] += now_ns - self._last_ns
-        if self._trace is not None and closed != self._other:
+        if self._trace is not None and self._is_traced[closed]:
             self._trace.span(closed, self._last_ns, now_ns)
         self._last_ns, self._open = now_ns, index
         return closed
@@ -122,6 +153,7 @@ class Ledger:
     def close(self) -> None:
         """Ends the iteration; the next one starts at the same nanosecond."""
         self.switch(self._open)
+        self._closed_ns = self._last_ns
         self._iterations += 1
         self._histogram.add(self._phases_ns)
         if self._trace is not None:
@@ -164,6 +196,50 @@ class Ledger:
         taken_ns = self._phases_ns[row] - self._histogram.last_ns(row)
         self._tagged = TaggedTime(self._tagged.iterations + 1, self._tagged.ns + taken_ns)
 
+    @property
+    def switched_ns(self) -> int:
+        """The instant at which the open phase was opened, or read last."""
+        return self._last_ns
+
+    def total_ns(self, phases: Sequence[StrEnum]) -> int:
+        """Returns the time of closed phases since the warm-up."""
+        return sum(self._phases_ns[self._index[phase]] for phase in phases)
+
+    def trace_when_split(self, phase: StrEnum) -> None:
+        """Leaves the spans of `phase` out of the trace until `split` writes them."""
+        self._is_traced[self._index[phase]] = False
+
+    def insert(self, phase: StrEnum, took_ns: int) -> tuple[int, int]:
+        """Charges the last `took_ns` of the open phase to `phase` instead; returns their start and stop.
+
+        Never more than there is: a phase that another clock has timed cannot reach back beyond the open one's start.
+        """
+        now_ns, closed = self._now_ns(), self._open
+        start_ns = max(now_ns - took_ns, self._last_ns)
+        self._phases_ns[closed] += start_ns - self._last_ns
+        self._phases_ns[self._index[phase]] += now_ns - start_ns
+        if self._trace is not None and self._is_traced[closed]:
+            self._trace.span(closed, self._last_ns, start_ns)
+        self._last_ns = now_ns
+        return start_ns, now_ns
+
+    def split(self, phase: StrEnum, head: StrEnum, start_ns: int, stop_ns: int, head_ns: int) -> None:
+        """Charges the first `head_ns` of a span of `phase` to `head`, in totals, histogram and trace.
+
+        The span lies in this iteration or in the last one that ended, and `phase` was open from its start to its stop.
+        One from before the end of the warm-up is in no phase and stays in the warm-up.
+        """
+        source, target = self._index[phase], self._index[head]
+        if self._trace is not None:
+            self._trace.span(target, start_ns, start_ns + head_ns)
+            self._trace.span(source, start_ns + head_ns, stop_ns)
+        if start_ns < self._start_ns:
+            return
+        self._phases_ns[source] -= head_ns
+        self._phases_ns[target] += head_ns
+        if start_ns < self._closed_ns:
+            self._histogram.move_last(source, target, head_ns)
+
     def mark(self, mark: Mark, value: int) -> None:
         """Writes an instant into the trace, if there is one."""
         if self._trace is not None:
@@ -191,6 +267,7 @@ class NullLedger:
     """The ledger of a run without timing: no clock reading, no allocation, no account."""
 
     _span = _NullSpan()
+    switched_ns = 0
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
         """Returns a span that does nothing."""
@@ -210,6 +287,20 @@ class NullLedger:
         """Does nothing."""
 
     def tag(self, phase: StrEnum) -> None:
+        """Does nothing."""
+
+    def total_ns(self, phases: Sequence[StrEnum]) -> int:
+        """Returns 0."""
+        return 0
+
+    def trace_when_split(self, phase: StrEnum) -> None:
+        """Does nothing."""
+
+    def insert(self, phase: StrEnum, took_ns: int) -> tuple[int, int]:
+        """Returns zeros."""
+        return 0, 0
+
+    def split(self, phase: StrEnum, head: StrEnum, start_ns: int, stop_ns: int, head_ns: int) -> None:
         """Does nothing."""
 
 

@@ -82,3 +82,11 @@ LEARNER_WAITS = (
 RARE = (CollectorPhase.POST_BACKPRESSURE,)
 # Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)
+# Phases that a rank delays the others by. What rank 0 does alone has phases of its own, as have all waits for others.
+LEARNER_OWN_WORK = (
+    LearnerPhase.REPLAY_BATCH_WAIT,
+    LearnerPhase.REPLAY_SAMPLE,
+    LearnerPhase.H2D,
+    LearnerPhase.TRAIN,
+    LearnerPhase.OTHER,
+)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from offpolicy.algos.optim import SoloExchange
+from offpolicy.distributed.arrivals import ArrivalLog
+from offpolicy.distributed.clock_offsets import ClockOffsets
 from offpolicy.distributed.gradient_exchange import GroupExchange
 from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
 from offpolicy.distributed.world import Ranks, RankWorld, SoloWorld
 from offpolicy.errors import ConfigError
 from offpolicy.protocols import Exchange
+from offpolicy.timing.device_timer import CudaEvent
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.rank_context import RankContext
@@ -93,8 +97,12 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     group = RankGroup(
         store, rank.rank, rank.num_ranks, backend=backend, timeout_s=timeout_s, device_sync=rank.device_sync
     )
-    exchange = GroupExchange(group, rank.device, rank.device_sync, rank.ledger)
-    world = RankWorld(group, rank.gate, _report_requests(rank), is_leader=rank.is_leader)
+    arrivals = ArrivalLog(rank.rank, rank.ledger, ClockOffsets(rank.num_ranks, runner.world_size))
+    new_event = partial(CudaEvent, rank.device) if rank.cfg.timing.enabled else None
+    exchange = GroupExchange(group, rank.device, rank.device_sync, arrivals, new_event)
+    world = RankWorld(group, rank.gate, _report_requests(rank), arrivals, rank.ledger, is_leader=rank.is_leader)
+    if not host.is_alone and rank.cfg.timing.enabled:
+        world.compare_clocks()
     average_every = runner.sync_every if runner.sync == "parameters" else 0
     collectives = Collectives(world, rank.ledger)
     try:

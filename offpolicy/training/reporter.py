@@ -6,6 +6,7 @@ import numpy as np
 
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
+from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.health import NUM_FACTS, HealthCheck
 from offpolicy.training.resume import RankState
 from offpolicy.training.run_memory import learner_reports
@@ -35,19 +36,25 @@ class Reporter:
                 np.concatenate((self._health.facts(is_averaged=False), self._own_vector()))
             )
             self._health.require(table[:, :NUM_FACTS])
-            self._publish(table[:, NUM_FACTS:])
+            self._publish_all(table[:, NUM_FACTS:])
 
     def run_last(self, *, is_complete: bool) -> None:
         """Reports once more: the last report closes the account."""
         self._rank.words.set(RankWord.UPDATES, self._learner.num_updates)
         env_steps, stopped_by = self._world.env_steps, self._world.stopped_by
         self._rank.child.send("done", is_complete=is_complete, env_steps=env_steps, stopped_by=stopped_by)
-        self._publish(self._collectives.gather(self._own_vector()))
+        self._publish_all(self._collectives.gather(self._own_vector()))
 
     def publish_own(self) -> None:
         """Reports this rank's own counters, without asking the other ranks."""
         matrix = self._matrix.copy()
         matrix[self._rank.rank] = self._own_vector()
+        self._publish(matrix)
+
+    def _publish_all(self, matrix: Float64) -> None:
+        """Publishes what was gathered, with the waits that this gathering has found out."""
+        waits_ns = self._world.late_waits_ns
+        self._reports.move(matrix, LearnerPhase.PARAM_SYNC, LearnerPhase.RANK_BARRIER, waits_ns)
         self._publish(matrix)
 
     def _publish(self, matrix: Float64) -> None:
@@ -68,5 +75,6 @@ class Reporter:
                 packer=source.packer_account(),
                 rollouts=source.rollouts,
                 device=self._rank.device_timer.totals(),
+                arrivals=self._world.arrivals(),
             )
         )

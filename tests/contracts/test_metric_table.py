@@ -15,6 +15,7 @@ from offpolicy.logger.metrics import (
     COMPOSITES,
     FOREIGN,
     METRICS,
+    RANK_IN_KEY,
     VOCABULARIES,
     MetricClass,
     UnknownMetricError,
@@ -36,7 +37,7 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.config.schedules import Ramp
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, TaggedTime,
+from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, ArrivalTotals, TaggedTime,
     CollectorTotals, DeviceTotals, EpisodeRecord,
     EvalResult, EvaluatorTotals, HookTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals, Snapshot)
 
@@ -50,16 +51,18 @@ def snapshot(k):
     names = tuple(sys.argv[3].split(","))
     metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))
     rollouts = RolloutTotals(k, np.full(NUM_LAGS, float(k))) if k == 30 else None
-    return Snapshot(1.0 + k / 100, 100 + k, k, (LearnerTotals(account=learner, updates=k, samples=256 * k,
+    ranks = tuple(LearnerTotals(account=learner, updates=k, samples=256 * k,
         sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts,
-        device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0)),),
+        device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0),
+        arrivals=ArrivalTotals(k, k, late_ms * k * 10**6, late_ms * k * 10**6)) for late_ms in (0, 5))
+    return Snapshot(1.0 + k / 100, 100 + k, k, ranks,
         (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k,
         hook=HookTotals(k, 1, 10**6 * k, 10**5 * k)),), k, 1000, 0.0,
         EvaluatorTotals(account(EvaluatorPhase), k, 1, 2))
 
 def main():
     run_dir = Path(sys.argv[1])
-    cfg = RunConfig.from_mapping({"log": {"wandb": sys.argv[2]}, "total_timesteps": 2000})
+    cfg = RunConfig.from_mapping({"log": {"wandb": sys.argv[2], "ranks": "all"}, "total_timesteps": 2000})
     header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000,
         ramps={name: Ramp(start=1.0, end=0.0, over=9) for name in
             ("actor_lr", "critic_lr", "alpha_lr", "target_entropy", "exploration_noise")})
@@ -140,8 +143,8 @@ def test_every_metric_of_an_algorithm_is_in_the_table() -> None:
 
 
 def test_an_unknown_key_is_named() -> None:
-    with pytest.raises(UnknownMetricError, match="timing/learner_nap_ms"):
-        require_known(["perf/utd", "timing/learner_nap_ms"])
+    with pytest.raises(UnknownMetricError, match="rank/12/nap_ms, timing/learner_nap_ms"):
+        require_known(["perf/utd", "rank/12/train_ms", "timing/learner_nap_ms", "rank/12/nap_ms"])
 
 
 def test_other_names_lead_to_names_of_today() -> None:
@@ -170,7 +173,7 @@ def test_every_key_of_a_written_record_is_in_the_table(
 ) -> None:
     records = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
     assert len(records) == 3
-    assert set().union(*records) == METRICS.keys()
+    assert {RANK_IN_KEY.sub("rank/<r>/", key) for key in set().union(*records)} == METRICS.keys()
 
 
 def test_stdout_without_a_terminal_has_one_line_per_interval(

@@ -185,7 +185,7 @@ def merge(phase: str, into: str) -> None:
     """Charge the time of a learner's phase to another one."""
     from offpolicy.timing.ledger import Ledger
 
-    span_of = Ledger.phase
+    span_of, split_of = Ledger.phase, Ledger.split
 
     def merged(ledger: Ledger, opened: Any) -> Any:
         if opened != phase:
@@ -194,4 +194,8 @@ def merge(phase: str, into: str) -> None:
             return contextlib.nullcontext()
         return span_of(ledger, type(opened)(into))
 
-    Ledger.phase = merged  # type: ignore[method-assign]
+    def split(ledger: Ledger, divided: Any, head: Any, *span: int) -> None:
+        if divided != phase:  # else it was never opened
+            split_of(ledger, divided, type(head)(into) if head == phase else head, *span)
+
+    Ledger.phase, Ledger.split = merged, split  # type: ignore[method-assign]

@@ -21,6 +21,8 @@ from torch import Tensor
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.distributed.arrivals import ArrivalLog
+from offpolicy.distributed.clock_offsets import ClockOffsets
 from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
@@ -47,8 +49,18 @@ class Rank:
         self.group = RankGroup(
             store, index, NUM_RANKS, backend="gloo", timeout_s=timeout_s, device_sync=StreamSync(CPU)
         )
-        ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
-        self.exchange = GroupExchange(self.group, CPU, StreamSync(CPU), ledger)
+        self.ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
+        self.arrivals = ArrivalLog(index, self.ledger, ClockOffsets(NUM_RANKS, ranks_per_host=NUM_RANKS))
+        self.exchange = GroupExchange(self.group, CPU, StreamSync(CPU), self.arrivals)
+
+    def world(
+        self, env_steps: int = 0, *, wants_report: bool = False, leads: bool = False, arrivals: ArrivalLog | None = None
+    ) -> RankWorld:
+        """This rank's side of the agreements."""
+        gate = Gate(env_steps)
+        return RankWorld(
+            self.group, gate, lambda: wants_report, arrivals or self.arrivals, self.ledger, is_leader=leads
+        )
 
     def learner(self, seed: int = 1, *, average_every: int = 0, **algo: Any) -> BaseLearner:
         return make_learner(config(**algo), SPEC, CPU, seed, self.exchange, average_every)
@@ -259,30 +271,30 @@ def meetings(rank: Rank) -> Answer:
     }
     answer: Answer = {}
     for case, (leads, reports, stops) in cases.items():
-        world = RankWorld(
-            rank.group, Gate((10, 25)[rank.index]), lambda r=reports: r[rank.index], is_leader=leads[rank.index]
-        )
+        world = rank.world((10, 25)[rank.index], wants_report=reports[rank.index], leads=leads[rank.index])
         has_stopped = world.agree(is_stopping=stops[rank.index])
         answer[case] = [world.env_steps, world.is_reporting, has_stopped, world.stopped_by]
     return answer
 
 
 def waiting_phases(rank: Rank) -> Answer:
-    """Where the time of an averaging goes, in ms, when rank 1 comes 100 ms late."""
-    ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
-    exchange = GroupExchange(rank.group, CPU, StreamSync(CPU), ledger)
+    """Where the time of an averaging goes, in ms, when rank 1 comes 100 ms late, and what the counts say."""
     tensors = [torch.full((3, 2), 1.0 + rank.index), torch.tensor(5.0 - rank.index)]
-    rank.group.arrive()
-    ledger.end_warmup()
-    with ledger.phase(LearnerPhase.TRAIN):
+    world = rank.world()
+    rank.ledger.end_warmup()
+    world.agree(is_stopping=False)
+    before = world.arrivals()
+    with rank.ledger.phase(LearnerPhase.TRAIN):
         time.sleep(0.1 * rank.index)
-        exchange.average(tensors)
-    ledger.close()
-    account = ledger.account()
+        rank.exchange.average(tensors)
+    rank.ledger.close()
+    world.agree(is_stopping=False)
+    account = rank.ledger.account()
     assert account is not None
     return {
         "tensors": [tensor.tolist() for tensor in tensors],
         "ms": {str(phase): ns / 1e6 for phase, ns in account.phases_ns.items()},
+        "late_ms": (world.arrivals().late_ns - before.late_ns) / 1e6,
     }
 
 
@@ -318,7 +330,7 @@ def check_all(rank: Rank) -> Answer:
 
 def lose(rank: Rank, loser: int, end: Callable[[], None]) -> Answer:
     """One rank ends; what the other one's next collective says, and how long it took."""
-    rank.group.arrive()
+    rank.group.gather(torch.zeros(3))
     if rank.index == loser:
         end()
     started_s = time.monotonic()

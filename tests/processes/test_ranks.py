@@ -142,8 +142,10 @@ def test_waiting_for_a_late_rank_is_the_barriers_time_and_nothing_else(answers: 
     assert first["tensors"] == second["tensors"] == [[[1.5, 1.5]] * 3, 4.5]
     assert first["ms"]["rank_barrier"] == pytest.approx(100, abs=15)
     assert first["ms"]["train"] + first["ms"]["param_sync"] < 15
+    assert second["ms"]["param_sync"] < 15
     assert second["ms"]["train"] == pytest.approx(100, abs=15)
     assert second["ms"]["rank_barrier"] < 15
+    assert (first["late_ms"], second["late_ms"]) == (pytest.approx(0, abs=15), pytest.approx(100, abs=15))
 
 
 def test_a_group_that_was_left_has_no_threads_that_meet_the_end_of_the_interpreter(answers: Any) -> None:

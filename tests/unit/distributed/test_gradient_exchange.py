@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from offpolicy.distributed.gradient_exchange import checksum
+from offpolicy.distributed.arrivals import ArrivalLog
+from offpolicy.distributed.clock_offsets import ClockOffsets
+from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
+from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.phases import LearnerPhase
+from tests.fakes import FakeClock
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -72,3 +79,87 @@ def test_the_checksum_leaves_its_tensors_as_they_are() -> None:
     checksum(tensors)
     for tensor, expected in zip(tensors, tensors_of(torch.float32), strict=True):
         assert torch.equal(tensor, expected)
+
+
+class FakeDevice:
+    """A group of two ranks with equal tensors, and a stream on which work is done only when it is waited for."""
+
+    num_ranks = 2
+
+    def __init__(self, *, uses_nccl: bool) -> None:
+        self.uses_nccl, self.clock = uses_nccl, FakeClock(1_000_000)
+        self.calls: list[str] = []
+        self.queued_ns = 0
+
+    def queue(self, ns: int) -> None:
+        """Gives the stream work."""
+        self.queued_ns += ns
+
+    def sum_bucket(self, bucket: Tensor) -> None:
+        self.calls.append("sum")
+        bucket.mul_(2.0)
+        if self.uses_nccl:
+            self.queue(40_000)
+        else:
+            self.clock.advance(40_000)
+
+    def wait(self) -> None:
+        self.calls.append("wait")
+        self.clock.advance(self.queued_ns)
+        self.queued_ns = 0
+
+    wait_for_device = wait
+
+    def event(self) -> Any:
+        return FakeEvent(self)
+
+
+class FakeEvent:
+    """An event that is reached when what was queued before it is done."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self._device, self.at_ns = device, 0
+
+    def record(self) -> None:
+        self._device.calls.append("record")
+        self.at_ns = self._device.clock.now_ns() + self._device.queued_ns
+
+    def query(self) -> bool:
+        return self.at_ns <= self._device.clock.now_ns()
+
+    def elapsed_time(self, end_event: FakeEvent) -> float:
+        assert self.query()
+        assert end_event.query()
+        return (end_event.at_ns - self.at_ns) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("uses_nccl", "calls"), [(True, ["record", "sum", "record", "wait"]), (False, ["wait", "sum"])]
+)
+def test_an_exchange_waits_for_the_device_once_and_leaves_its_arithmetic_in_train(
+    uses_nccl: bool, calls: list[str]
+) -> None:
+    device: Any = FakeDevice(uses_nccl=uses_nccl)
+    ledger = Ledger(LearnerPhase, device.clock)
+    ledger.end_warmup()
+    log = ArrivalLog(0, ledger, ClockOffsets(2, ranks_per_host=2))
+    exchange = GroupExchange(device, torch.device("cpu"), device, log, device.event)
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor(5.0)]
+    with ledger.phase(LearnerPhase.TRAIN):
+        device.queue(300_000)  # a backward pass, of which the host does not wait for the end
+        device.clock.advance(7_000)
+        exchange.average(tensors)
+    account = ledger.account()
+    taken_ns = {phase: ns for phase, ns in account.phases_ns.items() if ns}
+    assert taken_ns == {"train": 307_000, "param_sync": 40_000}
+    assert [tensor.tolist() for tensor in tensors] == [[1.0, 2.0], 5.0]
+    assert device.calls == calls
+    assert log.stamps(0)[2:] == [1_307_000, 1_347_000]
+
+
+def test_with_timing_off_an_exchange_on_the_device_records_no_event() -> None:
+    device: Any = FakeDevice(uses_nccl=True)
+    log = ArrivalLog(0, NullLedger(), ClockOffsets(2, ranks_per_host=2))
+    GroupExchange(device, torch.device("cpu"), device, log).average([torch.ones(2)])
+    assert device.calls == ["sum", "wait"]
+    assert log.stamps(0) == [0, 0, 0, 0]

@@ -53,12 +53,13 @@ def solo() -> Iterator[tuple[RankGroup, DeviceSyncSpy]]:
 def test_collectives_of_one_rank_change_nothing(solo: tuple[RankGroup, DeviceSyncSpy]) -> None:
     group, sync = solo
     tensor = torch.tensor([1.0, 2.0])
-    group.arrive()
     group.broadcast(tensor)
     group.sum_bucket(tensor)
     assert tensor.tolist() == [1.0, 2.0]
     assert group.gather(tensor).tolist() == [[1.0, 2.0]]
-    assert (sync.count, group.uses_nccl) == (1, False)  # the sum alone may still run on the device
+    assert (sync.count, group.uses_nccl) == (0, False)
+    group.wait_for_device()
+    assert sync.count == 1
 
 
 def fake_group(monkeypatch: pytest.MonkeyPatch, store: Any) -> RankGroup:
@@ -85,7 +86,7 @@ def fake_group(monkeypatch: pytest.MonkeyPatch, store: Any) -> RankGroup:
 def test_a_failed_collective_names_the_lost_ranks(monkeypatch: pytest.MonkeyPatch, store: FakeStore, lost: str) -> None:
     group = fake_group(monkeypatch, store)
     with pytest.raises(PeerLostError) as caught:
-        group.arrive()
+        group.gather(torch.zeros(1))
     assert str(caught.value) == (
         f"lost {lost}: it died, froze for 5 s (runner.timeout_s) or cannot be reached"
         " (Connection closed by peer [127.0.0.1]:1)"

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.distributed.world import RankWorld, SoloWorld
+from offpolicy.distributed.arrivals import ArrivalLog
+from offpolicy.distributed.clock_offsets import ClockOffsets
+from offpolicy.distributed.world import CLOCK_EXCHANGES, RankWorld, SoloWorld
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import ArrivalTotals
+from tests.fakes import FakeClock
 
 
 class Gate:
@@ -52,20 +58,34 @@ def test_alone_gathered_values_are_a_table_of_one_row() -> None:
 
 
 class FakeGroup:
-    """Rank 1 of 2; the other rank always brings the same row."""
+    """Rank 1 of 2; the other rank brings the same row each time, and arrives at everything at instant 0."""
 
     rank, num_ranks = 1, 2
 
-    def __init__(self, *other: float) -> None:
-        self.other = torch.tensor(other, dtype=torch.float64)
+    def __init__(self, other: tuple[float, ...], clock: FakeClock) -> None:
+        self._other, self._clock = other, clock
+        self.num_gathered = 0
+        self.took_ns = 0  # time that a gathering takes
 
     def gather(self, vector: Tensor) -> Tensor:
-        return torch.stack([self.other, vector])
+        self._clock.advance(self.took_ns)
+        self.num_gathered += 1
+        stamps = torch.zeros(len(vector) - len(self._other), dtype=torch.float64)
+        return torch.stack([torch.cat((torch.tensor(self._other, dtype=torch.float64), stamps)), vector])
 
 
 def joined(*other: float, is_leader: bool = False) -> RankWorld:
-    group: Any = FakeGroup(*other)
-    return RankWorld(group, Gate(), lambda: True, is_leader=is_leader)
+    return timed(*other, is_leader=is_leader)[0]
+
+
+def timed(*other: float, is_leader: bool = False) -> tuple[RankWorld, Any, Ledger]:
+    """A world, its group and its ledger, which stands at 0."""
+    clock = FakeClock()
+    group: Any = FakeGroup(other, clock)
+    ledger = Ledger(LearnerPhase, clock)
+    ledger.end_warmup()
+    arrivals = ArrivalLog(1, ledger, ClockOffsets(2, ranks_per_host=2))
+    return RankWorld(group, Gate(), lambda: True, arrivals, ledger, is_leader=is_leader), group, ledger
 
 
 @pytest.mark.parametrize(("is_leader", "env_steps"), [(False, 40), (True, 47)])
@@ -93,3 +113,28 @@ def test_recount_agrees_on_env_steps_alone() -> None:
     world = joined(40, is_leader=True)
     world.recount()
     assert world.env_steps == 47
+
+
+def test_a_gathering_is_an_exchange_and_carries_its_own_arrival() -> None:
+    world, group, ledger = timed(40)
+    group.took_ns = 7
+    np.testing.assert_array_equal(world.gather((2.0,)), [[40.0], [2.0]])
+    account = ledger.account()
+    assert (account.phases_ns["param_sync"], account.wall_ns) == (7, 7)
+    assert world.late_waits_ns == [0, 0]
+    assert world.arrivals().iterations == 0
+    world, _, _ = timed(40, False, False)
+    world.agree(is_stopping=False)
+    assert world.arrivals() == (1, 0, 0, 0, 0)
+
+
+def test_clocks_are_compared_by_exchanges_and_one_gathering() -> None:
+    world, group, _ = timed()
+    world.compare_clocks()
+    assert group.num_gathered == CLOCK_EXCHANGES + 1
+    assert world.arrivals().iterations == 0
+
+
+def test_alone_nobody_is_late() -> None:
+    world = SoloWorld(Gate(), lambda: False)
+    assert (world.arrivals(), world.late_waits_ns) == (ArrivalTotals(), (0,))

@@ -15,7 +15,7 @@ from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.panel import Panel, open_view, render
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import Advice, Bottleneck, Detail, Verdict
-from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.phases import LearnerPhase, PackerPhase
 
 SIZES = [(80, 24), (160, 50), (80, 20), (60, 15), (100, 40), (120, 30), (250, 70), (30, 10), (8, 4)]
 
@@ -109,11 +109,13 @@ def test_only_the_row_of_the_bottleneck_is_highlighted(record: Record, header: R
 LATE: Record = {
     "rank/num": 2,
     "rank/straggler": 1,
+    "rank/late_ms": 40.4,
+    "rank/late_share": 0.98,
     "rank/rank_barrier_min_ms": 0.1,
     "rank/rank_barrier_mean_ms": 20.26,
     "rank/rank_barrier_max_ms": 40.5,
 }
-OF_RANKS = "ranks 2: barrier 0.1/20.3/40.5 ms (min/mean/max), straggler rank 1"
+OF_RANKS = "ranks 2: barrier 0.1/20.3/40.5 ms (min/mean/max), rank 1 late 40.4 ms (98%)"
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -136,8 +138,56 @@ def test_two_ranks_add_a_line_and_no_other_line_is_lost(
         assert row in shown
 
 
+@pytest.mark.parametrize(("late", "shown"), [({"rank/late_ms": 0.1}, "none is late"), ({}, "(min/mean/max), -")])
+def test_where_none_is_late_beyond_chance_none_is_named(
+    record: Record, header: RunHeader, late: Record, shown: str
+) -> None:
+    waits = {key: value for key, value in LATE.items() if "late" not in key and "straggler" not in key}
+    known = {key: value for key, value in record.items() if not key.startswith("rank/")}
+    lines = lines_of(known | waits | late, dataclasses.replace(header, world_size=2), 80, 23)
+    assert shown in "\n".join(lines)
+
+
+EACH_RANK: Record = {
+    f"rank/{rank}/{name}": value + rank
+    for rank in range(2)
+    for name, value in (
+        ("train_ms", 6.5), ("collector_wait_ms", 0.5), ("rank_barrier_ms", 0.25), ("param_sync_ms", 0.75),
+        ("iter_ms", 8.0), ("late_ms", 0.0), ("cpu_pct", 97.0),
+    )
+}  # fmt: skip
+OF_RANK_1 = "rank 1 train 7.50  collector wait 1.50  barrier 1.25  sync 1.75  wall 9.00  late 1.00  cpu 98.0%"
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "is_shown"), [(100, 40, True), (160, 50, True), (99, 40, False), (100, 24, False)]
+)
+def test_a_broad_panel_has_a_line_for_every_rank_and_the_packer(
+    record: Record, header: RunHeader, width: int, height: int, is_shown: bool
+) -> None:
+    packer: Record = {f"prefetch/{phase}_ms": 1.5 for phase in PackerPhase}
+    lines = lines_of(record | LATE | EACH_RANK | packer, dataclasses.replace(header, world_size=2), width, height)
+    shown = "\n".join(lines)
+    assert OF_RANKS in shown
+    assert (OF_RANK_1 in shown, "packer request wait 1.50   rows wait 1.50" in shown) == (is_shown, is_shown)
+    assert len(lines) <= height
+    assert {cell_len(line) for line in lines} == {width}
+
+
+def test_without_a_packer_there_is_no_line_for_it(record: Record, header: RunHeader) -> None:
+    assert "packer" not in "\n".join(lines_of(record, header, 160, 50))
+
+
+def test_of_many_ranks_the_first_have_lines(record: Record, header: RunHeader) -> None:
+    each: Record = {f"rank/{rank}/iter_ms": 8.0 for rank in range(64)}
+    shown = "\n".join(lines_of(record | LATE | each, dataclasses.replace(header, world_size=64), 160, 50))
+    assert "rank 7 train" in shown
+    assert "rank 8 train" not in shown
+    assert "bottleneck" in shown
+
+
 def test_one_rank_adds_no_line(record: Record, header: RunHeader) -> None:
-    assert "straggler" not in "\n".join(lines_of(record, header, 160, 50))
+    assert "barrier 0" not in "\n".join(lines_of(record, header, 160, 50))
 
 
 def test_a_rank_without_an_iteration_is_missing_from_the_line(record: Record, header: RunHeader) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, final_table, percentages, write_summary
-from offpolicy.types import Account, EvalResult, EvaluatorTotals, LearnerTotals, Snapshot
+from offpolicy.types import Account, ArrivalTotals, EvalResult, EvaluatorTotals, LearnerTotals, Snapshot
 
 HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
 RESULT = RunResult(status="completed", exit_code=0, reason="2,000 env steps done")
@@ -85,7 +85,11 @@ def waiting(snapshot: Snapshot, *waits_ns: int) -> Snapshot:
         phases_ns = dict(one.account.phases_ns)
         phases_ns["rank_barrier"] += wait_ns
         phases_ns["train"] -= wait_ns
-        return dataclasses.replace(one, account=dataclasses.replace(one.account, phases_ns=phases_ns))
+        late_ns = max(waits_ns) - wait_ns
+        arrivals = ArrivalTotals(1000, 1000 if late_ns else 0, late_ns, late_ns)
+        return dataclasses.replace(
+            one, account=dataclasses.replace(one.account, phases_ns=phases_ns), arrivals=arrivals
+        )
 
     return dataclasses.replace(snapshot, learners=tuple(map(learner, waits_ns)))
 
@@ -99,9 +103,16 @@ def test_several_ranks_are_listed_not_summed(make_snapshot: Any) -> None:
 
 def test_the_final_table_names_the_straggler(make_snapshot: Any) -> None:
     lines = printed(summary_of(waiting(make_snapshot(1000), 3_000_000_000, 100_000_000)))
-    assert "ranks       2: barrier 0.1/1.6/3.0 s (min/mean/max), straggler rank 1" in [line.rstrip() for line in lines]
+    shown = "ranks       2: barrier 0.1/1.6/3.0 s (min/mean/max), rank 1 late 2.9 ms (100%)"
+    assert shown in [line.rstrip() for line in lines]
     assert max(map(len, lines)) <= 80
-    assert "straggler" not in "".join(printed(summary_of(make_snapshot(1000))))
+    assert "barrier" not in "".join(printed(summary_of(make_snapshot(1000))))
+
+
+def test_of_equal_ranks_the_summary_names_none(make_snapshot: Any) -> None:
+    summary = summary_of(waiting(make_snapshot(1000), 0, 0))
+    assert summary["timing"]["straggler"] is None
+    assert "barrier 0.0/0.0/0.0 s (min/mean/max), none is late" in "\n".join(printed(summary))
 
 
 @pytest.mark.parametrize("account", [None, Account(0, 5, 0, {}, 0)])
@@ -110,7 +121,7 @@ def test_a_rank_without_an_account_is_not_the_straggler(make_snapshot: Any, acco
     first, second, third = snapshot.learners
     absent = dataclasses.replace(second, account=account)
     summary = summary_of(dataclasses.replace(snapshot, learners=(first, absent, third)))
-    assert "3: barrier 0.1/1.6/3.0 s (min/mean/max), straggler rank 2" in "\n".join(printed(summary))
+    assert "3: barrier 0.1/1.6/3.0 s (min/mean/max), rank 2 late 2.9 ms" in "\n".join(printed(summary))
 
 
 def test_a_rank_without_a_report_does_not_mean_untimed(make_snapshot: Any) -> None:

@@ -103,6 +103,7 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
     assert tags_of(charts["Spread"][0]) == [f"spread/learner_iter_{name}_ms" for name in ("p50", "p95", "p99", "max")]
     assert [tags_of(chart) for chart in charts["Ranks"]] == [
         ["rank/rank_barrier_min_ms", "rank/rank_barrier_mean_ms", "rank/rank_barrier_max_ms"],
+        ["rank/late_ms"],
         ["rank/straggler"],
     ]
     assert tags_of(charts["Prefetch"][0]) == [f"prefetch/{phase}_ms" for phase in PackerPhase]

@@ -14,6 +14,7 @@ from offpolicy.types import (
     HISTOGRAM_BINS,
     NUM_LAGS,
     Account,
+    ArrivalTotals,
     CollectorTotals,
     DeviceTotals,
     EvaluatorTotals,
@@ -51,7 +52,7 @@ def learner(
 
 
 def assert_same(got: LearnerTotals, sent: LearnerTotals) -> None:
-    for name in ("account", "updates", "samples", "sample_age_sum", "packer", "device"):
+    for name in ("account", "updates", "samples", "sample_age_sum", "packer", "device", "arrivals"):
         assert getattr(got, name) == getattr(sent, name)
     assert got.metrics.names == sent.metrics.names
     np.testing.assert_array_equal(got.metrics.sums, sent.metrics.sums)
@@ -131,6 +132,24 @@ def test_the_devices_time_arrives_and_a_rank_without_a_device_has_none() -> None
     assert without.device is None
 
 
+def test_lateness_arrives() -> None:
+    late = replace(learner(0), arrivals=ArrivalTotals(1, 2, 3, 2**52 + 1, 5))
+    got, other = sent_and_read(late, learner(1))
+    assert_same(got, late)
+    assert other.arrivals == ArrivalTotals()
+
+
+def test_time_moves_between_the_phases_of_each_rank_of_a_gathered_matrix() -> None:
+    reports = make_reports(2)
+    gathered = np.stack([[7.0, *reports.vector(learner(rank, LEARNER))] for rank in (0, 1)])
+    matrix = gathered[:, 1:]  # as it is gathered, behind other numbers
+    reports.move(matrix, "train", "other", [10, 0])
+    reports.publish(matrix)
+    first, second = reports.read()
+    assert first.account == account(7, 12, train=2**52 - 9, other=13)
+    assert second.account == LEARNER
+
+
 def test_nothing_is_read_before_the_first_report() -> None:
     reports = make_reports(2)
     assert (reports.read(), reports.version) == ((), 0)
@@ -154,8 +173,9 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
 
 
 # Two accounts with seven numbers and a flag besides their phases; the first with how each phase and the whole spread;
-# three counters, rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), sums and counts.
-ROW = (8 + 2 + 3 * HISTOGRAM_BINS) + (8 + 3) + 3 + 34 + 8 + 2 + 2
+# three counters, rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), lateness (five),
+# sums and counts.
+ROW = (8 + 2 + 3 * HISTOGRAM_BINS) + (8 + 3) + 3 + 34 + 8 + 5 + 2 + 2
 
 
 def test_the_size_of_a_block_follows_from_the_number_of_metrics() -> None:

@@ -22,6 +22,7 @@ from offpolicy.timing.bottleneck import (
 )
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates, predict_steps_per_sec
+from offpolicy.types import Lateness
 
 
 def rates(collector: float | None = None, learner: float | None = None, mode: str = "overlap") -> Rates:
@@ -103,22 +104,27 @@ def test_the_reason_states_both_sides_and_both_capacities() -> None:
     )
 
 
-def test_a_wait_for_ranks_names_the_rank_that_arrives_last() -> None:
-    verdict = find_bottleneck(
-        {"rank_barrier": 60, "train": 40}, {"learner_wait": 9}, rates(), "overlap", WindowEvidence(straggler=3)
-    )
+LATE = WindowEvidence(straggler=Lateness(rank=3, ms=4.25, share=0.92))
+
+
+def test_a_wait_for_ranks_names_the_rank_that_is_late_by_how_much_and_how_often() -> None:
+    verdict = find_bottleneck({"rank_barrier": 60, "train": 40}, {"learner_wait": 9}, rates(), "overlap", LATE)
     assert verdict.reason == (
         "at the same time, the learner is busy 100% and the collector 0% of the time;"
-        " learner rank_barrier takes 60%: rank 3 arrives last"
+        " learner rank_barrier takes 60%: rank 3 arrives 4.2 ms late, in 92% of the iterations"
     )
-    assert verdict.advice[0].text.startswith("rank 3 arrives last: ")
+    assert verdict.advice[0].text.startswith("rank 3 arrives late: ")
     assert verdict.advice[1:] == LEARNER_ADVICE[LearnerPhase.RANK_BARRIER]
 
 
+def test_a_wait_for_ranks_of_which_none_is_late_names_none() -> None:
+    verdict = find_bottleneck({"rank_barrier": 60, "train": 40}, {"learner_wait": 9}, rates(), "overlap")
+    assert verdict.reason.endswith("rank_barrier takes 60%")
+    assert verdict.advice == LEARNER_ADVICE[LearnerPhase.RANK_BARRIER]
+
+
 def test_a_late_rank_is_not_named_where_something_else_takes_longer() -> None:
-    verdict = find_bottleneck(
-        {"rank_barrier": 40, "train": 60}, {"learner_wait": 9}, rates(), "overlap", WindowEvidence(straggler=3)
-    )
+    verdict = find_bottleneck({"rank_barrier": 40, "train": 60}, {"learner_wait": 9}, rates(), "overlap", LATE)
     assert "rank 3" not in f"{verdict.reason} {verdict.advice}"
 
 

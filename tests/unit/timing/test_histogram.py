@@ -84,6 +84,28 @@ def test_the_totals_of_the_last_iteration_are_known() -> None:
     assert (recorder.last_ns(0), recorder.last_ns(1)) == (5, 9)
 
 
+@pytest.mark.parametrize("num_iterations", [1, 2, MANY, MANY + 1, 2 * MANY])
+def test_time_that_moves_in_the_last_iteration_is_counted_where_it_went(num_iterations: int) -> None:
+    recorder = HistogramRecorder(2)
+    for index in range(1, num_iterations + 1):
+        recorder.add([4 * MS * index, 0])
+    recorder.move_last(0, 1, 3 * MS)
+    recorder.add([4 * MS * num_iterations + 1 * MS, 3 * MS])  # 4 ms more of the first phase, none of the second
+    counts = recorder.counts()
+    four, one, three = bins_of(np.array([4 * MS, MS, 3 * MS]))
+    assert (counts[0][four], counts[0][one], counts[1][three], counts[1][0]) == (num_iterations, 1, 1, num_iterations)
+
+
+def test_time_that_moves_after_the_last_iteration_was_counted_leaves_the_next_one_alone() -> None:
+    recorder = HistogramRecorder(2)
+    recorder.add([4 * MS, 0])
+    recorder.counts()
+    recorder.move_last(0, 1, 3 * MS)
+    recorder.add([5 * MS, 3 * MS])
+    four, zero = bins_of(np.array([4 * MS, 0]))
+    assert (recorder.counts()[0][four], recorder.counts()[1][zero]) == (2, 2)
+
+
 def test_nothing_counted_has_no_percentiles() -> None:
     assert percentiles_of(np.zeros(NUM_BINS, dtype=np.int64)) is None
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
-from offpolicy.timing.ledger import Ledger, NullLedger, make_ledger
+from offpolicy.timing.ledger import Ledger, NullLedger, make_ledger, trace_names
 from offpolicy.timing.phases import LearnerPhase as Phase
+from offpolicy.timing.trace_reader import read_tracks
+from offpolicy.timing.trace_writer import create_tracks, open_track
 from tests.fakes import FakeClock
 
 
@@ -157,3 +161,69 @@ def test_tagged_time_is_that_of_this_iteration_alone() -> None:
         ledger.close()
     assert ledger.account().tagged == (1, 70)
     assert ledger.account().phases_ns[Phase.TRAIN] == 81
+
+
+def span_of_sync(ledger: Ledger, clock: FakeClock, ns: int) -> tuple[int, int]:
+    """A span of `param_sync` inside `train`: its start and stop."""
+    with ledger.phase(Phase.TRAIN):
+        with ledger.phase(Phase.PARAM_SYNC):
+            start_ns = ledger.switched_ns
+            clock.advance(ns)
+        return start_ns, ledger.switched_ns
+
+
+def test_a_span_that_is_split_moves_its_head_and_the_sum_stays() -> None:
+    ledger, clock = ledger_at(50)
+    span = span_of_sync(ledger, clock, 100)
+    ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, *span, 30)
+    account = ledger.account()
+    assert (account.phases_ns[Phase.RANK_BARRIER], account.phases_ns[Phase.PARAM_SYNC]) == (30, 70)
+    assert sum(account.phases_ns.values()) == account.wall_ns == 100
+
+
+def test_a_span_of_the_last_iteration_is_split_there() -> None:
+    """Tagged time is that of one iteration: it shows that the next one has neither gained nor lost."""
+    ledger, clock = ledger_at()
+    span = span_of_sync(ledger, clock, 100)
+    ledger.close()
+    ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, *span, 30)
+    span_of_sync(ledger, clock, 7)
+    ledger.tag(Phase.PARAM_SYNC)
+    assert ledger.account().tagged == (1, 7)
+    assert ledger.account().phases_ns[Phase.PARAM_SYNC] == 77
+
+
+def test_a_span_of_the_warm_up_is_not_split() -> None:
+    clock = FakeClock(5)
+    ledger = Ledger(Phase, clock)
+    span = span_of_sync(ledger, clock, 100)
+    ledger.end_warmup()
+    ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, *span, 30)
+    account = ledger.account()
+    assert (account.wall_ns, account.warmup_ns, set(account.phases_ns.values())) == (0, 100, {0})
+
+
+def test_the_trace_of_a_span_that_is_split_shows_both_parts(tmp_path: Path) -> None:
+    directory = tmp_path / "trace"
+    create_tracks(directory, ["learner-0"], 1)
+    clock = FakeClock(5_000)
+    ledger = Ledger(Phase, clock, trace=open_track(str(directory), "learner-0", trace_names(Phase), "learner 0"))
+    ledger.trace_when_split(Phase.PARAM_SYNC)
+    start_ns, stop_ns = span_of_sync(ledger, clock, 100_000)
+    ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, start_ns, stop_ns, 30_000)
+    (track,) = read_tracks(directory)
+    spans = [[int(at[0]) for at in track.spans(phase)] for phase in (Phase.RANK_BARRIER, Phase.PARAM_SYNC)]
+    assert spans == [[5_000, 35_000], [35_000, 105_000]]
+    assert len(track.spans()[0]) == 2
+
+
+def test_time_that_another_clock_has_measured_is_taken_out_of_the_open_phase() -> None:
+    ledger, clock = ledger_at(10)
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(100)
+        assert ledger.insert(Phase.PARAM_SYNC, 30) == (80, 110)
+        clock.advance(5)
+        assert ledger.insert(Phase.PARAM_SYNC, 30) == (110, 115)  # no further back than the last one
+    account = ledger.account()
+    assert (account.phases_ns[Phase.TRAIN], account.phases_ns[Phase.PARAM_SYNC]) == (70, 35)
+    assert sum(account.phases_ns.values()) == account.wall_ns == 105

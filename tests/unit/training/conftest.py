@@ -19,7 +19,7 @@ from offpolicy.timing.ledger import NullLedger
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import Collectives, LearnerRanks
 from offpolicy.training.worker import HostPlan, WorkerSpec
-from offpolicy.types import Float64, SpaceSpec
+from offpolicy.types import ArrivalTotals, Float64, SpaceSpec
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
 BLOCK_BYTES = 1 << 20
@@ -59,7 +59,7 @@ class FakeWorld:
 
     def __init__(self, num_ranks: int = 1, others: Callable[[Float64], Sequence[Float64]] = lambda own: []) -> None:
         self.rank, self.num_ranks, self.env_steps = 0, num_ranks, 0
-        self.is_reporting, self.stopped_by = False, None
+        self.is_reporting, self.stopped_by, self.late_waits_ns = False, None, (0,) * num_ranks
         self._others = others
         self.gathered: list[Float64] = []
         self.num_recounts = 0
@@ -68,6 +68,9 @@ class FakeWorld:
         own = np.array(values, dtype=np.float64)
         self.gathered.append(own)
         return np.array([own, *self._others(own)])
+
+    def arrivals(self) -> ArrivalTotals:
+        return ArrivalTotals()
 
     def agree(self, *, is_stopping: bool) -> bool:
         return is_stopping

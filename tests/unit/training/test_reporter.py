@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from offpolicy.errors import NumericsError
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import NoProfiler
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.reporter import Reporter
@@ -99,3 +102,20 @@ def test_own_counters_are_published_without_asking_the_other_ranks(make_rank: Ma
     report, _ = reporter(rank, world)
     report.publish_own()
     assert (world.gathered, published(rank).version) == ([], 1)
+
+
+def test_waits_that_the_reports_gathering_finds_out_are_in_that_report(make_rank: MakeRank) -> None:
+    rank = make_rank(runner={"name": "multi_gpu", "world_size": 2})
+    ledger = Ledger(LearnerPhase)
+    ledger.end_warmup()
+    with ledger.phase(LearnerPhase.PARAM_SYNC):
+        time.sleep(0.001)
+    object.__setattr__(rank, "ledger", ledger)
+    world = FakeWorld(2, lambda own: [own])
+    world.is_reporting, world.late_waits_ns = True, (0, 1_000_000)
+    report, _ = reporter(rank, world)
+    report.run_if_due()
+    accounts = [totals.account for totals in published(rank, 2).read()]
+    waited_ns = [account.phases_ns["rank_barrier"] for account in accounts if account is not None]
+    assert waited_ns == [0, 1_000_000]
+    assert accounts[0].wall_ns == accounts[1].wall_ns  # type: ignore[union-attr]

@@ -1,0 +1,36 @@
+"""Lines on several ranks; how they fit into the panel is in test_panel.py."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from offpolicy.logger.rank_lines import rank_lines
+from offpolicy.logger.record import Record, RunHeader
+from offpolicy.timing.phases import PackerPhase
+
+TWO: Record = {f"rank/rank_barrier_{name}_ms": 0.25 for name in ("min", "mean", "max")} | {"rank/num": 2}
+
+
+def shown(record: Record, header: RunHeader, *, is_broad: bool) -> list[str]:
+    return [line.plain for line in rank_lines(record, header, is_broad=is_broad)]
+
+
+def test_one_rank_without_a_packer_has_no_line(header: RunHeader) -> None:
+    idle: Record = {f"prefetch/{phase}_ms": 0.0 for phase in PackerPhase}
+    assert shown(TWO | idle, header, is_broad=True) == []
+
+
+def test_the_packer_of_one_rank_has_a_line_where_there_is_room(header: RunHeader) -> None:
+    packer: Record = {f"prefetch/{phase}_ms": 1.5 for phase in PackerPhase}
+    (line,) = shown(packer, header, is_broad=True)
+    assert line.startswith("packer request wait 1.50   rows wait 1.50")
+    assert shown(packer, header, is_broad=False) == []
+
+
+def test_a_rank_without_an_iteration_has_no_line(header: RunHeader) -> None:
+    three = dataclasses.replace(header, world_size=3)
+    lines = shown(TWO | {"rank/2/iter_ms": 8.0, "rank/2/cpu_pct": 50.0}, three, is_broad=True)
+    assert lines == [
+        "ranks 2 of 3: barrier 0.2/0.2/0.2 ms (min/mean/max), -",
+        "rank 2 train -  collector wait -  barrier -  sync -  wall 8.00  late -  cpu 50.0%",
+    ]
