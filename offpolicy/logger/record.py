@@ -14,6 +14,7 @@ from offpolicy.config.sections import algorithm_info
 from offpolicy.logger.stragglers import rank_keys, straggler
 from offpolicy.logger.timing_keys import (
     collectors_elapsed,
+    core_keys,
     device_keys,
     evaluator_keys,
     phase_keys,
@@ -27,7 +28,7 @@ from offpolicy.timing.bottleneck import (
     WindowEvidence,
     find_bottleneck,
 )
-from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
     NS_PER_S,
@@ -121,6 +122,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
         "perf/utd": rates.utd,
         "perf/update_debt": current.update_debt,
     }
+    record |= core_keys(previous, current, header.num_hosts)
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
     record |= _flops_keys(rates, collectors, header)
     if verdict is not None:
@@ -162,6 +164,8 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
         return None
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
+    # With a device, `train` waits for that, too.
+    in_train = learner.shares(LearnerPhase.TRAIN) if current.learners[0].device is None else None
     evidence = WindowEvidence(
         # Rank 0 as the straggler waits the least: no other rank delays it. So 0 reads as no straggler.
         straggler=straggler(learner_windows(previous, current)) or None,
@@ -170,6 +174,7 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
         collector_descheduled=_descheduled(collector),
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
+        train_blocked=in_train.blocked if in_train is not None else 0.0,
     )
     return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence)
 
