@@ -1,13 +1,16 @@
-"""Facts of this machine: the processor's name, the memory at hand and the installed versions."""
+"""Facts of this machine: the processor's name, the cores and the memory at hand, and the installed versions."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 CPU_INFO = Path("/proc/cpuinfo")
+SELF = Path("/proc/self")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 
 
@@ -42,3 +45,70 @@ def available_memory() -> int:
                 if text != "max":
                     available = min(available, max(int(text) - int(usage.read()), 0))
     return available
+
+
+@dataclass(frozen=True, slots=True)
+class CpuQuota:
+    """The limit of a cgroup on the CPU time of all its processes."""
+
+    cores: float  # CPU seconds per second
+    directory: Path
+
+    def used_ns(self) -> int | None:
+        """Returns the CPU time that the group has used; None where the kernel does not count it."""
+        with contextlib.suppress(OSError, KeyError):
+            fields = dict(line.split() for line in (self.directory / "cpu.stat").read_text().splitlines())
+            return int(fields["usage_usec"]) * 1000  # version 2
+        with contextlib.suppress(OSError):
+            return int((self.directory / "cpuacct.usage").read_text())  # version 1
+        return None
+
+
+def cpu_quotas(process: Path = SELF) -> list[CpuQuota]:
+    """Returns the CPU limits of this process's cgroup and of those around it, of both versions of cgroups."""
+    quotas: list[CpuQuota] = []
+    with contextlib.suppress(OSError):  # no cgroups
+        for directory in _cpu_cgroups(process):
+            cores = _quota_cores(directory)
+            if cores is not None:
+                quotas.append(CpuQuota(cores, directory))
+    return quotas
+
+
+def usable_cores(cpus: int, quotas: list[CpuQuota]) -> float:
+    """Returns the CPU seconds per second that this process may use on `cpus` cores."""
+    return min([float(cpus), *(quota.cores for quota in quotas)])
+
+
+def _cpu_cgroups(process: Path) -> Iterator[Path]:
+    """Yields the directories of the cgroups that limit the CPU time of the process, from its own up to the topmost.
+
+    A container may see only the part of the hierarchy that is mounted; its own path may then lie outside of it.
+    """
+    paths: dict[str, str] = {}  # of the process in each hierarchy, by controller; '' is version 2
+    for line in (process / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths |= dict.fromkeys(controllers.split(","), path)
+    for line in (process / "mountinfo").read_text().splitlines():
+        mounted, _, system = line.partition(" - ")
+        (root, point), (kind, _, options) = mounted.split()[3:5], system.split()[:3]
+        controller = "cpu" if kind == "cgroup" else ""
+        if controller not in paths or kind not in ("cgroup", "cgroup2"):
+            continue
+        if kind == "cgroup" and "cpu" not in options.split(","):
+            continue
+        top = Path(point)
+        within = Path(paths[controller])
+        own = top / within.relative_to(root) if within.is_relative_to(root) and ".." not in within.parts else top
+        yield from (directory for directory in (own, *own.parents) if directory.is_relative_to(top))
+
+
+def _quota_cores(directory: Path) -> float | None:
+    """Returns the limit of one cgroup in cores; None where it has none."""
+    with contextlib.suppress(OSError):
+        quota, period = (directory / "cpu.max").read_text().split()  # version 2
+        return None if quota == "max" else int(quota) / int(period)
+    with contextlib.suppress(OSError):
+        quota, period = ((directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))  # version 1
+        return None if int(quota) <= 0 else int(quota) / int(period)
+    return None

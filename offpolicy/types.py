@@ -218,6 +218,20 @@ class Account:
     tagged: TaggedTime = TaggedTime()
     # counts [phases + 1, bins] over iterations, the last row those of whole iterations
     histogram: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    # nanoseconds [phases, 3] of the sampled iterations: wall, running, runnable; the rest of the wall is blocked
+    states: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTotals:
+    """What the cores of this host did since the run started, in integer nanoseconds of CPU time.
+
+    `sum(classes_ns.values()) == capacity_ns` always: the cores that the run may use, times `wall_ns`.
+    """
+
+    wall_ns: int
+    capacity_ns: int
+    classes_ns: Mapping[str, int]  # by `CoreClass`
 
 
 NUM_LAGS = 32  # classes of policy lag: 0 to 30 versions, and more
@@ -324,3 +338,4 @@ class Snapshot:
     replay_capacity: int
     update_debt: float | None  # updates owed: (env_steps - start of learning) * utd - updates; None without a UTD
     evaluator: EvaluatorTotals | None = None  # None where rank 0 evaluates
+    cores: CoreTotals | None = None  # of this host; None when timing is off

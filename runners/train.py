@@ -28,6 +28,7 @@ from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.clock import Stopwatch
+from offpolicy.timing.core_ledger import open_core_ledger
 from offpolicy.timing.trace_reader import shrink_tracks
 from offpolicy.timing.trace_writer import begin_trace, open_track
 from offpolicy.training.run_memory import RunMemory, peer_timeout_s, save_s
@@ -109,11 +110,14 @@ def _supervise(
 ) -> tuple[int, Failure | None]:
     """Runs the processes and writes the summary; signals are handled until it is written."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
-    monitor = Monitor(job.cfg, memory, logger, limits.elapsed_s, job.host.num_hosts, counters)
+    cores = open_core_ledger(is_enabled=job.cfg.timing.enabled)
+    monitor = Monitor(job.cfg, memory, logger, limits.elapsed_s, job.host.num_hosts, counters, cores)
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:
         outcome = Outcome("failed", 1, "the supervisor failed")
         try:
-            _spawn(supervisor, job, memory.fds, listener)
+            for role, pid in _spawn(supervisor, job, memory.fds, listener):
+                if cores is not None:
+                    cores.add(role, pid)
             logger.status("starting")
             supervisor.run(monitor.on_message, monitor.on_tick, job.cfg.env.step_timeout_s)
             outcome = outcome_of(supervisor, monitor)
@@ -126,16 +130,20 @@ def _supervise(
     return outcome.exit_code or (0 if is_written else SaveError.exit_code), supervisor.failure
 
 
-def _spawn(supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], listener: socket.socket | None) -> None:
-    """Starts the learner ranks, the collectors and, where there is one, the evaluator."""
+def _spawn(
+    supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], listener: socket.socket | None
+) -> list[tuple[str, int]]:
+    """Starts the learner ranks, the collectors and, where there is one, the evaluator; returns roles and pids."""
+    pids: list[tuple[str, int]] = []
     payload, cfg = job.to_json(), job.cfg
     for rank in range(cfg.runner.world_size):
         own = fds | ({"store": listener.fileno()} if listener is not None and rank == 0 else {})
-        supervisor.spawn("learner", rank, entry_point("learner", cfg), payload, own)
+        pids.append(("learner", supervisor.spawn("learner", rank, entry_point("learner", cfg), payload, own)))
     for index in range(cfg.collect.num_collectors):
-        supervisor.spawn("collector", index, entry_point("collector", cfg), payload, fds)
+        pids.append(("collector", supervisor.spawn("collector", index, entry_point("collector", cfg), payload, fds)))
     if job.plan.has_evaluator:
-        supervisor.spawn("evaluator", 0, entry_point("evaluator", cfg), payload, fds)
+        pids.append(("evaluator", supervisor.spawn("evaluator", 0, entry_point("evaluator", cfg), payload, fds)))
+    return pids
 
 
 def entry_point(role: str, cfg: RunConfig) -> str:

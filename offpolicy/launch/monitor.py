@@ -15,9 +15,10 @@ from offpolicy.processes.reports import LearnerReports
 from offpolicy.processes.supervisor import Child
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_learning_step, make_rate_limiter
 from offpolicy.timing.clock import Every, MonotonicClock
+from offpolicy.timing.core_ledger import CoreLedger
 from offpolicy.timing.trace_writer import TraceTrack
 from offpolicy.training.run_memory import COLLECTOR_COUNTERS, RunMemory
-from offpolicy.types import CollectorTotals, EvalResult, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.types import CollectorTotals, CoreTotals, EvalResult, LearnerTotals, MetricTotals, Snapshot
 
 # Names of a trace's counters.
 LAG, DEBT, ROWS = "policy lag, versions", "update debt, updates", "replay rows"
@@ -28,7 +29,7 @@ LATE_S = 2.0  # seconds after which a missing report is no longer waited for: it
 class Monitor:
     """Reads, never writes, what the children publish; requests a report at every log interval."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what it reads and writes to, each needed
         self,
         cfg: RunConfig,
         shared: RunMemory,
@@ -36,9 +37,11 @@ class Monitor:
         elapsed_s: Callable[[], float],
         num_hosts: int,
         trace: TraceTrack | None = None,
+        cores: CoreLedger | None = None,
     ) -> None:
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
-        self._trace = trace
+        self._trace, self._core_ledger = trace, cores
+        self._cores: CoreTotals | None = None  # as read last
         self._num_hosts = num_hosts
         self._due = Every(elapsed_s, cfg.log.every_s)
         self._requested_s: float | None = None
@@ -79,6 +82,7 @@ class Monitor:
             case "warning":
                 self._logger.message(f"warning: {message['text']}")
             case "done":
+                self._read_cores()  # now: the learners' threads are gone when the last record is written
                 self.is_complete = bool(message["is_complete"])
                 self.stopped_by = message["stopped_by"]
                 self._agreed_steps = message["env_steps"]
@@ -181,7 +185,12 @@ class Monitor:
             replay_capacity=self._capacity,
             update_debt=self._debt(env_steps),
             evaluator=evaluator.read() if evaluator is not None else None,
+            cores=self._cores,
         )
+
+    def _read_cores(self) -> None:
+        if self._core_ledger is not None:
+            self._cores = self._core_ledger.read()
 
     def _debt(self, env_steps: int) -> float | None:
         if self._cfg.algo.learns_from_rollouts:
@@ -224,6 +233,7 @@ class Monitor:
         versions, env_steps = self._versions_of(self._learner), self._env_steps
         if versions[0] > self._seen_versions[0]:
             self._seen_versions = versions
+            self._read_cores()
             record = self._logger.log_interval(self.snapshot())
             lag = record.get("perf/policy_lag")
             if self._trace is not None and isinstance(lag, float):

@@ -8,10 +8,12 @@ from typing import Protocol, TextIO
 
 from rich.console import Console, RenderableType
 
+from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import Verdict
 
 UNKNOWN = "-"
+LEAST_CORES = 0.005  # rounded to 0.01
 
 
 def number(record: Mapping[str, float | str | None], key: str) -> float | None:
@@ -74,6 +76,12 @@ def count(value: float | None) -> str:
 def percent(part: float | None, whole: float | None) -> str:
     """Returns `part` as a percentage of `whole` with one decimal."""
     return UNKNOWN if part is None or not whole else f"{100.0 * part / whole:.1f}%"
+
+
+def cores_text(used: Mapping[str, float], capacity: float) -> str:
+    """Returns the classes of the core ledger in cores, without those that used none, such as `learner 0.98 of 2`."""
+    parts = [f"{METRICS[core_key(row)].row} {cores:.2f}" for row, cores in used.items() if abs(cores) >= LEAST_CORES]
+    return "  ".join([*parts, f"of {capacity:g}"])
 
 
 class View(Protocol):

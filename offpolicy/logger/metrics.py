@@ -23,6 +23,7 @@ PHASES = {"learner": LearnerPhase, "collector": CollectorPhase}
 ROLLOUT_KEY = "timing/collector_rollout_ms"
 RESET_KEY = "timing/collector_reset_ms"
 PIPELINE_KEY = "perf/learner_pipeline_ms"
+CORES_KEY = "cores/capacity"
 RANK_IN_KEY = re.compile(r"^rank/\d+/")
 RANK_STATISTICS = ("min", "mean", "max")
 
@@ -89,6 +90,16 @@ def device_key(span: str) -> str:
 def spread_key(side: str, phase: str, statistic: str) -> str:
     """Returns the key of a percentile of one side, learner or collector; `phase` may also be `iter` or `cycle`."""
     return f"spread/{side}_{phase}_{statistic}_ms"
+
+
+def core_key(row: str) -> str:
+    """Returns the key of a class of the core ledger."""
+    return f"cores/{row}_ms_per_s"
+
+
+def state_key(state: str, side: str, phase: str) -> str:
+    """Returns the key of a thread's state (`blocked`, `runnable`) in a phase; that may also be `iter` or `cycle`."""
+    return f"{state}/{side}_{phase}_pct"
 
 
 def read_metrics(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:  # Any: values of the table

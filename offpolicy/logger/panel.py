@@ -19,6 +19,7 @@ from offpolicy.logger.console import (
     UNKNOWN,
     PlainLines,
     View,
+    cores_text,
     count,
     duration,
     fixed,
@@ -31,17 +32,20 @@ from offpolicy.logger.console import (
 )
 from offpolicy.logger.metrics import (
     COLLECTOR_ROWS,
+    CORES_KEY,
     LEARNER_ROWS,
     METRICS,
     ROLLOUT_KEY,
     collector_key,
+    core_key,
     device_key,
     learner_key,
 )
 from offpolicy.logger.rank_lines import rank_lines
 from offpolicy.logger.record import PLAIN_RUNNER, Record, RunHeader
+from offpolicy.logger.timing_keys import MS_PER_S
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
-from offpolicy.timing.phases import RARE, DeviceSpan
+from offpolicy.timing.phases import RARE, CoreClass, DeviceSpan
 
 REFRESH_S = 0.25  # least seconds between two drawings: each costs milliseconds
 WIDE = 120  # terminal columns from which on the panel has a third column, and bars
@@ -86,8 +90,9 @@ def render(  # noqa: PLR0913  # what is shown, and the room for it
     extras = _extra_lines(record, header, is_broad=is_roomy and width >= BROAD)
     # Where lines are scarce, the first extra line takes the place of the rule, and the second is left out.
     rule = [Rule(characters="-" if ascii_only else "─", style="bright_black")]
-    below = [*_rate_lines(record, header, width - 4), *(extras if is_roomy else []), *gap]
-    below += _verdict_lines(verdict, is_roomy)
+    below = [*_rate_lines(record, header, width - 4), *(extras if is_roomy else [])]
+    below += _core_lines(record) if is_roomy and width >= WIDE else []
+    below += [*gap, *_verdict_lines(verdict, is_roomy)]
     for line in (*extras, *below):
         line.no_wrap, line.overflow = True, overflow
     title = Text(_title(header, ascii_only=ascii_only), "bold")
@@ -269,6 +274,15 @@ def _extra_lines(record: Record, header: RunHeader, *, is_broad: bool) -> list[T
         line = f"train {milliseconds(train_ms)} ms   h2d {copies} hidden   busy {busy}   launch-bound {launch_bound}"
         lines.append(Text.assemble(("device ", "cyan"), line))
     return lines
+
+
+def _core_lines(record: Record) -> list[Text]:
+    """Returns a line on what the cores did, where the record holds it."""
+    capacity = number(record, CORES_KEY)
+    if capacity is None:
+        return []
+    used = {str(row): (number(record, core_key(row)) or 0.0) / MS_PER_S for row in CoreClass}
+    return [Text.assemble(("cores ", "cyan"), cores_text(used, capacity))]
 
 
 def _verdict_lines(verdict: Verdict | None, is_roomy: bool) -> list[Text]:

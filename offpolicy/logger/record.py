@@ -14,6 +14,7 @@ from offpolicy.config.sections import algorithm_info
 from offpolicy.logger.stragglers import rank_keys, straggler
 from offpolicy.logger.timing_keys import (
     collectors_elapsed,
+    core_keys,
     device_keys,
     evaluator_keys,
     hook_keys,
@@ -28,7 +29,7 @@ from offpolicy.timing.bottleneck import (
     WindowEvidence,
     find_bottleneck,
 )
-from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
     NS_PER_S,
@@ -127,6 +128,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
         "perf/update_debt": current.update_debt,
         "perf/learner_threads": header.learner_threads or None,
     }
+    record |= core_keys(previous, current, header.num_hosts)
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
     record |= _flops_keys(rates, collectors, header) | hook_keys(previous, current)
     if verdict is not None:
@@ -181,6 +183,8 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
     late = straggler(previous, current)
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
+    # With a device, `train` waits for that, too.
+    in_train = learner.shares(LearnerPhase.TRAIN) if current.learners[0].device is None else None
     evidence = WindowEvidence(
         straggler=late if late is not None and late.rank > 0 else None,  # rank 0 does not wait for itself
         learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
@@ -188,6 +192,7 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
         collector_descheduled=_descheduled(collector),
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
+        train_blocked=in_train.blocked if in_train is not None else 0.0,
     )
     return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence)
 

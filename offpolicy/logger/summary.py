@@ -18,15 +18,17 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.files import atomic_write
-from offpolicy.logger.console import count, duration, fixed, rate
+from offpolicy.logger.console import cores_text, count, duration, fixed, rate, significant
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
 from offpolicy.logger.record import RunHeader, flops_per_sec, judge_window, samples_per_sec
 from offpolicy.logger.stragglers import straggler
+from offpolicy.logger.timing_keys import cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import percentiles_of
 from offpolicy.timing.phases import RARE, CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import NS_PER_S, compute_rates, num_updates
+from offpolicy.timing.thread_states import shares_of
 from offpolicy.types import Account, EvalResult, Snapshot
 
 SPEEDS = ("steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec")  # env steps/s
@@ -92,6 +94,7 @@ def build_summary(
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": evaluation,
         "timing": _timing_section(snapshot) | _straggler_section(baseline, snapshot),
+        "cores": _cores_section(baseline, snapshot, header.num_hosts),
         "rates": {
             "steps_per_sec": rates.steps_per_sec,
             "collector_capacity": rates.collector_capacity,
@@ -148,12 +151,31 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
     wall_ns = account.wall_ns + account.warmup_ns
     names = (*phases, WHOLE)
     spreads = {} if account.histogram is None else dict(zip(names, map(percentiles_of, account.histogram), strict=True))
+    states = {} if account.states is None else dict(zip(phases, map(shares_of, account.states), strict=True))
     return {
         "wall_s": wall_ns / NS_PER_S,
         "phases_s": {name: ns / NS_PER_S for name, ns in buckets.items()},
         "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
+        # What the thread did in sampled iterations; without the phases of which hardly anything was sampled.
+        "states": {str(name): shares._asdict() for name, shares in states.items() if shares is not None},
         # Percentiles over the iterations since the warm-up; empty before them.
         "spread_ms": {str(name): spread._asdict() for name, spread in spreads.items() if spread is not None},
+    }
+
+
+def _cores_section(baseline: Snapshot | None, snapshot: Snapshot, num_hosts: int) -> Section | None:
+    """Returns what the cores of this host did, in seconds that sum to the capacity; None with timing off.
+
+    The CPU time per env step is measured from `baseline`, as the rates are.
+    """
+    cores = snapshot.cores
+    if cores is None or cores.wall_ns <= 0:
+        return None
+    return {
+        "wall_s": cores.wall_ns / NS_PER_S,
+        "capacity": cores.capacity_ns / cores.wall_ns,
+        "seconds": {row: ns / NS_PER_S for row, ns in cores.classes_ns.items()},
+        "cpu_ms_per_env_step": cpu_ms_per_env_step(baseline, snapshot, num_hosts),
     }
 
 
@@ -224,6 +246,10 @@ def _result_lines(summary: Section) -> list[tuple[str, str]]:
     speeds = [f"{METRICS[f'perf/{key}'].row} {rate(rates[key])}" for key in SPEEDS]
     lines = [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
     lines += _learner_lines(rates)
+    if (cores := summary["cores"]) is not None:
+        used = {row: seconds / cores["wall_s"] for row, seconds in cores["seconds"].items()}
+        step = f"; {significant(cores['cpu_ms_per_env_step'])} ms of CPU per env step"
+        lines.append(("cores", cores_text(used, cores["capacity"]) + step))
     learners: Sequence[Section | None] = summary["timing"].get("learners", ())
     waits_s = {
         rank: section["phases_s"][RANK_BARRIER]

@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from offpolicy.logger.metrics import (
+    CORES_KEY,
     PIPELINE_KEY,
     RESET_KEY,
     ROLLOUT_KEY,
     collector_key,
+    core_key,
     device_key,
     learner_key,
     prefetch_key,
     spread_key,
+    state_key,
 )
 from offpolicy.timing.histogram import Counts, percentiles_of
-from offpolicy.timing.phases import CollectorPhase, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
+from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
     NS_PER_S,
     Elapsed,
     collector_windows,
+    cores_elapsed,
     elapsed,
     learner_elapsed,
     packer_elapsed,
     tagged_excess_ns,
 )
-from offpolicy.types import DeviceTotals, HookTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.timing.thread_states import States, shares_of
+from offpolicy.types import CoreTotals, DeviceTotals, HookTotals, SchedulerStats, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
@@ -43,6 +48,7 @@ def collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed 
     if not windows:
         return None
     spreads = [window.histogram for window in windows if window.histogram is not None]
+    states = [window.states for window in windows if window.states is not None]
     return Elapsed(
         sum(window.wall_ns for window in windows),
         sum(window.total_ns for window in windows),
@@ -52,6 +58,7 @@ def collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed 
         SchedulerStats(*(sum(parts) for parts in zip(*(window.scheduler for window in windows), strict=True))),
         TaggedTime(*(sum(parts) for parts in zip(*(window.tagged for window in windows), strict=True))),
         sum(spreads[1:], start=spreads[0]) if spreads else None,
+        sum(states[1:], start=states[0]) if states else None,
     )
 
 
@@ -72,6 +79,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
         record[PIPELINE_KEY] = sum(learner.mean_ms(phase) for phase in PIPELINE)
         record |= _spread_keys("learner", (*LearnerPhase, ITERATION), learner.histogram)
+        record |= _state_keys("learner", (*LearnerPhase, ITERATION), learner.states)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
@@ -79,6 +87,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
         record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
         record |= _spread_keys("collector", (*CollectorPhase, CYCLE), collector.histogram)
+        record |= _state_keys("collector", (*CollectorPhase, CYCLE), collector.states)
     return record
 
 
@@ -95,6 +104,45 @@ def _spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> Num
         record |= {spread_key(side, phase, name): float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
         record[f"spread/{side}_count"] = spread.iterations
     return record
+
+
+def _state_keys(side: str, phases: Sequence[str], states: States | None) -> Numbers:
+    """Returns in how much of each phase, and of all of them, a thread was blocked or had no core.
+
+    No keys for a phase of which hardly anything was sampled.
+    """
+    record: Numbers = {}
+    if states is not None:
+        for phase, of_phase in zip(phases, (*states, states.sum(axis=0)), strict=True):
+            if (shares := shares_of(of_phase)) is not None:
+                record[state_key("blocked", side, phase)] = 100.0 * shares.blocked
+                record[state_key("runnable", side, phase)] = 100.0 * shares.runnable
+    return record
+
+
+def core_keys(previous: Snapshot | None, current: Snapshot, num_hosts: int) -> Numbers:
+    """Returns what the cores of this host did per second, and the CPU time of the run per env step."""
+    window = cores_elapsed(previous, current)
+    if window is None:
+        return {}
+    record: Numbers = {core_key(row): MS_PER_S * window.classes_ns[row] / window.wall_ns for row in CoreClass}
+    record[CORES_KEY] = window.capacity_ns / window.wall_ns
+    record["perf/cpu_ms_per_env_step"] = cpu_ms_per_env_step(previous, current, num_hosts)
+    return record
+
+
+def cpu_ms_per_env_step(previous: Snapshot | None, current: Snapshot, num_hosts: int) -> float | None:
+    """Returns the CPU time of all processes of the run per env step; None without either in the window."""
+    window = cores_elapsed(previous, current)
+    env_steps = current.env_steps - (previous.env_steps if previous is not None else 0)
+    if window is None or env_steps <= 0:
+        return None
+    return num_hosts * ours_ns(window) / NS_PER_MS / env_steps
+
+
+def ours_ns(cores: CoreTotals) -> int:
+    """Returns the CPU time of all processes of the run on this host."""
+    return cores.capacity_ns - cores.classes_ns[CoreClass.OTHERS] - cores.classes_ns[CoreClass.IDLE]
 
 
 def prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:

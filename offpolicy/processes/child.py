@@ -18,6 +18,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from offpolicy.children import ORPHANED, TERMINAL_SIGNALS, die_with_parent, resolve
@@ -25,6 +26,7 @@ from offpolicy.errors import OffPolicyError
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
 PR_SET_NAME = 15
+NAME_CHARACTERS = 15  # that the kernel keeps of a thread's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,18 @@ def die_with_supervisor(parent_pid: int, lifeline_fd: int) -> None:
 
 def take_name(role: str, index: int) -> None:
     """Shows the role in `ps` and `top`."""
-    ctypes.CDLL(None).prctl(PR_SET_NAME, f"op-{role}-{index}".encode())  # the kernel keeps 15 characters
+    ctypes.CDLL(None).prctl(PR_SET_NAME, f"op-{role}-{index}".encode()[:NAME_CHARACTERS])
+
+
+def name_threads() -> None:
+    """Shows Python's names of this process's threads in `ps` and `top`, as Python itself does from 3.14 on.
+
+    Threads of libraries keep theirs: OpenMP's workers have the name of the thread that started them.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            with contextlib.suppress(OSError):  # it has ended, or a sandbox refuses it
+                Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:NAME_CHARACTERS])
 
 
 def ignore_terminal() -> None:

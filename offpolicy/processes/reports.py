@@ -32,13 +32,15 @@ from offpolicy.types import (
     TaggedTime,
 )
 
+NUM_STATES = 3  # of a thread in a phase: wall, running, runnable
+
 Totals = TypeVar("Totals", CollectorTotals, EvaluatorTotals)
 Record = NDArray[Any]  # of one structured dtype; Any: numpy has no type for its fields
 
 
 def account_dtype(phases: Sequence[str], number: type[np.number[Any]], *, has_histogram: bool = True) -> np.dtype[Any]:
     """Returns the record of an account; `is_given` is 0 for none. The wall is not sent: it is the sum of the phases."""
-    histogram = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS))] if has_histogram else []
+    spread = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS)), ("states", number, (len(phases), NUM_STATES))]
     return np.dtype(
         [
             ("is_given", number),
@@ -48,7 +50,7 @@ def account_dtype(phases: Sequence[str], number: type[np.number[Any]], *, has_hi
             ("scheduler", [(name, number) for name in SchedulerStats._fields]),
             ("tagged", [(name, number) for name in TaggedTime._fields]),
             ("phases_ns", number, (len(phases),)),
-            *histogram,
+            *(spread if has_histogram else []),
         ]
     )
 
@@ -63,6 +65,8 @@ def write_account(record: Record, account: Account | None, phases: Sequence[str]
     record["phases_ns"] = [account.phases_ns[phase] for phase in phases]
     if account.histogram is not None and "histogram" in _names(record):
         record["histogram"] = account.histogram
+    if account.states is not None and "states" in _names(record):
+        record["states"] = account.states
 
 
 def read_account(record: Record, phases: Sequence[str]) -> Account | None:
@@ -79,6 +83,7 @@ def read_account(record: Record, phases: Sequence[str]) -> Account | None:
         scheduler=SchedulerStats(*map(int, record["scheduler"].item())),
         tagged=TaggedTime(*map(int, record["tagged"].item())),
         histogram=record["histogram"].astype(np.int64) if "histogram" in _names(record) else None,
+        states=record["states"].astype(np.int64) if "states" in _names(record) else None,
     )
 
 

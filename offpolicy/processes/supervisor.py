@@ -123,8 +123,8 @@ class Supervisor:
 
     # -- children -----------------------------------------------------------------------------------------------------
 
-    def spawn(self, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int]) -> None:
-        """Starts `target` (`module:function`) in a fresh interpreter with the shared descriptors `fds`."""
+    def spawn(self, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int]) -> int:
+        """Starts `target` (`module:function`) in a fresh interpreter with the descriptors `fds`; returns its pid."""
         spec_read, spec_write = os.pipe()
         message_read, message_write = os.pipe()
         spec = {
@@ -148,6 +148,7 @@ class Supervisor:
         self._children.append(child)
         self._selector.register(child.messages, selectors.EVENT_READ, child)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
+        return process.pid
 
     def run(self, on_message: MessageHandler, on_tick: Callable[[], None], step_timeout_s: float) -> None:
         """Supervises until every child has exited. `on_tick` is called about ten times a second."""

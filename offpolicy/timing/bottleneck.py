@@ -20,6 +20,7 @@ from offpolicy.types import Lateness
 BALANCED_RATIO = 0.95  # lowest ratio of the lesser own time to the greater at which neither side is the bottleneck
 WORTHWHILE_GAIN = 1.05  # lowest predicted speed-up for which a change of mode is advised
 CONTENDED = 0.25  # lowest share of the time without a core at which contention is the bottleneck of the slower side
+HELD_UP = 0.25  # lowest share of `train` in which its thread is blocked at which that is named as its detail
 MOSTLY = 0.5  # lowest share of a phase at which one part of it is named as its detail
 MOST_ADVICE = 3  # changes that a verdict suggests at most
 STEADY_WINDOWS = 3  # consecutive windows in which a new verdict must hold before it is shown
@@ -43,6 +44,7 @@ class Detail(StrEnum):
 
     RESETS = "resets"
     LAUNCH_BOUND = "launch-bound"
+    BLOCKED = "blocked"
     DESCHEDULED = "descheduled"
 
 
@@ -102,6 +104,7 @@ class WindowEvidence:
     collector_descheduled: float = 0.0
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
+    train_blocked: float = 0.0  # share of `train` in which its thread waited for something else than core or device
 
 
 TRY_THREADS = _setting("threads.learner", "auto", ": the fastest number of threads is found while the run trains")
@@ -196,6 +199,9 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         Advice("raise algo.hidden_dims only if the task needs it: the device has room"),
         _setting("device", "cpu", ": networks this small can be faster without launches"),
     ),
+    Detail.BLOCKED: (
+        Advice("move Python threads of hooks and environments out of the learner: cores/learner_other_ms_per_s"),
+    ),
     Detail.DESCHEDULED: (
         Advice("free the cores: other programs have them"),
         TRY_THREADS,
@@ -270,6 +276,9 @@ def _with_detail(verdict: Verdict, side: Bottleneck, evidence: WindowEvidence) -
     elif verdict.phase == LearnerPhase.TRAIN and evidence.launch_bound >= MOSTLY:
         reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
         detail = Detail.LAUNCH_BOUND
+    elif verdict.phase == LearnerPhase.TRAIN and evidence.train_blocked >= HELD_UP:
+        reason += f"; {evidence.train_blocked:.0%} of it waits for another thread: the interpreter's lock, or OpenMP"
+        detail, share = Detail.BLOCKED, share * evidence.train_blocked
     else:
         return verdict
     return replace(verdict, reason=reason, advice=DETAIL_ADVICE[detail], share=share, detail=detail)

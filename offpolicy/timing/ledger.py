@@ -18,8 +18,12 @@ from typing import Protocol
 
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
 from offpolicy.timing.histogram import HistogramRecorder
+from offpolicy.timing.thread_states import StateSampler
 from offpolicy.timing.trace_writer import Mark, TraceTrack
 from offpolicy.types import Account, TaggedTime
+
+SAMPLE_EVERY_NS = 50_000_000  # at most one iteration in this time is sampled: reading the states costs it some 0.1 ms
+NEVER_NS = 1 << 62
 
 
 class PhaseSpan(Protocol):
@@ -107,8 +111,10 @@ class _Span:
 class Ledger:
     """The account of one thread over the phases of one enum, which must contain `other`.
 
-    With a `trace` (see `trace_names`) every phase but `other` is written into it when it closes. Without a histogram an
-    account takes a microsecond or two, for threads that are asked for one in every iteration.
+    With a `trace` (see `trace_names`) every phase but `other` is written into it when it closes. In some iterations the
+    states of the thread are read at every switch: in those the clock is another function, and the others pay nothing.
+    Without a histogram, and then without states, an account takes a microsecond or two, for threads that are asked for
+    one in every iteration.
     """
 
     def __init__(
@@ -120,13 +126,14 @@ class Ledger:
         *,
         has_histogram: bool = True,
     ) -> None:
-        self._now_ns = (clock or MonotonicClock()).now_ns
+        self._now_ns = self._clock_ns = (clock or MonotonicClock()).now_ns
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
         self._index = {phase: index for index, phase in enumerate(phases)}
         self._spans = {phase: _Span(self, index) for phase, index in self._index.items()}
         self._phases_ns = [0] * len(self.names)
         self._histogram = HistogramRecorder(len(self.names))
+        self._sampler = StateSampler(len(self.names))
         self._tagged = TaggedTime()
         self._open = self.names.index("other")
         self._is_traced = [name != "other" for name in self.names]
@@ -134,6 +141,8 @@ class Ledger:
         self._start_ns = self._last_ns = self._born_ns
         self._closed_ns = 0  # the end of the last iteration
         self._iterations = 0
+        self._sample_every_ns = SAMPLE_EVERY_NS if has_histogram else NEVER_NS
+        self._sample_ns = self._last_ns + self._sample_every_ns  # when the boundary that begins or ends a sample is due
         self._is_warm = False
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
@@ -158,6 +167,32 @@ class Ledger:
         self._histogram.add(self._phases_ns)
         if self._trace is not None:
             self._trace.mark(Mark.ITERATION, self._last_ns, self._iterations)
+        if self._last_ns >= self._sample_ns:
+            self._begin_or_end_sample()
+
+    def _begin_or_end_sample(self) -> None:
+        """Begins to sample the states of the thread, or ends it after one iteration."""
+        if self._sample_ns == 0:
+            self._end_sample()
+        else:
+            self._now_ns, self._sample_ns = self._sampled_now_ns, 0  # due again at the next boundary
+            self._sampler.begin()
+
+    def _end_sample(self) -> None:
+        self._now_ns, self._sample_ns = self._clock_ns, self._last_ns + self._sample_every_ns
+
+    def _sampled_now_ns(self) -> int:
+        """The current instant, up to which the states of the thread are those of the open phase.
+
+        Reading them never counts as `other`. The kernel takes a core away by preference at such a system call, so on
+        busy cores a wait for the core would land there that began during the phase which ends.
+        """
+        if self._open == self._other:
+            now_ns = self._clock_ns()
+            self._sampler.add(self._open)
+            return now_ns
+        self._sampler.add(self._open)
+        return self._clock_ns()
 
     def end_warmup(self) -> None:
         """Puts the time until now into the warm-up bucket; the account starts here. Only the first call counts."""
@@ -167,9 +202,11 @@ class Ledger:
 
     def _start_here(self) -> None:
         self.switch(self._open)
+        self._end_sample()
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
         self._histogram = HistogramRecorder(len(self.names))
+        self._sampler = StateSampler(len(self.names))
         self._tagged = TaggedTime()
         self._iterations = 0
 
@@ -188,6 +225,7 @@ class Ledger:
             scheduler=scheduler_stats(),
             tagged=self._tagged,
             histogram=self._histogram.counts() if self._has_histogram else None,
+            states=self._sampler.states() if self._has_histogram else None,
         )
 
     def tag(self, phase: StrEnum) -> None:

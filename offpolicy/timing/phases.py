@@ -90,3 +90,18 @@ LEARNER_OWN_WORK = (
     LearnerPhase.TRAIN,
     LearnerPhase.OTHER,
 )
+
+
+class CoreClass(StrEnum):
+    """Rows of the core ledger of a host: what its cores did. Every nanosecond of capacity is in exactly one of them."""
+
+    LEARNER = "learner"  # main threads of the learner ranks
+    OPENMP = "openmp"  # OpenMP and BLAS workers of the learner ranks, their spinning included
+    PACKER = "packer"  # threads that pack batches ahead
+    LEARNER_OTHER = "learner_other"  # every other thread of the learner ranks
+    COLLECTOR = "collector"
+    ENV_WORKERS = "env_workers"  # the processes that collectors started
+    EVALUATOR = "evaluator"  # its process, and those that it or a learner started: all of them evaluate
+    SUPERVISOR = "supervisor"
+    OTHERS = "others"  # other programs, the kernel's interrupts, other virtual machines
+    IDLE = "idle"  # what the run could still have used

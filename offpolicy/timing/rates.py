@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.histogram import Counts
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
-from offpolicy.types import Account, CollectorTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.timing.thread_states import Shares, States, shares_of
+from offpolicy.types import Account, CollectorTotals, CoreTotals, SchedulerStats, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
 NS_PER_S = 1_000_000_000
@@ -48,10 +49,15 @@ class Elapsed:
     scheduler: SchedulerStats = SchedulerStats()
     tagged: TaggedTime = TaggedTime()
     histogram: Counts | None = field(default=None, compare=False)  # [phases + 1, bins]
+    states: States | None = field(default=None, compare=False)  # [phases, 3] of the sampled iterations
 
     def mean_ms(self, phase: str) -> float:
         """Mean of `phase` per iteration, of which there must be some; a phase that never opened is 0, not absent."""
         return self.phases_ns.get(phase, 0) / self.iterations / NS_PER_MS
+
+    def shares(self, phase: str) -> Shares | None:
+        """What the thread did in `phase`, in sampled iterations; None where hardly anything of it was sampled."""
+        return None if self.states is None else shares_of(self.states[list(self.phases_ns).index(phase)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,9 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
     histogram = current.histogram
     if histogram is not None and before.histogram is not None:
         histogram = histogram - before.histogram
+    states = current.states
+    if states is not None and before.states is not None:
+        states = states - before.states
     return Elapsed(
         wall_ns=current.wall_ns - before.wall_ns,
         total_ns=current.wall_ns + current.warmup_ns - origin.wall_ns - origin.warmup_ns,
@@ -87,6 +96,7 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
         scheduler=SchedulerStats(*(now - then for now, then in zip(current.scheduler, origin.scheduler, strict=True))),
         tagged=TaggedTime(*(now - then for now, then in zip(current.tagged, before.tagged, strict=True))),
         histogram=histogram,
+        states=states,
     )
 
 
@@ -111,6 +121,20 @@ def packer_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed | No
         return None
     before = previous.learners[0].packer if previous is not None and previous.learners else None
     return elapsed(before, current.learners[0].packer)
+
+
+def cores_elapsed(previous: Snapshot | None, current: Snapshot) -> CoreTotals | None:
+    """What the host's cores did between two readings; None without a reading in the window."""
+    after, before = current.cores, previous.cores if previous is not None else None
+    if after is None or before is None:
+        return after
+    if after.wall_ns <= before.wall_ns:
+        return None
+    return CoreTotals(
+        after.wall_ns - before.wall_ns,
+        after.capacity_ns - before.capacity_ns,
+        {row: ns - before.classes_ns[row] for row, ns in after.classes_ns.items()},
+    )
 
 
 def collector_windows(previous: Snapshot | None, current: Snapshot) -> tuple[CollectorWindow, ...]:

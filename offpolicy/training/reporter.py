@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.phases import LearnerPhase
@@ -32,6 +33,7 @@ class Reporter:
         self._profiler.step()
         words.set(RankWord.UPDATES, self._learner.num_updates)
         if self._world.is_reporting:
+            name_threads()  # those started since; the supervisor tells threads apart by name
             table = self._collectives.gather(
                 np.concatenate((self._health.facts(is_averaged=False), self._own_vector()))
             )

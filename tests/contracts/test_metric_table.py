@@ -22,7 +22,7 @@ from offpolicy.logger.metrics import (
     metrics_markdown,
     require_known,
 )
-from offpolicy.timing.phases import CollectorPhase, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
+from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = """
@@ -36,8 +36,8 @@ from offpolicy.logger.logger import open_logger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.config.schedules import Ramp
-from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, ArrivalTotals, TaggedTime,
+from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
+from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, ArrivalTotals, CoreTotals, TaggedTime,
     CollectorTotals, DeviceTotals, EpisodeRecord,
     EvalResult, EvaluatorTotals, HookTotals, LearnerTotals, SchedulerStats, MetricTotals, RolloutTotals, Snapshot)
 
@@ -46,7 +46,8 @@ def snapshot(k):
         phases_ns = {phase: k * 10**6 for phase in phases}
         spread = np.full((len(phases) + 1, HISTOGRAM_BINS), k)
         stats, tagged = SchedulerStats(k, k), TaggedTime(k // 10, k)
-        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, stats, tagged, spread)
+        return Account(len(phases) * k * 10**6, 10**9, k, phases_ns, k * 10**6, stats, tagged, spread,
+            np.full((len(phases), 3), k * 10**6))
     learner, steps = account(LearnerPhase), account(CollectorPhase)
     names = tuple(sys.argv[3].split(","))
     metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))
@@ -58,7 +59,8 @@ def snapshot(k):
     return Snapshot(1.0 + k / 100, 100 + k, k, ranks,
         (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k,
         hook=HookTotals(k, 1, 10**6 * k, 10**5 * k)),), k, 1000, 0.0,
-        EvaluatorTotals(account(EvaluatorPhase), k, 1, 2))
+        EvaluatorTotals(account(EvaluatorPhase), k, 1, 2),
+        CoreTotals(k * 10**9, k * len(CoreClass), dict.fromkeys(CoreClass, k)))
 
 def main():
     run_dir = Path(sys.argv[1])
@@ -126,6 +128,7 @@ def test_every_phase_of_the_vocabulary_has_a_key_a_row_and_a_meaning() -> None:
         [f"prefetch/{phase}_ms" for phase in PackerPhase]
         + [f"device/{span}_ms" for span in DeviceSpan]
         + [f"evaluator/{phase}_ms" for phase in EvaluatorPhase]
+        + [f"cores/{row}_ms_per_s" for row in CoreClass]
         + [f"rank/{phase}_{statistic}_ms" for phase in LearnerPhase for statistic in ("min", "mean", "max")]
     ):
         assert METRICS[key].kind is MetricClass.BACKGROUND

@@ -3,6 +3,8 @@
 The learner processes are told in their environment what to do besides learning:
 
     SLOW_UPDATE_MS   every gradient update takes so many milliseconds longer, without using the CPU
+    BURN_MS          a thread of every learner holds the interpreter for about so many milliseconds, pauses for as many,
+                     and so on
     SLOW_RANK        only that of this rank of the host; unset: of all of them
     WATCH_ITERATIONS write `iterations-<rank>.json` into the run directory: for each iteration whether it ended with a
                      report, and how many collectives it took
@@ -17,6 +19,7 @@ import importlib
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,8 @@ def learner_main(context: ChildContext) -> None:
     slow_rank, slow_ms = os.environ.get("SLOW_RANK"), float(os.environ.get("SLOW_UPDATE_MS", "0"))
     if slow_ms and slow_rank in (None, str(context.index)):
         slow_down_updates(slow_ms / 1000.0)
+    if "BURN_MS" in os.environ:
+        threading.Thread(target=burn, args=(float(os.environ["BURN_MS"]),), name="burner", daemon=True).start()
     delay_injection.install(context)
     if "WATCH_ITERATIONS" not in os.environ:
         runner.learner_main(context)
@@ -49,6 +54,16 @@ def learner_main(context: ChildContext) -> None:
     finally:
         path = Path(context.payload["run_dir"]) / f"iterations-{context.index}.json"
         path.write_text(json.dumps(iterations))
+
+
+def burn(burn_ms: float) -> None:
+    """Computes half of the time, in calls during which no other thread runs Python."""
+    began_ns = time.thread_time_ns()
+    sum(range(1_000_000))
+    numbers = range(int(1_000_000 * 1e6 * burn_ms / (time.thread_time_ns() - began_ns)))
+    while True:
+        sum(numbers)
+        time.sleep(burn_ms / 1000.0)
 
 
 def slow_down_updates(delay_s: float) -> None:

@@ -29,3 +29,64 @@ def test_an_installed_package_has_its_version_and_a_missing_one_none(monkeypatch
 
 def test_the_memory_at_hand_is_a_sensible_number() -> None:
     assert 2**26 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- CPU quotas -------------------------------------------------------------------------------------------------------
+
+
+def in_cgroups(tmp_path: Path, cgroup: str, *mounts: str) -> list[tuple[float, str]]:
+    """The quotas of a process in these groups: cores, and the directory below `tmp_path`."""
+    process = tmp_path / "self"
+    process.mkdir()
+    (process / "cgroup").write_text(cgroup)
+    (process / "mountinfo").write_text("".join(f"31 23 0:28 {mount}\n" for mount in mounts))
+    return [(quota.cores, str(quota.directory.relative_to(tmp_path))) for quota in machine.cpu_quotas(process)]
+
+
+def group(directory: Path, **files: str) -> None:
+    directory.mkdir(parents=True)
+    for name, content in files.items():
+        (directory / name.replace("__", ".")).write_text(content)
+
+
+def test_the_quotas_of_a_group_and_of_those_around_it_count(tmp_path: Path) -> None:
+    group(tmp_path / "cg", cpu__max="max 100000\n")
+    group(tmp_path / "cg/pod", cpu__max="150000 100000\n")
+    group(tmp_path / "cg/pod/job", cpu__max="400000 200000\n", cpu__stat="usage_usec 77\nuser_usec 70\n")
+    quotas = in_cgroups(tmp_path, "0::/pod/job\n", f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw")
+    assert quotas == [(2.0, "cg/pod/job"), (1.5, "cg/pod")]
+    assert machine.CpuQuota(2.0, tmp_path / "cg/pod/job").used_ns() == 77_000
+    assert machine.CpuQuota(1.5, tmp_path / "cg/pod").used_ns() is None
+
+
+def test_version_1_has_its_quota_in_the_hierarchy_of_the_cpu_controller(tmp_path: Path) -> None:
+    group(tmp_path / "cpu/job", cpu__cfs_quota_us="50000\n", cpu__cfs_period_us="100000\n", cpuacct__usage="88\n")
+    group(tmp_path / "memory/job", cpu__cfs_quota_us="1\n", cpu__cfs_period_us="100000\n")
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    mounts = (
+        f"/ {tmp_path}/memory rw - cgroup cgroup rw,memory",
+        f"/ {tmp_path}/cpu rw - cgroup cgroup rw,cpu,cpuacct",
+    )
+    assert in_cgroups(tmp_path, "4:memory:/job\n2:cpu,cpuacct:/job\n0::/\n", *mounts) == [(0.5, "cpu/job")]
+    assert machine.CpuQuota(0.5, tmp_path / "cpu/job").used_ns() == 88
+
+
+@pytest.mark.parametrize(("path", "root"), [("/docker/abc", "/docker/abc"), ("/docker/abc", "/other"), ("/../x", "/")])
+def test_a_container_that_sees_only_its_own_group_has_the_quota_at_the_mount(
+    tmp_path: Path, path: str, root: str
+) -> None:
+    group(tmp_path / "cg", cpu__max="150000 100000\n")
+    (tmp_path / "cpu.max").write_text("50000 100000\n")  # outside of the mount
+    assert in_cgroups(tmp_path, f"0::{path}\n", f"{root} {tmp_path}/cg rw - cgroup2 cgroup2 rw") == [(1.5, "cg")]
+
+
+def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
+    assert machine.cpu_quotas(tmp_path) == []
+
+
+def test_the_usable_cores_are_those_of_the_tightest_limit(tmp_path: Path) -> None:
+    quotas = [machine.CpuQuota(1.5, tmp_path), machine.CpuQuota(3.0, tmp_path)]
+    assert machine.usable_cores(2, quotas) == 1.5
+    assert machine.usable_cores(1, quotas) == 1.0
+    assert machine.usable_cores(2, []) == 2.0

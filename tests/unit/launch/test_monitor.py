@@ -13,7 +13,15 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.launch.monitor import LATE_S, Monitor
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.replay.ring import Ring
-from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.types import (
+    CollectorTotals,
+    CoreTotals,
+    EpisodeRecord,
+    EvalResult,
+    LearnerTotals,
+    MetricTotals,
+    Snapshot,
+)
 
 EVERY_S = 10.0
 METRICS = MetricTotals(("critic_loss",), np.zeros(1), np.zeros(1))
@@ -28,6 +36,16 @@ class FakeReports:
 
     def read(self) -> Any:
         return self._totals if self.version else None
+
+
+class FakeCores:
+    """A core ledger that counts its readings."""
+
+    num_read = 0
+
+    def read(self) -> CoreTotals:
+        self.num_read += 1
+        return CoreTotals(self.num_read, 0, {})
 
 
 class FakeLogger:
@@ -79,7 +97,8 @@ class Run:
             learner_reports=lambda names: self.learner_reports,
         )
         cfg, logger = RunConfig.from_mapping({"log": {"every_s": EVERY_S}}), self.logger
-        self.monitor = Monitor(cfg, shared, logger, lambda: self.now_s, 1)  # type: ignore[arg-type]
+        self.cores = FakeCores()
+        self.monitor = Monitor(cfg, shared, logger, lambda: self.now_s, 1, None, self.cores)  # type: ignore[arg-type]
 
     def send(self, role: str, kind: str, **fields: Any) -> None:
         process = SimpleNamespace(pid=7)
@@ -211,3 +230,17 @@ def test_the_end_of_a_run_is_kept_for_its_summary(run: Run) -> None:
     run.send("learner", "done", is_complete=False, stopped_by=3, env_steps=250)
     assert (run.monitor.saved_steps, run.monitor.is_complete, run.monitor.stopped_by) == ([200], False, 3)
     assert run.logger.of("message") == ["warning: slow disk"]
+
+
+def test_the_cores_are_read_once_per_record_and_at_the_end_while_the_learners_are_there(run: Run) -> None:
+    run.start()
+    for tick in range(3):
+        run.tick(EVERY_S + tick / 10)
+    assert (run.cores.num_read, run.monitor.snapshot().cores) == (0, None)
+    run.report()
+    run.tick(EVERY_S + 0.3)
+    assert run.logger.last_snapshot is not None
+    assert (run.cores.num_read, run.logger.last_snapshot.cores) == (1, CoreTotals(1, 0, {}))
+    run.send("learner", "done", is_complete=True, stopped_by=None, env_steps=250)
+    run.monitor.log_rest()
+    assert (run.cores.num_read, run.monitor.snapshot().cores) == (2, CoreTotals(2, 0, {}))

@@ -345,3 +345,28 @@ def test_a_name_without_room_is_dropped_and_its_value_kept(record: Record, heade
     huge = {key: -1.23456789e12 if isinstance(value, float) else value for key, value in record.items()}
     shown = "\n".join(lines_of(huge, header, 80, 24))
     assert shown.count("│  -1234567890000.0  … -1234567890000.0 │") == 2
+
+
+# -- cores ------------------------------------------------------------------------------------------------------------
+
+CORES = {
+    "cores/capacity": 2.0, "cores/learner_ms_per_s": 980.0, "cores/openmp_ms_per_s": 310.0,
+    "cores/supervisor_ms_per_s": 4.0, "cores/others_ms_per_s": -3.0, "cores/idle_ms_per_s": 600.0,
+}  # fmt: skip
+
+
+def test_a_wide_panel_has_a_line_on_the_cores_and_loses_nothing_else(record: Record, header: RunHeader) -> None:
+    without, lines = (lines_of(record | cores, header, 160, 50) for cores in ({}, CORES))
+    (added,) = [line for line in lines if line not in without]
+    assert added.strip("│ ") == "cores learner 0.98  openmp 0.31  idle 0.60  of 2"
+    assert [line for line in lines if line != added] == without
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_panel_with_cores_never_exceeds_its_terminal(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    lines = lines_of(record | CORES, header, width, height)
+    assert len(lines) <= height
+    assert {cell_len(line) for line in lines} == {width}
+    assert any("cores " in line for line in lines) == (width >= 120 and height >= 30)

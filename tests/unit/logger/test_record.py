@@ -32,6 +32,7 @@ from offpolicy.types import (
     NUM_LAGS,
     Account,
     CollectorTotals,
+    DeviceTotals,
     EpisodeRecord,
     EvalResult,
     LearnerTotals,
@@ -407,3 +408,22 @@ def test_decisions_are_counted_for_every_environment_even_those_just_reset(
 def test_env_step_share_is_a_fraction_of_active_time(header: RunHeader) -> None:
     for wait_ms in (0, 500):
         assert record_of(header, collector(4, 2, 6, wait_ms))["perf/env_step_share"] == 0.75
+
+
+def test_time_blocked_in_train_is_evidence_unless_a_device_works_meanwhile(
+    make_snapshot: Any, header: RunHeader
+) -> None:
+    before, now = make_snapshot(500), make_snapshot(1000)
+    learner = now.learners[0]
+    assert learner.account is not None
+    states = np.zeros((len(LearnerPhase), 3), np.int64)
+    states[list(LearnerPhase).index(LearnerPhase.TRAIN)] = (100_000_000, 50_000_000, 0)
+    blocked = dataclasses.replace(learner, account=dataclasses.replace(learner.account, states=states))
+    on_device = dataclasses.replace(blocked, device=DeviceTotals(0, 0, 0, 0, iterations=500, launch_bound=0, dropped=0))
+    labels = []
+    for totals in (learner, blocked, on_device):
+        snapshot = dataclasses.replace(now, learners=(totals,))
+        verdict = judge_window(before, snapshot, compute_rates(before, snapshot, header.mode), header)
+        assert verdict is not None
+        labels.append(verdict.label)
+    assert labels == ["learner(train 92%)", "learner(train: blocked 46%)", "learner(train 92%)"]

@@ -6,12 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, final_table, percentages, write_summary
-from offpolicy.types import Account, ArrivalTotals, EvalResult, EvaluatorTotals, LearnerTotals, Snapshot
+from offpolicy.timing.phases import CoreClass, LearnerPhase
+from offpolicy.types import Account, ArrivalTotals, CoreTotals, EvalResult, EvaluatorTotals, LearnerTotals, Snapshot
 
 HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
 RESULT = RunResult(status="completed", exit_code=0, reason="2,000 env steps done")
@@ -34,12 +36,12 @@ def printed(summary: dict[str, Any], width: int = 80) -> list[str]:
 def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluation: EvalResult) -> None:
     summary = summary_of(make_snapshot(1000), last_eval=evaluation)
     assert list(summary) == [
-        "status", "exit_code", "reason", "env_steps", "updates", "wall_s", "warmup_s", "eval", "timing", "rates",
-        "bottleneck", "mode", "threads", "versions", "hardware",
+        "status", "exit_code", "reason", "env_steps", "updates", "wall_s", "warmup_s", "eval", "timing", "cores",
+        "rates", "bottleneck", "mode", "threads", "versions", "hardware",
     ]  # fmt: skip
     assert summary["eval"] == {"mean_reward": -150.25, "std_reward": 80.5, "episodes": 10}
     assert list(summary["timing"]) == ["learner", "collector"]
-    assert list(summary["timing"]["learner"]) == ["wall_s", "phases_s", "other_s", "spread_ms"]
+    assert list(summary["timing"]["learner"]) == ["wall_s", "phases_s", "other_s", "states", "spread_ms"]
     assert list(summary["rates"]) == [
         "steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec", "utd", "samples_per_sec",
         "flops_per_sec",
@@ -250,3 +252,46 @@ def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_
     assert section["wall_s"] == pytest.approx(3.1)
     assert sum(section["phases_s"].values()) + section["other_s"] == pytest.approx(section["wall_s"])
     assert "evaluator" not in summary_of(make_snapshot(1000))["timing"]
+
+
+# -- cores and thread states ------------------------------------------------------------------------------------------
+
+
+def with_cores(snapshot: Snapshot, seconds: int) -> Snapshot:
+    used_s = {"learner": 9, "openmp": 4, "others": 3, "idle": 4}
+    classes_ns = {str(row): used_s.get(row, 0) * seconds * 10**8 for row in CoreClass}
+    return dataclasses.replace(snapshot, cores=CoreTotals(seconds * 10**9, 2 * seconds * 10**9, classes_ns))
+
+
+def test_the_summary_holds_what_the_cores_did_over_the_whole_run(make_snapshot: Any) -> None:
+    baseline = with_cores(make_snapshot(500), 4)
+    cores = summary_of(with_cores(make_snapshot(1000), 10), baseline)["cores"]
+    assert (cores["wall_s"], cores["capacity"], sum(cores["seconds"].values())) == (10.0, 2.0, 20.0)
+    assert (cores["seconds"]["learner"], cores["seconds"]["collector"]) == (9.0, 0.0)
+    assert cores["cpu_ms_per_env_step"] == 1300 * (10 - 4) / 500  # since the baseline, as the rates are
+
+
+def test_the_final_table_has_a_line_on_the_cores(make_snapshot: Any) -> None:
+    lines = printed(summary_of(with_cores(make_snapshot(1000), 10)), width=120)
+    (line,) = [line for line in lines if line.startswith("cores")]
+    expected = "learner 0.90  openmp 0.40  others 0.30  idle 0.40  of 2; 6.50 ms of CPU per env step"
+    assert line.removeprefix("cores").strip() == expected
+
+
+def test_without_a_core_ledger_the_cores_are_null(make_snapshot: Any) -> None:
+    summary = summary_of(make_snapshot(1000))
+    assert summary["cores"] is None
+    assert not [line for line in printed(summary) if line.startswith("cores")]
+
+
+def test_the_summary_holds_the_states_of_the_phases_that_were_sampled(make_snapshot: Any) -> None:
+    snapshot: Snapshot = make_snapshot(1000)
+    learner = snapshot.learners[0]
+    assert learner.account is not None
+    states = np.zeros((len(LearnerPhase), 3), np.int64)
+    states[list(LearnerPhase).index(LearnerPhase.TRAIN)] = [80 * 10**6, 40 * 10**6, 8 * 10**6]
+    timed = dataclasses.replace(learner, account=dataclasses.replace(learner.account, states=states))
+    summary = summary_of(dataclasses.replace(snapshot, learners=(timed,)))
+    shares = {"running": 0.5, "runnable": 0.1, "blocked": pytest.approx(0.4)}
+    assert summary["timing"]["learner"]["states"] == {"train": shares}
+    assert summary["timing"]["collector"]["states"] == {}

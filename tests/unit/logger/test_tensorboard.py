@@ -14,7 +14,7 @@ from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
 from offpolicy.logger.tensorboard import TensorBoardSink
-from offpolicy.timing.phases import PackerPhase
+from offpolicy.timing.phases import CoreClass, PackerPhase
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256]}, "seed": 3, "timing": {"enabled": True}}
 SUMMARY = {
@@ -90,6 +90,7 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
         "Learner phases",
         "Collector phases",
         "Spread",
+        "Cores",
         "Ranks",
         "Prefetch",
         "Rates",
@@ -101,6 +102,7 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
     assert len(charts["Collector phases"][0].multiline.tag) == 7
     assert "^timing/learner_train_ms$" in charts["Learner phases"][0].multiline.tag
     assert tags_of(charts["Spread"][0]) == [f"spread/learner_iter_{name}_ms" for name in ("p50", "p95", "p99", "max")]
+    assert tags_of(charts["Cores"][0]) == [f"cores/{row}_ms_per_s" for row in CoreClass]
     assert [tags_of(chart) for chart in charts["Ranks"]] == [
         ["rank/rank_barrier_min_ms", "rank/rank_barrier_mean_ms", "rank/rank_barrier_max_ms"],
         ["rank/late_ms"],

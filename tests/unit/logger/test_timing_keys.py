@@ -1,4 +1,4 @@
-"""The keys of the device, the evaluator and the hook of a window, from cumulative totals."""
+"""The keys of device, evaluator, hook, cores and thread states of a window, from cumulative totals."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
-from offpolicy.logger.timing_keys import device_keys, evaluator_keys, hook_keys
-from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.types import Account, DeviceTotals, EvaluatorTotals, HookTotals, Snapshot
+from offpolicy.logger.timing_keys import core_keys, device_keys, evaluator_keys, hook_keys
+from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
+from offpolicy.types import Account, CoreTotals, DeviceTotals, EvaluatorTotals, HookTotals, Snapshot
 
 MakeSnapshot = Callable[..., Snapshot]
 MS = 1_000_000
@@ -114,3 +115,72 @@ def test_the_work_of_the_hook_is_summed_over_collectors_and_that_of_the_window(m
         "collect/post_episodes": 7, "collect/post_failures": 2, "collect/post_ms": None, "collect/overlap": None
     }  # fmt: skip
     assert hook_keys(None, snapshot(HookTotals())) == {}
+
+
+# -- cores ------------------------------------------------------------------------------------------------------------
+
+
+def cores(wall_ms: int, **classes_ms: int) -> CoreTotals:
+    classes_ns = {str(row): classes_ms.get(row, 0) * MS for row in CoreClass}
+    return CoreTotals(wall_ms * MS, sum(classes_ns.values()), classes_ns)
+
+
+def test_the_classes_of_the_cores_are_ms_per_second_and_sum_to_the_capacity(make_snapshot: MakeSnapshot) -> None:
+    before = replace(make_snapshot(500), cores=cores(1000, learner=900, idle=600))
+    now = replace(make_snapshot(1000), cores=cores(3000, learner=2700, openmp=500, others=300, idle=1000))
+    keys = core_keys(before, now, 1)
+    assert {key: value for key, value in keys.items() if value} == {
+        "cores/learner_ms_per_s": 900.0, "cores/openmp_ms_per_s": 250.0, "cores/others_ms_per_s": 150.0,
+        "cores/idle_ms_per_s": 200.0, "cores/capacity": 1.5, "perf/cpu_ms_per_env_step": 2300 / 500,
+    }  # fmt: skip
+    assert len(keys) == len(CoreClass) + 2
+    assert core_keys(before, now, 3)["perf/cpu_ms_per_env_step"] == 3 * 2300 / 500
+    assert core_keys(None, before, 1)["cores/learner_ms_per_s"] == 900.0
+
+
+def test_without_a_reading_in_the_window_there_are_no_keys_of_the_cores(make_snapshot: MakeSnapshot) -> None:
+    before = replace(make_snapshot(500), cores=cores(1000, learner=900))
+    assert core_keys(before, replace(before, env_steps=9000), 1) == {}
+    assert core_keys(make_snapshot(500), make_snapshot(1000), 1) == {}
+
+
+def test_without_an_env_step_there_is_no_cpu_time_per_step(make_snapshot: MakeSnapshot) -> None:
+    before = make_snapshot(500)
+    assert core_keys(before, replace(before, cores=cores(1000, learner=900)), 1)["perf/cpu_ms_per_env_step"] is None
+
+
+# -- states of the threads --------------------------------------------------------------------------------------------
+
+
+def with_states(snapshot: Snapshot, learner_ms: dict[str, list[int]], collector_ms: dict[str, list[int]]) -> Snapshot:
+    """Wall, running and runnable time of some phases of either side."""
+
+    def states(phases: Any, given_ms: dict[str, list[int]]) -> Any:
+        return np.array([given_ms.get(phase, [0, 0, 0]) for phase in phases]) * MS
+
+    learner, collector = snapshot.learners[0], snapshot.collectors[0]
+    assert learner.account is not None
+    assert collector.account is not None
+    timed = replace(learner.account, states=states(LearnerPhase, learner_ms))
+    stepped = replace(collector.account, states=states(CollectorPhase, collector_ms))
+    both = (replace(collector, account=stepped), replace(collector, account=stepped))
+    return replace(snapshot, learners=(replace(learner, account=timed),), collectors=both)
+
+
+def test_blocked_and_runnable_are_shares_of_the_sampled_wall_of_the_window(
+    make_snapshot: MakeSnapshot, header: RunHeader
+) -> None:
+    before = with_states(make_snapshot(500), {"train": [100, 100, 0], "log": [5, 5, 0]}, {"env_step": [10, 10, 0]})
+    train, waits = [180, 140, 8], [20, 0, 0]
+    now = with_states(
+        make_snapshot(1000), {"train": train, "log": [5, 5, 0], "collector_wait": waits}, {"env_step": [30, 14, 0]}
+    )
+    record = build_record(before, now, EpisodeWindow(), None, header)
+    got = {key: value for key, value in record.items() if key.startswith(("blocked/", "runnable/"))}
+    assert got == {
+        "blocked/learner_train_pct": pytest.approx(40.0), "runnable/learner_train_pct": pytest.approx(10.0),
+        "blocked/learner_collector_wait_pct": 100.0, "runnable/learner_collector_wait_pct": 0.0,
+        "blocked/learner_iter_pct": pytest.approx(52.0), "runnable/learner_iter_pct": pytest.approx(8.0),
+        "blocked/collector_env_step_pct": pytest.approx(80.0), "runnable/collector_env_step_pct": 0.0,
+        "blocked/collector_cycle_pct": pytest.approx(80.0), "runnable/collector_cycle_pct": 0.0,
+    }  # fmt: skip

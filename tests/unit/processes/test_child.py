@@ -20,11 +20,23 @@ from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 MODULE = """
 import os, signal, threading
 from offpolicy.errors import ConfigError, PeerLostError
+from offpolicy.processes.child import name_threads
 
 def report(context):
     comm = open("/proc/self/comm").read().strip()
     inherited = [fd for fd in context.fds.values() if os.get_inheritable(fd)]
     context.send("seen", payload=context.payload, name=comm, inherited=inherited)
+
+def name_two(context):
+    has_ended = threading.Event()
+    threads = [threading.Thread(target=has_ended.wait, name=name) for name in ("packer", "a name that is too long")]
+    for thread in threads:
+        thread.start()
+    name_threads()
+    task = "/proc/self/task"
+    context.send("seen", names=[open(f"{task}/{thread.native_id}/comm").read().strip() for thread in threads],
+                 main=open("/proc/self/comm").read().strip())
+    has_ended.set()
 
 def refuse(context): raise ConfigError(["a: got 1", "b: got 2"])
 def lose(context): raise PeerLostError("rank 1")
@@ -90,6 +102,13 @@ def test_child_runs_its_target_with_its_payload_under_its_name(start: Any) -> No
     assert message == {
         "kind": "seen", "payload": {"a": [1, 2]}, "name": "op-collector-3", "inherited": [],
     }  # fmt: skip
+    assert child.process.wait() == 0
+
+
+def test_threads_are_shown_under_their_python_names(start: Any) -> None:
+    child = start("name_two")
+    (message,) = child.read()
+    assert (message["names"], message["main"]) == (["packer", "a name that is"], "op-collector-3")
     assert child.process.wait() == 0
 
 

@@ -175,7 +175,7 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
 # Two accounts with seven numbers and a flag besides their phases; the first with how each phase and the whole spread;
 # three counters, rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), lateness (five),
 # sums and counts.
-ROW = (8 + 2 + 3 * HISTOGRAM_BINS) + (8 + 3) + 3 + 34 + 8 + 5 + 2 + 2
+ROW = (8 + 2 + 3 * HISTOGRAM_BINS + 3 * 2) + (8 + 3) + 3 + 34 + 8 + 5 + 2 + 2
 
 
 def test_the_size_of_a_block_follows_from_the_number_of_metrics() -> None:
@@ -224,9 +224,13 @@ def test_the_evaluators_report_arrives_exactly(timed: Account | None) -> None:
 def test_every_part_of_an_account_arrives() -> None:
     histogram = np.arange(3 * HISTOGRAM_BINS).reshape(3, HISTOGRAM_BINS)
     sent = replace(LEARNER, scheduler=SchedulerStats(5, 6), tagged=TaggedTime(7, 8), histogram=histogram)
+    states = np.arange(6).reshape(2, 3)
+    sent = replace(sent, states=states)
     (got,) = sent_and_read(learner(0, sent, replace(PACKER, scheduler=SchedulerStats(1, 2), histogram=histogram)))
     assert got.account == sent
     assert got.account.histogram is not None
     assert (got.account.histogram.dtype, got.account.histogram.tolist()) == (np.int64, histogram.tolist())
+    assert got.account.states is not None
+    assert (got.account.states.dtype, got.account.states.tolist()) == (np.int64, states.tolist())
     assert got.packer is not None
-    assert (got.packer.scheduler, got.packer.histogram) == (SchedulerStats(1, 2), None)
+    assert (got.packer.scheduler, got.packer.histogram, got.packer.states) == (SchedulerStats(1, 2), None, None)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from offpolicy.timing import thread_states
 from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
-from offpolicy.timing.ledger import Ledger, NullLedger, make_ledger, trace_names
+from offpolicy.timing.ledger import SAMPLE_EVERY_NS, Ledger, NullLedger, make_ledger, trace_names
 from offpolicy.timing.phases import LearnerPhase as Phase
+from offpolicy.timing.thread_states import StateSampler
 from offpolicy.timing.trace_reader import read_tracks
 from offpolicy.timing.trace_writer import create_tracks, open_track
 from tests.fakes import FakeClock
@@ -227,3 +229,81 @@ def test_time_that_another_clock_has_measured_is_taken_out_of_the_open_phase() -
     account = ledger.account()
     assert (account.phases_ns[Phase.TRAIN], account.phases_ns[Phase.PARAM_SYNC]) == (70, 35)
     assert sum(account.phases_ns.values()) == account.wall_ns == 105
+
+
+# -- states of the thread ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The clock of the ledger, and of its thread, which never has a core."""
+    clock = FakeClock()
+    monkeypatch.setattr(thread_states, "thread_times", lambda: (clock.now_ns(), 0, clock.now_ns()))
+    return clock
+
+
+def sampled_ns(ledger: Ledger) -> dict[str, int]:
+    """The wall of each phase in the sampled iterations."""
+    states = ledger.account().states
+    assert states is not None
+    return {name: int(wall_ns) for name, (wall_ns, _, _) in zip(ledger.names, states, strict=True) if wall_ns}
+
+
+def test_one_whole_iteration_in_each_period_is_sampled(clock: FakeClock) -> None:
+    ledger = Ledger(Phase, clock)
+    ledger.end_warmup()
+    part_ns, sampled = SAMPLE_EVERY_NS // 8, []
+    for _ in range(10):  # of a quarter of the period each
+        clock.advance(part_ns)
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(part_ns)
+        ledger.close()
+        sampled.append(sampled_ns(ledger).get(Phase.TRAIN, 0) // part_ns)
+    assert sampled == [0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
+    assert sampled_ns(ledger) == {Phase.TRAIN: 2 * part_ns, Phase.OTHER: 2 * part_ns}
+
+
+def test_the_states_of_the_warm_up_are_forgotten(clock: FakeClock) -> None:
+    ledger = Ledger(Phase, clock)
+    clock.advance(SAMPLE_EVERY_NS)
+    ledger.close()  # the next iteration is sampled
+    clock.advance(5)
+    assert sampled_ns(ledger) == {}
+    ledger.end_warmup()
+    clock.advance(7)
+    ledger.close()
+    assert sampled_ns(ledger) == {}
+
+
+def test_without_a_histogram_there_are_no_states() -> None:
+    clock = FakeClock()
+    ledger = Ledger(Phase, clock, has_histogram=False)
+    ledger.end_warmup()
+    clock.advance(2 * SAMPLE_EVERY_NS)
+    ledger.close()
+    assert ledger._now_ns == clock.now_ns
+    assert ledger.account().states is None
+
+
+def test_an_iteration_that_is_not_sampled_reads_no_clock_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(StateSampler, "add", lambda *arguments: calls.append(1))
+    ledger, clock = ledger_at()
+    for _ in range(100):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(SAMPLE_EVERY_NS // 200)
+        ledger.close()
+    assert calls == []
+
+
+def test_reading_the_states_is_never_other(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateSampler, "add", lambda *arguments: clock.advance(100))
+    ledger = Ledger(Phase, clock)
+    ledger.end_warmup()
+    clock.advance(SAMPLE_EVERY_NS)
+    ledger.close()
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(7)
+    assert (ledger._phases_ns[ledger.names.index("train")], ledger._phases_ns[ledger.names.index("other")]) == (
+        207, SAMPLE_EVERY_NS
+    )  # fmt: skip

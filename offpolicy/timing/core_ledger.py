@@ -1,0 +1,136 @@
+"""The account of a host's cores: what each class of processes and threads used, what others used, what was idle.
+
+It closes by construction: the classes sum to the cores that the run may use, times the wall. Those are the cores of
+the affinity mask, or the quota of a cgroup where that is less. The supervisor reads it once per log interval; nothing
+that trains takes part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+
+from offpolicy.machine import CpuQuota, cpu_quotas, usable_cores
+from offpolicy.timing.clock import Clock, MonotonicClock
+from offpolicy.timing.phases import CoreClass
+from offpolicy.timing.process_times import ProcessTimes
+from offpolicy.types import CoreTotals
+
+PACKER_THREAD = "packer"  # name of the thread that packs batches ahead
+STARTED_BY = {
+    "learner": CoreClass.EVALUATOR,  # a learner starts processes to evaluate only
+    "collector": CoreClass.ENV_WORKERS,
+    "evaluator": CoreClass.EVALUATOR,
+}
+
+
+class CoreLedger:
+    """The account of the cores since its construction. Raises `OSError` where the kernel does not show idle time.
+
+    A process that starts and ends between two readings is counted with its siblings once its parent has waited for it.
+    Where the parent does not wait, or has ended itself, its last CPU time counts as that of other programs.
+    """
+
+    def __init__(
+        self,
+        times: ProcessTimes | None = None,
+        clock: Clock | None = None,
+        cpus: Sequence[int] | None = None,
+        quotas: Sequence[CpuQuota] | None = None,
+        supervisor_pid: int | None = None,
+    ) -> None:
+        self._times, self._now_ns = times or ProcessTimes(), (clock or MonotonicClock()).now_ns
+        self._cpus = sorted(os.sched_getaffinity(0)) if cpus is None else cpus
+        self._quotas = cpu_quotas() if quotas is None else list(quotas)
+        self.capacity = usable_cores(len(self._cpus), self._quotas)
+        self._supervisor = os.getpid() if supervisor_pid is None else supervisor_pid
+        self._roles: dict[int, str] = {}  # by pid
+        self._classes_ns = dict.fromkeys(CoreClass, 0)
+        self._read_ns: dict[tuple[str, int], int] = {}  # by what was read and its number: a process, tree or thread
+        self._add_ours()
+        self._classes_ns = dict.fromkeys(CoreClass, 0)  # without what the supervisor used before
+        self._start_ns = self._last_ns = self._now_ns()
+        self._idle_ns = self._times.idle_ns(self._cpus)
+        self._quota_ns = [quota.used_ns() for quota in self._quotas]
+
+    def add(self, role: str, pid: int) -> None:
+        """Counts a child of the supervisor from its start on: a learner rank, a collector or the evaluator."""
+        self._roles[pid] = role
+
+    def read(self) -> CoreTotals:
+        """Returns the account up to now."""
+        now_ns, idle_ns = self._now_ns(), self._times.idle_ns(self._cpus)
+        wall_ns, idle_grown_ns = now_ns - self._last_ns, idle_ns - self._idle_ns
+        self._last_ns, self._idle_ns = now_ns, idle_ns
+        ours_ns = self._add_ours()
+        free_ns = min([idle_grown_ns, *self._quota_rests(wall_ns, ours_ns)])
+        # Neither is clamped: ticks that are not over yet can make one of them a little negative, and the next one less.
+        self._classes_ns[CoreClass.IDLE] += free_ns
+        self._classes_ns[CoreClass.OTHERS] += int(self.capacity * wall_ns) - ours_ns - free_ns
+        return CoreTotals(
+            wall_ns=now_ns - self._start_ns,
+            capacity_ns=sum(self._classes_ns.values()),
+            classes_ns={str(row): ns for row, ns in self._classes_ns.items()},
+        )
+
+    def _add_ours(self) -> int:
+        """Adds what the run's processes used since the last reading to their classes, and returns its sum."""
+        before_ns = sum(self._classes_ns.values())
+        tree_ns = self._times.tree_ns(self._supervisor, without=self._roles)
+        self._classes_ns[CoreClass.SUPERVISOR] += self._grown_process_ns(self._supervisor)
+        self._classes_ns[CoreClass.SUPERVISOR] += self._grown_ns("tree", self._supervisor, tree_ns)
+        for pid, role in self._roles.items():
+            if role == "learner":
+                self._add_learner(pid)
+            else:
+                self._classes_ns[CoreClass(role)] += self._grown_process_ns(pid)
+            started_ns = self._times.waited_ns(pid) + self._times.tree_ns(pid)
+            self._classes_ns[STARTED_BY[role]] += self._grown_ns("tree", pid, started_ns)
+        return sum(self._classes_ns.values()) - before_ns
+
+    def _add_learner(self, pid: int) -> None:
+        """Adds the threads of a learner. OpenMP's are those without a name of their own: they have the main thread's.
+
+        The rest of the process's time is that of its other threads, also of those that have ended.
+        """
+        grown_ns = dict.fromkeys((CoreClass.LEARNER, CoreClass.OPENMP, CoreClass.PACKER), 0)
+        threads = list(self._times.threads(pid))
+        main_name = next((thread.name for thread in threads if thread.tid == pid), "")
+        for thread in threads:
+            row = {main_name: CoreClass.OPENMP, PACKER_THREAD: CoreClass.PACKER}.get(thread.name)
+            row = CoreClass.LEARNER if thread.tid == pid else row
+            if row is not None:
+                grown_ns[row] += self._grown_ns("thread", thread.tid, thread.cpu_ns)
+        for row, ns in grown_ns.items():
+            self._classes_ns[row] += ns
+        self._classes_ns[CoreClass.LEARNER_OTHER] += self._grown_process_ns(pid) - sum(grown_ns.values())
+
+    def _grown_process_ns(self, pid: int) -> int:
+        """Returns what a process has used since the last reading; 0 if it has ended."""
+        cpu_ns = self._times.cpu_ns(pid)
+        return 0 if cpu_ns is None else self._grown_ns("process", pid, cpu_ns)
+
+    def _grown_ns(self, what: str, number: int, now_ns: int) -> int:
+        """Returns by how much a CPU time has grown since the last reading.
+
+        It shrinks for a tree that lost a process whose parent did not wait: what was counted stays counted.
+        """
+        before_ns = self._read_ns.get((what, number), 0)
+        self._read_ns[what, number] = now_ns
+        return max(0, now_ns - before_ns)
+
+    def _quota_rests(self, wall_ns: int, ours_ns: int) -> Iterator[int]:
+        """Yields what each cgroup with a quota left unused; of a group whose use is not known, we are all."""
+        for index, quota in enumerate(self._quotas):
+            before_ns, used_ns = self._quota_ns[index], quota.used_ns()
+            self._quota_ns[index] = used_ns
+            grown_ns = ours_ns if used_ns is None or before_ns is None else used_ns - before_ns
+            yield int(quota.cores * wall_ns) - grown_ns
+
+
+def open_core_ledger(*, is_enabled: bool) -> CoreLedger | None:
+    """Returns the ledger of this host; None with timing off, and where the kernel hides the idle time."""
+    with contextlib.suppress(OSError):
+        return CoreLedger() if is_enabled else None
+    return None
