@@ -100,9 +100,9 @@ class Checkpointer:
         cfg, first, names = self._rank.cfg, self._rank.rank, list[str]()
         if has_collectors:
             names = [f"collector-{index}" for index in range(cfg.collect.num_collectors)]
-        for name, words in zip(names, self._rank.control.collectors, strict=False):
-            if refused := words.get(CollectorWord.SNAPSHOT_ERRNO):
-                raise SaveError(f"{name} could not save its part: {os.strerror(refused)}")
+            for name, words in zip(names, self._rank.control.collectors, strict=True):
+                if refused := words.get(CollectorWord.SNAPSHOT_ERRNO):
+                    raise SaveError(f"{name} could not save its part: {os.strerror(refused)}")
         names += [f"rank-{first + index}" for index in range(1, cfg.runner.world_size)]
         for name in names:
             source = self._run_dir / f"{SNAPSHOT_DIR}-{name}"

@@ -231,7 +231,7 @@ def test_a_checkpoint_is_named_after_the_steps_that_its_collectors_had_done(tmp_
     run = train(tmp_path, (*overrides, "total_timesteps=300"), {"SLOW_UPDATE_MS": "20"})
     checkpoints = sorted((run.directory / "checkpoints").glob("step-*"))
     # At the first update the collector may be 100 steps ahead already; from there on every multiple of 50 is seen.
-    assert len(checkpoints) >= 4
+    assert {int(path.name.removeprefix("step-")) // 50 for path in checkpoints} >= {3, 4, 5, 6}
     for checkpoint in checkpoints:
         collected = json.loads((checkpoint / "collector-0.json").read_text())["env_steps"]
         assert checkpoint.name == f"step-{collected:012d}"

@@ -18,13 +18,16 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
 MODULE = """
-import os, signal, threading
+import gc, os, signal, threading
 from offpolicy.errors import ConfigError, PeerLostError
 
 def report(context):
     comm = open("/proc/self/comm").read().strip()
     inherited = [fd for fd in context.fds.values() if os.get_inheritable(fd)]
     context.send("seen", payload=context.payload, name=comm, inherited=inherited)
+
+def collect(context):
+    context.send("collector", is_enabled=gc.isenabled(), num_frozen=gc.get_freeze_count())
 
 def refuse(context): raise ConfigError(["a: got 1", "b: got 2"])
 def lose(context): raise PeerLostError("rank 1")
@@ -112,6 +115,12 @@ def test_an_error_is_reported_with_its_traceback_and_decides_the_exit_code(
         "kind": "error", "text": text, "error": error, "code": code, "is_consequence": is_consequence,
     }  # fmt: skip
     assert child.process.wait() == code
+
+
+def test_a_childs_imports_are_frozen_and_the_garbage_collector_runs(start: Any) -> None:
+    (message,) = start("collect").read()
+    assert message["is_enabled"]
+    assert message["num_frozen"] > 1000
 
 
 def test_terminal_signals_are_ignored(start: Any) -> None:
