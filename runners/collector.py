@@ -127,7 +127,7 @@ class Collector:
         return progress
 
     def take_snapshot(self, progress: Progress) -> OSError | None:
-        """Saves this collector's part of a checkpoint, or leaves nothing and returns what the disk refused."""
+        """Saves this collector's part of a checkpoint, or leaves nothing, warns and returns what the disk refused."""
         directory = Path(self._job.run_dir) / f"{SNAPSHOT_DIR}-collector-{self._child.index}"
         try:
             self._snapshot.save(directory, progress)

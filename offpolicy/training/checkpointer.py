@@ -91,18 +91,18 @@ class Checkpointer:
 
     def _commit(self, has_collectors: bool) -> None:
         with self._store.begin(self._collectives.env_steps, retires=False) as draft:
-            if has_collectors:
-                self._adopt(draft)
+            self._adopt(draft, has_collectors)
             self._state.write_streams(draft.path)
             self._state.fill(draft, self._last_eval_step(), has_replay=self._cfg.replay)
 
-    def _adopt(self, draft: Draft) -> None:
-        """Moves what the collectors and the other ranks of this host have written into the draft."""
-        cfg, first = self._rank.cfg, self._rank.rank
-        names = [f"collector-{index}" for index in range(cfg.collect.num_collectors)]
-        for name, words in zip(names, self._rank.control.collectors, strict=True):
-            if refused := words.get(CollectorWord.SNAPSHOT_ERRNO):
-                raise SaveError(f"{name} could not save its part: {os.strerror(refused)}")
+    def _adopt(self, draft: Draft, has_collectors: bool) -> None:
+        """Moves what the other ranks of this host, and the collectors if all are there, have written into the draft."""
+        cfg, first, names = self._rank.cfg, self._rank.rank, list[str]()
+        if has_collectors:
+            names = [f"collector-{index}" for index in range(cfg.collect.num_collectors)]
+            for name, words in zip(names, self._rank.control.collectors, strict=True):
+                if refused := words.get(CollectorWord.SNAPSHOT_ERRNO):
+                    raise SaveError(f"{name} could not save its part: {os.strerror(refused)}")
         names += [f"rank-{first + index}" for index in range(1, cfg.runner.world_size)]
         for name in names:
             source = self._run_dir / f"{SNAPSHOT_DIR}-{name}"

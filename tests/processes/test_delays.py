@@ -247,9 +247,10 @@ def test_all_runners_write_the_same_keys(run_of: Any, name: str) -> None:
 def test_a_checkpoint_is_named_after_the_steps_that_its_collectors_had_done(tmp_path: Path) -> None:
     """The collector goes on during an update: what was agreed before it lost the episodes that ended meanwhile."""
     overrides = (POINT, "collect.mode=free", "collect.band=100", "checkpoint.every=50", "checkpoint.keep=9")
-    run = train(tmp_path, (*overrides, "total_timesteps=150"), {"SLOW_UPDATE_MS": "20"})
+    run = train(tmp_path, (*overrides, "total_timesteps=300"), {"SLOW_UPDATE_MS": "20"})
     checkpoints = sorted((run.directory / "checkpoints").glob("step-*"))
-    assert len(checkpoints) == 3
+    # At the first update the collector may be 100 steps ahead already; from there on every multiple of 50 is seen.
+    assert {int(path.name.removeprefix("step-")) // 50 for path in checkpoints} >= {3, 4, 5, 6}
     for checkpoint in checkpoints:
         collected = json.loads((checkpoint / "collector-0.json").read_text())["env_steps"]
         assert checkpoint.name == f"step-{collected:012d}"

@@ -18,7 +18,7 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
 MODULE = """
-import os, signal, threading
+import gc, os, signal, threading
 from offpolicy.errors import ConfigError, PeerLostError
 from offpolicy.processes.child import name_threads
 
@@ -37,6 +37,9 @@ def name_two(context):
     context.send("seen", names=[open(f"{task}/{thread.native_id}/comm").read().strip() for thread in threads],
                  main=open("/proc/self/comm").read().strip())
     has_ended.set()
+
+def collect(context):
+    context.send("collector", is_enabled=gc.isenabled(), num_frozen=gc.get_freeze_count())
 
 def refuse(context): raise ConfigError(["a: got 1", "b: got 2"])
 def lose(context): raise PeerLostError("rank 1")
@@ -131,6 +134,12 @@ def test_an_error_is_reported_with_its_traceback_and_decides_the_exit_code(
         "kind": "error", "text": text, "error": error, "code": code, "is_consequence": is_consequence,
     }  # fmt: skip
     assert child.process.wait() == code
+
+
+def test_a_childs_imports_are_frozen_and_the_garbage_collector_runs(start: Any) -> None:
+    (message,) = start("collect").read()
+    assert message["is_enabled"]
+    assert message["num_frozen"] > 1000
 
 
 def test_terminal_signals_are_ignored(start: Any) -> None:

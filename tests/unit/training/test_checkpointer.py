@@ -130,6 +130,21 @@ def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_
     assert (saved(rank), state.eval_steps) == ([], [])
 
 
+def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same(make_rank: MakeRank) -> None:
+    """Without them a resumed run skips the rows that no normaliser has seen."""
+    rank, world = make_rank(runner={"name": "multi_gpu", "world_size": 2}), FakeWorld()
+    saver, _ = checkpointer(rank, world)
+    rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # a fake gate
+    part = Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-rank-1"
+    part.mkdir()
+    (part / "rank-1.json").write_text("{}")
+    world.env_steps = 50
+    saver.run_last(is_complete=False)
+    names = {path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000050").iterdir()}
+    assert {"rank-0.json", "rank-1.json"} <= names
+    assert "collector-0.json" not in names
+
+
 def test_a_rank_that_leads_no_host_leaves_its_streams_to_the_leader(make_rank: MakeRank) -> None:
     rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
     world = FakeWorld()
