@@ -135,7 +135,7 @@ class Ledger:
         self._histogram = HistogramRecorder(len(self.names))
         self._sampler = StateSampler(len(self.names))
         self._tagged = TaggedTime()
-        self._open = self.names.index("other")
+        self._open = self._other = self.names.index("other")
         self._is_traced = [name != "other" for name in self.names]
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
         self._start_ns = self._last_ns = self._born_ns
