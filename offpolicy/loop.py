@@ -35,13 +35,11 @@ def train(parts: Parts) -> bool:
     one `learner.update`. How many env steps and updates that is, by `algo.utd` and the collection mode, is decided in
     `replay/rate_limiter.py`; with rollouts it is one rollout per collector.
 
-    Every nanosecond of this thread lands in one phase or in `other`; what comes before the first batch is warm-up.
+    Every nanosecond of this thread lands in one phase or in `other`. The first iteration is warm-up, like what comes
+    before it: its update loads kernels and makes the allocator grow.
     """
     phase, on_device = parts.ledger.phase, parts.device_timer.span
     parts.source.release()
-    with phase(Phase.COLLECTOR_WAIT):
-        parts.source.wait_ready()
-    parts.ledger.end_warmup()
     while True:
         with phase(Phase.COLLECTOR_WAIT):
             parts.source.wait_ready()  # for rows, or rollouts, from the collectors
@@ -71,12 +69,14 @@ def train(parts: Parts) -> bool:
         with phase(Phase.LOG):
             parts.reporter.run_if_due()
         parts.ledger.close()
+        parts.ledger.end_warmup()
     return finish(parts, is_complete=not is_stopping)
 
 
 def finish(parts: Parts, *, is_complete: bool) -> bool:
     """Runs the last evaluation, checkpoint and report, in their phases. True if the run is complete."""
     phase = parts.ledger.phase
+    parts.ledger.begin_cooldown()
     with phase(Phase.EVALUATION):
         is_complete = parts.evaluator.run_last(is_complete=is_complete)
     with phase(Phase.CHECKPOINT):

@@ -202,11 +202,20 @@ class TaggedTime(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Cooldown:
+    """The part of an account that came after its last iteration: the final evaluation, waiting to be stopped."""
+
+    phases_ns: Mapping[str, int]
+    cpu_ns: int
+    scheduler: SchedulerStats
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """The cumulative time of one clock since its warm-up ended, in integer nanoseconds.
 
     `sum(phases_ns.values()) == wall_ns` always; `other` is one of the phases. The warm-up (imports, construction,
-    random collection before the first update) is in `warmup_ns` alone.
+    random collection, the learner's first iteration) is in `warmup_ns` alone.
     """
 
     wall_ns: int
@@ -218,6 +227,7 @@ class Account:
     tagged: TaggedTime = TaggedTime()
     # counts [phases + 1, bins] over iterations, the last row those of whole iterations
     histogram: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    cooldown: Cooldown | None = None  # None while there are iterations
 
 
 NUM_LAGS = 32  # classes of policy lag: 0 to 30 versions, and more
@@ -254,6 +264,7 @@ class LearnerTotals:
     packer: Account | None = None  # of the thread that packs batches ahead; None where there is none
     rollouts: RolloutTotals | None = None  # None where the algorithm learns from a replay
     device: DeviceTotals | None = None  # None without CUDA, and when timing is off
+    warmup_updates: int = 0  # updates done when the account began
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,20 +111,29 @@ def collect(parts: CollectorParts) -> None:
             if parts.reporter.is_wanted():
                 parts.reporter.publish(parts.progress, parts.ledger, parts.rollouts)
     finally:
+        parts.ledger.begin_cooldown()
         parts.reporter.publish(parts.progress, parts.ledger, parts.rollouts)
 
 
 def wait_turn(parts: CollectorParts) -> bool:
     """Waits until the next step may be taken, saving snapshots meanwhile; False when it is time to exit."""
-    env_steps, writer = parts.progress.env_steps, parts.writer
-    with parts.ledger.phase(CollectorPhase.LEARNER_WAIT):
-        while True:
-            turn = parts.gate.wait_turn(
-                env_steps, writer.handed_over(env_steps), lambda granted: writer.may_step(env_steps, granted)
-            )
-            if turn is not Turn.SNAPSHOT:
-                return turn is Turn.STEP
-            parts.gate.snapshot_taken(parts.take_snapshot())
+    phase, gate, writer, env_steps = parts.ledger.phase, parts.gate, parts.writer, parts.progress.env_steps
+
+    def may_step(granted: int) -> bool:
+        return writer.may_step(env_steps, granted)
+
+    with phase(CollectorPhase.HANDSHAKE):
+        gate.announce(env_steps, writer.handed_over(env_steps))
+        turn = gate.turn(may_step)
+    while turn is None or turn is Turn.SNAPSHOT:
+        if turn is None:
+            with phase(CollectorPhase.LEARNER_WAIT):
+                turn = gate.wait_turn(may_step)
+        else:
+            with phase(CollectorPhase.SNAPSHOT):
+                gate.snapshot_taken(parts.take_snapshot())
+                turn = gate.turn(may_step)
+    return turn is Turn.STEP
 
 
 def step(parts: CollectorParts) -> None:

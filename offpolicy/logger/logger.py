@@ -16,8 +16,16 @@ from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_reco
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.stragglers import StragglerWatch
 from offpolicy.logger.summary import final_table
-from offpolicy.timing.bottleneck import SteadyVerdict
-from offpolicy.timing.rates import RateWindow, compute_rates, learner_windows, num_updates, policy_steps
+from offpolicy.timing.bottleneck import SteadyCause, Verdict
+from offpolicy.timing.rates import (
+    Rates,
+    RateWindow,
+    compute_rates,
+    learner_windows,
+    num_updates,
+    of_iterations,
+    policy_steps,
+)
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 
@@ -46,7 +54,7 @@ class OffPolicyLogger:
         self._console = console
         self._episodes = EpisodeWindow()
         self._stragglers = StragglerWatch()
-        self._verdict = SteadyVerdict()
+        self._cause = SteadyCause()
         self._rates = RateWindow()
 
     @property
@@ -89,34 +97,42 @@ class OffPolicyLogger:
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Records the window since the last call, and warns of a rank that delays the others."""
-        header, previous = self.header, self.last_snapshot
-        rates = self._rates.rates(snapshot, header.mode, header.num_hosts)
-        verdict = judge_window(previous, snapshot, rates, header)
-        if verdict is not None:
-            verdict = self._verdict.update(verdict.without_followed_advice(self.config_mapping))
+        header, previous, learning = self.header, self.last_snapshot, of_iterations(snapshot)
+        rates = self._rates.rates(learning, header.mode, header.num_hosts)
+        verdict = self._verdict(previous, learning, rates)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
         if self._learning is not None:
             # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
-            since = compute_rates(self._learning, snapshot, header.mode, header.num_hosts)
+            since = compute_rates(self._learning, learning, header.mode, header.num_hosts)
             remaining = eta_s(snapshot, since, header.total_timesteps)
             record |= {} if remaining is None else {"time/eta_s": remaining}
         require_known(record)
-        warnings = self._stragglers.observe(learner_windows(previous, snapshot), snapshot.wall_s)
+        warnings = self._stragglers.observe(learner_windows(previous, learning), snapshot.wall_s)
         self.last_snapshot = snapshot
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
         for sink in self._sinks:
             sink.write(record)
-        change = self._verdict.take_change()
-        if change is not None:
-            advice = [f"- {advice.text}" for advice in change.advice]
-            markdown = "\n".join([f"**{change.label}**", "", change.reason, "", *advice])
+        if verdict is not None and self._cause.has_changed:
+            advice = [f"- {advice.text}" for advice in verdict.advice]
+            markdown = "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *advice])
             for sink in self._sinks:
                 sink.text("verdict", markdown, snapshot.env_steps)
         self._console.record(record, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record
+
+    def _verdict(self, previous: Snapshot | None, snapshot: Snapshot, rates: Rates) -> Verdict | None:
+        """Returns the verdict to show: the steady cause, with the numbers of this window."""
+        verdict = judge_window(previous, snapshot, rates, self.header)
+        if verdict is None:
+            return None
+        shown = self._cause.update(verdict.cause)
+        if shown != verdict.cause:
+            verdict = judge_window(previous, snapshot, rates, self.header, shown)
+            assert verdict is not None  # as before, for the same window
+        return verdict.without_followed_advice(self.config_mapping)
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Records one finished training episode."""

@@ -23,6 +23,7 @@ from offpolicy.timing.bottleneck import (
     LEARNER_ADVICE,
     ROLLOUT_ADVICE,
     WARMING_UP,
+    Cause,
     Verdict,
     WindowEvidence,
     find_bottleneck,
@@ -151,13 +152,20 @@ def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None
     return remaining / rates.steps_per_sec if rates.steps_per_sec else None
 
 
-def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Verdict | None:
-    """Returns the verdict on the window; None with timing off, or if a side did not report in the window."""
+def judge_window(
+    previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader, shown: Cause | None = None
+) -> Verdict | None:
+    """Returns the verdict on the window; None with timing off, without an update, or if a side did not report in it.
+
+    `shown` is the cause to name, with the numbers of this window; None: the window's own.
+    """
     learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     if learner is None or collector is None:
         return None
-    if num_updates(current) == 0:
+    if num_updates(current) == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
         return WARMING_UP
+    if previous is not None and num_updates(current) == num_updates(previous):
+        return None
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
@@ -171,7 +179,7 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
     )
-    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence)
+    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence, shown)
 
 
 def _descheduled(window: Elapsed) -> float:

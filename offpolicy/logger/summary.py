@@ -24,9 +24,17 @@ from offpolicy.logger.record import RunHeader, judge_window
 from offpolicy.logger.stragglers import least_waiting
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
-from offpolicy.timing.histogram import percentiles_of
+from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.timing.rates import NS_PER_S, compute_rates, num_updates
+from offpolicy.timing.rates import (
+    NS_PER_S,
+    Elapsed,
+    collector_windows,
+    compute_rates,
+    learner_elapsed,
+    num_updates,
+    of_iterations,
+)
 from offpolicy.types import Account, EvalResult, Snapshot
 
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
@@ -62,12 +70,13 @@ def build_summary(
 ) -> dict[str, Any]:  # Any: the nested mapping of summary.json
     """Returns the mapping of `summary.json` from the last snapshot.
 
-    Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`); None: from zero, which is wrong
-    after a resume. Advice that `config_mapping` already follows is left out.
+    Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`) to each side's last iteration; None:
+    from zero, which is wrong after a resume. Advice that `config_mapping` already follows is left out.
     """
-    rates = compute_rates(baseline, snapshot, header.mode, header.num_hosts)
+    learning = of_iterations(snapshot)
+    rates = compute_rates(baseline, learning, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
-    verdict = judge_window(baseline, snapshot, rates, header)
+    verdict = judge_window(baseline, learning, rates, header)
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
@@ -90,6 +99,7 @@ def build_summary(
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": evaluation,
         "timing": _timing_section(snapshot),
+        "learning": _learning_section(baseline, learning),
         "rates": {
             "steps_per_sec": rates.steps_per_sec,
             "collector_capacity": rates.collector_capacity,
@@ -125,6 +135,20 @@ def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mappin
     return section
 
 
+def _learning_section(baseline: Snapshot | None, learning: Snapshot) -> dict[str, Any]:  # Any: nested mapping
+    """Returns the seconds by phase of rank 0 and of each collector in the window of the rates and the verdict."""
+    learner = learner_elapsed(baseline, learning)
+    collectors = [window.elapsed for window in collector_windows(baseline, learning)]
+    return {
+        "learner_s": _seconds(learner),
+        "collectors_s": [_seconds(window) for window in collectors],
+    }
+
+
+def _seconds(window: Elapsed | None) -> dict[str, float] | None:
+    return None if window is None else {phase: ns / NS_PER_S for phase, ns in window.phases_ns.items()}
+
+
 def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
     """Returns phases, warm-up and residual in seconds, which sum to the wall, and the spread of each phase."""
     if account is None:
@@ -132,14 +156,13 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
     buckets = {str(phase): account.phases_ns.get(phase, 0) for phase in phases if phase != LearnerPhase.OTHER}
     buckets[WARMUP] = account.warmup_ns
     wall_ns = account.wall_ns + account.warmup_ns
-    names = (*phases, WHOLE)
-    spreads = {} if account.histogram is None else dict(zip(names, map(percentiles_of, account.histogram), strict=True))
+    spreads = spreads_of(account.histogram, {**account.phases_ns, WHOLE: account.wall_ns})
     return {
         "wall_s": wall_ns / NS_PER_S,
         "phases_s": {name: ns / NS_PER_S for name, ns in buckets.items()},
         "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
-        # Percentiles over the iterations since the warm-up; empty before them.
-        "spread_ms": {str(name): spread._asdict() for name, spread in spreads.items() if spread is not None},
+        # Percentiles over the iterations since the warm-up, of the phases that were ever opened.
+        "spread_ms": {name: spread._asdict() for name, spread in spreads.items()},
     }
 
 

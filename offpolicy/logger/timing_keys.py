@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from offpolicy.logger.metrics import (
     PIPELINE_KEY,
     RESET_KEY,
@@ -14,7 +12,7 @@ from offpolicy.logger.metrics import (
     prefetch_key,
     spread_key,
 )
-from offpolicy.timing.histogram import Counts, percentiles_of
+from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
@@ -71,26 +69,21 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
         record[PIPELINE_KEY] = sum(learner.mean_ms(phase) for phase in PIPELINE)
-        record |= _spread_keys("learner", (*LearnerPhase, ITERATION), learner.histogram)
+        record |= _spread_keys("learner", ITERATION, learner)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
         record[ROLLOUT_KEY] = rollout_ms
         reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
         record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
-        record |= _spread_keys("collector", (*CollectorPhase, CYCLE), collector.histogram)
+        record |= _spread_keys("collector", CYCLE, collector)
     return record
 
 
-def _spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> Numbers:
-    """Returns percentiles of one side from its histograms [phases, bins]; no keys where nothing was counted."""
-    if counts is None:
-        return {}
+def _spread_keys(side: str, whole: str, window: Elapsed) -> Numbers:
+    """Returns percentiles of the phases of one side, and of their sum `whole`; none of phases that never opened."""
     record: Numbers = {}
-    for phase, phase_counts in zip(phases, counts, strict=True):
-        spread = percentiles_of(phase_counts)
-        if spread is None:
-            return {}
+    for phase, spread in spreads_of(window.histogram, {**window.phases_ns, whole: window.wall_ns}).items():
         # Four digits: the percentiles are exact to 3 %.
         record |= {spread_key(side, phase, name): float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
         record[f"spread/{side}_count"] = spread.iterations

@@ -8,7 +8,7 @@ percentiles of a window are those of the difference. (The idea is that of HdrHis
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -102,3 +102,15 @@ def percentiles_of(counts: Sequence[int] | Counts) -> Percentiles | None:
     ranks = np.ceil(np.array([0.50, 0.95, 0.99, 1.0]) * total)
     values_ms = BIN_MIDDLES_NS[np.searchsorted(up_to, ranks)] / 1e6
     return Percentiles(total, *(float(value) for value in values_ms))
+
+
+def spreads_of(counts: Counts | None, phases_ns: Mapping[str, int]) -> dict[str, Percentiles]:
+    """Returns the percentiles of each row of `counts` [phases, NUM_BINS] under the names of `phases_ns`, in its order.
+
+    A phase without any time never opened: it has none. Neither has anything where nothing was counted.
+    """
+    if counts is None:
+        return {}
+    rows = zip(phases_ns.items(), counts, strict=True)
+    found = {name: percentiles_of(row) for (name, ns), row in rows if ns > 0}
+    return {name: spread for name, spread in found.items() if spread is not None}

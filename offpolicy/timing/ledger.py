@@ -15,7 +15,7 @@ from typing import Protocol
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
 from offpolicy.timing.histogram import HistogramRecorder
 from offpolicy.timing.trace_writer import Mark, TraceTrack
-from offpolicy.types import Account, TaggedTime
+from offpolicy.types import Account, Cooldown, SchedulerStats, TaggedTime
 
 
 class PhaseSpan(Protocol):
@@ -40,6 +40,10 @@ class TimeAccount(Protocol):
 
     def end_warmup(self) -> None:
         """Puts the time until now into the warm-up bucket; the account starts here."""
+        ...
+
+    def begin_cooldown(self) -> None:
+        """Sets what came after the last iteration apart, within the account."""
         ...
 
     def account(self) -> Account | None:
@@ -104,6 +108,8 @@ class Ledger:
         self._start_ns = self._last_ns = self._born_ns
         self._iterations = 0
         self._is_warm = False
+        self._num_closed = 0  # iterations, those of the warm-up among them
+        self._last_iteration: Cooldown | None = None  # readings at its end, once the cooldown has begun
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
         """Returns the span of a phase, for a `with` statement."""
@@ -123,9 +129,10 @@ class Ledger:
         """Ends the iteration; the next one starts at the same nanosecond."""
         self.switch(self._open)
         self._iterations += 1
+        self._num_closed += 1
         self._histogram.add(self._phases_ns)
         if self._trace is not None:
-            self._trace.mark(Mark.ITERATION, self._last_ns, self._iterations)
+            self._trace.mark(Mark.ITERATION, self._last_ns, self._num_closed)
 
     def end_warmup(self) -> None:
         """Puts the time until now into the warm-up bucket; the account starts here. Only the first call counts."""
@@ -141,20 +148,37 @@ class Ledger:
         self._tagged = TaggedTime()
         self._iterations = 0
 
+    def begin_cooldown(self) -> None:
+        """Sets what came after the last iteration apart, within the account. Only the first call counts."""
+        if self._last_iteration is None:
+            last_ns = {name: self._histogram.last_ns(row) for row, name in enumerate(self.names)}
+            self._last_iteration = Cooldown(last_ns, cpu_ns(), scheduler_stats())
+
+    def _cooldown(self, cpu: int, scheduler: SchedulerStats) -> Cooldown | None:
+        """What came after the last iteration, by readings of now."""
+        last = self._last_iteration
+        if last is None:
+            return None
+        phases_ns = {name: ns - last.phases_ns[name] for name, ns in zip(self.names, self._phases_ns, strict=True)}
+        since = (now - then for now, then in zip(scheduler, last.scheduler, strict=True))
+        return Cooldown(phases_ns, cpu - last.cpu_ns, SchedulerStats(*since))
+
     def account(self) -> Account:
         """Returns the account up to now; `sum(phases_ns.values()) == wall_ns`. All time is warm-up until that ends."""
         if self._is_warm:
             self.switch(self._open)
         else:
             self._start_here()
+        cpu, scheduler = cpu_ns(), scheduler_stats()
         return Account(
             wall_ns=self._last_ns - self._start_ns,
             warmup_ns=self._start_ns - self._born_ns,
             iterations=self._iterations,
             phases_ns=dict(zip(self.names, self._phases_ns, strict=True)),
-            cpu_ns=cpu_ns(),
-            scheduler=scheduler_stats(),
+            cpu_ns=cpu,
+            scheduler=scheduler,
             tagged=self._tagged,
+            cooldown=self._cooldown(cpu, scheduler),
             histogram=self._histogram.counts() if self._has_histogram else None,
         )
 
@@ -200,6 +224,9 @@ class NullLedger:
         """Does nothing."""
 
     def end_warmup(self) -> None:
+        """Does nothing."""
+
+    def begin_cooldown(self) -> None:
         """Does nothing."""
 
     def account(self) -> None:

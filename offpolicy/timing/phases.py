@@ -34,7 +34,9 @@ class CollectorPhase(StrEnum):
     ACTION_SELECT = "action_select"
     ENV_STEP = "env_step"
     REPLAY_WRITE = "replay_write"
+    HANDSHAKE = "handshake"
     LEARNER_WAIT = "learner_wait"
+    SNAPSHOT = "snapshot"
     OTHER = "other"
 
 
@@ -79,3 +81,5 @@ LEARNER_WAITS = (
 )
 # Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)
+# Phases in which the collector does nothing for the next step: it waits for the learner, or saves for a checkpoint.
+COLLECTOR_PAUSES = (CollectorPhase.LEARNER_WAIT, CollectorPhase.SNAPSHOT)

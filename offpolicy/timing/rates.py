@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.histogram import Counts
-from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
+from offpolicy.timing.phases import COLLECTOR_PAUSES, LEARNER_PERIODIC, LEARNER_WAITS
 from offpolicy.types import Account, CollectorTotals, SchedulerStats, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
@@ -142,8 +142,8 @@ def _part(env_steps: float, steps: int, vector_steps: int) -> float:
 
 
 def collector_active_ns(phases_ns: Mapping[str, int]) -> int:
-    """The collector's work: every phase but its wait for the learner."""
-    return sum(ns for name, ns in phases_ns.items() if name != CollectorPhase.LEARNER_WAIT)
+    """The collector's work on env steps: neither its wait for the learner nor snapshots for checkpoints."""
+    return sum(ns for name, ns in phases_ns.items() if name not in COLLECTOR_PAUSES)
 
 
 def learner_active_ns(phases_ns: Mapping[str, int]) -> int:
@@ -162,7 +162,31 @@ def predict_steps_per_sec(collector: float | None, learner: float | None, mode: 
     return {"overlap": overlapped, "free": overlapped, "alternate": in_turns}[mode]
 
 
-UtdOf = Callable[[int, Elapsed | None, Sequence[CollectorWindow]], float | None]
+def of_iterations(snapshot: Snapshot) -> Snapshot:
+    """Returns the snapshot without the time after each side's last iteration: its rates are those of learning."""
+    return replace(
+        snapshot,
+        learners=tuple(replace(totals, account=_before_cooldown(totals.account)) for totals in snapshot.learners),
+        collectors=tuple(replace(totals, account=_before_cooldown(totals.account)) for totals in snapshot.collectors),
+    )
+
+
+def _before_cooldown(account: Account | None) -> Account | None:
+    if account is None or account.cooldown is None:
+        return account
+    after = account.cooldown
+    scheduler = SchedulerStats(*(end - gain for end, gain in zip(account.scheduler, after.scheduler, strict=True)))
+    return replace(
+        account,
+        wall_ns=account.wall_ns - sum(after.phases_ns.values()),
+        phases_ns={name: ns - after.phases_ns[name] for name, ns in account.phases_ns.items()},
+        cpu_ns=account.cpu_ns - after.cpu_ns,
+        scheduler=scheduler,
+        cooldown=None,
+    )
+
+
+UtdOf = Callable[[int, float, Elapsed | None, Sequence[CollectorWindow]], float | None]
 
 
 def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int = 1) -> Rates:
@@ -177,15 +201,15 @@ def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_h
 def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int, utd_of: UtdOf) -> Rates:
     collectors = tuple(_on_all_hosts(window, num_hosts) for window in collector_windows(previous, current))
     learner = learner_elapsed(previous, current)
-    updates = num_updates(current) - (num_updates(previous) if previous is not None else 0)
+    updates, steady_updates = _updates(previous, current)
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
-    utd = utd_of(updates, learner, collectors)
-    active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, updates) if learner is not None else None
+    utd = utd_of(updates, steady_updates, learner, collectors)
+    active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, steady_updates) if learner is not None else None
     capacity = _collector_capacity(collectors)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
     return Rates(
         steps_per_sec=_steps_per_sec(collectors, wall_s),
-        updates_per_sec=_ratio(updates, learner.wall_ns / NS_PER_S if learner is not None else wall_s),
+        updates_per_sec=_ratio(steady_updates, learner.wall_ns / NS_PER_S if learner is not None else wall_s),
         collector_capacity=capacity,
         learner_active_s=active_s,
         learner_capacity=absorbed,
@@ -194,24 +218,40 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
     )
 
 
-def _utd_by_counts(updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]) -> float | None:
+def _updates(previous: Snapshot | None, current: Snapshot) -> tuple[int, int]:
+    """The updates of a window, and those of them in the steady time of rank 0's account; all when timing is off."""
+    before = num_updates(previous) if previous is not None else 0
+    updates = num_updates(current) - before
+    if not current.learners or (account := current.learners[0].account) is None:
+        return updates, updates
+    earlier = previous.learners[0].account if previous is not None and previous.learners else None
+    if earlier is not None and earlier.warmup_ns == account.warmup_ns:
+        return updates, updates
+    return updates, num_updates(current) - max(before, current.learners[0].warmup_updates)
+
+
+def _utd_by_counts(
+    updates: int, steady_updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]
+) -> float | None:
     """Updates per env step of the policy: exact where both sides were read at the same boundary, as at a run's end."""
     return _ratio(updates, sum(window.policy_env_steps for window in collectors))
 
 
-def _utd_by_clocks(updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]) -> float | None:
+def _utd_by_clocks(
+    updates: int, steady_updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]
+) -> float | None:
     """The same where the sides report at different moments.
 
     Between the reports of one side the other may have done one thing more or less, so counts tell the ratio to one
     arrival of each. Within that, each side's own rate tells it; not beyond, as where a pause is in one window only.
     """
-    counted = _utd_by_counts(updates, learner, collectors)
+    counted = _utd_by_counts(updates, steady_updates, learner, collectors)
     timed = [window.elapsed for window in collectors if window.elapsed is not None]
     if counted is None or learner is None or not timed or min(side.iterations for side in (learner, *timed)) < 1:
         return counted
     walls_ns = [window.elapsed.wall_ns if window.elapsed is not None else 0 for window in collectors]
     per_ns = sum(_ratio(window.policy_env_steps, ns) or 0.0 for window, ns in zip(collectors, walls_ns, strict=True))
-    clocked = _ratio(_ratio(updates, learner.wall_ns) or 0.0, per_ns) or counted
+    clocked = _ratio(_ratio(steady_updates, learner.wall_ns) or 0.0, per_ns) or counted
     unsure = 1.0 / learner.iterations + max(1.0 / side.iterations for side in timed)
     return min(max(clocked, counted * (1.0 - unsure)), counted * (1.0 + unsure))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
+from offpolicy.timing.phases import COLLECTOR_PAUSES, LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import predict_steps_per_sec
 
 # Phases that take time per update; the others take the same time however many updates an iteration holds.
@@ -74,7 +74,7 @@ def pipeline_of(
     Raises ValueError where a side has no active time.
     """
     idle = (*LEARNER_WAITS, *LEARNER_PERIODIC)
-    acting = {name: time for name, time in collector.items() if name != CollectorPhase.LEARNER_WAIT}
+    acting = {name: time for name, time in collector.items() if name not in COLLECTOR_PAUSES}
     learning = {name: time for name, time in learner.items() if name not in idle}
     return Pipeline(
         _split(acting, num_collectors / measured.collector),

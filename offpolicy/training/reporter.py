@@ -19,6 +19,7 @@ class Reporter:
         self._rank, self._learner, self._source = state.rank, state.learner, state.source
         self._world, self._collectives = state.ranks.world, state.ranks.collectives
         self._health, self._profiler = health, profiler
+        self._warmup_updates = 0  # updates of the first iteration and before it: the account begins behind them
         rank, names = state.rank, list(state.start.metrics.names)
         self._reports = learner_reports(rank.child.block("learner_report"), names, rank.num_ranks)
         self._matrix: Float64 = np.zeros((rank.num_ranks, len(self._own_vector())))
@@ -29,7 +30,9 @@ class Reporter:
         words.bump(RankWord.PROGRESS)
         words.bump(RankWord.ITERATIONS)
         self._profiler.step()
-        words.set(RankWord.UPDATES, self._learner.num_updates)
+        num_updates = self._learner.num_updates
+        words.set(RankWord.UPDATES, num_updates)
+        self._warmup_updates = self._warmup_updates or num_updates
         if self._world.is_reporting:
             table = self._collectives.gather(
                 np.concatenate((self._health.facts(is_averaged=False), self._own_vector()))
@@ -62,6 +65,7 @@ class Reporter:
             LearnerTotals(
                 metrics=learner.read_metrics(),
                 updates=learner.num_updates,
+                warmup_updates=self._warmup_updates,
                 samples=source.samples,
                 sample_age_sum=source.sample_age_sum,
                 account=self._rank.ledger.account(),

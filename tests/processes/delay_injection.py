@@ -77,11 +77,13 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.collect.policy import CollectorPolicy
     from offpolicy.collect.replay_writer import ReplayWriter
     from offpolicy.collect.rollout_writer import RolloutWriter
+    from offpolicy.collect.snapshot import CollectorSnapshot
     from offpolicy.envs.vector import VectorAdapter
     from offpolicy.processes.handshake import CollectorGate
 
     return {
-        "learner_wait": ((CollectorGate, "wait_turn"),),
+        "handshake": ((CollectorGate, "announce"),),
+        "snapshot": ((CollectorSnapshot, "save"),),
         "weight_apply": ((CollectorPolicy, "refresh"),),
         "action_select": ((CollectorPolicy, "act"),),
         "env_step": ((VectorAdapter, "step"),),

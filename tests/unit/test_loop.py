@@ -101,7 +101,7 @@ def test_an_iteration_calls_its_parts_in_this_order() -> None:
     tape = Tape(iterations=2)
     is_complete, _ = run(tape)
     end = ["wait_ready", "agree", "last eval True", "last save True", "last report True"]
-    assert tape.calls == ["release", "wait_ready", *ITERATION, *ITERATION, *end]
+    assert tape.calls == ["release", *ITERATION, *ITERATION, *end]
     assert is_complete
 
 
@@ -109,7 +109,7 @@ def test_a_stop_request_ends_before_the_next_batch_is_taken() -> None:
     tape = Tape(iterations=5, stop_at=1)
     is_complete, _ = run(tape)
     end = ["wait_ready", "agree", "last eval False", "last save False", "last report False"]
-    assert tape.calls == ["release", "wait_ready", *ITERATION, *end]
+    assert tape.calls == ["release", *ITERATION, *end]
     assert not is_complete
 
 
@@ -121,7 +121,7 @@ def test_a_run_without_its_last_result_is_not_complete() -> None:
 
 
 def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None:
-    tape = Tape(iterations=3)
+    tape = Tape(iterations=4)  # and the first one is warm-up
     _, ledger = run(tape)
     account = ledger.account()
     cost = Tape.COST_NS
@@ -133,5 +133,17 @@ def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None
         "log": 10 * cost["report"], "other": 0,
     }  # fmt: skip
     assert sum(account.phases_ns.values()) == account.wall_ns
-    assert account.warmup_ns == cost["release"] + cost["wait_ready"]
+    assert account.warmup_ns == cost["release"] + sum(cost.values())
     assert account.iterations == 3
+    assert account.cooldown is not None
+    after = {phase: ns for phase, ns in account.cooldown.phases_ns.items() if ns}
+    last = {"evaluation": 7 * cost["eval"], "checkpoint": 7 * cost["save"], "log": 7 * cost["report"]}
+    assert after == {"collector_wait": cost["wait_ready"], "rank_barrier": cost["agree"], **last}
+
+
+def test_a_run_that_ends_in_its_first_iteration_is_all_warm_up() -> None:
+    tape = Tape(iterations=5, stop_at=0)
+    _, ledger = run(tape)
+    account = ledger.account()
+    assert (account.wall_ns, account.iterations) == (0, 0)
+    assert account.warmup_ns == tape.clock.now_ns()

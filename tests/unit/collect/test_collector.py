@@ -13,8 +13,10 @@ from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.processes.control_page import ControlPage, HostWord
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
-from offpolicy.timing.ledger import NullLedger
+from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.phases import CollectorPhase
 from offpolicy.types import Choice, CollectorTotals, StepOutcome
+from tests.fakes import FakeClock
 
 NAN, NO, YES = np.full(2, np.nan, np.float32), np.zeros(2, np.bool_), np.ones(2, np.bool_)
 
@@ -61,11 +63,15 @@ class Writer:
 
 
 class Gate:
-    def __init__(self, *turns: Turn) -> None:
+    def __init__(self, *turns: Turn | None) -> None:
         self.turns, self.snapshots = list(turns), 0
 
-    def wait_turn(self, env_steps: int, handed_over: int, may_go: Any) -> Turn:
+    def announce(self, env_steps: int, handed_over: int) -> None: ...
+
+    def turn(self, may_go: Any) -> Turn | None:
         return self.turns.pop(0)
+
+    wait_turn = turn
 
     def snapshot_taken(self, error: OSError | None) -> None:
         self.snapshots += 1
@@ -137,3 +143,39 @@ def test_a_report_is_published_when_it_is_wanted() -> None:
     parts.reporter._control.host.set(HostWord.REPORT_REQUEST, 1)
     collect(parts)
     assert [report.vector_steps for report in reports] == [1, 2]
+
+
+class SlowGate(Gate):
+    """Takes 3 ns to announce, 10 to wait."""
+
+    def __init__(self, clock: FakeClock, *turns: Turn | None) -> None:
+        super().__init__(*turns)
+        self._clock = clock
+
+    def announce(self, env_steps: int, handed_over: int) -> None:
+        self._clock.advance(3)
+
+    def wait_turn(self, may_go: Any) -> Turn | None:
+        self._clock.advance(10)
+        return self.turn(may_go)
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        ((Turn.STEP,), (3, 0, 0)),  # nothing to wait for
+        ((None, Turn.STEP), (3, 10, 0)),
+        ((None, Turn.SNAPSHOT, Turn.STEP), (3, 10, 100)),
+        ((None, Turn.SNAPSHOT, None, Turn.STEP), (3, 20, 100)),  # held until the checkpoint is on disk
+    ],
+)
+def test_handshake_idleness_and_snapshots_are_phases_of_their_own(
+    turns: tuple[Turn | None, ...], expected: tuple[int, int, int]
+) -> None:
+    clock = FakeClock()
+    ledger = Ledger(CollectorPhase, clock)
+    ledger.end_warmup()
+    assert wait_turn(make(gate=SlowGate(clock, *turns), ledger=ledger, take_snapshot=lambda: clock.advance(100)))
+    phases_ns = ledger.account().phases_ns
+    assert tuple(phases_ns[name] for name in ("handshake", "learner_wait", "snapshot")) == expected
+    assert sum(phases_ns.values()) == sum(expected)

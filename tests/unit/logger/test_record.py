@@ -135,7 +135,9 @@ def test_the_bottleneck_of_a_window_of_evaluation_is_the_evaluation(make_snapsho
         learners=(dataclasses.replace(learner, account=longer(learner.account, "evaluation", 3)),),
         collectors=(dataclasses.replace(collector, account=longer(collector.account, "learner_wait", 3)),),
     )
-    verdict = verdict_of(before, after, header)
+    assert verdict_of(before, after, header) is None  # no update, no verdict on learning
+    updated = dataclasses.replace(after, learners=(dataclasses.replace(after.learners[0], updates=501),))
+    verdict = verdict_of(before, updated, header)
     assert verdict is not None
     assert verdict.label == "learner(evaluation 100%)"
     assert "perf/steps_per_sec" not in build_record(before, after, NO_EPISODES, None, header)

@@ -93,3 +93,12 @@ def test_an_evaluator_does_not_change_the_other_keys(make_snapshot: MakeSnapshot
     alone, beside = make_snapshot(1000), replace(make_snapshot(1000), evaluator=totals(3000, 500))
     records = [build_record(make_snapshot(500), now, EpisodeWindow(), None, header) for now in (alone, beside)]
     assert {key: value for key, value in records[1].items() if "evaluator" not in key} == records[0]
+
+
+def test_a_phase_that_never_opened_in_the_window_has_no_percentiles(
+    make_snapshot: MakeSnapshot, header: RunHeader
+) -> None:
+    record = build_record(make_snapshot(500), make_snapshot(1000), EpisodeWindow(), None, header)
+    assert record["timing/learner_param_sync_ms"] == 0.0  # one schema for all runners
+    assert not [key for key in record if key.startswith("spread/learner_param_sync")]
+    assert record["spread/learner_train_p50_ms"] == pytest.approx(6.1, rel=0.03)

@@ -39,7 +39,7 @@ class Idle:
         self._left -= 1
         return self._left < 0
 
-    def wait_turn(self, *_: Any) -> Turn:
+    def turn(self, *_: Any) -> Turn:
         return Turn.STOP if self.is_exhausted() else Turn.STEP
 
     def agree(self, *, is_stopping: bool) -> bool:
@@ -49,7 +49,9 @@ class Idle:
         return 0
 
     wait_ready = wait_batch = sample = to_device = update = publish = release = run_if_due = run_last = nothing
-    is_random = refresh = write = handed_over = wants_fresh_policy = is_wanted = record = newest_version = nothing
+    is_random = refresh = write = handed_over = wants_fresh_policy = is_wanted = record = newest_version = announce = (
+        nothing
+    )
 
     def itself(self, *_: Any) -> Any:
         return self

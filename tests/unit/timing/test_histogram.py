@@ -13,6 +13,7 @@ from offpolicy.timing.histogram import (
     HistogramRecorder,
     bins_of,
     percentiles_of,
+    spreads_of,
 )
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
@@ -123,3 +124,12 @@ def test_a_window_holds_the_iterations_between_two_reports() -> None:
     histogram = percentiles_of(window.histogram[ROWS.index(Phase.TRAIN)])
     assert histogram is not None
     assert (histogram.iterations, histogram.max) == (1, pytest.approx(4.0, rel=0.033))
+
+
+def test_a_phase_that_never_opened_has_no_percentiles() -> None:
+    """Its iterations are all in the lowest bin, as are those of a phase shorter than that."""
+    recorder = HistogramRecorder(2)
+    recorder.add([0, 300])
+    assert list(spreads_of(recorder.counts(), {"never": 0, "short": 300, "whole": 300})) == ["short", "whole"]
+    assert spreads_of(HistogramRecorder(1).counts(), {"nothing counted": 5, "whole": 5}) == {}
+    assert spreads_of(None, {"a": 5}) == {}

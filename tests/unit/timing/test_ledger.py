@@ -157,3 +157,22 @@ def test_tagged_time_is_that_of_this_iteration_alone() -> None:
         ledger.close()
     assert ledger.account().tagged == (1, 70)
     assert ledger.account().phases_ns[Phase.TRAIN] == 81
+
+
+def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -> None:
+    ledger, clock = ledger_at()
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(10)
+    ledger.close()
+    assert ledger.account().cooldown is None
+    clock.advance(2)
+    ledger.begin_cooldown()
+    with ledger.phase(Phase.EVALUATION):
+        clock.advance(300)
+    ledger.begin_cooldown()  # only the first call counts
+    account = ledger.account()
+    assert account.cooldown is not None
+    assert {phase: ns for phase, ns in account.cooldown.phases_ns.items() if ns} == {"evaluation": 300, "other": 2}
+    assert sum(account.phases_ns.values()) == account.wall_ns == 312
+    assert 0 <= account.cooldown.cpu_ns < account.cpu_ns
+    assert account.cooldown.scheduler.runnable_ns <= account.scheduler.runnable_ns

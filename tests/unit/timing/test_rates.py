@@ -1,13 +1,29 @@
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import Elapsed, compute_rates, elapsed, predict_steps_per_sec, tagged_excess_ns
-from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals, Snapshot, TaggedTime
+from offpolicy.timing.rates import (
+    Elapsed,
+    compute_rates,
+    elapsed,
+    of_iterations,
+    predict_steps_per_sec,
+    tagged_excess_ns,
+)
+from offpolicy.types import (
+    Account,
+    CollectorTotals,
+    Cooldown,
+    LearnerTotals,
+    MetricTotals,
+    SchedulerStats,
+    Snapshot,
+    TaggedTime,
+)
 
 S = 1_000_000_000
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
@@ -17,6 +33,12 @@ def account(wall_s: float, warmup_s: float = 1.0, iterations: int = 0, **phases_
     phases = {name: int(seconds * S) for name, seconds in phases_s.items()}
     phases["other"] = int(wall_s * S) - sum(phases.values())
     return Account(int(wall_s * S), int(warmup_s * S), iterations, phases, cpu_ns=0)
+
+
+def cooled(timed: Account, **phases_s: float) -> Account:
+    """The account with a cooldown of these phases, which are part of it."""
+    phases = {name: int(phases_s.get(name, 0.0) * S) for name in timed.phases_ns}
+    return replace(timed, cooldown=Cooldown(phases, 0, SchedulerStats()))
 
 
 def collector(timed: Account | None, steps: int, policy_steps: int | None = None) -> CollectorTotals:
@@ -162,6 +184,31 @@ def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
     assert rates.predicted_steps_per_sec == pytest.approx(rates.steps_per_sec, rel=1e-9)
     overlapped = predict_steps_per_sec(rates.collector_capacity, rates.learner_capacity, "overlap")
     assert overlapped != pytest.approx(rates.steps_per_sec, rel=0.1)
+
+
+def test_rates_end_with_the_last_iteration_of_each_side() -> None:
+    """The collector waits 3 s for the final evaluation and for the end of the run."""
+    before = snapshot(1.0, account(1.0, train=0.9), 100, collector(account(1.0, learner_wait=0.9), 100))
+    steps = cooled(account(6.0, learner_wait=5.7), learner_wait=3.0)
+    updates = cooled(account(5.5, train=2.7, evaluation=2.5), evaluation=2.5)
+    after = snapshot(7.0, updates, 300, collector(steps, 300))
+    rates = compute_rates(before, of_iterations(after), "overlap")
+    assert rates.steps_per_sec == pytest.approx(100.0)
+    assert rates.learner_capacity == pytest.approx(100.0)
+    assert rates.predicted_steps_per_sec == pytest.approx(rates.steps_per_sec)
+    assert compute_rates(before, after, "overlap").steps_per_sec == pytest.approx(40.0)  # what it was
+
+
+@pytest.mark.parametrize("before_updates", [0, 1])
+def test_the_updates_of_the_warm_up_are_not_divided_by_steady_time(before_updates: int) -> None:
+    """The account begins behind the first iteration, with 4 updates; then come 2 of 50 ms per update."""
+    before = snapshot(1.0, account(0.0, warmup_s=0.5), before_updates, collector(account(0.0), 0))
+    after = snapshot(2.0, account(0.1, warmup_s=2.0, train=0.1), 6, collector(account(1.0, env_step=0.5), 6))
+    after = replace(after, learners=(replace(after.learners[0], warmup_updates=4),))
+    rates = compute_rates(before, after, "overlap")
+    assert (rates.learner_active_s, rates.updates_per_sec) == pytest.approx((0.05, 20.0))
+    later = replace(after.learners[0], account=account(0.3, warmup_s=2.0, train=0.3), updates=10)
+    assert compute_rates(after, replace(after, learners=(later,)), "overlap").updates_per_sec == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(

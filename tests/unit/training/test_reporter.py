@@ -99,3 +99,14 @@ def test_own_counters_are_published_without_asking_the_other_ranks(make_rank: Ma
     report, _ = reporter(rank, world)
     report.publish_own()
     assert (world.gathered, published(rank).version) == ([], 1)
+
+
+def test_the_updates_of_the_first_iteration_are_those_of_the_warm_up(make_rank: MakeRank) -> None:
+    rank, world = make_rank(timing={"enabled": False}), FakeWorld()
+    report, learner = reporter(rank, world)
+    for updates in (3, 5):
+        learner.num_updates = updates
+        report.run_if_due()
+    report.publish_own()
+    (totals,) = published(rank).read()
+    assert (totals.warmup_updates, totals.updates) == (3, 5)
