@@ -195,10 +195,14 @@ class SchedulerStats(NamedTuple):
 
 
 class TaggedTime(NamedTuple):
-    """The time of one phase in the iterations that were tagged (a collector's steps with a reset)."""
+    """Sums over the iterations that were tagged: t is the time of one phase, w how much it had to do (resets)."""
 
     iterations: int = 0
-    ns: int = 0
+    ns: int = 0  # t
+    weight: int = 0  # w
+    weight_sq: int = 0  # w * w
+    weight_us: int = 0  # w * t
+    us_sq: int = 0  # t * t
 
 
 @dataclass(frozen=True, slots=True)

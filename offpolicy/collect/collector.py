@@ -65,7 +65,7 @@ class CollectorReporter:
         self._others = tuple(words for i, words in enumerate(control.collectors) if i != index)
         self._num_hosts = num_hosts
         self.tracker = tracker
-        self.has_finished = False  # True if an episode ended in the last vector step
+        self.num_finished = 0  # episodes that ended in the last vector step
         self._answered = 0
 
     def record(self, outcome: StepOutcome, own_steps: int) -> None:
@@ -75,7 +75,7 @@ class CollectorReporter:
         """
         on_this_host = own_steps + sum(words.get(CollectorWord.ENV_STEPS) for words in self._others)
         finished = self.tracker.update(outcome, on_this_host * self._num_hosts)
-        self.has_finished = bool(finished)
+        self.num_finished = len(finished)
         if finished:
             self._episodes.append(pack_episodes(finished))
 
@@ -149,8 +149,8 @@ def step(parts: CollectorParts) -> None:
         choice = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
         outcome = parts.env.step(choice.action)
-    if parts.reporter.has_finished:  # in the last step: in this one an environment was reset instead (NEXT_STEP)
-        parts.ledger.tag(CollectorPhase.ENV_STEP)
+    if num_resets := parts.reporter.num_finished:  # of the last step: those are reset in this one (NEXT_STEP)
+        parts.ledger.tag(CollectorPhase.ENV_STEP, num_resets)
     with phase(CollectorPhase.REPLAY_WRITE):
         progress.env_steps += parts.writer.write(progress.obs, choice, outcome)
         progress.vector_steps += 1

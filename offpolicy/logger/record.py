@@ -252,7 +252,7 @@ def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> 
         if deciding_ns > 0 and header.flops_per_decision:
             decided = header.flops_per_decision * header.num_envs * collectors.iterations
             record["perf/collector_flops_per_sec"] = decided * NS_PER_S / deciding_ns
-        active_ns = collector_active_ns(collectors.phases_ns)
+        active_ns = collector_active_ns(collectors.phases_ns, header.mode)
         if active_ns > 0:
             record["perf/env_step_share"] = collectors.phases_ns.get(CollectorPhase.ENV_STEP, 0) / active_ns
     return record

@@ -9,6 +9,7 @@ belongs to one thread.
 from __future__ import annotations
 
 from enum import StrEnum
+from operator import add
 from types import TracebackType
 from typing import Protocol
 
@@ -54,7 +55,7 @@ class TimeAccount(Protocol):
         """Writes an instant into the trace, if there is one."""
         ...
 
-    def tag(self, phase: StrEnum) -> None:
+    def tag(self, phase: StrEnum, weight: int) -> None:
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         ...
 
@@ -182,11 +183,13 @@ class Ledger:
             histogram=self._histogram.counts() if self._has_histogram else None,
         )
 
-    def tag(self, phase: StrEnum) -> None:
+    def tag(self, phase: StrEnum, weight: int) -> None:
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         row = self.names.index(phase)
-        taken_ns = self._phases_ns[row] - self._histogram.last_ns(row)
-        self._tagged = TaggedTime(self._tagged.iterations + 1, self._tagged.ns + taken_ns)
+        ns = self._phases_ns[row] - self._histogram.last_ns(row)
+        us = ns // 1000
+        one = (1, ns, weight, weight * weight, weight * us, us * us)
+        self._tagged = TaggedTime(*map(add, self._tagged, one))
 
     def mark(self, mark: Mark, value: int) -> None:
         """Writes an instant into the trace, if there is one."""
@@ -236,7 +239,7 @@ class NullLedger:
     def mark(self, mark: Mark, value: int) -> None:
         """Does nothing."""
 
-    def tag(self, phase: StrEnum) -> None:
+    def tag(self, phase: StrEnum, weight: int) -> None:
         """Does nothing."""
 
 

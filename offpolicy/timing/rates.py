@@ -10,15 +10,18 @@ by the time between its two: exact for regular arrivals, however few (`RateWindo
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.histogram import Counts
-from offpolicy.timing.phases import COLLECTOR_PAUSES, LEARNER_PERIODIC, LEARNER_WAITS
+from offpolicy.timing.phases import COLLECTOR_PAUSES, LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
 from offpolicy.types import Account, CollectorTotals, SchedulerStats, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
+WELL_KNOWN = 0.1  # largest error, as a fraction of a phase's time, at which the part of resets in it is stated
+NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
@@ -141,9 +144,18 @@ def _part(env_steps: float, steps: int, vector_steps: int) -> float:
     return env_steps * min(1.0, steps / vector_steps) if vector_steps > 0 else 0.0
 
 
-def collector_active_ns(phases_ns: Mapping[str, int]) -> int:
-    """The collector's work on env steps: neither its wait for the learner nor snapshots for checkpoints."""
-    return sum(ns for name, ns in phases_ns.items() if name not in COLLECTOR_PAUSES)
+def collector_pauses(mode: str) -> tuple[CollectorPhase, ...]:
+    """The collector's phases without work on env steps: its wait for the learner, and snapshots for checkpoints.
+
+    In turns also its handshake: the learner that it wakes is at work, and may take its core, before it returns.
+    """
+    return (*COLLECTOR_PAUSES, CollectorPhase.HANDSHAKE) if mode == "alternate" else COLLECTOR_PAUSES
+
+
+def collector_active_ns(phases_ns: Mapping[str, int], mode: str) -> int:
+    """The collector's work on env steps."""
+    pauses = collector_pauses(mode)
+    return sum(ns for name, ns in phases_ns.items() if name not in pauses)
 
 
 def learner_active_ns(phases_ns: Mapping[str, int]) -> int:
@@ -205,7 +217,7 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
     utd = utd_of(updates, steady_updates, learner, collectors)
     active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, steady_updates) if learner is not None else None
-    capacity = _collector_capacity(collectors)
+    capacity = _collector_capacity(collectors, mode)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
     return Rates(
         steps_per_sec=_steps_per_sec(collectors, wall_s),
@@ -271,17 +283,36 @@ def num_updates(snapshot: Snapshot) -> int:
 
 
 def tagged_excess_ns(window: Elapsed, phase: str) -> float | None:
-    """The time by which tagged iterations lengthened `phase` in the window; None if all of them were tagged.
+    """The time by which tagged iterations lengthened `phase` in the window; None if that is not known.
 
-    That is their mean minus that of the others, times their number, never below 0.
+    That is their mean minus that of the others, times their number, never below 0. Where there are no others, what
+    a unit of weight takes says it, if the weights differ enough to tell.
     """
     tagged, plain = window.tagged, window.iterations - window.tagged.iterations
     if tagged.iterations == 0:
         return 0.0
     if plain <= 0:
-        return None
+        return _excess_by_weight_ns(tagged)
     plain_mean_ns = (window.phases_ns.get(phase, 0) - tagged.ns) / plain
     return max(0.0, tagged.ns - tagged.iterations * plain_mean_ns)
+
+
+def _excess_by_weight_ns(tagged: TaggedTime) -> float | None:
+    """The weights times the slope of the least-squares line of time by weight.
+
+    None where two standard errors of it are more than `WELL_KNOWN` of the time.
+    """
+    count, taken_us = tagged.iterations, tagged.ns / NS_PER_US
+    spread = tagged.weight_sq - tagged.weight**2 / count
+    if count < FEW_ARRIVALS or spread <= 0.0:
+        return None
+    together = tagged.weight_us - tagged.weight * taken_us / count
+    slope = together / spread
+    unexplained = max(0.0, tagged.us_sq - taken_us**2 / count - slope * together)
+    error = math.sqrt(unexplained / (count - 2) / spread)
+    if 2.0 * error * tagged.weight > WELL_KNOWN * taken_us:
+        return None
+    return min(max(0.0, slope * tagged.weight), taken_us) * NS_PER_US
 
 
 def policy_steps(snapshot: Snapshot) -> int:
@@ -301,10 +332,10 @@ def _steps_per_sec(collectors: tuple[CollectorWindow, ...], wall_s: float) -> fl
     return sum(steps * NS_PER_S / wall_ns for steps, wall_ns in steady) or None
 
 
-def _collector_capacity(collectors: tuple[CollectorWindow, ...]) -> float | None:
+def _collector_capacity(collectors: tuple[CollectorWindow, ...], mode: str) -> float | None:
     total = 0.0
     for window in collectors:
-        active_ns = collector_active_ns(window.elapsed.phases_ns) if window.elapsed is not None else 0
+        active_ns = collector_active_ns(window.elapsed.phases_ns, mode) if window.elapsed is not None else 0
         total += window.steady_steps * NS_PER_S / active_ns if active_ns > 0 else 0.0
     return total or None
 

@@ -118,7 +118,7 @@ def test_finished_episodes_reach_the_ring_dated_by_all_collectors() -> None:
     parts = make(env=SimpleNamespace(step=lambda action: outcome(ends=YES)))
     step(parts)
     assert parts.reporter._episodes.committed == 2
-    assert parts.reporter.has_finished
+    assert parts.reporter.num_finished == 2
 
 
 def test_a_snapshot_is_taken_between_steps() -> None:

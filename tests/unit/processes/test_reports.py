@@ -153,10 +153,10 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
     assert first.metrics.sums.tolist() == [1.0, 2.0]
 
 
-# Two accounts with seven numbers and a flag besides their phases, and a cooldown with three numbers, a flag and the
+# Two accounts with eleven numbers and a flag besides their phases, and a cooldown with three numbers, a flag and the
 # phases again; the first with how each phase and the whole spread; four counters, rollouts (a flag, those too old, 32
 # lags), the device (a flag, seven numbers), sums and counts.
-ROW = (8 + 2 + 4 + 2 + 3 * HISTOGRAM_BINS) + (8 + 3 + 4 + 3) + 4 + 34 + 8 + 2 + 2
+ROW = (12 + 2 + 4 + 2 + 3 * HISTOGRAM_BINS) + (12 + 3 + 4 + 3) + 4 + 34 + 8 + 2 + 2
 
 
 def test_the_size_of_a_block_follows_from_the_number_of_metrics() -> None:
@@ -202,7 +202,11 @@ def test_every_part_of_an_account_arrives() -> None:
     histogram = np.arange(3 * HISTOGRAM_BINS).reshape(3, HISTOGRAM_BINS)
     cooldown = Cooldown({"train": 1, "other": 2}, 3, SchedulerStats(4, 5))
     sent = replace(
-        LEARNER, scheduler=SchedulerStats(5, 6), tagged=TaggedTime(7, 8), histogram=histogram, cooldown=cooldown
+        LEARNER,
+        scheduler=SchedulerStats(5, 6),
+        tagged=TaggedTime(7, 8, 9, 10, 11, 12),
+        histogram=histogram,
+        cooldown=cooldown,
     )
     (got,) = sent_and_read(learner(0, sent, replace(PACKER, scheduler=SchedulerStats(1, 2), histogram=histogram)))
     assert got.account == sent

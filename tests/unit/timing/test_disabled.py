@@ -29,8 +29,8 @@ CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_
 class Idle:
     """Every part of both loops: does nothing, `iterations` times."""
 
-    is_stopping = has_finished = False
-    env_steps = version = action = 0
+    is_stopping = False
+    num_finished = env_steps = version = action = 0
 
     def __init__(self, iterations: int = ITERATIONS) -> None:
         self._left = iterations

@@ -149,14 +149,14 @@ def test_every_is_due_once_per_period_and_does_not_catch_up() -> None:
 
 def test_tagged_time_is_that_of_this_iteration_alone() -> None:
     ledger, clock = ledger_at()
-    for ms in (5, 70, 6):
+    for us in (5, 70, 6):
         with ledger.phase(Phase.TRAIN):
-            clock.advance(ms)
-        if ms == 70:
-            ledger.tag(Phase.TRAIN)
+            clock.advance(1000 * us)
+        if us == 70:
+            ledger.tag(Phase.TRAIN, 3)
         ledger.close()
-    assert ledger.account().tagged == (1, 70)
-    assert ledger.account().phases_ns[Phase.TRAIN] == 81
+    assert ledger.account().tagged == (1, 70_000, 3, 9, 3 * 70, 70 * 70)
+    assert ledger.account().phases_ns[Phase.TRAIN] == 81_000
 
 
 def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -> None:

@@ -72,6 +72,15 @@ def test_collector_capacity_leaves_out_its_wait_for_the_learner() -> None:
     assert compute_rates(before, after, "overlap").collector_capacity == pytest.approx(200.0)
 
 
+@pytest.mark.parametrize(("mode", "capacity"), [("overlap", 125.0), ("free", 125.0), ("alternate", 200.0)])
+def test_the_handshake_costs_capacity_where_the_learner_is_not_waiting_for_it(mode: str, capacity: float) -> None:
+    before = snapshot(0.0, None, 0, collector(account(0.0), 0))
+    spent = account(2.0, learner_wait=1.0, snapshot=0.2, handshake=0.3, env_step=0.5)
+    assert compute_rates(before, snapshot(2.0, None, 0, collector(spent, 100)), mode).collector_capacity == (
+        pytest.approx(capacity)
+    )
+
+
 def test_collector_capacity_is_the_sum_over_collectors() -> None:
     fast = account(2.0, learner_wait=1.0)
     slow = account(4.0, learner_wait=0.0)
@@ -224,6 +233,29 @@ def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(
     assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) == pytest.approx(excess_ms * 1e6)
 
 
-def test_where_every_step_holds_a_reset_nobody_can_tell_what_it_costs() -> None:
-    window = Elapsed(10, 10, 5, {CollectorPhase.ENV_STEP: 10}, 0, tagged=TaggedTime(5, 10))
-    assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) is None
+def tagged_by(weights: list[int], times_us: list[int]) -> Elapsed:
+    """A window in which every iteration was tagged."""
+    pairs = list(zip(weights, times_us, strict=True))
+    squares = sum(w * w for w in weights), sum(w * t for w, t in pairs), sum(t * t for t in times_us)
+    tagged = TaggedTime(len(pairs), 1000 * sum(times_us), sum(weights), *squares)
+    return Elapsed(tagged.ns, tagged.ns, len(pairs), {CollectorPhase.ENV_STEP: tagged.ns}, 0, tagged=tagged)
+
+
+def test_where_every_step_holds_resets_their_number_tells_what_they_cost() -> None:
+    """A step takes 900 us, and 300 us for each reset, up to 20 us more or less."""
+    weights = [1, 2, 3, 4] * 25
+    times_us = [900 + 300 * weight + (index * 7 % 41 - 20) for index, weight in enumerate(weights)]
+    excess_ns = tagged_excess_ns(tagged_by(weights, times_us), CollectorPhase.ENV_STEP)
+    assert excess_ns == pytest.approx(300_000 * sum(weights), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("weights", "times_us"),
+    [
+        ([3] * 50, [900 + index for index in range(50)]),  # always as many
+        ([1, 2] * 25, [900 + 37 * (index % 26) for index in range(50)]),  # noise hides it
+        ([1, 2], [10, 20]),  # too few
+    ],
+)
+def test_where_their_number_does_not_tell_nobody_does(weights: list[int], times_us: list[int]) -> None:
+    assert tagged_excess_ns(tagged_by(weights, times_us), CollectorPhase.ENV_STEP) is None
