@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from offpolicy.protocols import BatchSource, FinalEvaluation, Learner, Periodic, Publisher, StopSignal, World
+from offpolicy.protocols import BatchSource, FinalEvaluation, Learner, Periodic, Publisher, Reporting, StopSignal, World
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import DeviceSpan
@@ -22,7 +22,7 @@ class Parts:
     publisher: Publisher
     evaluator: FinalEvaluation
     checkpointer: Periodic
-    reporter: Periodic
+    reporter: Reporting
     world: World
     stop: StopSignal
     ledger: TimeAccount
@@ -59,11 +59,13 @@ def train(parts: Parts) -> bool:
             parts.device_timer.wait()  # publishing would have to wait anyway; here the time lands on its cause
         with phase(Phase.WEIGHT_PUBLISH):
             parts.publisher.publish()
-        with phase(Phase.EVALUATION):
-            parts.evaluator.run_if_due()
+        if parts.evaluator.is_due():
+            with phase(Phase.EVALUATION):
+                parts.evaluator.run()
         # Before the release: in `alternate` mode the collector stands still, so the snapshot is exactly this boundary.
-        with phase(Phase.CHECKPOINT):
-            parts.checkpointer.run_if_due()
+        if parts.checkpointer.is_due():
+            with phase(Phase.CHECKPOINT):
+                parts.checkpointer.run()
         with phase(Phase.SYNC_COORDINATION):
             parts.source.release()  # grants the collectors their next steps
         with phase(Phase.LOG):

@@ -206,6 +206,14 @@ class TaggedTime(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class SlowTime:
+    """The iterations that took longer than 99 % of those before them."""
+
+    iterations: int
+    phases_ns: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Cooldown:
     """The part of an account that came after its last iteration: the final evaluation, waiting to be stopped."""
 
@@ -232,6 +240,7 @@ class Account:
     # counts [phases + 1, bins] over iterations, the last row those of whole iterations
     histogram: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     cooldown: Cooldown | None = None  # None while there are iterations
+    slow: SlowTime | None = None  # None as long as there are none, and without a histogram
 
 
 NUM_LAGS = 32  # classes of policy lag: 0 to 30 versions, and more

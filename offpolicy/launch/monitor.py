@@ -73,6 +73,8 @@ class Monitor:
                 self._logger.log_eval(self.last_eval)
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
+            case "note":
+                self._logger.message(message["text"])
             case "warning":
                 self._logger.message(f"warning: {message['text']}")
             case "done":

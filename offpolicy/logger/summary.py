@@ -34,6 +34,7 @@ from offpolicy.timing.rates import (
     learner_elapsed,
     num_updates,
     of_iterations,
+    slow_excess_ms,
 )
 from offpolicy.types import Account, EvalResult, Snapshot
 
@@ -163,7 +164,15 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
         "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
         # Percentiles over the iterations since the warm-up, of the phases that were ever opened.
         "spread_ms": {name: spread._asdict() for name, spread in spreads.items()},
+        # What the iterations slower than 99 % of those before them take longer than the mean one, by phase.
+        "slow_ms": slow_excess_ms(account.slow, account.iterations, _without_cooldown(account)),
     }
+
+
+def _without_cooldown(account: Account) -> Mapping[str, int]:
+    """Returns the nanoseconds by phase that passed in iterations."""
+    after = account.cooldown.phases_ns if account.cooldown is not None else {}
+    return {phase: ns - after.get(phase, 0) for phase, ns in account.phases_ns.items()}
 
 
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping

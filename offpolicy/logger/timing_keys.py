@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from offpolicy.logger.metrics import (
     PIPELINE_KEY,
     RESET_KEY,
@@ -22,9 +24,10 @@ from offpolicy.timing.rates import (
     elapsed,
     learner_elapsed,
     packer_elapsed,
+    slow_excess_ms,
     tagged_excess_ns,
 )
-from offpolicy.types import DeviceTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import DeviceTotals, SchedulerStats, SlowTime, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
@@ -50,7 +53,15 @@ def collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed 
         SchedulerStats(*(sum(parts) for parts in zip(*(window.scheduler for window in windows), strict=True))),
         TaggedTime(*(sum(parts) for parts in zip(*(window.tagged for window in windows), strict=True))),
         sum(spreads[1:], start=spreads[0]) if spreads else None,
+        _sum_of_slow([window.slow for window in windows if window.slow is not None]),
     )
+
+
+def _sum_of_slow(slow: Sequence[SlowTime]) -> SlowTime | None:
+    if not slow:
+        return None
+    phases_ns = {str(phase): sum(one.phases_ns.get(phase, 0) for one in slow) for phase in CollectorPhase}
+    return SlowTime(sum(one.iterations for one in slow), phases_ns)
 
 
 def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: float | None) -> Numbers:
@@ -69,14 +80,14 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
         record[PIPELINE_KEY] = sum(learner.mean_ms(phase) for phase in PIPELINE)
-        record |= _spread_keys("learner", ITERATION, learner)
+        record |= _spread_keys("learner", ITERATION, learner) | _slow_keys("learner", learner)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
         record[ROLLOUT_KEY] = rollout_ms
         reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
         record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
-        record |= _spread_keys("collector", CYCLE, collector)
+        record |= _spread_keys("collector", CYCLE, collector) | _slow_keys("collector", collector)
     return record
 
 
@@ -88,6 +99,18 @@ def _spread_keys(side: str, whole: str, window: Elapsed) -> Numbers:
         record |= {spread_key(side, phase, name): float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
         record[f"spread/{side}_count"] = spread.iterations
     return record
+
+
+def _slow_keys(side: str, window: Elapsed) -> Numbers:
+    """Returns what takes longer in the slow iterations of a window; no keys without any."""
+    excess_ms = slow_excess_ms(window.slow, window.iterations, window.phases_ns)
+    if window.slow is None or not excess_ms:
+        return {}
+    counted: Numbers = {
+        f"slow/{side}_count": window.slow.iterations,
+        f"slow/{side}_excess_ms": sum(excess_ms.values()),
+    }
+    return counted | {f"slow/{side}_{phase}_ms": ms for phase, ms in excess_ms.items() if ms}
 
 
 def prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:

@@ -8,15 +8,20 @@ belongs to one thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from operator import add
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
 from offpolicy.timing.histogram import HistogramRecorder
+from offpolicy.timing.phases import PERIODIC
 from offpolicy.timing.trace_writer import Mark, TraceTrack
-from offpolicy.types import Account, Cooldown, SchedulerStats, TaggedTime
+from offpolicy.types import Account, Cooldown, SchedulerStats, SlowTime, TaggedTime
 
 
 class PhaseSpan(Protocol):
@@ -51,6 +56,14 @@ class TimeAccount(Protocol):
         """Returns the cumulative account up to now; None when timing is off."""
         ...
 
+    def take_outlier(self) -> Outlier | None:
+        """Returns the longest outlier since the last call, if there was one."""
+        ...
+
+    def skip(self, phases: Iterable[StrEnum]) -> None:
+        """Opens these phases no more: their part does nothing."""
+        ...
+
     def mark(self, mark: Mark, value: int) -> None:
         """Writes an instant into the trace, if there is one."""
         ...
@@ -58,6 +71,14 @@ class TimeAccount(Protocol):
     def tag(self, phase: StrEnum, weight: int) -> None:
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         ...
+
+
+class Outlier(NamedTuple):
+    """An iteration far longer than 99 % of those before it, and the totals by phase of the last iterations."""
+
+    duration_ns: int
+    start_ns: int  # the start of the oldest iteration
+    totals_ns: NDArray[np.int64]  # [n + 1, phases] since the account began, at the boundaries of n iterations
 
 
 class _Span:
@@ -81,6 +102,21 @@ class _Span:
         self._ledger.switch(self._outer)
 
 
+class _NullSpan:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+NULL_SPAN = _NullSpan()
+
+
 class Ledger:
     """The account of one thread over the phases of one enum, which must contain `other`.
 
@@ -100,9 +136,10 @@ class Ledger:
         self._now_ns = (clock or MonotonicClock()).now_ns
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
-        self._spans = {phase: _Span(self, index) for index, phase in enumerate(phases)}
+        self._spans: dict[StrEnum, PhaseSpan] = {phase: _Span(self, index) for index, phase in enumerate(phases)}
         self._phases_ns = [0] * len(self.names)
-        self._histogram = HistogramRecorder(len(self.names))
+        self._pauses = [row for row, name in enumerate(self.names) if name in PERIODIC]
+        self._histogram = HistogramRecorder(len(self.names), self._pauses)
         self._tagged = TaggedTime()
         self._open = self._other = self.names.index("other")
         self._born_ns = self._now_ns() if opened_ns is None else opened_ns
@@ -145,7 +182,7 @@ class Ledger:
         self.switch(self._open)
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
-        self._histogram = HistogramRecorder(len(self.names))
+        self._histogram = HistogramRecorder(len(self.names), self._pauses)
         self._tagged = TaggedTime()
         self._iterations = 0
 
@@ -180,8 +217,25 @@ class Ledger:
             scheduler=scheduler,
             tagged=self._tagged,
             cooldown=self._cooldown(cpu, scheduler),
+            slow=self._slow() if self._has_histogram else None,
             histogram=self._histogram.counts() if self._has_histogram else None,
         )
+
+    def _slow(self) -> SlowTime | None:
+        iterations, phases_ns = self._histogram.slow()
+        return SlowTime(iterations, dict(zip(self.names, phases_ns, strict=True))) if iterations else None
+
+    def take_outlier(self) -> Outlier | None:
+        """Returns the longest outlier since the last call, if there was one."""
+        outlier = self._histogram.take_outlier()
+        if outlier is None:
+            return None
+        duration_ns, totals_ns = outlier
+        return Outlier(duration_ns, self._start_ns + int(totals_ns[0].sum()), totals_ns)
+
+    def skip(self, phases: Iterable[StrEnum]) -> None:
+        """Opens these phases no more: their part does nothing, and a clock reading would be most of their time."""
+        self._spans |= dict.fromkeys(phases, NULL_SPAN)
 
     def tag(self, phase: StrEnum, weight: int) -> None:
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
@@ -202,26 +256,19 @@ def trace_names(phases: type[StrEnum]) -> tuple[str, ...]:
     return (*map(str, phases), *Mark)
 
 
-class _NullSpan:
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-
 class NullLedger:
     """The ledger of a run without timing: no clock reading, no allocation, no account."""
 
-    _span = _NullSpan()
-
     def phase(self, phase: StrEnum) -> PhaseSpan:
         """Returns a span that does nothing."""
-        return self._span
+        return NULL_SPAN
+
+    def skip(self, phases: Iterable[StrEnum]) -> None:
+        """Does nothing."""
+
+    def take_outlier(self) -> None:
+        """Returns None."""
+        return
 
     def close(self) -> None:
         """Does nothing."""

@@ -27,6 +27,23 @@ class LearnerPhase(StrEnum):
     OTHER = "other"
 
 
+# The learner's phases in the order in which the loop opens them; an exchange between ranks is inside `train`.
+LEARNER_ORDER = (
+    LearnerPhase.COLLECTOR_WAIT,
+    LearnerPhase.RANK_BARRIER,
+    LearnerPhase.REPLAY_BATCH_WAIT,
+    LearnerPhase.REPLAY_SAMPLE,
+    LearnerPhase.H2D,
+    LearnerPhase.TRAIN,
+    LearnerPhase.PARAM_SYNC,
+    LearnerPhase.WEIGHT_PUBLISH,
+    LearnerPhase.EVALUATION,
+    LearnerPhase.CHECKPOINT,
+    LearnerPhase.SYNC_COORDINATION,
+    LearnerPhase.LOG,
+)
+
+
 class CollectorPhase(StrEnum):
     """Phases of a collector."""
 
@@ -81,5 +98,7 @@ LEARNER_WAITS = (
 )
 # Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)
+# The same of all clocks: what takes long because of them is expected.
+PERIODIC = (*LEARNER_PERIODIC, CollectorPhase.SNAPSHOT)
 # Phases in which the collector does nothing for the next step: it waits for the learner, or saves for a checkpoint.
 COLLECTOR_PAUSES = (CollectorPhase.LEARNER_WAIT, CollectorPhase.SNAPSHOT)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.histogram import Counts
 from offpolicy.timing.phases import COLLECTOR_PAUSES, LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
-from offpolicy.types import Account, CollectorTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import Account, CollectorTotals, SchedulerStats, SlowTime, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
 WELL_KNOWN = 0.1  # largest error, as a fraction of a phase's time, at which the part of resets in it is stated
@@ -51,6 +51,7 @@ class Elapsed:
     scheduler: SchedulerStats = SchedulerStats()
     tagged: TaggedTime = TaggedTime()
     histogram: Counts | None = field(default=None, compare=False)  # [phases + 1, bins]
+    slow: SlowTime | None = None
 
     def mean_ms(self, phase: str) -> float:
         """Mean of `phase` per iteration, of which there must be some; a phase that never opened is 0, not absent."""
@@ -90,7 +91,24 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
         scheduler=SchedulerStats(*(now - then for now, then in zip(current.scheduler, origin.scheduler, strict=True))),
         tagged=TaggedTime(*(now - then for now, then in zip(current.tagged, before.tagged, strict=True))),
         histogram=histogram,
+        slow=_slow(before.slow, current.slow),
     )
+
+
+def _slow(before: SlowTime | None, current: SlowTime | None) -> SlowTime | None:
+    if before is None or current is None:
+        return current
+    phases_ns = {name: ns - before.phases_ns[name] for name, ns in current.phases_ns.items()}
+    return SlowTime(current.iterations - before.iterations, phases_ns)
+
+
+def slow_excess_ms(slow: SlowTime | None, iterations: int, phases_ns: Mapping[str, int]) -> dict[str, float]:
+    """Returns what each phase takes longer in a slow iteration than in one of all; empty without slow ones."""
+    if slow is None or slow.iterations == 0 or iterations == 0:
+        return {}
+    return {
+        name: (ns / slow.iterations - phases_ns[name] / iterations) / NS_PER_MS for name, ns in slow.phases_ns.items()
+    }
 
 
 def learner_windows(previous: Snapshot | None, current: Snapshot) -> tuple[Elapsed | None, ...]:
@@ -198,7 +216,7 @@ def _before_cooldown(account: Account | None) -> Account | None:
     )
 
 
-UtdOf = Callable[[int, float, Elapsed | None, Sequence[CollectorWindow]], float | None]
+UtdOf = Callable[[int, int, Elapsed | None, Sequence[CollectorWindow]], float | None]
 
 
 def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int = 1) -> Rates:

@@ -36,7 +36,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.algos.appo import Appo
     from offpolicy.algos.learners import CriticTrainer
     from offpolicy.distributed.process_group import RankGroup
-    from offpolicy.distributed.world import RankWorld, SoloWorld
+    from offpolicy.distributed.world import RankWorld
     from offpolicy.processes.handshake import LearnerGate
     from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource
     from offpolicy.replay.rollout_ring import RolloutRing
@@ -49,7 +49,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
 
     return {
         "collector_wait": ((LearnerGate, "wait_until"),),
-        "rank_barrier": ((SoloWorld, "agree"), (RankWorld, "agree")),
+        "rank_barrier": ((RankWorld, "agree"),),
         "replay_sample": ((ReplaySource, "sample"), (Slot, "hand_out"), (RolloutRing, "take")),
         "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
         "train": ((CriticTrainer, "step"), (Appo, "_prepare"), (Adaptation, "_prepare")),

@@ -35,7 +35,7 @@ CHECKPOINTS = (*SHORT_EPISODES, "checkpoint.every=1", "checkpoint.replay=false")
 SLOW = (SLOW_STEP, "env.kwargs.step_ms=20")
 
 # Phases that are late.
-WORK = ("learner.rank_barrier", "learner.replay_sample", "learner.h2d", "learner.train", "learner.weight_publish")
+WORK = ("learner.replay_sample", "learner.h2d", "learner.train", "learner.weight_publish")
 LEARNER = ("learner.collector_wait", *WORK, "learner.sync_coordination", "learner.other")
 ACT = ("collector.weight_apply", "collector.action_select", "collector.env_step", "collector.replay_write")
 COLLECTOR = (*ACT, "collector.handshake", "collector.other")

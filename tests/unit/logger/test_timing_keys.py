@@ -12,7 +12,7 @@ import pytest
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
 from offpolicy.logger.timing_keys import device_keys, evaluator_keys
 from offpolicy.timing.phases import EvaluatorPhase
-from offpolicy.types import Account, DeviceTotals, EvaluatorTotals, Snapshot
+from offpolicy.types import Account, DeviceTotals, EvaluatorTotals, SlowTime, Snapshot
 
 MakeSnapshot = Callable[..., Snapshot]
 MS = 1_000_000
@@ -102,3 +102,16 @@ def test_a_phase_that_never_opened_in_the_window_has_no_percentiles(
     assert record["timing/learner_param_sync_ms"] == 0.0  # one schema for all runners
     assert not [key for key in record if key.startswith("spread/learner_param_sync")]
     assert record["spread/learner_train_p50_ms"] == pytest.approx(6.1, rel=0.03)
+
+
+def test_what_slow_iterations_take_longer_is_in_the_record(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
+    snapshot = make_snapshot(1000)
+    account = snapshot.learners[0].account
+    assert account is not None
+    slow = SlowTime(5, {**dict.fromkeys(account.phases_ns, 0), "train": 5 * 50 * MS, "collector_wait": 5 * 120_000})
+    slower = replace(snapshot, learners=(replace(snapshot.learners[0], account=replace(account, slow=slow)),))
+    record = build_record(make_snapshot(500), slower, EpisodeWindow(), None, header)
+    assert (record["slow/learner_count"], record["slow/learner_train_ms"]) == (5, pytest.approx(50.0 - 6.1))
+    phases_ms = [value for key, value in record.items() if key.startswith("slow/learner_") and key.endswith("_ms")]
+    assert record["slow/learner_excess_ms"] == pytest.approx(sum(phases_ms) / 2)
+    assert not [key for key in build_record(None, snapshot, EpisodeWindow(), None, header) if key.startswith("slow/")]

@@ -48,7 +48,7 @@ class Idle:
     def nothing(self, *_: Any, **__: Any) -> int:
         return 0
 
-    wait_ready = wait_batch = sample = to_device = update = publish = release = run_if_due = run_last = nothing
+    wait_ready = wait_batch = sample = to_device = update = publish = release = run_if_due = run_last = is_due = nothing
     is_random = refresh = write = handed_over = wants_fresh_policy = is_wanted = record = newest_version = announce = (
         nothing
     )

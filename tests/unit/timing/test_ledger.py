@@ -176,3 +176,14 @@ def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -
     assert sum(account.phases_ns.values()) == account.wall_ns == 312
     assert 0 <= account.cooldown.cpu_ns < account.cpu_ns
     assert account.cooldown.scheduler.runnable_ns <= account.scheduler.runnable_ns
+
+
+def test_slow_iterations_are_part_of_the_account() -> None:
+    ledger, clock = ledger_at()
+    for train_ms in (*[5] * 400, 50):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(train_ms * 1_000_000)
+        ledger.close()
+    slow = ledger.account().slow
+    assert slow is not None
+    assert (slow.iterations, slow.phases_ns["train"]) == (1, 50_000_000)

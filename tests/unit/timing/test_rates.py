@@ -12,6 +12,7 @@ from offpolicy.timing.rates import (
     elapsed,
     of_iterations,
     predict_steps_per_sec,
+    slow_excess_ms,
     tagged_excess_ns,
 )
 from offpolicy.types import (
@@ -21,6 +22,7 @@ from offpolicy.types import (
     LearnerTotals,
     MetricTotals,
     SchedulerStats,
+    SlowTime,
     Snapshot,
     TaggedTime,
 )
@@ -193,6 +195,17 @@ def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
     assert rates.predicted_steps_per_sec == pytest.approx(rates.steps_per_sec, rel=1e-9)
     overlapped = predict_steps_per_sec(rates.collector_capacity, rates.learner_capacity, "overlap")
     assert overlapped != pytest.approx(rates.steps_per_sec, rel=0.1)
+
+
+def test_what_is_slow_is_that_of_the_window() -> None:
+    before = replace(account(1.0, iterations=100, train=0.5), slow=SlowTime(3, {"train": S, "other": S}))
+    after = replace(account(3.0, iterations=300, train=1.5), slow=SlowTime(5, {"train": S + S // 10, "other": S}))
+    window = elapsed(before, after)
+    assert window is not None
+    assert window.slow == SlowTime(2, {"train": S // 10, "other": 0})
+    excess_ms = slow_excess_ms(window.slow, window.iterations, window.phases_ns)
+    assert excess_ms == pytest.approx({"train": 50.0 - 5.0, "other": -5.0})
+    assert slow_excess_ms(None, 5, {}) == slow_excess_ms(SlowTime(0, {}), 5, {}) == {}
 
 
 def test_rates_end_with_the_last_iteration_of_each_side() -> None:
