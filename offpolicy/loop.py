@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from offpolicy.protocols import BatchSource, FinalEvaluation, Learner, Periodic, Publisher, StopSignal, Tuner, World
+from offpolicy.protocols import (
+    BatchSource,
+    FinalEvaluation,
+    Learner,
+    Periodic,
+    Publisher,
+    Reporting,
+    StopSignal,
+    Tuner,
+    World,
+)
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import DeviceSpan
@@ -22,7 +32,7 @@ class Parts:
     publisher: Publisher
     evaluator: FinalEvaluation
     checkpointer: Periodic
-    reporter: Periodic
+    reporter: Reporting
     tuner: Tuner
     world: World
     stop: StopSignal
@@ -36,13 +46,11 @@ def train(parts: Parts) -> bool:
     one `learner.update`. How many env steps and updates that is, by `algo.utd` and the collection mode, is decided in
     `replay/rate_limiter.py`; with rollouts it is one rollout per collector.
 
-    Every nanosecond of this thread lands in one phase or in `other`; what comes before the first batch is warm-up.
+    Every nanosecond of this thread lands in one phase or in `other`. The first iteration is warm-up, like what comes
+    before it: its update loads kernels and makes the allocator grow.
     """
     phase, on_device = parts.ledger.phase, parts.device_timer.span
     parts.source.release()
-    with phase(Phase.COLLECTOR_WAIT):
-        parts.source.wait_ready()
-    parts.ledger.end_warmup()
     while True:
         with phase(Phase.COLLECTOR_WAIT):
             parts.source.wait_ready()  # for rows, or rollouts, from the collectors
@@ -62,23 +70,27 @@ def train(parts: Parts) -> bool:
             parts.device_timer.wait()  # publishing would have to wait anyway; here the time lands on its cause
         with phase(Phase.WEIGHT_PUBLISH):
             parts.publisher.publish()
-        with phase(Phase.EVALUATION):
-            parts.evaluator.run_if_due()
+        if parts.evaluator.is_due():
+            with phase(Phase.EVALUATION):
+                parts.evaluator.run()
         # Before the release: in `alternate` mode the collector stands still, so the snapshot is exactly this boundary.
-        with phase(Phase.CHECKPOINT):
-            parts.checkpointer.run_if_due()
+        if parts.checkpointer.is_due():
+            with phase(Phase.CHECKPOINT):
+                parts.checkpointer.run()
         with phase(Phase.SYNC_COORDINATION):
             parts.source.release()  # grants the collectors their next steps
         with phase(Phase.LOG):
             parts.reporter.run_if_due()
             parts.tuner.run_if_due()
         parts.ledger.close()
+        parts.ledger.end_warmup()
     return finish(parts, is_complete=not is_stopping)
 
 
 def finish(parts: Parts, *, is_complete: bool) -> bool:
     """Runs the last evaluation, checkpoint and report, in their phases. True if the run is complete."""
     phase = parts.ledger.phase
+    parts.ledger.begin_cooldown()
     with phase(Phase.EVALUATION):
         is_complete = parts.evaluator.run_last(is_complete=is_complete)
     with phase(Phase.CHECKPOINT):

@@ -51,6 +51,11 @@ class StatefulBatchSource(BatchSource[Batch_co], Protocol[Batch_co]):
     first_unseen_row: list[int]  # by ring: the first row whose observation the normaliser has not seen
 
     @property
+    def has_batch_wait(self) -> bool:
+        """False if `wait_batch` never does anything."""
+        ...
+
+    @property
     def samples(self) -> int:
         """Number of rows of the replay handed out; demonstrations are not among them."""
         ...
@@ -110,11 +115,27 @@ class Publisher(Protocol):
         ...
 
 
+class Reporting(Protocol):
+    """The reports of a run: every iteration counts, some are reported."""
+
+    def run_if_due(self) -> None:
+        """Counts the iteration, and reports if a report is due."""
+        ...
+
+    def run_last(self, *, is_complete: bool) -> None:
+        """Reports once more at the end; `is_complete` is False if the run was asked to stop early."""
+        ...
+
+
 class Periodic(Protocol):
     """A duty that is due every so many env steps, and once at the end."""
 
-    def run_if_due(self) -> None:
-        """Runs if it is due."""
+    def is_due(self) -> bool:
+        """True if it is due now, on all ranks or on none."""
+        ...
+
+    def run(self) -> None:
+        """Runs."""
         ...
 
     def run_last(self, *, is_complete: bool) -> None:
@@ -133,8 +154,12 @@ class Tuner(Protocol):
 class FinalEvaluation(Protocol):
     """The periodic evaluation; a run is complete only with its last result."""
 
-    def run_if_due(self) -> None:
-        """Runs if it is due."""
+    def is_due(self) -> bool:
+        """True if it is due now, on all ranks or on none."""
+        ...
+
+    def run(self) -> None:
+        """Runs."""
         ...
 
     def run_last(self, *, is_complete: bool) -> bool:

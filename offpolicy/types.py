@@ -195,10 +195,31 @@ class SchedulerStats(NamedTuple):
 
 
 class TaggedTime(NamedTuple):
-    """The time of one phase in the iterations that were tagged (a collector's steps with a reset)."""
+    """Sums over the iterations that were tagged: t is the time of one phase, w how much it had to do (resets)."""
 
     iterations: int = 0
-    ns: int = 0
+    ns: int = 0  # t
+    weight: int = 0  # w
+    weight_sq: int = 0  # w * w
+    weight_us: int = 0  # w * t
+    us_sq: int = 0  # t * t
+
+
+@dataclass(frozen=True, slots=True)
+class SlowTime:
+    """The iterations that took longer than 99 % of those before them."""
+
+    iterations: int
+    phases_ns: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cooldown:
+    """The part of an account that came after its last iteration: the final evaluation, waiting to be stopped."""
+
+    phases_ns: Mapping[str, int]
+    cpu_ns: int
+    scheduler: SchedulerStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +227,7 @@ class Account:
     """The cumulative time of one clock since its warm-up ended, in integer nanoseconds.
 
     `sum(phases_ns.values()) == wall_ns` always; `other` is one of the phases. The warm-up (imports, construction,
-    random collection before the first update) is in `warmup_ns` alone.
+    random collection, the learner's first iteration) is in `warmup_ns` alone.
     """
 
     wall_ns: int
@@ -218,6 +239,8 @@ class Account:
     tagged: TaggedTime = TaggedTime()
     # counts [phases + 1, bins] over iterations, the last row those of whole iterations
     histogram: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    cooldown: Cooldown | None = None  # None while there are iterations
+    slow: SlowTime | None = None  # None as long as there are none, and without a histogram
     # nanoseconds [phases, 3] of the sampled iterations: wall, running, runnable; the rest of the wall is blocked
     states: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
@@ -290,6 +313,7 @@ class LearnerTotals:
     rollouts: RolloutTotals | None = None  # None where the algorithm learns from a replay
     device: DeviceTotals | None = None  # None without CUDA, and when timing is off
     arrivals: ArrivalTotals = ArrivalTotals()
+    warmup_updates: int = 0  # updates done when the account began
 
 
 class HookTotals(NamedTuple):

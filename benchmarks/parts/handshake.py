@@ -61,8 +61,10 @@ def main(control_fd: int, collector_fd: int, learner_fd: int) -> None:
     control = ControlPage(SharedBlock.attach(control_fd).buffer, num_ranks=1, num_collectors=1)
     gate = CollectorGate(control, 0, WakeEvent(collector_fd), [WakeEvent(learner_fd)])
     env_steps = 0
-    while gate.wait_turn(env_steps, env_steps, env_steps.__lt__) is Turn.STEP:
+    gate.announce(env_steps, env_steps)
+    while gate.wait_turn(env_steps.__lt__) is Turn.STEP:
         env_steps += 1
+        gate.announce(env_steps, env_steps)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,6 @@ class Section(NamedTuple):
 
 def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[Section]:
     """Returns everything that at least one label has recorded. `reference`: the score to reach, None: chosen."""
-    composites = [_composite(compared, key) for key in COMPOSITES]
     rollout = _steady_row(compared, ROLLOUT_KEY, "Rollout", TIME)
     rates = [_steady_row(compared, key, row, words) for key, (row, words) in RATES.items()]
     without_core = [_steady_row(compared, key, side.title(), AMOUNT) for side, key in DESCHEDULED.items()]
@@ -102,11 +101,14 @@ def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[
         Section(
             "Learner, ms/iteration",
             _phases(compared, LEARNER_KEYS | foreign_rows("learner"), ITERATION, "Iter Wall")
-            + [row for row in (*composites, _work_row(compared)) if row is not None],
+            + _composites(compared, "learner")
+            + [row for row in [_work_row(compared)] if row is not None],
         ),
         Section(
             "Collector, ms/vec step",
-            _phases(compared, COLLECTOR_KEYS | foreign_rows("collector"), CYCLE, "Cycle") + _not_zero([rollout]),
+            _phases(compared, COLLECTOR_KEYS | foreign_rows("collector"), CYCLE, "Cycle")
+            + _composites(compared, "collector")
+            + _not_zero([rollout]),
         ),
         Section("Rates", _not_zero(rates)),
         Section("Learning", _final_rows(compared) + _reach_rows(compared, reference)),
@@ -135,6 +137,11 @@ def _withheld(row: Row, word: str, is_bad: Sequence[bool]) -> Row:
 def foreign_rows(side: str) -> dict[str, str]:
     """Returns the rows, by key, of phases that only other trainers have."""
     return {key: row for key, (of, row) in FOREIGN.items() if of == side}
+
+
+def composite_rows(side: str) -> dict[str, str]:
+    """Returns the rows, by key, of the sums of one side's phases that some trainer recorded as one number."""
+    return {key: row for key, (row, parts) in COMPOSITES.items() if parts[0].startswith(f"timing/{side}_")}
 
 
 def steady_values(labelled: LabelledRuns, key: str) -> list[Values]:
@@ -188,6 +195,10 @@ def _work_row(compared: Sequence[LabelledRuns]) -> Row | None:
     if not known or max(known) <= (1.0 + LEAST_CHANGE) * min(known):
         return None
     return Row("env steps/iteration", tuple(map(Cell, found)))
+
+
+def _composites(compared: Sequence[LabelledRuns], side: str) -> list[Row]:
+    return [row for key in composite_rows(side) if (row := _composite(compared, key)) is not None]
 
 
 def _composite(compared: Sequence[LabelledRuns], key: str) -> Row | None:

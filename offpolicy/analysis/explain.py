@@ -43,7 +43,7 @@ class FinishedRun:
     cfg: RunConfig
     summary: Mapping[str, Any]  # Any: the nested mapping of summary.json
     pipeline: Pipeline
-    learner_s: Mapping[str, float]  # steady seconds of rank 0 by phase
+    learner_s: Mapping[str, float]  # seconds of rank 0 by phase in the window of the rates
 
     @classmethod
     def read(cls, path: Path) -> FinishedRun:
@@ -56,8 +56,7 @@ class FinishedRun:
             raise ConfigError(f"run: {problem}; it is written when a run ends") from None
         try:
             timing, rates = summary["timing"], summary["rates"]
-            collectors = [_phases_s(section) for section in timing.get("collectors", [timing["collector"]])]
-            learner = _phases_s(timing["learner"])
+            collectors, learner = _phases_of(summary)
             num_hosts = len(timing.get("learners", [None])) // cfg.runner.world_size or 1
             together = {phase: sum(own[phase] for own in collectors) for phase in collectors[0]}
             measured = Capacities(1.0 * rates["collector_capacity"], 1.0 * rates["learner_capacity"])
@@ -103,6 +102,19 @@ class FinishedRun:
     def with_pauses(self, steps_per_sec: float) -> float:
         """Returns the same with the pauses of this run, which cost what they cost per env step."""
         return 1.0 / (1.0 / steps_per_sec + self.pause_fraction / self.steps_per_sec)
+
+
+def _phases_of(summary: Mapping[str, Any]) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Returns seconds by phase of each collector and of rank 0 in the window of the rates.
+
+    Runs of older versions recorded those of all steady time, the final evaluation among them.
+    """
+    if "learning" in summary:
+        window = summary["learning"]
+        return [dict(phases_s) for phases_s in window["collectors_s"]], dict(window["learner_s"])
+    timing = summary["timing"]
+    sections = timing.get("collectors", [timing["collector"]])
+    return [_phases_s(section) for section in sections], _phases_s(timing["learner"])
 
 
 def _phases_s(section: Mapping[str, Any]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offpolicy.analysis.compare import COLLECTOR_KEYS, LEARNER_KEYS, foreign_rows, mean_of_runs
+from offpolicy.analysis.compare import COLLECTOR_KEYS, LEARNER_KEYS, composite_rows, foreign_rows, mean_of_runs
 from offpolicy.analysis.learning_curves import RETURNS, common_end
 from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.errors import ConfigError
@@ -53,9 +53,9 @@ def comparison_png(compared: Sequence[LabelledRuns]) -> bytes:
     figure = Figure(figsize=(WIDTH_IN, 2 * bar_in + CURVE_IN * bool(keys)), dpi=DPI, layout="constrained")
     rows = [bar_in, bar_in, *([CURVE_IN] if keys else [])]
     grid = figure.add_gridspec(len(rows), max(1, len(keys)), height_ratios=rows)
-    learner = LEARNER_KEYS | {key: row for key, (row, _) in COMPOSITES.items()} | foreign_rows("learner")
+    learner = LEARNER_KEYS | composite_rows("learner") | foreign_rows("learner")
     _bars(figure.add_subplot(grid[0, :]), compared, learner, "learner, ms per iteration")
-    collector = COLLECTOR_KEYS | foreign_rows("collector")
+    collector = COLLECTOR_KEYS | composite_rows("collector") | foreign_rows("collector")
     _bars(figure.add_subplot(grid[1, :]), compared, collector, "collector, ms per vector step")
     for column, key in enumerate(keys):
         axes, curves = figure.add_subplot(grid[2, column]), {one.label: one.curves(key) for one in on_axis}
@@ -167,8 +167,8 @@ COLORS: dict[str, str] = {
     LearnerPhase.COLLECTOR_WAIT: "#f3e3c3", LearnerPhase.REPLAY_BATCH_WAIT: "#fbd9c0",
     LearnerPhase.RANK_BARRIER: "#e6d6ee",
     CollectorPhase.ENV_STEP: "#c0504d", CollectorPhase.ACTION_SELECT: "#d9a441", CollectorPhase.WEIGHT_APPLY: "#6aa84f",
-    CollectorPhase.REPLAY_WRITE: "#4a90a4", CollectorPhase.LEARNER_WAIT: "#dbe5f1",
-    CollectorPhase.POST_BACKPRESSURE: "#f7d0d0",
+    CollectorPhase.REPLAY_WRITE: "#4a90a4", CollectorPhase.LEARNER_WAIT: "#dbe5f1", CollectorPhase.HANDSHAKE: "#a07cc0",
+    CollectorPhase.POST_BACKPRESSURE: "#f7d0d0", CollectorPhase.SNAPSHOT: "#7f7f7f",
     PackerPhase.PACK: "#e08a2c", PackerPhase.COPY: "#b5651d", PackerPhase.REQUEST_WAIT: "#ececec",
     PackerPhase.ROWS_WAIT: "#f3e3c3", PackerPhase.SLOT_WAIT: "#fbd9c0",
     "other": "#bdbdbd",

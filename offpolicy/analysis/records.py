@@ -26,7 +26,7 @@ from tensorboard.util import tensor_util
 
 from offpolicy.analysis.bootstrap import Values
 from offpolicy.errors import ConfigError
-from offpolicy.logger.metrics import METRICS, Vocabulary, vocabulary_of
+from offpolicy.logger.metrics import COMPOSITES, METRICS, Vocabulary, vocabulary_of
 from offpolicy.types import Float64
 
 JSONL, EVENT_FILES = "metrics.jsonl", "events.out.tfevents.*"
@@ -64,7 +64,8 @@ class RunRecords:
     def steady(self, key: str) -> Values:
         """Returns the values of a phase or rate after the warm-up, weighted by their windows."""
         value, weight = self._column(key), np.ones(len(self.is_steady))
-        unit = METRICS[key].unit if key in METRICS else ""
+        like = COMPOSITES[key][1][0] if key in COMPOSITES else key  # a sum is measured as its parts are
+        unit = METRICS[like].unit if like in METRICS else ""
         over = {"ms/iteration": "iteration", "ms/vector step": "env_steps"}.get(unit, "wall_s")
         if unit and over in self.columns:  # the amount of what `unit` divides by in each record's window
             grown = np.diff(self.columns[over], prepend=0.0)

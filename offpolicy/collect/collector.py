@@ -67,7 +67,7 @@ class CollectorReporter:
         self._others = tuple(words for i, words in enumerate(control.collectors) if i != index)
         self._num_hosts = num_hosts
         self.tracker = tracker
-        self.has_finished = False  # True if an episode ended in the last vector step
+        self.num_finished = 0  # episodes that ended in the last vector step
         self.env_steps = 0  # of the run, at the last vector step
         self._answered = 0
 
@@ -79,7 +79,7 @@ class CollectorReporter:
         on_this_host = own_steps + sum(words.get(CollectorWord.ENV_STEPS) for words in self._others)
         self.env_steps = on_this_host * self._num_hosts
         finished = self.tracker.update(outcome, self.env_steps)
-        self.has_finished = bool(finished)
+        self.num_finished = len(finished)
         if finished:
             self._episodes.append(pack_episodes(finished))
 
@@ -118,20 +118,29 @@ def collect(parts: CollectorParts) -> None:
             if parts.reporter.is_wanted():
                 parts.reporter.publish(parts)
     finally:
+        parts.ledger.begin_cooldown()
         parts.reporter.publish(parts)
 
 
 def wait_turn(parts: CollectorParts) -> bool:
     """Waits until the next step may be taken, saving snapshots meanwhile; False when it is time to exit."""
-    env_steps, writer = parts.progress.env_steps, parts.writer
-    with parts.ledger.phase(CollectorPhase.LEARNER_WAIT):
-        while True:
-            turn = parts.gate.wait_turn(
-                env_steps, writer.handed_over(env_steps), lambda granted: writer.may_step(env_steps, granted)
-            )
-            if turn is not Turn.SNAPSHOT:
-                return turn is Turn.STEP
-            parts.gate.snapshot_taken(parts.take_snapshot())
+    phase, gate, writer, env_steps = parts.ledger.phase, parts.gate, parts.writer, parts.progress.env_steps
+
+    def may_step(granted: int) -> bool:
+        return writer.may_step(env_steps, granted)
+
+    with phase(CollectorPhase.HANDSHAKE):
+        gate.announce(env_steps, writer.handed_over(env_steps))
+        turn = gate.turn(may_step)
+    while turn is None or turn is Turn.SNAPSHOT:
+        if turn is None:
+            with phase(CollectorPhase.LEARNER_WAIT):
+                turn = gate.wait_turn(may_step)
+        else:
+            with phase(CollectorPhase.SNAPSHOT):
+                gate.snapshot_taken(parts.take_snapshot())
+                turn = gate.turn(may_step)
+    return turn is Turn.STEP
 
 
 def step(parts: CollectorParts) -> None:
@@ -147,8 +156,8 @@ def step(parts: CollectorParts) -> None:
         choice = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
         outcome = parts.env.step(choice.action)
-    if parts.reporter.has_finished:  # in the last step: in this one an environment was reset instead (NEXT_STEP)
-        parts.ledger.tag(CollectorPhase.ENV_STEP)
+    if num_resets := parts.reporter.num_finished:  # of the last step: those are reset in this one (NEXT_STEP)
+        parts.ledger.tag(CollectorPhase.ENV_STEP, num_resets)
     with phase(CollectorPhase.REPLAY_WRITE):
         progress.env_steps += parts.writer.write(progress.obs, choice, outcome)
         progress.vector_steps += 1

@@ -79,6 +79,8 @@ class Monitor:
                 self._logger.message(message["text"])
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
+            case "note":
+                self._logger.message(message["text"])
             case "warning":
                 self._logger.message(f"warning: {message['text']}")
             case "done":

@@ -22,9 +22,17 @@ from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerWatch, rank_series
 from offpolicy.logger.summary import RunResult, build_summary, final_table, write_summary
 from offpolicy.logger.unilab import with_unilab_keys
-from offpolicy.timing.bottleneck import SteadyVerdict
+from offpolicy.timing.bottleneck import SteadyCause, Verdict
 from offpolicy.timing.clock import Every, unix_s
-from offpolicy.timing.rates import RateWindow, compute_rates, learner_windows, num_updates, policy_steps
+from offpolicy.timing.rates import (
+    Rates,
+    RateWindow,
+    compute_rates,
+    learner_windows,
+    num_updates,
+    of_iterations,
+    policy_steps,
+)
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 NO_COLLECTOR = "the loop reported no times of a collector (update_collector_timing)"
@@ -58,7 +66,7 @@ class OffPolicyLogger:
         self._console = console
         self._episodes = EpisodeWindow()
         self._stragglers = StragglerWatch()
-        self._verdict = SteadyVerdict()
+        self._cause = SteadyCause()
         self._rates = RateWindow()
         self._log = log
         self._steps = steps
@@ -108,41 +116,47 @@ class OffPolicyLogger:
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Records the window since the last call, and warns of a rank that delays the others."""
-        header, previous = self.header, self.last_snapshot
-        rates = self._rates.rates(snapshot, header.mode, header.num_hosts)
-        verdict = judge_window(previous, snapshot, rates, header)
-        if verdict is not None:
-            advised = verdict.for_run(self.config_mapping, has_gpu=header.has_gpu)
-            if self._steps is not None:
-                advised = replace(advised, advice=())  # it names keys of our configuration
-            verdict = self._verdict.update(advised)
+        header, previous, learning = self.header, self.last_snapshot, of_iterations(snapshot)
+        rates = self._rates.rates(learning, header.mode, header.num_hosts)
+        verdict = self._verdict(previous, learning, rates)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
         if self._learning is not None:
             # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
-            since = compute_rates(self._learning, snapshot, header.mode, header.num_hosts)
+            since = compute_rates(self._learning, learning, header.mode, header.num_hosts)
             remaining = eta_s(snapshot, since, header.total_timesteps)
             record |= {} if remaining is None else {"time/eta_s": remaining}
         if self._steps is not None:
             record = self._steps.known(record)
         every_rank: Record = {**rank_series(previous, snapshot)}
         require_known([*record, *every_rank])
-        warnings = self._stragglers.observe(learner_windows(previous, snapshot), snapshot.wall_s)
+        warnings = self._stragglers.observe(learner_windows(previous, learning), snapshot.wall_s)
         self.last_snapshot = snapshot
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
         written = with_unilab_keys(record) if self._log.unilab_keys else record
         for sink in self._sinks:
             sink.write(written | every_rank if self._log.ranks == "all" else written)
-        change = self._verdict.take_change()
-        if change is not None:
-            advice = [f"- {advice.text}" for advice in change.advice]
-            markdown = "\n".join([f"**{change.label}**", "", change.reason, "", *advice])
+        if verdict is not None and self._cause.has_changed:
+            advice = [f"- {advice.text}" for advice in verdict.advice]
+            markdown = "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *advice])
             for sink in self._sinks:
                 sink.text("verdict", markdown, snapshot.env_steps)
         self._console.record(record | every_rank, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record
+
+    def _verdict(self, previous: Snapshot | None, snapshot: Snapshot, rates: Rates) -> Verdict | None:
+        """Returns the verdict to show: the steady cause, with the numbers of this window."""
+        verdict = judge_window(previous, snapshot, rates, self.header)
+        if verdict is None:
+            return None
+        shown = self._cause.update(verdict.cause)
+        if shown != verdict.cause:
+            verdict = judge_window(previous, snapshot, rates, self.header, shown)
+            assert verdict is not None  # as before, for the same window
+        advised = verdict.for_run(self.config_mapping, has_gpu=self.header.has_gpu)
+        return advised if self._steps is None else replace(advised, advice=())  # it names keys of our configuration
 
     def log_episode(self, episode: EpisodeRecord) -> None:
         """Records one finished training episode."""

@@ -51,6 +51,7 @@ REFRESH_S = 0.25  # least seconds between two drawings: each costs milliseconds
 WIDE = 120  # terminal columns from which on the panel has a third column, and bars
 BROAD = 100  # terminal columns from which on a roomy panel has a line for every rank and one for the packer
 ROOMY = 30  # terminal lines from which on the panel has empty lines and the whole verdict
+LEFT_OUT = ("Eval Std", "Episodes")  # rows of the learning curves that a small terminal has no room for
 SPEEDS = (
     "perf/steps_per_sec",
     "perf/collector_capacity",
@@ -97,7 +98,7 @@ def render(  # noqa: PLR0913  # what is shown, and the room for it
         line.no_wrap, line.overflow = True, overflow
     title = Text(_title(header, ascii_only=ascii_only), "bold")
     title.truncate(max(1, width - 6))
-    table, num_rows = _columns(record, verdict, header, overflow, is_wide=width >= WIDE)
+    table, num_rows = _columns(record, verdict, header, overflow, is_wide=width >= WIDE, is_roomy=is_roomy)
     parts = [
         _progress(record, header, overflow),
         *gap,
@@ -150,12 +151,19 @@ def _progress(record: Record, header: RunHeader, overflow: OverflowMethod) -> Ta
     return grid
 
 
-def _columns(
-    record: Record, verdict: Verdict | None, header: RunHeader, overflow: OverflowMethod, *, is_wide: bool
+def _columns(  # noqa: PLR0913  # what is shown, and the room for it
+    record: Record,
+    verdict: Verdict | None,
+    header: RunHeader,
+    overflow: OverflowMethod,
+    *,
+    is_wide: bool,
+    is_roomy: bool,
 ) -> tuple[Table, int]:
     """Returns the phases and learning curves side by side, and the height of the table.
 
-    Wide: learner, collector, curves. Narrow: the learner, and beside it the collector above the first twelve curves.
+    Wide: learner, collector, curves. Narrow: the learner, and beside it the collector above the first twelve curves, or
+    ten and no heading where lines are scarce.
     """
     learner = _side(LEARNER, record, verdict, overflow, has_bars=is_wide)
     collector = _side(COLLECTOR, record, verdict, overflow, has_bars=is_wide)
@@ -168,11 +176,14 @@ def _columns(
         pairs = Table.grid(padding=(0, 0, 0, 2), expand=True)
         for ratio in (17, 20):  # columns of a terminal with 80
             pairs.add_column(ratio=ratio)
-        shown = 2 * (6 - max(0, collector.row_count - COLLECTOR_ROWS_SHOWN))  # the table keeps its height
-        left, right = curves[:shown:2], curves[1:shown:2]
-        pairs.add_row(_pairs(left, overflow), _pairs(right, overflow))
-        blocks = [(learner, 36), (Group(collector, Text("Learning", "bold cyan"), pairs), 37)]
-        height = max(learner.row_count, collector.row_count + 1 + len(left))
+        fewer = 2 * max(0, collector.row_count - COLLECTOR_ROWS_SHOWN)  # the table keeps its height
+        shown = curves[: 12 - fewer]
+        if not is_roomy:
+            shown = [pair for pair in curves if pair[0] not in LEFT_OUT][: 10 - fewer]
+        pairs.add_row(_pairs(shown[::2], overflow), _pairs(shown[1::2], overflow))
+        heading = [Text("Learning", "bold cyan")] if is_roomy else []
+        blocks = [(learner, 36), (Group(collector, *heading, pairs), 37)]
+        height = max(learner.row_count, collector.row_count + len(heading) + len(shown[::2]))
     table = Table(box=box.MINIMAL, show_header=False, show_edge=False, pad_edge=False, expand=True)
     table.border_style = "bright_black"
     for _, ratio in blocks:

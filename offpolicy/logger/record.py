@@ -25,6 +25,7 @@ from offpolicy.timing.bottleneck import (
     LEARNER_ADVICE,
     ROLLOUT_ADVICE,
     WARMING_UP,
+    Cause,
     Verdict,
     WindowEvidence,
     find_bottleneck,
@@ -159,7 +160,11 @@ def samples_per_sec(previous: Snapshot | None, current: Snapshot) -> float | Non
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
     total = 0.0
     for rank, window in enumerate(learner_windows(previous, current)):
-        samples = current.learners[rank].samples - (before[rank].samples if rank < len(before) else 0)
+        totals = current.learners[rank]
+        then, updates = (before[rank].samples, before[rank].updates) if rank < len(before) else (0, 0)
+        samples: float = totals.samples - then
+        if updates < totals.warmup_updates < totals.updates:  # without those from before the account began
+            samples *= (totals.updates - totals.warmup_updates) / (totals.updates - updates)
         seconds = window.wall_ns / NS_PER_S if window is not None else wall_s
         total += samples / seconds if seconds > 0 else 0.0
     return total or None
@@ -171,13 +176,20 @@ def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None
     return remaining / rates.steps_per_sec if rates.steps_per_sec else None
 
 
-def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Verdict | None:
-    """Returns the verdict on the window; None with timing off, or if a side did not report in the window."""
+def judge_window(
+    previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader, shown: Cause | None = None
+) -> Verdict | None:
+    """Returns the verdict on the window; None with timing off, without an update, or if a side did not report in it.
+
+    `shown` is the cause to name, with the numbers of this window; None: the window's own.
+    """
     learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     if learner is None or collector is None:
         return None
-    if num_updates(current) == 0:
+    if num_updates(current) == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
         return WARMING_UP
+    if previous is not None and num_updates(current) == num_updates(previous):
+        return None
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
     late = straggler(previous, current)
@@ -194,7 +206,7 @@ def judge_window(previous: Snapshot | None, current: Snapshot, rates: Rates, hea
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
         train_blocked=in_train.blocked if in_train is not None else 0.0,
     )
-    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence)
+    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence, shown)
 
 
 def _descheduled(window: Elapsed) -> float:
@@ -274,7 +286,7 @@ def _flops_keys(rates: Rates, collectors: Elapsed | None, header: RunHeader) -> 
         if deciding_ns > 0 and header.flops_per_decision:
             decided = header.flops_per_decision * header.num_envs * collectors.iterations
             record["perf/collector_flops_per_sec"] = decided * NS_PER_S / deciding_ns
-        active_ns = collector_active_ns(collectors.phases_ns)
+        active_ns = collector_active_ns(collectors.phases_ns, header.mode)
         if active_ns > 0:
             record["perf/env_step_share"] = collectors.phases_ns.get(CollectorPhase.ENV_STEP, 0) / active_ns
     return record

@@ -25,9 +25,18 @@ from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
-from offpolicy.timing.histogram import percentiles_of
+from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import RARE, CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.timing.rates import NS_PER_S, compute_rates, num_updates
+from offpolicy.timing.rates import (
+    NS_PER_S,
+    Elapsed,
+    collector_windows,
+    compute_rates,
+    learner_elapsed,
+    num_updates,
+    of_iterations,
+    slow_excess_ms,
+)
 from offpolicy.timing.thread_states import shares_of
 from offpolicy.types import Account, EvalResult, Snapshot
 
@@ -66,12 +75,13 @@ def build_summary(
 ) -> dict[str, Any]:  # Any: the nested mapping of summary.json
     """Returns the mapping of `summary.json` from the last snapshot.
 
-    Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`); None: from zero, which is wrong
-    after a resume. Advice that `config_mapping` already follows is left out.
+    Rates and verdict are measured from `baseline` (`OffPolicyLogger.baseline`) to each side's last iteration; None:
+    from zero, which is wrong after a resume. Advice that `config_mapping` already follows is left out.
     """
-    rates = compute_rates(baseline, snapshot, header.mode, header.num_hosts)
+    learning = of_iterations(snapshot)
+    rates = compute_rates(baseline, learning, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
-    verdict = judge_window(baseline, snapshot, rates, header)
+    verdict = judge_window(baseline, learning, rates, header)
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
@@ -93,7 +103,8 @@ def build_summary(
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": evaluation,
-        "timing": _timing_section(snapshot) | _straggler_section(baseline, snapshot),
+        "timing": _timing_section(snapshot) | _straggler_section(baseline, learning),
+        "learning": _learning_section(baseline, learning),
         "cores": _cores_section(baseline, snapshot, header.num_hosts),
         "rates": {
             "steps_per_sec": rates.steps_per_sec,
@@ -101,7 +112,7 @@ def build_summary(
             "learner_capacity": rates.learner_capacity,
             "predicted_steps_per_sec": rates.predicted_steps_per_sec,
             "utd": rates.utd,
-            "samples_per_sec": samples_per_sec(baseline, snapshot),
+            "samples_per_sec": samples_per_sec(baseline, learning),
             "flops_per_sec": flops_per_sec(rates, header),
         },
         "bottleneck": {
@@ -142,6 +153,20 @@ def _straggler_section(baseline: Snapshot | None, snapshot: Snapshot) -> dict[st
     return {"straggler": None if late is None else late._asdict()}
 
 
+def _learning_section(baseline: Snapshot | None, learning: Snapshot) -> dict[str, Any]:  # Any: nested mapping
+    """Returns the seconds by phase of rank 0 and of each collector in the window of the rates and the verdict."""
+    learner = learner_elapsed(baseline, learning)
+    collectors = [window.elapsed for window in collector_windows(baseline, learning)]
+    return {
+        "learner_s": _seconds(learner),
+        "collectors_s": [_seconds(window) for window in collectors],
+    }
+
+
+def _seconds(window: Elapsed | None) -> dict[str, float] | None:
+    return None if window is None else {phase: ns / NS_PER_S for phase, ns in window.phases_ns.items()}
+
+
 def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[str, Any] | None:  # Any: nested
     """Returns phases, warm-up and residual in seconds, which sum to the wall, and the spread of each phase."""
     if account is None:
@@ -149,8 +174,7 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
     buckets = {str(phase): account.phases_ns.get(phase, 0) for phase in phases if phase != LearnerPhase.OTHER}
     buckets[WARMUP] = account.warmup_ns
     wall_ns = account.wall_ns + account.warmup_ns
-    names = (*phases, WHOLE)
-    spreads = {} if account.histogram is None else dict(zip(names, map(percentiles_of, account.histogram), strict=True))
+    spreads = spreads_of(account.histogram, {**account.phases_ns, WHOLE: account.wall_ns})
     states = {} if account.states is None else dict(zip(phases, map(shares_of, account.states), strict=True))
     return {
         "wall_s": wall_ns / NS_PER_S,
@@ -158,8 +182,10 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
         "other_s": (wall_ns - sum(buckets.values())) / NS_PER_S,
         # What the thread did in sampled iterations; without the phases of which hardly anything was sampled.
         "states": {str(name): shares._asdict() for name, shares in states.items() if shares is not None},
-        # Percentiles over the iterations since the warm-up; empty before them.
-        "spread_ms": {str(name): spread._asdict() for name, spread in spreads.items() if spread is not None},
+        # Percentiles over the iterations since the warm-up, of the phases that were ever opened.
+        "spread_ms": {name: spread._asdict() for name, spread in spreads.items()},
+        # What the iterations slower than 99 % of those before them take longer than the mean one, by phase.
+        "slow_ms": slow_excess_ms(account.slow, account.iterations, _without_cooldown(account)),
     }
 
 
@@ -177,6 +203,12 @@ def _cores_section(baseline: Snapshot | None, snapshot: Snapshot, num_hosts: int
         "seconds": {row: ns / NS_PER_S for row, ns in cores.classes_ns.items()},
         "cpu_ms_per_env_step": cpu_ms_per_env_step(baseline, snapshot, num_hosts),
     }
+
+
+def _without_cooldown(account: Account) -> Mapping[str, int]:
+    """Returns the nanoseconds by phase that passed in iterations."""
+    after = account.cooldown.phases_ns if account.cooldown is not None else {}
+    return {phase: ns - after.get(phase, 0) for phase, ns in account.phases_ns.items()}
 
 
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping

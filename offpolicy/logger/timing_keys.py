@@ -17,7 +17,7 @@ from offpolicy.logger.metrics import (
     spread_key,
     state_key,
 )
-from offpolicy.timing.histogram import Counts, percentiles_of
+from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.rates import (
     NS_PER_MS,
@@ -28,10 +28,11 @@ from offpolicy.timing.rates import (
     elapsed,
     learner_elapsed,
     packer_elapsed,
+    slow_excess_ms,
     tagged_excess_ns,
 )
 from offpolicy.timing.thread_states import States, shares_of
-from offpolicy.types import CoreTotals, DeviceTotals, HookTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import CoreTotals, DeviceTotals, HookTotals, SchedulerStats, SlowTime, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
@@ -59,7 +60,15 @@ def collectors_elapsed(previous: Snapshot | None, current: Snapshot) -> Elapsed 
         TaggedTime(*(sum(parts) for parts in zip(*(window.tagged for window in windows), strict=True))),
         sum(spreads[1:], start=spreads[0]) if spreads else None,
         sum(states[1:], start=states[0]) if states else None,
+        _sum_of_slow([window.slow for window in windows if window.slow is not None]),
     )
+
+
+def _sum_of_slow(slow: Sequence[SlowTime]) -> SlowTime | None:
+    if not slow:
+        return None
+    phases_ns = {str(phase): sum(one.phases_ns.get(phase, 0) for one in slow) for phase in CollectorPhase}
+    return SlowTime(sum(one.iterations for one in slow), phases_ns)
 
 
 def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: float | None) -> Numbers:
@@ -78,7 +87,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record |= {learner_key(phase): learner.mean_ms(phase) for phase in LearnerPhase}
         record["perf/iter_ms"] = learner.wall_ns / learner.iterations / NS_PER_MS
         record[PIPELINE_KEY] = sum(learner.mean_ms(phase) for phase in PIPELINE)
-        record |= _spread_keys("learner", (*LearnerPhase, ITERATION), learner.histogram)
+        record |= _spread_keys("learner", ITERATION, learner) | _slow_keys("learner", learner)
         record |= _state_keys("learner", (*LearnerPhase, ITERATION), learner.states)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
@@ -86,20 +95,15 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record[ROLLOUT_KEY] = rollout_ms
         reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP)
         record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
-        record |= _spread_keys("collector", (*CollectorPhase, CYCLE), collector.histogram)
+        record |= _spread_keys("collector", CYCLE, collector) | _slow_keys("collector", collector)
         record |= _state_keys("collector", (*CollectorPhase, CYCLE), collector.states)
     return record
 
 
-def _spread_keys(side: str, phases: Sequence[str], counts: Counts | None) -> Numbers:
-    """Returns percentiles of one side from its histograms [phases, bins]; no keys where nothing was counted."""
-    if counts is None:
-        return {}
+def _spread_keys(side: str, whole: str, window: Elapsed) -> Numbers:
+    """Returns percentiles of the phases of one side, and of their sum `whole`; none of phases that never opened."""
     record: Numbers = {}
-    for phase, phase_counts in zip(phases, counts, strict=True):
-        spread = percentiles_of(phase_counts)
-        if spread is None:
-            return {}
+    for phase, spread in spreads_of(window.histogram, {**window.phases_ns, whole: window.wall_ns}).items():
         # Four digits: the percentiles are exact to 3 %.
         record |= {spread_key(side, phase, name): float(f"{getattr(spread, name):.4g}") for name in STATISTICS}
         record[f"spread/{side}_count"] = spread.iterations
@@ -143,6 +147,18 @@ def cpu_ms_per_env_step(previous: Snapshot | None, current: Snapshot, num_hosts:
 def ours_ns(cores: CoreTotals) -> int:
     """Returns the CPU time of all processes of the run on this host."""
     return cores.capacity_ns - cores.classes_ns[CoreClass.OTHERS] - cores.classes_ns[CoreClass.IDLE]
+
+
+def _slow_keys(side: str, window: Elapsed) -> Numbers:
+    """Returns what takes longer in the slow iterations of a window; no keys without any."""
+    excess_ms = slow_excess_ms(window.slow, window.iterations, window.phases_ns)
+    if window.slow is None or not excess_ms:
+        return {}
+    counted: Numbers = {
+        f"slow/{side}_count": window.slow.iterations,
+        f"slow/{side}_excess_ms": sum(excess_ms.values()),
+    }
+    return counted | {f"slow/{side}_{phase}_ms": ms for phase, ms in excess_ms.items() if ms}
 
 
 def prefetch_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:

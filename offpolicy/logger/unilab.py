@@ -5,27 +5,34 @@ They are those of its contract with separate waits (#633, #636, #639), and the m
 
 from __future__ import annotations
 
-from offpolicy.logger.metrics import COMPOSITES, METRICS, VOCABULARIES, Alias
+from offpolicy.logger.metrics import COMPOSITES, METRICS, VOCABULARIES
 from offpolicy.logger.record import Record
 
+OURS_ALONE = ("timing/collector_waits_ms",)  # a sum of our own older versions: UniLab has no such name
 UNILAB = next(vocabulary for vocabulary in VOCABULARIES if vocabulary.name == "UniLab E2 (from #639)")
 
 
 def with_unilab_keys(record: Record) -> Record:
     """Returns the record with every value also under UniLab's name, where that is another than ours."""
+    names = {old: (alias.key, alias.scale) for old, alias in UNILAB.aliases.items()}
+    names |= {old: (old, 1.0) for old in COMPOSITES if old not in OURS_ALONE}
     named: Record = {}
-    for old, alias in UNILAB.aliases.items():
-        value = record.get(alias.key)
-        if old not in METRICS and value is not None and not isinstance(value, str):
-            named[old] = value / alias.scale
-    for old, (_, parts) in COMPOSITES.items():
-        values = [value for part in parts if isinstance(value := record.get(part), int | float)]
-        if old not in METRICS and values:
-            named[old] = sum(values)
+    for old, (key, scale) in names.items():
+        value = _number(record, key)
+        if old not in METRICS and value is not None:
+            named[old] = value / scale
     return record | named
 
 
+def _number(record: Record, key: str) -> float | None:
+    """Returns the value of a key, or of a sum of keys; None where the record has none."""
+    parts = COMPOSITES[key][1] if key in COMPOSITES else (key,)
+    values = [value for part in parts if isinstance(value := record.get(part), int | float)]
+    return sum(values) if values else None
+
+
 def our_key(key: str) -> str | None:
-    """Returns our key for one of UniLab's; None if there is none."""
-    found = UNILAB.aliases.get(key, Alias(key)).key
-    return found if found in METRICS else None
+    """Returns our key for one of UniLab's, the first of the sum where it is one of several; None if there is none."""
+    if (alias := UNILAB.aliases.get(key)) is None:
+        return key if key in METRICS else None
+    return COMPOSITES[alias.key][1][0] if alias.key in COMPOSITES else alias.key

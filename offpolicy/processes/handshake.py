@@ -38,26 +38,29 @@ class CollectorGate:
         self._own = control.collectors[index]
         self._announced = -1  # rows or rollouts handed over when the others were last woken
 
-    def wait_turn(self, env_steps: int, handed_over: int, may_go: Callable[[int], bool]) -> Turn:
-        """Announces the collected `env_steps`, then blocks until there is something to do.
+    def announce(self, env_steps: int, handed_over: int) -> None:
+        """Announces the collected `env_steps`.
 
         The processes that wait for rows are woken when `handed_over`, the count of what the learner was given, has
-        changed. `may_go` says whether a granted count allows the next step. A snapshot is taken between steps, never
-        during one.
+        changed.
         """
         self._own.set(CollectorWord.ENV_STEPS, env_steps)
         self._own.bump(CollectorWord.PROGRESS)
         if self._announced != handed_over:
             self._announced = handed_over
             _wake(self._to_wake)
-        while (turn := self._turn(may_go)) is None:
+
+    def wait_turn(self, may_go: Callable[[int], bool]) -> Turn:
+        """Blocks until there is something to do. `may_go` says whether a granted count allows the next step."""
+        while (turn := self.turn(may_go)) is None:
             self._own.set(CollectorWord.IS_WAITING, 1)
             self._wake_event.wait(POLL_S)
             self._own.set(CollectorWord.IS_WAITING, 0)
             self._own.bump(CollectorWord.PROGRESS)
         return turn
 
-    def _turn(self, may_go: Callable[[int], bool]) -> Turn | None:
+    def turn(self, may_go: Callable[[int], bool]) -> Turn | None:
+        """Returns what to do next, None if there is nothing yet. A snapshot is taken between steps, never in one."""
         leader = self._control.leader
         if self._control.host.get(HostWord.STOP) == Stop.EXIT:
             return Turn.STOP

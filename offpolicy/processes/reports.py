@@ -21,6 +21,7 @@ from offpolicy.types import (
     Account,
     ArrivalTotals,
     CollectorTotals,
+    Cooldown,
     DeviceTotals,
     EvaluatorTotals,
     Float64,
@@ -29,6 +30,7 @@ from offpolicy.types import (
     MetricTotals,
     RolloutTotals,
     SchedulerStats,
+    SlowTime,
     TaggedTime,
 )
 
@@ -40,7 +42,9 @@ Record = NDArray[Any]  # of one structured dtype; Any: numpy has no type for its
 
 def account_dtype(phases: Sequence[str], number: type[np.number[Any]], *, has_histogram: bool = True) -> np.dtype[Any]:
     """Returns the record of an account; `is_given` is 0 for none. The wall is not sent: it is the sum of the phases."""
-    spread = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS)), ("states", number, (len(phases), NUM_STATES))]
+    slow = ("slow", [("iterations", number), ("phases_ns", number, (len(phases),))])
+    states = ("states", number, (len(phases), NUM_STATES))
+    spread = [("histogram", number, (len(phases) + 1, HISTOGRAM_BINS)), slow, states]
     return np.dtype(
         [
             ("is_given", number),
@@ -50,9 +54,16 @@ def account_dtype(phases: Sequence[str], number: type[np.number[Any]], *, has_hi
             ("scheduler", [(name, number) for name in SchedulerStats._fields]),
             ("tagged", [(name, number) for name in TaggedTime._fields]),
             ("phases_ns", number, (len(phases),)),
+            ("cooldown", _cooldown_fields(phases, number)),
             *(spread if has_histogram else []),
         ]
     )
+
+
+def _cooldown_fields(phases: Sequence[str], number: type[np.number[Any]]) -> list[Any]:
+    """Returns the fields of a cooldown; `is_given` is 0 for none."""
+    scheduler = [(name, number) for name in SchedulerStats._fields]
+    return [("is_given", number), ("cpu_ns", number), ("scheduler", scheduler), ("phases_ns", number, (len(phases),))]
 
 
 def write_account(record: Record, account: Account | None, phases: Sequence[str]) -> None:
@@ -63,8 +74,13 @@ def write_account(record: Record, account: Account | None, phases: Sequence[str]
     record["warmup_ns"], record["iterations"], record["cpu_ns"] = account.warmup_ns, account.iterations, account.cpu_ns
     record["scheduler"], record["tagged"] = tuple(account.scheduler), tuple(account.tagged)
     record["phases_ns"] = [account.phases_ns[phase] for phase in phases]
+    if (cooldown := account.cooldown) is not None:
+        phases_ns = [cooldown.phases_ns[phase] for phase in phases]
+        record["cooldown"] = (1, cooldown.cpu_ns, tuple(cooldown.scheduler), phases_ns)
     if account.histogram is not None and "histogram" in _names(record):
         record["histogram"] = account.histogram
+    if account.slow is not None and "slow" in _names(record):
+        record["slow"] = (account.slow.iterations, [account.slow.phases_ns[phase] for phase in phases])
     if account.states is not None and "states" in _names(record):
         record["states"] = account.states
 
@@ -82,9 +98,24 @@ def read_account(record: Record, phases: Sequence[str]) -> Account | None:
         cpu_ns=int(record["cpu_ns"]),
         scheduler=SchedulerStats(*map(int, record["scheduler"].item())),
         tagged=TaggedTime(*map(int, record["tagged"].item())),
+        cooldown=_read_cooldown(record["cooldown"], phases),
+        slow=_read_slow(record["slow"], phases) if "slow" in _names(record) else None,
         histogram=record["histogram"].astype(np.int64) if "histogram" in _names(record) else None,
         states=record["states"].astype(np.int64) if "states" in _names(record) else None,
     )
+
+
+def _read_cooldown(record: Record, phases: Sequence[str]) -> Cooldown | None:
+    if not record["is_given"]:
+        return None
+    phases_ns = dict(zip(phases, map(int, record["phases_ns"]), strict=True))
+    return Cooldown(phases_ns, int(record["cpu_ns"]), SchedulerStats(*map(int, record["scheduler"].item())))
+
+
+def _read_slow(record: Record, phases: Sequence[str]) -> SlowTime | None:
+    if not record["iterations"]:
+        return None
+    return SlowTime(int(record["iterations"]), dict(zip(phases, map(int, record["phases_ns"]), strict=True)))
 
 
 def _names(record: Record) -> tuple[str, ...]:
@@ -99,6 +130,7 @@ def learner_dtype(phases: Sequence[str], packer_phases: Sequence[str], num_metri
             ("account", account_dtype(phases, number)),
             ("packer", account_dtype(packer_phases, number, has_histogram=False)),
             ("updates", number),
+            ("warmup_updates", number),
             ("samples", number),
             ("sample_age_sum", number),
             ("rollouts", [("is_given", number), ("too_old", number), ("lags", number, (NUM_LAGS,))]),
@@ -144,7 +176,8 @@ class LearnerReports:
         record = np.zeros((), self._dtype)
         write_account(record["account"], totals.account, self._phases)
         write_account(record["packer"], totals.packer, self._packer_phases)
-        record["updates"], record["samples"] = totals.updates, totals.samples
+        record["updates"], record["warmup_updates"] = totals.updates, totals.warmup_updates
+        record["samples"] = totals.samples
         record["sample_age_sum"] = totals.sample_age_sum
         if totals.rollouts is not None:
             record["rollouts"] = (1, totals.rollouts.too_old, totals.rollouts.lags)
@@ -178,6 +211,7 @@ class LearnerReports:
         return LearnerTotals(
             account=read_account(record["account"], self._phases),
             updates=int(record["updates"]),
+            warmup_updates=int(record["warmup_updates"]),
             samples=int(record["samples"]),
             sample_age_sum=float(record["sample_age_sum"]),
             metrics=MetricTotals(self._metrics, record["metric_sums"], record["metric_counts"]),

@@ -103,6 +103,8 @@ class MixedSampler:
         self._replay, self._share = replay, share
         self.bounds, self.has_written = replay.bounds, replay.has_written
 
+    has_preparation = True
+
     def prepare(self, num_batches: int) -> None:
         """Prepares the order of the demonstrations: a new cycle is drawn here and not while gathering."""
         self._share.rows.prepare(num_batches * self._share.per_batch)

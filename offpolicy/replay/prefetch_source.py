@@ -207,6 +207,8 @@ class PrefetchSource(RateLimitedSource):
     def sample_age_sum(self) -> float:
         return self._ages.age_sum
 
+    has_batch_wait = True
+
     def wait_batch(self) -> None:
         """Blocks until there is a batch to hand out. Raises what the packing thread raised."""
         if self._in_use.num_left:

@@ -130,6 +130,10 @@ class ReplaySource(RateLimitedSource):
     def sample_age_sum(self) -> float:
         return self._ages.age_sum
 
+    @property
+    def has_batch_wait(self) -> bool:
+        return self._sampler.has_preparation
+
     def wait_batch(self) -> None:
         """Nothing is prefetched; only a new cycle of demonstrations is prepared."""
         self._sampler.prepare(self.num_due)

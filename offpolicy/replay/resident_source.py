@@ -171,6 +171,10 @@ class ResidentSource(RateLimitedSource):
         """Sum over `samples` of the row's age in env steps. Waits for the device."""
         return float(self._sampler.age_sum)
 
+    @property
+    def has_batch_wait(self) -> bool:
+        return self._demos is not None
+
     def wait_batch(self) -> None:
         """Nothing is prefetched; only a new cycle of demonstrations is prepared."""
         if self._demos:

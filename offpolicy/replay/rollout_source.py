@@ -81,6 +81,8 @@ class RolloutSource:
         """True if the ranks have learnt from as many transitions as the run has."""
         return self._learnt >= self._spec.total
 
+    has_batch_wait = False
+
     def wait_batch(self) -> None:
         """Nothing is prefetched."""
 

@@ -48,6 +48,11 @@ class Sampler(Protocol):
         """True if every row of `bounds` was written once: not in a run that was resumed without its replay."""
         ...
 
+    @property
+    def has_preparation(self) -> bool:
+        """False if `prepare` never does anything."""
+        ...
+
     def prepare(self, num_batches: int) -> None:
         """Prepares what the next batches need besides the replay; its time counts as waiting, not as gathering."""
         ...
@@ -115,6 +120,8 @@ class UniformSampler:
 
     def has_written(self, bounds: Bounds) -> bool:
         return all(ring.committed >= last for ring, last in zip(self._rings, bounds.last, strict=True))
+
+    has_preparation = False
 
     def prepare(self, num_batches: int) -> None:
         """Nothing: the rows all come from the replay."""

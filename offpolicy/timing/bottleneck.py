@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates, predict_steps_per_sec
@@ -23,7 +23,7 @@ CONTENDED = 0.25  # lowest share of the time without a core at which contention 
 HELD_UP = 0.25  # lowest share of `train` in which its thread is blocked at which that is named as its detail
 MOSTLY = 0.5  # lowest share of a phase at which one part of it is named as its detail
 MOST_ADVICE = 3  # changes that a verdict suggests at most
-STEADY_WINDOWS = 3  # consecutive windows in which a new verdict must hold before it is shown
+STEADY_WINDOWS = 3  # consecutive windows in which a new cause must hold before it is shown
 
 Phase = LearnerPhase | CollectorPhase
 
@@ -46,6 +46,14 @@ class Detail(StrEnum):
     LAUNCH_BOUND = "launch-bound"
     BLOCKED = "blocked"
     DESCHEDULED = "descheduled"
+
+
+class Cause(NamedTuple):
+    """What a verdict names, without its numbers."""
+
+    bottleneck: Bottleneck
+    phase: Phase | None
+    detail: Detail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,11 @@ class Verdict:
     advice: tuple[Advice, ...] = ()
     share: float = 0.0  # share that `phase`, or what `detail` names, has in its side's wall, 0 to 1
     detail: Detail | None = None
+
+    @property
+    def cause(self) -> Cause:
+        """What it names."""
+        return Cause(self.bottleneck, self.phase, self.detail)
 
     @property
     def label(self) -> str:
@@ -186,6 +199,8 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         Advice("make the function of collect.hook faster: collecting waits for it"),
         Advice("raise collect.post_queue, if episodes end in bursts"),
     ),
+    CollectorPhase.HANDSHAKE: (Advice("raise env.num_envs: fewer handshakes per env step"),),
+    CollectorPhase.SNAPSHOT: (Advice("raise checkpoint.every"),),
     CollectorPhase.OTHER: (Advice("raise env.num_envs: fewer rounds of the collector's loop per env step"),),
 }
 DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
@@ -210,26 +225,31 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
 }
 
 
-def find_bottleneck(
+def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
     learner_ns: Mapping[str, int],
     collector_ns: Mapping[str, int],
     rates: Rates,
     mode: str,
     evidence: WindowEvidence = WindowEvidence(),  # noqa: B008  # frozen
+    shown: Cause | None = None,
 ) -> Verdict:
-    """The verdict on one window: nanoseconds per phase of each side (collectors summed), rates, collection mode."""
+    """The verdict on one window: nanoseconds per phase of each side (collectors summed), rates, collection mode.
+
+    `shown` is the cause to name, with the numbers of this window; None: the window's own.
+    """
     learner_wall, collector_wall = sum(learner_ns.values()), sum(collector_ns.values())
     if learner_wall <= 0 or collector_wall <= 0:
         return WARMING_UP
     learner = 1.0 - learner_ns.get(LearnerPhase.COLLECTOR_WAIT, 0) / learner_wall
     collector = 1.0 - collector_ns.get(CollectorPhase.LEARNER_WAIT, 0) / collector_wall
-    phase: Phase
-    if learner >= collector:
-        phase, side = LearnerPhase(_longest(learner_ns, LearnerPhase.COLLECTOR_WAIT)), Bottleneck.LEARNER
-        share, advice = learner_ns[phase] / learner_wall, (evidence.learner_advice or LEARNER_ADVICE).get(phase, ())
+    phase = shown.phase if shown is not None else None
+    if learner >= collector if phase is None else isinstance(phase, LearnerPhase):
+        phase, side = phase or LearnerPhase(_longest(learner_ns, LearnerPhase.COLLECTOR_WAIT)), Bottleneck.LEARNER
+        share = learner_ns.get(phase, 0) / learner_wall
+        advice = (evidence.learner_advice or LEARNER_ADVICE).get(phase, ())
     else:
-        phase, side = CollectorPhase(_longest(collector_ns, CollectorPhase.LEARNER_WAIT)), Bottleneck.COLLECTOR
-        share, advice = collector_ns[phase] / collector_wall, COLLECTOR_ADVICE.get(phase, ())
+        phase, side = phase or CollectorPhase(_longest(collector_ns, CollectorPhase.LEARNER_WAIT)), Bottleneck.COLLECTOR
+        share, advice = collector_ns.get(phase, 0) / collector_wall, COLLECTOR_ADVICE.get(phase, ())
     how = "in turns" if mode == "alternate" else "at the same time"
     reason = f"{how}, the learner is busy {learner:.0%} and the collector {collector:.0%} of the time"
     reason += f"; {side} {phase} takes {share:.0%}"
@@ -241,10 +261,11 @@ def find_bottleneck(
     if rates.collector_capacity and rates.learner_capacity:
         reason += f" (I={rates.collector_capacity:.0f}, T={rates.learner_capacity:.0f} env steps/s)"
     is_balanced = min(learner, collector) >= BALANCED_RATIO * max(learner, collector)
-    bottleneck = Bottleneck.BALANCED if is_balanced else side
-    return _with_detail(
-        Verdict(bottleneck, phase, reason, _overlap_advice(rates, mode) + advice, share), side, evidence
-    )
+    bottleneck = shown.bottleneck if shown is not None else Bottleneck.BALANCED if is_balanced else side
+    verdict = Verdict(bottleneck, phase, reason, _overlap_advice(rates, mode) + advice, share)
+    waited = evidence.learner_descheduled if side is Bottleneck.LEARNER else evidence.collector_descheduled
+    detail = shown.detail if shown is not None else _detail(phase, waited, evidence)
+    return _with_detail(verdict, detail, side, waited, evidence)
 
 
 def _longest(phases_ns: Mapping[str, int], wait: str) -> str:
@@ -262,60 +283,54 @@ def _overlap_advice(rates: Rates, mode: str) -> tuple[Advice, ...]:
     return (_setting("collect.mode", "auto", effect),)
 
 
-def _with_detail(verdict: Verdict, side: Bottleneck, evidence: WindowEvidence) -> Verdict:
-    """The verdict with the part of the phase that takes most of it, or with the core that the side was not given."""
-    reason, share = verdict.reason, verdict.share
-    waited = evidence.learner_descheduled if side is Bottleneck.LEARNER else evidence.collector_descheduled
+def _detail(phase: Phase, waited: float, evidence: WindowEvidence) -> Detail | None:
+    """The part of a phase that takes most of it, or the core that its side was not given; None where neither is."""
     if waited >= CONTENDED:
+        return Detail.DESCHEDULED
+    if phase == CollectorPhase.ENV_STEP and evidence.resets >= MOSTLY:
+        return Detail.RESETS
+    if phase == LearnerPhase.TRAIN and evidence.launch_bound >= MOSTLY:
+        return Detail.LAUNCH_BOUND
+    return Detail.BLOCKED if phase == LearnerPhase.TRAIN and evidence.train_blocked >= HELD_UP else None
+
+
+def _with_detail(
+    verdict: Verdict, detail: Detail | None, side: Bottleneck, waited: float, evidence: WindowEvidence
+) -> Verdict:
+    """The verdict with that detail, its numbers and its remedies."""
+    reason, share = verdict.reason, verdict.share
+    if detail is None:
+        return verdict
+    if detail is Detail.DESCHEDULED:
         reason = f"the {side} could have run and was not given a core for {waited:.0%} of the time; {reason}"
         advice = DETAIL_ADVICE[Detail.DESCHEDULED]  # and nothing that adds load
         return Verdict(Bottleneck.CONTENTION, verdict.phase, reason, advice, waited, Detail.DESCHEDULED)
-    if verdict.phase == CollectorPhase.ENV_STEP and evidence.resets >= MOSTLY:
+    if detail is Detail.RESETS:
         reason += f", {evidence.resets:.0%} of it because environments are reset"
-        detail, share = Detail.RESETS, share * evidence.resets
-    elif verdict.phase == LearnerPhase.TRAIN and evidence.launch_bound >= MOSTLY:
-        reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
-        detail = Detail.LAUNCH_BOUND
-    elif verdict.phase == LearnerPhase.TRAIN and evidence.train_blocked >= HELD_UP:
+        share *= evidence.resets
+    elif detail is Detail.BLOCKED:
         reason += f"; {evidence.train_blocked:.0%} of it waits for another thread: the interpreter's lock, or OpenMP"
-        detail, share = Detail.BLOCKED, share * evidence.train_blocked
+        share *= evidence.train_blocked
     else:
-        return verdict
+        reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
     return replace(verdict, reason=reason, advice=DETAIL_ADVICE[detail], share=share, detail=detail)
 
 
-class SteadyVerdict:
-    """The verdict that is shown: it changes once another one has held for `STEADY_WINDOWS` windows."""
+class SteadyCause:
+    """The cause that is shown: it changes once another one has held for `STEADY_WINDOWS` windows."""
 
     def __init__(self) -> None:
-        self._change: Verdict | None = None
-        self._shown: Verdict | None = None
-        self._candidate: Verdict | None = None
+        self._shown: Cause | None = None
+        self._candidate: Cause | None = None
         self._num_held = 0
+        self.has_changed = False  # True if the last window changed what is shown
 
-    def update(self, verdict: Verdict) -> Verdict:
-        """Returns the verdict to show after a window with this one."""
-        self._num_held = self._num_held + 1 if _is_same(verdict, self._candidate) else 1
-        self._candidate = verdict
-        if not _is_same(verdict, self._shown):
-            is_warm = self._shown is not None and self._shown.bottleneck != Bottleneck.WARMING_UP
-            if is_warm and self._num_held < STEADY_WINDOWS:
-                assert self._shown is not None
-                return self._shown
-            self._change = verdict
-        self._shown = verdict
-        return verdict
-
-    def take_change(self) -> Verdict | None:
-        """Returns the verdict that is shown now if it is another one than at the last call."""
-        change, self._change = self._change, None
-        return change
-
-
-def _is_same(one: Verdict, other: Verdict | None) -> bool:
-    """True if both name the same cause, whatever their numbers."""
-    return other is not None and (one.bottleneck, one.phase, one.detail) == (
-        other.bottleneck,
-        other.phase,
-        other.detail,
-    )
+    def update(self, cause: Cause) -> Cause:
+        """Returns the cause to show after a window with this one."""
+        self._num_held = self._num_held + 1 if cause == self._candidate else 1
+        self._candidate = cause
+        is_warm = self._shown is not None and self._shown.bottleneck != Bottleneck.WARMING_UP
+        self.has_changed = cause != self._shown and not (is_warm and self._num_held < STEADY_WINDOWS)
+        if self.has_changed or self._shown is None:
+            self._shown = cause
+        return self._shown

@@ -7,6 +7,8 @@ learner's iterations, adds its events on the same clock.
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,18 +70,23 @@ def read_profile(path: Path, origin_ns: int, pids: set[int]) -> Iterator[Event]:
 def write_chrome_trace(path: Path, tracks: Sequence[ThreadTrack], more: Iterable[Event] = ()) -> None:
     """Writes the tracks, and events that are already in the format and on their clock, as JSON. Raises OSError.
 
-    The file is replaced at once: a reader sees the old one or the new one.
+    The file is replaced at once: a reader sees the old one or the new one. A name that ends with `.gz` is compressed.
     """
     start_ns, separator = _origin_ns(tracks), ""
     clock = {"clock": "CLOCK_MONOTONIC", "start_unix_ns": start_ns + tracks[0].unix_minus_monotonic_ns}
-    with atomic_file(path, durable=False) as file:
+    with atomic_file(path, durable=False) as plain, contextlib.ExitStack() as compressed:
+        file: Any = plain  # Any: the two have no common type that a TextIOWrapper takes
+        if path.suffix == ".gz":
+            file = compressed.enter_context(
+                gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=plain, mtime=0)
+            )
         text = TextIOWrapper(file, encoding="ascii")
         text.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(clock)},"traceEvents":[\n')
         for event in _events(tracks, start_ns, more):
             text.write(separator + event)
             separator = ",\n"
         text.write("\n]}\n")
-        text.detach()  # flushed, and closed only by `atomic_file`
+        text.detach()  # flushed, and closed only by those who opened it
 
 
 def _origin_ns(tracks: Sequence[ThreadTrack]) -> int:

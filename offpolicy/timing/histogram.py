@@ -8,7 +8,8 @@ percentiles of a window are those of the difference. (The idea is that of HdrHis
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,11 @@ DOUBLINGS = 28  # up to 2^38 ns, 275 s; longer durations are in the last bin
 NUM_BINS = HISTOGRAM_BINS
 LAST_BIN = NUM_BINS - 1
 FLOOR_NS = 1 << FLOOR_BITS
-MANY = 1024  # iterations that are noted before they are counted
+SLICE = 128  # iterations that are noted before they are counted: some 50 us at a time
+RECENT = 4096  # iterations by which "slow" is judged; from twice as many on, the older ones count half
+ENOUGH = 200  # fewest iterations by which "slow" is judged
+OUTLIER = 5.0  # times the p99 from which an iteration is kept with those around it
+KEPT = 1024  # iterations that are kept
 assert NUM_BINS == 1 + BINS_PER_DOUBLING * DOUBLINGS
 
 
@@ -44,22 +49,34 @@ BIN_MIDDLES_NS: NDArray[np.float64] = np.concatenate(
 class HistogramRecorder:
     """Histograms of several cumulative durations, and of their sum, all counted once per iteration.
 
-    An iteration is only noted; it is counted when counts are read, or when there are many: a note takes well below a
-    microsecond, counting it several. The newest note is not counted unless it is read: `move_last` may still change it.
+    An iteration is only noted; it is counted when counts are read, or with a slice of others: a note takes well below a
+    microsecond. The newest note is not counted unless it is read: `move_last` may still change it.
+
+    An iteration is slow if it took longer than 99 % of those counted before it; those of `pauses`, which have their
+    cadence, make no outlier.
     """
 
-    __slots__ = ("_before_ns", "_counts", "_notes", "_num_phases")
+    __slots__ = (
+        "_before_ns", "_counts", "_full", "_kept", "_notes", "_num_phases", "_offsets", "_outlier_ns", "_pauses",
+        "_recent", "_slow_ns", "_num_slow",
+    )  # fmt: skip
 
-    def __init__(self, num_phases: int) -> None:
-        self._num_phases = num_phases
+    def __init__(self, num_phases: int, pauses: Sequence[int] = ()) -> None:
+        self._num_phases, self._full = num_phases, SLICE * num_phases
         self._before_ns = np.zeros(num_phases, dtype=np.int64)  # the totals of the last iteration counted
         self._counts = np.zeros((num_phases + 1, NUM_BINS), dtype=np.int64)
+        self._offsets = NUM_BINS * np.arange(num_phases + 1)  # of each row in the flat counts
         self._notes = array("q")  # the totals of every iteration since
+        self._recent = np.zeros(NUM_BINS, dtype=np.int64)  # counts of whole iterations, the older ones halved
+        self._num_slow, self._slow_ns = 0, np.zeros(num_phases, dtype=np.int64)
+        self._pauses = list(pauses)
+        self._kept: deque[NDArray[np.int64]] = deque()  # the last slices, each with the totals before it
+        self._outlier_ns = 0  # duration of the longest outlier since `take_outlier`
 
     def add(self, total_ns: list[int]) -> None:
         """Notes the time of each phase since the start."""
         self._notes.extend(total_ns)
-        if len(self._notes) > MANY * self._num_phases:
+        if len(self._notes) > self._full:
             self._count(len(self._notes) - self._num_phases)
 
     def last_ns(self, phase: int) -> int:
@@ -82,11 +99,52 @@ class HistogramRecorder:
         if not num_notes:
             return
         counted, self._notes = self._notes[:num_notes], self._notes[num_notes:]
-        total_ns = np.frombuffer(counted, dtype=np.int64).reshape(-1, self._num_phases)
-        took_ns = np.diff(total_ns, axis=0, prepend=self._before_ns[np.newaxis])
-        took_ns = np.column_stack((took_ns, took_ns.sum(axis=1)))
-        np.add.at(self._counts, (np.arange(self._num_phases + 1), bins_of(took_ns)), 1)
-        self._before_ns = total_ns[-1].copy()
+        notes = np.frombuffer(counted, dtype=np.int64).reshape(-1, self._num_phases)
+        total_ns = np.concatenate((self._before_ns[np.newaxis], notes))
+        took_ns = np.empty((len(notes), self._num_phases + 1), dtype=np.int64)
+        np.subtract(total_ns[1:], total_ns[:-1], out=took_ns[:, :-1])
+        np.sum(took_ns[:, :-1], axis=1, out=took_ns[:, -1])
+        bins = bins_of(took_ns)
+        flat = np.bincount((bins + self._offsets).ravel(), minlength=self._counts.size)
+        self._counts += flat.reshape(self._counts.shape)
+        self._judge(took_ns, bins[:, -1])
+        self._kept.append(total_ns)
+        while sum(map(len, self._kept)) - len(self._kept[0]) > KEPT + SLICE:
+            self._kept.popleft()
+        self._before_ns = total_ns[-1]
+
+    def _judge(self, took_ns: NDArray[np.int64], whole: NDArray[np.int64]) -> None:
+        """Adds up the slow iterations of a slice [n, phases + 1], whose bins are `whole` [n]."""
+        num_recent = int(self._recent.sum())
+        if num_recent >= ENOUGH:
+            p99 = int(np.searchsorted(np.cumsum(self._recent), 0.99 * num_recent))
+            is_slow = whole > p99
+            if is_slow.any():
+                self._num_slow += int(is_slow.sum())
+                self._slow_ns += took_ns[is_slow, :-1].sum(axis=0)
+                longest_ns = int((took_ns[is_slow, -1] - took_ns[is_slow][:, self._pauses].sum(axis=1)).max())
+                if longest_ns > OUTLIER * BIN_MIDDLES_NS[p99]:
+                    self._outlier_ns = max(self._outlier_ns, longest_ns)
+        self._recent += np.bincount(whole, minlength=NUM_BINS)
+        if num_recent > 2 * RECENT:
+            self._recent >>= 1
+
+    def slow(self) -> tuple[int, list[int]]:
+        """Returns the number of slow iterations, and the time that they took by phase."""
+        self._count(len(self._notes))
+        return self._num_slow, self._slow_ns.tolist()
+
+    def take_outlier(self) -> tuple[int, NDArray[np.int64]] | None:
+        """Returns the duration of an outlier since the last call, and the totals [n, phases] of the last iterations.
+
+        The first row is where the oldest of them began. None if there was no outlier.
+        """
+        self._count(len(self._notes))
+        duration_ns, self._outlier_ns = self._outlier_ns, 0
+        if not duration_ns:
+            return None
+        first, *others = self._kept
+        return duration_ns, np.concatenate([first, *(slice_ns[1:] for slice_ns in others)])[-KEPT - 1 :]
 
 
 class Percentiles(NamedTuple):
@@ -109,3 +167,15 @@ def percentiles_of(counts: Sequence[int] | Counts) -> Percentiles | None:
     ranks = np.ceil(np.array([0.50, 0.95, 0.99, 1.0]) * total)
     values_ms = BIN_MIDDLES_NS[np.searchsorted(up_to, ranks)] / 1e6
     return Percentiles(total, *(float(value) for value in values_ms))
+
+
+def spreads_of(counts: Counts | None, phases_ns: Mapping[str, int]) -> dict[str, Percentiles]:
+    """Returns the percentiles of each row of `counts` [phases, NUM_BINS] under the names of `phases_ns`, in its order.
+
+    A phase without any time never opened: it has none. Neither has anything where nothing was counted.
+    """
+    if counts is None:
+        return {}
+    rows = zip(phases_ns.items(), counts, strict=True)
+    found = {name: percentiles_of(row) for (name, ns), row in rows if ns > 0}
+    return {name: spread for name, spread in found.items() if spread is not None}

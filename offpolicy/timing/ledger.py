@@ -11,16 +11,21 @@ a part of it from the one to the other: the sum stays what it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from operator import add
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from offpolicy.timing.clock import Clock, MonotonicClock, cpu_ns, scheduler_stats
 from offpolicy.timing.histogram import HistogramRecorder
+from offpolicy.timing.phases import PERIODIC
 from offpolicy.timing.thread_states import StateSampler
 from offpolicy.timing.trace_writer import Mark, TraceTrack
-from offpolicy.types import Account, TaggedTime
+from offpolicy.types import Account, Cooldown, SchedulerStats, SlowTime, TaggedTime
 
 SAMPLE_EVERY_NS = 50_000_000  # at most one iteration in this time is sampled: reading the states costs it some 0.1 ms
 NEVER_NS = 1 << 62
@@ -50,15 +55,27 @@ class TimeAccount(Protocol):
         """Puts the time until now into the warm-up bucket; the account starts here."""
         ...
 
+    def begin_cooldown(self) -> None:
+        """Sets what came after the last iteration apart, within the account."""
+        ...
+
     def account(self) -> Account | None:
         """Returns the cumulative account up to now; None when timing is off."""
+        ...
+
+    def take_outlier(self) -> Outlier | None:
+        """Returns the longest outlier since the last call, if there was one."""
+        ...
+
+    def skip(self, phases: Iterable[StrEnum]) -> None:
+        """Opens these phases no more: their part does nothing."""
         ...
 
     def mark(self, mark: Mark, value: int) -> None:
         """Writes an instant into the trace, if there is one."""
         ...
 
-    def tag(self, phase: StrEnum) -> None:
+    def tag(self, phase: StrEnum, weight: int) -> None:
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         ...
 
@@ -87,6 +104,14 @@ class TimeAccount(Protocol):
         ...
 
 
+class Outlier(NamedTuple):
+    """An iteration far longer than 99 % of those before it, and the totals by phase of the last iterations."""
+
+    duration_ns: int
+    start_ns: int  # the start of the oldest iteration
+    totals_ns: NDArray[np.int64]  # [n + 1, phases] since the account began, at the boundaries of n iterations
+
+
 class _Span:
     """A reusable object per phase, so that a phase costs two clock readings and no allocation."""
 
@@ -106,6 +131,21 @@ class _Span:
     ) -> None:
         self._is_open = False
         self._ledger.switch(self._outer)
+
+
+class _NullSpan:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+NULL_SPAN = _NullSpan()
 
 
 class Ledger:
@@ -130,9 +170,10 @@ class Ledger:
         self._trace, self._has_histogram = trace, has_histogram
         self.names = tuple(str(phase) for phase in phases)
         self._index = {phase: index for index, phase in enumerate(phases)}
-        self._spans = {phase: _Span(self, index) for phase, index in self._index.items()}
+        self._spans: dict[StrEnum, PhaseSpan] = {phase: _Span(self, index) for phase, index in self._index.items()}
         self._phases_ns = [0] * len(self.names)
-        self._histogram = HistogramRecorder(len(self.names))
+        self._pauses = [row for row, name in enumerate(self.names) if name in PERIODIC]
+        self._histogram = HistogramRecorder(len(self.names), self._pauses)
         self._sampler = StateSampler(len(self.names))
         self._tagged = TaggedTime()
         self._open = self._other = self.names.index("other")
@@ -144,6 +185,8 @@ class Ledger:
         self._sample_every_ns = SAMPLE_EVERY_NS if has_histogram else NEVER_NS
         self._sample_ns = self._last_ns + self._sample_every_ns  # when the boundary that begins or ends a sample is due
         self._is_warm = False
+        self._num_closed = 0  # iterations, those of the warm-up among them
+        self._last_iteration: Cooldown | None = None  # readings at its end, once the cooldown has begun
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
         """Returns the span of a phase, for a `with` statement."""
@@ -164,9 +207,10 @@ class Ledger:
         self.switch(self._open)
         self._closed_ns = self._last_ns
         self._iterations += 1
+        self._num_closed += 1
         self._histogram.add(self._phases_ns)
         if self._trace is not None:
-            self._trace.mark(Mark.ITERATION, self._last_ns, self._iterations)
+            self._trace.mark(Mark.ITERATION, self._last_ns, self._num_closed)
         if self._last_ns >= self._sample_ns:
             self._begin_or_end_sample()
 
@@ -205,10 +249,25 @@ class Ledger:
         self._end_sample()
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
-        self._histogram = HistogramRecorder(len(self.names))
+        self._histogram = HistogramRecorder(len(self.names), self._pauses)
         self._sampler = StateSampler(len(self.names))
         self._tagged = TaggedTime()
         self._iterations = 0
+
+    def begin_cooldown(self) -> None:
+        """Sets what came after the last iteration apart, within the account. Only the first call counts."""
+        if self._last_iteration is None:
+            last_ns = {name: self._histogram.last_ns(row) for row, name in enumerate(self.names)}
+            self._last_iteration = Cooldown(last_ns, cpu_ns(), scheduler_stats())
+
+    def _cooldown(self, cpu: int, scheduler: SchedulerStats) -> Cooldown | None:
+        """What came after the last iteration, by readings of now."""
+        last = self._last_iteration
+        if last is None:
+            return None
+        phases_ns = {name: ns - last.phases_ns[name] for name, ns in zip(self.names, self._phases_ns, strict=True)}
+        since = (now - then for now, then in zip(scheduler, last.scheduler, strict=True))
+        return Cooldown(phases_ns, cpu - last.cpu_ns, SchedulerStats(*since))
 
     def account(self) -> Account:
         """Returns the account up to now; `sum(phases_ns.values()) == wall_ns`. All time is warm-up until that ends."""
@@ -216,23 +275,44 @@ class Ledger:
             self.switch(self._open)
         else:
             self._start_here()
+        cpu, scheduler = cpu_ns(), scheduler_stats()
         return Account(
             wall_ns=self._last_ns - self._start_ns,
             warmup_ns=self._start_ns - self._born_ns,
             iterations=self._iterations,
             phases_ns=dict(zip(self.names, self._phases_ns, strict=True)),
-            cpu_ns=cpu_ns(),
-            scheduler=scheduler_stats(),
+            cpu_ns=cpu,
+            scheduler=scheduler,
             tagged=self._tagged,
+            cooldown=self._cooldown(cpu, scheduler),
+            slow=self._slow() if self._has_histogram else None,
             histogram=self._histogram.counts() if self._has_histogram else None,
             states=self._sampler.states() if self._has_histogram else None,
         )
 
-    def tag(self, phase: StrEnum) -> None:
+    def _slow(self) -> SlowTime | None:
+        iterations, phases_ns = self._histogram.slow()
+        return SlowTime(iterations, dict(zip(self.names, phases_ns, strict=True))) if iterations else None
+
+    def take_outlier(self) -> Outlier | None:
+        """Returns the longest outlier since the last call, if there was one."""
+        outlier = self._histogram.take_outlier()
+        if outlier is None:
+            return None
+        duration_ns, totals_ns = outlier
+        return Outlier(duration_ns, self._start_ns + int(totals_ns[0].sum()), totals_ns)
+
+    def skip(self, phases: Iterable[StrEnum]) -> None:
+        """Opens these phases no more: their part does nothing, and a clock reading would be most of their time."""
+        self._spans |= dict.fromkeys(phases, NULL_SPAN)
+
+    def tag(self, phase: StrEnum, weight: int) -> None:
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         row = self.names.index(phase)
-        taken_ns = self._phases_ns[row] - self._histogram.last_ns(row)
-        self._tagged = TaggedTime(self._tagged.iterations + 1, self._tagged.ns + taken_ns)
+        ns = self._phases_ns[row] - self._histogram.last_ns(row)
+        us = ns // 1000
+        one = (1, ns, weight, weight * weight, weight * us, us * us)
+        self._tagged = TaggedTime(*map(add, self._tagged, one))
 
     @property
     def switched_ns(self) -> int:
@@ -289,32 +369,29 @@ def trace_names(phases: type[StrEnum]) -> tuple[str, ...]:
     return (*map(str, phases), *Mark)
 
 
-class _NullSpan:
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-
 class NullLedger:
     """The ledger of a run without timing: no clock reading, no allocation, no account."""
 
-    _span = _NullSpan()
     switched_ns = 0
 
     def phase(self, phase: StrEnum) -> PhaseSpan:
         """Returns a span that does nothing."""
-        return self._span
+        return NULL_SPAN
+
+    def skip(self, phases: Iterable[StrEnum]) -> None:
+        """Does nothing."""
+
+    def take_outlier(self) -> None:
+        """Returns None."""
+        return
 
     def close(self) -> None:
         """Does nothing."""
 
     def end_warmup(self) -> None:
+        """Does nothing."""
+
+    def begin_cooldown(self) -> None:
         """Does nothing."""
 
     def account(self) -> None:
@@ -324,7 +401,7 @@ class NullLedger:
     def mark(self, mark: Mark, value: int) -> None:
         """Does nothing."""
 
-    def tag(self, phase: StrEnum) -> None:
+    def tag(self, phase: StrEnum, weight: int) -> None:
         """Does nothing."""
 
     def total_ns(self, phases: Sequence[StrEnum]) -> int:

@@ -27,6 +27,23 @@ class LearnerPhase(StrEnum):
     OTHER = "other"
 
 
+# The learner's phases in the order in which the loop opens them; an exchange between ranks is inside `train`.
+LEARNER_ORDER = (
+    LearnerPhase.COLLECTOR_WAIT,
+    LearnerPhase.RANK_BARRIER,
+    LearnerPhase.REPLAY_BATCH_WAIT,
+    LearnerPhase.REPLAY_SAMPLE,
+    LearnerPhase.H2D,
+    LearnerPhase.TRAIN,
+    LearnerPhase.PARAM_SYNC,
+    LearnerPhase.WEIGHT_PUBLISH,
+    LearnerPhase.EVALUATION,
+    LearnerPhase.CHECKPOINT,
+    LearnerPhase.SYNC_COORDINATION,
+    LearnerPhase.LOG,
+)
+
+
 class CollectorPhase(StrEnum):
     """Phases of a collector."""
 
@@ -34,8 +51,10 @@ class CollectorPhase(StrEnum):
     ACTION_SELECT = "action_select"
     ENV_STEP = "env_step"
     REPLAY_WRITE = "replay_write"
+    HANDSHAKE = "handshake"
     LEARNER_WAIT = "learner_wait"
     POST_BACKPRESSURE = "post_backpressure"  # handing episodes to `collect.hook`, whose queue may be full
+    SNAPSHOT = "snapshot"
     OTHER = "other"
 
 
@@ -105,3 +124,9 @@ class CoreClass(StrEnum):
     SUPERVISOR = "supervisor"
     OTHERS = "others"  # other programs, the kernel's interrupts, other virtual machines
     IDLE = "idle"  # what the run could still have used
+
+
+# The same of all clocks: what takes long because of them is expected.
+PERIODIC = (*LEARNER_PERIODIC, CollectorPhase.SNAPSHOT)
+# Phases in which the collector does nothing for the next step: it waits for the learner, or saves for a checkpoint.
+COLLECTOR_PAUSES = (CollectorPhase.LEARNER_WAIT, CollectorPhase.SNAPSHOT)

@@ -10,16 +10,19 @@ by the time between its two: exact for regular arrivals, however few (`RateWindo
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.histogram import Counts
-from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
+from offpolicy.timing.phases import COLLECTOR_PAUSES, LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
 from offpolicy.timing.thread_states import Shares, States, shares_of
-from offpolicy.types import Account, CollectorTotals, CoreTotals, SchedulerStats, Snapshot, TaggedTime
+from offpolicy.types import Account, CollectorTotals, CoreTotals, SchedulerStats, SlowTime, Snapshot, TaggedTime
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
+WELL_KNOWN = 0.1  # largest error, as a fraction of a phase's time, at which the part of resets in it is stated
+NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
@@ -50,6 +53,7 @@ class Elapsed:
     tagged: TaggedTime = TaggedTime()
     histogram: Counts | None = field(default=None, compare=False)  # [phases + 1, bins]
     states: States | None = field(default=None, compare=False)  # [phases, 3] of the sampled iterations
+    slow: SlowTime | None = None
 
     def mean_ms(self, phase: str) -> float:
         """Mean of `phase` per iteration, of which there must be some; a phase that never opened is 0, not absent."""
@@ -97,7 +101,24 @@ def elapsed(previous: Account | None, current: Account | None) -> Elapsed | None
         tagged=TaggedTime(*(now - then for now, then in zip(current.tagged, before.tagged, strict=True))),
         histogram=histogram,
         states=states,
+        slow=_slow(before.slow, current.slow),
     )
+
+
+def _slow(before: SlowTime | None, current: SlowTime | None) -> SlowTime | None:
+    if before is None or current is None:
+        return current
+    phases_ns = {name: ns - before.phases_ns[name] for name, ns in current.phases_ns.items()}
+    return SlowTime(current.iterations - before.iterations, phases_ns)
+
+
+def slow_excess_ms(slow: SlowTime | None, iterations: int, phases_ns: Mapping[str, int]) -> dict[str, float]:
+    """Returns what each phase takes longer in a slow iteration than in one of all; empty without slow ones."""
+    if slow is None or slow.iterations == 0 or iterations == 0:
+        return {}
+    return {
+        name: (ns / slow.iterations - phases_ns[name] / iterations) / NS_PER_MS for name, ns in slow.phases_ns.items()
+    }
 
 
 def learner_windows(previous: Snapshot | None, current: Snapshot) -> tuple[Elapsed | None, ...]:
@@ -165,9 +186,18 @@ def _part(env_steps: float, steps: int, vector_steps: int) -> float:
     return env_steps * min(1.0, steps / vector_steps) if vector_steps > 0 else 0.0
 
 
-def collector_active_ns(phases_ns: Mapping[str, int]) -> int:
-    """The collector's work: every phase but its wait for the learner."""
-    return sum(ns for name, ns in phases_ns.items() if name != CollectorPhase.LEARNER_WAIT)
+def collector_pauses(mode: str) -> tuple[CollectorPhase, ...]:
+    """The collector's phases without work on env steps: its wait for the learner, and snapshots for checkpoints.
+
+    In turns also its handshake: the learner that it wakes is at work, and may take its core, before it returns.
+    """
+    return (*COLLECTOR_PAUSES, CollectorPhase.HANDSHAKE) if mode == "alternate" else COLLECTOR_PAUSES
+
+
+def collector_active_ns(phases_ns: Mapping[str, int], mode: str) -> int:
+    """The collector's work on env steps."""
+    pauses = collector_pauses(mode)
+    return sum(ns for name, ns in phases_ns.items() if name not in pauses)
 
 
 def learner_active_ns(phases_ns: Mapping[str, int]) -> int:
@@ -186,7 +216,31 @@ def predict_steps_per_sec(collector: float | None, learner: float | None, mode: 
     return {"overlap": overlapped, "free": overlapped, "alternate": in_turns}[mode]
 
 
-UtdOf = Callable[[int, Elapsed | None, Sequence[CollectorWindow]], float | None]
+def of_iterations(snapshot: Snapshot) -> Snapshot:
+    """Returns the snapshot without the time after each side's last iteration: its rates are those of learning."""
+    return replace(
+        snapshot,
+        learners=tuple(replace(totals, account=_before_cooldown(totals.account)) for totals in snapshot.learners),
+        collectors=tuple(replace(totals, account=_before_cooldown(totals.account)) for totals in snapshot.collectors),
+    )
+
+
+def _before_cooldown(account: Account | None) -> Account | None:
+    if account is None or account.cooldown is None:
+        return account
+    after = account.cooldown
+    scheduler = SchedulerStats(*(end - gain for end, gain in zip(account.scheduler, after.scheduler, strict=True)))
+    return replace(
+        account,
+        wall_ns=account.wall_ns - sum(after.phases_ns.values()),
+        phases_ns={name: ns - after.phases_ns[name] for name, ns in account.phases_ns.items()},
+        cpu_ns=account.cpu_ns - after.cpu_ns,
+        scheduler=scheduler,
+        cooldown=None,
+    )
+
+
+UtdOf = Callable[[int, int, Elapsed | None, Sequence[CollectorWindow]], float | None]
 
 
 def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int = 1) -> Rates:
@@ -201,15 +255,15 @@ def compute_rates(previous: Snapshot | None, current: Snapshot, mode: str, num_h
 def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: int, utd_of: UtdOf) -> Rates:
     collectors = tuple(_on_all_hosts(window, num_hosts) for window in collector_windows(previous, current))
     learner = learner_elapsed(previous, current)
-    updates = num_updates(current) - (num_updates(previous) if previous is not None else 0)
+    updates, steady_updates = _updates(previous, current)
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
-    utd = utd_of(updates, learner, collectors)
-    active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, updates) if learner is not None else None
-    capacity = _collector_capacity(collectors)
+    utd = utd_of(updates, steady_updates, learner, collectors)
+    active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, steady_updates) if learner is not None else None
+    capacity = _collector_capacity(collectors, mode)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
     return Rates(
         steps_per_sec=_steps_per_sec(collectors, wall_s),
-        updates_per_sec=_ratio(updates, learner.wall_ns / NS_PER_S if learner is not None else wall_s),
+        updates_per_sec=_ratio(steady_updates, learner.wall_ns / NS_PER_S if learner is not None else wall_s),
         collector_capacity=capacity,
         learner_active_s=active_s,
         learner_capacity=absorbed,
@@ -218,24 +272,40 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
     )
 
 
-def _utd_by_counts(updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]) -> float | None:
+def _updates(previous: Snapshot | None, current: Snapshot) -> tuple[int, int]:
+    """The updates of a window, and those of them in the steady time of rank 0's account; all when timing is off."""
+    before = num_updates(previous) if previous is not None else 0
+    updates = num_updates(current) - before
+    if not current.learners or (account := current.learners[0].account) is None:
+        return updates, updates
+    earlier = previous.learners[0].account if previous is not None and previous.learners else None
+    if earlier is not None and earlier.warmup_ns == account.warmup_ns:
+        return updates, updates
+    return updates, num_updates(current) - max(before, current.learners[0].warmup_updates)
+
+
+def _utd_by_counts(
+    updates: int, steady_updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]
+) -> float | None:
     """Updates per env step of the policy: exact where both sides were read at the same boundary, as at a run's end."""
     return _ratio(updates, sum(window.policy_env_steps for window in collectors))
 
 
-def _utd_by_clocks(updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]) -> float | None:
+def _utd_by_clocks(
+    updates: int, steady_updates: int, learner: Elapsed | None, collectors: Sequence[CollectorWindow]
+) -> float | None:
     """The same where the sides report at different moments.
 
     Between the reports of one side the other may have done one thing more or less, so counts tell the ratio to one
     arrival of each. Within that, each side's own rate tells it; not beyond, as where a pause is in one window only.
     """
-    counted = _utd_by_counts(updates, learner, collectors)
+    counted = _utd_by_counts(updates, steady_updates, learner, collectors)
     timed = [window.elapsed for window in collectors if window.elapsed is not None]
     if counted is None or learner is None or not timed or min(side.iterations for side in (learner, *timed)) < 1:
         return counted
     walls_ns = [window.elapsed.wall_ns if window.elapsed is not None else 0 for window in collectors]
     per_ns = sum(_ratio(window.policy_env_steps, ns) or 0.0 for window, ns in zip(collectors, walls_ns, strict=True))
-    clocked = _ratio(_ratio(updates, learner.wall_ns) or 0.0, per_ns) or counted
+    clocked = _ratio(_ratio(steady_updates, learner.wall_ns) or 0.0, per_ns) or counted
     unsure = 1.0 / learner.iterations + max(1.0 / side.iterations for side in timed)
     return min(max(clocked, counted * (1.0 - unsure)), counted * (1.0 + unsure))
 
@@ -255,17 +325,36 @@ def num_updates(snapshot: Snapshot) -> int:
 
 
 def tagged_excess_ns(window: Elapsed, phase: str) -> float | None:
-    """The time by which tagged iterations lengthened `phase` in the window; None if all of them were tagged.
+    """The time by which tagged iterations lengthened `phase` in the window; None if that is not known.
 
-    That is their mean minus that of the others, times their number, never below 0.
+    That is their mean minus that of the others, times their number, never below 0. Where there are no others, what
+    a unit of weight takes says it, if the weights differ enough to tell.
     """
     tagged, plain = window.tagged, window.iterations - window.tagged.iterations
     if tagged.iterations == 0:
         return 0.0
     if plain <= 0:
-        return None
+        return _excess_by_weight_ns(tagged)
     plain_mean_ns = (window.phases_ns.get(phase, 0) - tagged.ns) / plain
     return max(0.0, tagged.ns - tagged.iterations * plain_mean_ns)
+
+
+def _excess_by_weight_ns(tagged: TaggedTime) -> float | None:
+    """The weights times the slope of the least-squares line of time by weight.
+
+    None where two standard errors of it are more than `WELL_KNOWN` of the time.
+    """
+    count, taken_us = tagged.iterations, tagged.ns / NS_PER_US
+    spread = tagged.weight_sq - tagged.weight**2 / count
+    if count < FEW_ARRIVALS or spread <= 0.0:
+        return None
+    together = tagged.weight_us - tagged.weight * taken_us / count
+    slope = together / spread
+    unexplained = max(0.0, tagged.us_sq - taken_us**2 / count - slope * together)
+    error = math.sqrt(unexplained / (count - 2) / spread)
+    if 2.0 * error * tagged.weight > WELL_KNOWN * taken_us:
+        return None
+    return min(max(0.0, slope * tagged.weight), taken_us) * NS_PER_US
 
 
 def policy_steps(snapshot: Snapshot) -> int:
@@ -285,10 +374,10 @@ def _steps_per_sec(collectors: tuple[CollectorWindow, ...], wall_s: float) -> fl
     return sum(steps * NS_PER_S / wall_ns for steps, wall_ns in steady) or None
 
 
-def _collector_capacity(collectors: tuple[CollectorWindow, ...]) -> float | None:
+def _collector_capacity(collectors: tuple[CollectorWindow, ...], mode: str) -> float | None:
     total = 0.0
     for window in collectors:
-        active_ns = collector_active_ns(window.elapsed.phases_ns) if window.elapsed is not None else 0
+        active_ns = collector_active_ns(window.elapsed.phases_ns, mode) if window.elapsed is not None else 0
         total += window.steady_steps * NS_PER_S / active_ns if active_ns > 0 else 0.0
     return total or None
 

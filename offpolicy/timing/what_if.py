@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import predict_steps_per_sec
+from offpolicy.timing.rates import collector_pauses, predict_steps_per_sec
 
 # Phases that take time per update; the others take the same time however many updates an iteration holds.
 PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, LearnerPhase.PARAM_SYNC)
@@ -74,7 +74,7 @@ def pipeline_of(
     Raises ValueError where a side has no active time.
     """
     idle = (*LEARNER_WAITS, *LEARNER_PERIODIC)
-    acting = {name: time for name, time in collector.items() if name != CollectorPhase.LEARNER_WAIT}
+    acting = {name: time for name, time in collector.items() if name not in collector_pauses(mode)}
     learning = {name: time for name, time in learner.items() if name not in idle}
     return Pipeline(
         _split(acting, num_collectors / measured.collector),

@@ -30,16 +30,20 @@ class Checkpointer:
         self._store = CheckpointStore(self._run_dir / CHECKPOINTS, self._cfg.keep)
         self.last_step = state.rank.job.start_step
 
-    def run_if_due(self) -> None:
-        """Saves if a multiple of `checkpoint.every` env steps was passed; a full disk does not end the training."""
-        every, env_steps = self._cfg.every, self._collectives.env_steps
-        if every and env_steps // every > self.last_step // every:
-            try:
-                self._save()
-            except SaveError as error:
-                if self._rank.is_leader:
-                    self._rank.warn(f"checkpoint at {env_steps} not saved: {error}")
-            self.last_step = env_steps
+    def is_due(self) -> bool:
+        """True if a multiple of `checkpoint.every` env steps was passed."""
+        every = self._cfg.every
+        return every > 0 and self._collectives.env_steps // every > self.last_step // every
+
+    def run(self) -> None:
+        """Saves; a full disk does not end the training."""
+        env_steps = self._collectives.env_steps
+        try:
+            self._save()
+        except SaveError as error:
+            if self._rank.is_leader:
+                self._rank.warn(f"checkpoint at {env_steps} not saved: {error}")
+        self.last_step = env_steps
 
     def run_last(self, *, is_complete: bool) -> None:
         """Saves the end, whatever ended the run. Raises `SaveError`."""

@@ -56,18 +56,21 @@ class PeriodicEvaluation:
         """`publish_averaged` makes the ranks' networks equal and publishes them, where they may differ."""
         self._rank, self._collectives, self._evaluator = rank, collectives, evaluator
         self._publish_averaged = publish_averaged
-        self._last_step, self._evaluated_step = last_step, -1
+        self._last_step, self._evaluated_step, self._every = last_step, -1, rank.cfg.eval.every
 
     @property
     def last_result_step(self) -> int:
         """Env steps of the last evaluation whose result is known: a resumed run repeats the others."""
         return self._evaluator.last_result_step if self._evaluator is not None else self._last_step
 
-    def run_if_due(self) -> None:
-        """Evaluates if a multiple of `eval.every` env steps was passed since the last time."""
-        every, env_steps = self._rank.cfg.eval.every, self._collectives.env_steps
-        if every and env_steps // every > self._last_step // every:
-            self._evaluate(env_steps)
+    def is_due(self) -> bool:
+        """True if a multiple of `eval.every` env steps was passed since the last time."""
+        every = self._every
+        return every > 0 and self._collectives.env_steps // every > self._last_step // every
+
+    def run(self) -> None:
+        """Evaluates."""
+        self._evaluate(self._collectives.env_steps)
 
     def run_last(self, *, is_complete: bool) -> bool:
         """Evaluates the end, unless the run was asked to stop, or has just been evaluated.

@@ -55,6 +55,7 @@ def train_rank(
     state = RankState(rank, ranks, learner, source, identity, replay.rings if replay else (), start)
     if rank.job.start_step:
         state.resume_streams()
+    rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
     publisher = WeightPublisher(rank, learner.policy)
     evaluation = periodic_evaluation(rank, ranks, learner, publisher, start.last_eval_step)
     with contextlib.closing(source), contextlib.closing(evaluation):
@@ -90,6 +91,12 @@ def train_rank(
             profiler.close()
             with contextlib.suppress(RuntimeError):  # of a broken device: it must not hide what broke it
                 reporter.publish_own()
+
+
+def idle_phases(source: StatefulBatchSource[Any], num_ranks: int) -> list[LearnerPhase]:  # Any: as in `train_rank`
+    """Returns the phases in which nothing ever happens in this run."""
+    idle = [] if source.has_batch_wait else [LearnerPhase.REPLAY_BATCH_WAIT]
+    return idle if num_ranks > 1 else [*idle, LearnerPhase.RANK_BARRIER, LearnerPhase.PARAM_SYNC]
 
 
 def periodic_evaluation(

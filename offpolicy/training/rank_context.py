@@ -112,6 +112,10 @@ class RankContext:
         self.words.bump(RankWord.PROGRESS)
         return self.control.is_stopping
 
+    def note(self, text: str) -> None:
+        """Sends a line for the run's log."""
+        self.child.send("note", text=text)
+
     def warn(self, text: str) -> None:
         """Sends a warning for the run's log."""
         self.child.send("warning", text=text)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
-from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.flight_recorder import FlightRecorder
+from offpolicy.timing.phases import LEARNER_ORDER, LearnerPhase
 from offpolicy.training.health import NUM_FACTS, HealthCheck
+from offpolicy.training.rank_context import RankContext
 from offpolicy.training.resume import RankState
 from offpolicy.training.run_memory import learner_reports
 from offpolicy.types import Float64, LearnerTotals
+
+
+def make_flight_recorder(rank: RankContext) -> FlightRecorder | None:
+    """Returns the flight recorder of a rank; None where the run is traced or not timed."""
+    if rank.job.trace_dir is not None or not rank.cfg.timing.enabled:
+        return None
+    prefix = f"slow-rank{rank.rank}" if rank.rank else "slow"
+    directory = Path(rank.job.run_dir)
+    return FlightRecorder(directory, prefix, f"learner {rank.rank}", LearnerPhase, (*LEARNER_ORDER, LearnerPhase.OTHER))
 
 
 class Reporter:
@@ -21,9 +34,11 @@ class Reporter:
         self._rank, self._learner, self._source = state.rank, state.learner, state.source
         self._world, self._collectives = state.ranks.world, state.ranks.collectives
         self._health, self._profiler = health, profiler
+        self._warmup_updates = 0  # updates of the first iteration and before it: the account begins behind them
         rank, names = state.rank, list(state.start.metrics.names)
         self._reports = learner_reports(rank.child.block("learner_report"), names, rank.num_ranks)
         self._matrix: Float64 = np.zeros((rank.num_ranks, len(self._own_vector())))
+        self._flight_recorder = make_flight_recorder(rank)
 
     def run_if_due(self) -> None:
         """Updates the progress words, and reports if all ranks have agreed to: one collective for all numbers."""
@@ -31,9 +46,13 @@ class Reporter:
         words.bump(RankWord.PROGRESS)
         words.bump(RankWord.ITERATIONS)
         self._profiler.step()
-        words.set(RankWord.UPDATES, self._learner.num_updates)
+        num_updates = self._learner.num_updates
+        words.set(RankWord.UPDATES, num_updates)
+        self._warmup_updates = self._warmup_updates or num_updates
         if self._world.is_reporting:
             name_threads()  # those started since; the supervisor tells threads apart by name
+            if self._flight_recorder is not None:
+                self._flight_recorder.save(self._rank.ledger.take_outlier(), self._rank.note)
             table = self._collectives.gather(
                 np.concatenate((self._health.facts(is_averaged=False), self._own_vector()))
             )
@@ -71,6 +90,7 @@ class Reporter:
             LearnerTotals(
                 metrics=learner.read_metrics(),
                 updates=learner.num_updates,
+                warmup_updates=self._warmup_updates,
                 samples=source.samples,
                 sample_age_sum=source.sample_age_sum,
                 account=self._rank.ledger.account(),

@@ -38,6 +38,8 @@ WAITS: Mapping[tuple[str, str], str] = {
 }
 # Ranks are in `param_sync` together: they wait there for the one that is late there.
 TOGETHER = "param_sync"
+# The learner asks for a snapshot in its own phase, and waits for it there.
+SNAPSHOT, ASKED_IN = "collector.snapshot", "learner.checkpoint"
 # All ranks sleep until a late collector's rows are there. They wake one after the other, three processes on two cores,
 # and the first one meets the second at the barrier: so much of it, at most.
 WAKING_MS = 2.5
@@ -136,6 +138,7 @@ def expected(scene: Scene, late: str, usual: Phases, reports_per_iteration: floa
         if (other, track) in WAITS:
             column = f"{other}.{TOGETHER if phase == TOGETHER else WAITS[other, track]}"
             column = column if column in usual else f"{other}.{WAITS[other, track]}"
+            column = ASKED_IN if late == SNAPSHOT else column
             changes[column] += (times * DELAY_MS - absorbed) / _per_iteration(scene, other)
     bands = {column: _link(change) for column, change in changes.items()}
     if track == "collector" and "rank1" in scene.tracks:
@@ -193,7 +196,7 @@ def _times_per_iteration(scene: Scene, late: str, reports_per_iteration: float) 
     """How often the phase is late per iteration of the learner."""
     if late.endswith(".log"):
         return reports_per_iteration
-    is_once = late.startswith(("learner.", "rank1.", "packer.")) or late == "collector.weight_apply"
+    is_once = late.startswith(("learner.", "rank1.", "packer.")) or late in ("collector.weight_apply", SNAPSHOT)
     return 1.0 if is_once else scene.steps
 
 

@@ -36,7 +36,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.algos.appo import Appo
     from offpolicy.algos.learners import CriticTrainer
     from offpolicy.distributed.process_group import RankGroup
-    from offpolicy.distributed.world import RankWorld, SoloWorld
+    from offpolicy.distributed.world import RankWorld
     from offpolicy.processes.handshake import LearnerGate
     from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource
     from offpolicy.replay.rollout_ring import RolloutRing
@@ -49,7 +49,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
 
     return {
         "collector_wait": ((LearnerGate, "wait_until"),),
-        "rank_barrier": ((SoloWorld, "agree"), (RankWorld, "agree")),
+        "rank_barrier": ((RankWorld, "agree"),),
         "replay_sample": ((ReplaySource, "sample"), (Slot, "hand_out"), (RolloutRing, "take")),
         "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
         "train": ((CriticTrainer, "step"), (Appo, "_prepare"), (Adaptation, "_prepare")),
@@ -77,12 +77,14 @@ def collector_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.collect.policy import CollectorPolicy
     from offpolicy.collect.replay_writer import ReplayWriter
     from offpolicy.collect.rollout_writer import RolloutWriter
+    from offpolicy.collect.snapshot import CollectorSnapshot
     from offpolicy.collect.training_hook import TrainingHook
     from offpolicy.envs.vector import VectorAdapter
     from offpolicy.processes.handshake import CollectorGate
 
     return {
-        "learner_wait": ((CollectorGate, "wait_turn"),),
+        "handshake": ((CollectorGate, "announce"),),
+        "snapshot": ((CollectorSnapshot, "save"),),
         "weight_apply": ((CollectorPolicy, "refresh"),),
         "action_select": ((CollectorPolicy, "act"),),
         "env_step": ((VectorAdapter, "step"),),

@@ -36,12 +36,13 @@ HOOK = "collect.hook=tests.processes.example_hooks:nothing_much"
 SLOW = (SLOW_STEP, "env.kwargs.step_ms=20")
 
 # Phases that are late.
-WORK = ("learner.rank_barrier", "learner.replay_sample", "learner.h2d", "learner.train", "learner.weight_publish")
+WORK = ("learner.replay_sample", "learner.h2d", "learner.train", "learner.weight_publish")
 LEARNER = ("learner.collector_wait", *WORK, "learner.sync_coordination", "learner.other")
 ACT = ("collector.weight_apply", "collector.action_select", "collector.env_step", "collector.replay_write")
-COLLECTOR = (*ACT, "collector.learner_wait", "collector.other")
+COLLECTOR = (*ACT, "collector.handshake", "collector.other")
 HOOKED = ("collector.post_backpressure", "collector.env_step")
 FEW = ("learner.train", "learner.weight_publish", "collector.env_step", "collector.action_select")
+SAVED = ("learner.checkpoint", "collector.snapshot")
 PACKED = ("packer.pack", "learner.replay_sample", *FEW)
 RANK_0 = ("learner.train", "learner.param_sync", "learner.weight_publish", "learner.sync_coordination")
 RANK_1 = ("rank1.train", "rank1.param_sync", "rank1.replay_sample", "rank1.h2d")
@@ -62,7 +63,7 @@ SCENES: dict[str, Scene] = {
     "single, td3":         Scene((POINT, IN_TURNS, "algo=td3"),     True, FEW),
     "single, overlap":     Scene((POINT, AT_ONCE),                 False, (*FEW, "learner.replay_sample")),
     "evaluations":         Scene((*EVALUATIONS, IN_TURNS),          True, ("learner.evaluation",), **WITH_RESETS),
-    "checkpoints":         Scene((*CHECKPOINTS, IN_TURNS),          True, ("learner.checkpoint",), **WITH_RESETS),
+    "checkpoints":         Scene((*CHECKPOINTS, IN_TURNS),          True, SAVED, **WITH_RESETS),
     "reports":             Scene((*SLOW, AT_ONCE),                 False, ("learner.log",), usual=90),
     "packed when asked":   Scene((*WHEN_ASKED, IN_TURNS),           True, PACKED, **WITH_PACKER),
     "packed ahead":        Scene((*PREFETCH, AT_ONCE),             False, PACKED, **WITH_PACKER),

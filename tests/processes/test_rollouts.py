@@ -50,7 +50,8 @@ gate = CollectorGate(control, index, WakeEvent(wake_event), [WakeEvent(learner_w
 rng, steps, vector_steps = random.Random(index), 0, 0
 N = LAYOUT.num_envs
 while True:
-    turn = gate.wait_turn(steps, writer.handed_over(steps), lambda granted: writer.may_step(steps, granted))
+    gate.announce(steps, writer.handed_over(steps))
+    turn = gate.wait_turn(lambda granted: writer.may_step(steps, granted))
     if turn is not Turn.STEP:
         break
     obs, next_obs = coded(index, vector_steps), coded(index, vector_steps + 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device_timer import DeviceTimer
 from offpolicy.timing.ledger import Ledger
@@ -70,10 +72,15 @@ class Tape:
 class Duty:
     def __init__(self, tape: Tape, name: str) -> None:
         self._tape, self._name = tape, name
-        self.has_result = True
+        self.has_result = self.is_now = True
 
-    def run_if_due(self) -> None:
+    def is_due(self) -> bool:
+        return self.is_now
+
+    def run(self) -> None:
         self._tape.note(self._name)
+
+    run_if_due = run
 
     def run_last(self, *, is_complete: bool) -> bool:
         self._tape.calls.append(f"last {self._name} {is_complete}")
@@ -81,10 +88,15 @@ class Duty:
         return is_complete and self.has_result
 
 
-def run(tape: Tape, *, has_result: bool = True) -> tuple[bool, Ledger]:
+def run(
+    tape: Tape, *, has_result: bool = True, is_due: bool = True, skipped: tuple[LearnerPhase, ...] = ()
+) -> tuple[bool, Ledger]:
     ledger = Ledger(LearnerPhase, tape.clock)
+    ledger.skip(skipped)
     duties = {name: Duty(tape, name) for name in ("eval", "save", "report", "tune")}
     duties["eval"].has_result = has_result
+    for duty in duties.values():
+        duty.is_now = is_due
     parts = Parts(
         source=tape, learner=tape, device_timer=DeviceTimer(tape), publisher=tape, world=tape, stop=tape, ledger=ledger,
         evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"], tuner=duties["tune"],
@@ -102,7 +114,7 @@ def test_an_iteration_calls_its_parts_in_this_order() -> None:
     tape = Tape(iterations=2)
     is_complete, _ = run(tape)
     end = ["wait_ready", "agree", "last eval True", "last save True", "last report True"]
-    assert tape.calls == ["release", "wait_ready", *ITERATION, *ITERATION, *end]
+    assert tape.calls == ["release", *ITERATION, *ITERATION, *end]
     assert is_complete
 
 
@@ -110,7 +122,7 @@ def test_a_stop_request_ends_before_the_next_batch_is_taken() -> None:
     tape = Tape(iterations=5, stop_at=1)
     is_complete, _ = run(tape)
     end = ["wait_ready", "agree", "last eval False", "last save False", "last report False"]
-    assert tape.calls == ["release", "wait_ready", *ITERATION, *end]
+    assert tape.calls == ["release", *ITERATION, *end]
     assert not is_complete
 
 
@@ -122,7 +134,7 @@ def test_a_run_without_its_last_result_is_not_complete() -> None:
 
 
 def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None:
-    tape = Tape(iterations=3)
+    tape = Tape(iterations=4)  # and the first one is warm-up
     _, ledger = run(tape)
     account = ledger.account()
     cost = Tape.COST_NS
@@ -134,5 +146,54 @@ def test_every_call_is_charged_to_its_own_phase_and_the_account_closes() -> None
         "log": 10 * cost["report"] + 3 * cost["tune"], "other": 0,
     }  # fmt: skip
     assert sum(account.phases_ns.values()) == account.wall_ns
-    assert account.warmup_ns == cost["release"] + cost["wait_ready"]
+    assert account.warmup_ns == cost["release"] + sum(cost.values())
     assert account.iterations == 3
+    assert account.cooldown is not None
+    after = {phase: ns for phase, ns in account.cooldown.phases_ns.items() if ns}
+    last = {"evaluation": 7 * cost["eval"], "checkpoint": 7 * cost["save"], "log": 7 * cost["report"]}
+    assert after == {"collector_wait": cost["wait_ready"], "rank_barrier": cost["agree"], **last}
+
+
+def test_a_run_that_ends_in_its_first_iteration_is_all_warm_up() -> None:
+    tape = Tape(iterations=5, stop_at=0)
+    _, ledger = run(tape)
+    account = ledger.account()
+    assert (account.wall_ns, account.iterations) == (0, 0)
+    assert account.warmup_ns == tape.clock.now_ns()
+
+
+class CountingClock(FakeClock):
+    """Counts how often it is read."""
+
+    num_readings = 0
+
+    def now_ns(self) -> int:
+        self.num_readings += 1
+        return super().now_ns()
+
+
+ONE_RANK = (LearnerPhase.REPLAY_BATCH_WAIT, LearnerPhase.RANK_BARRIER)
+
+
+def readings(iterations: int, **how: Any) -> int:
+    """How often a run of that many iterations reads the clock."""
+    tape = Tape(iterations)
+    tape.clock = CountingClock()
+    run(tape, **how)
+    return tape.clock.num_readings
+
+
+@pytest.mark.parametrize(
+    ("how", "phases"), [({}, 11), ({"is_due": False}, 9), ({"is_due": False, "skipped": ONE_RANK}, 7)]
+)
+def test_only_phases_that_can_occur_cost_clock_readings(how: dict[str, Any], phases: int) -> None:
+    assert readings(9, **how) - readings(8, **how) == 2 * phases + 1  # and one for the boundary
+
+
+def test_the_time_of_a_phase_that_is_skipped_is_not_lost() -> None:
+    tape = Tape(iterations=3)
+    _, ledger = run(tape, skipped=ONE_RANK)
+    account = ledger.account()
+    assert (account.phases_ns["rank_barrier"], account.phases_ns["replay_batch_wait"]) == (0, 0)
+    assert account.phases_ns["other"] == 3 * Tape.COST_NS["agree"] + 2 * Tape.COST_NS["wait_batch"]
+    assert sum(account.phases_ns.values()) == account.wall_ns

@@ -154,6 +154,25 @@ def test_an_old_mixed_wait_is_held_against_the_same_sum_of_ours(make_run: MakeRu
     assert found["Pipeline (no waits)"].cells[1].value == 9.0
 
 
+def test_the_learner_wait_of_an_older_version_is_held_against_the_sum_of_what_was_in_it(make_run: MakeRun) -> None:
+    cycle, parts = "perf/collector_cycle_ms", {"learner_wait": 2.0, "handshake": 1.5, "snapshot": 0.5}
+    before = {"timing/collector_learner_wait_ms": 5.0, "timing/learner_checkpoint_ms": 0.1, cycle: 9.0}
+    now = {f"timing/collector_{phase}_ms": value for phase, value in parts.items()} | {cycle: 8.0}
+    runs = [make_run("before"), make_run("now")]
+    for run, phases in zip(runs, (before, now), strict=True):
+        records = [phases | {"env_steps": 10.0 * k, "wall_s": float(k), "train/n_updates": k} for k in range(1, 30)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    compared = read(*runs)
+    found = rows(compared)
+    assert [cell.value for cell in found["Learner Wait, mixed"].cells] == [5.0, 4.0]
+    assert found["Learner Wait, mixed"].cells[1].verdict == "faster"
+    assert np.isnan(found["Learner Wait"].cells[0].value)
+    assert found["Learner Wait"].cells[1].value == 2.0
+    assert [section.title for section in sections(compared, None) if found["Learner Wait, mixed"] in section.rows] == [
+        "Collector, ms/vec step"
+    ]
+
+
 def test_other_amounts_of_work_per_iteration_have_a_row(make_run: MakeRun) -> None:
     compared = read(make_run("one"), make_run("two"))
     assert "env steps/iteration" not in rows(compared)

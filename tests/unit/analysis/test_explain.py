@@ -42,3 +42,19 @@ def test_a_run_that_has_not_ended_or_was_not_timed_is_refused(tmp_path: Path) ->
     (run / "summary.json").unlink()
     with pytest.raises(ConfigError, match="it is written when a run ends"):
         FinishedRun.read(run)
+
+
+def test_shares_are_those_of_the_window_of_the_rates(tmp_path: Path) -> None:
+    """Half of the steady wall is the final evaluation, which the rates leave out."""
+    learner = {"train": 90.0, "evaluation": 10.0, "checkpoint": 0.0}
+    collector = {"env_step": 40.0, "learner_wait": 60.0}
+    learning = {"learner_s": learner, "collectors_s": [collector]}
+    timing = {
+        "learner": {"wall_s": 200.0, "phases_s": {**learner, "evaluation": 110.0, "warmup": 0.0}, "other_s": 0.0},
+        "collector": {"wall_s": 200.0, "phases_s": {**collector, "learner_wait": 160.0, "warmup": 0.0}, "other_s": 0.0},
+    }
+    run = FinishedRun.read(finished_run(tmp_path / "run", timing=timing, learning=learning))
+    assert run.pause_fraction == pytest.approx(0.1)
+    assert run.between_pauses == pytest.approx(95.0 / 0.9)
+    old = FinishedRun.read(finished_run(tmp_path / "old", timing=timing))  # of a version that did not record it
+    assert old.pause_fraction == pytest.approx(0.55)

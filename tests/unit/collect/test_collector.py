@@ -63,11 +63,15 @@ class Writer:
 
 
 class Gate:
-    def __init__(self, *turns: Turn) -> None:
+    def __init__(self, *turns: Turn | None) -> None:
         self.turns, self.snapshots = list(turns), 0
 
-    def wait_turn(self, env_steps: int, handed_over: int, may_go: Any) -> Turn:
+    def announce(self, env_steps: int, handed_over: int) -> None: ...
+
+    def turn(self, may_go: Any) -> Turn | None:
         return self.turns.pop(0)
+
+    wait_turn = turn
 
     def snapshot_taken(self, error: OSError | None) -> None:
         self.snapshots += 1
@@ -114,7 +118,7 @@ def test_finished_episodes_reach_the_ring_dated_by_all_collectors() -> None:
     parts = make(env=SimpleNamespace(step=lambda action: outcome(ends=YES)))
     step(parts)
     assert parts.reporter._episodes.committed == 2
-    assert parts.reporter.has_finished
+    assert parts.reporter.num_finished == 2
 
 
 def test_a_snapshot_is_taken_between_steps() -> None:
@@ -164,3 +168,39 @@ def test_the_hook_sees_what_was_acted_on_in_a_phase_of_its_own_and_its_totals_ar
     assert reports[-1].hook == HookTotals(3, 1, 20, 10)
     assert reports[-1].account is not None
     assert {phase: ns for phase, ns in reports[-1].account.phases_ns.items() if ns} == {"post_backpressure": 10}
+
+
+class SlowGate(Gate):
+    """Takes 3 ns to announce, 10 to wait."""
+
+    def __init__(self, clock: FakeClock, *turns: Turn | None) -> None:
+        super().__init__(*turns)
+        self._clock = clock
+
+    def announce(self, env_steps: int, handed_over: int) -> None:
+        self._clock.advance(3)
+
+    def wait_turn(self, may_go: Any) -> Turn | None:
+        self._clock.advance(10)
+        return self.turn(may_go)
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        ((Turn.STEP,), (3, 0, 0)),  # nothing to wait for
+        ((None, Turn.STEP), (3, 10, 0)),
+        ((None, Turn.SNAPSHOT, Turn.STEP), (3, 10, 100)),
+        ((None, Turn.SNAPSHOT, None, Turn.STEP), (3, 20, 100)),  # held until the checkpoint is on disk
+    ],
+)
+def test_handshake_idleness_and_snapshots_are_phases_of_their_own(
+    turns: tuple[Turn | None, ...], expected: tuple[int, int, int]
+) -> None:
+    clock = FakeClock()
+    ledger = Ledger(CollectorPhase, clock)
+    ledger.end_warmup()
+    assert wait_turn(make(gate=SlowGate(clock, *turns), ledger=ledger, take_snapshot=lambda: clock.advance(100)))
+    phases_ns = ledger.account().phases_ns
+    assert tuple(phases_ns[name] for name in ("handshake", "learner_wait", "snapshot")) == expected
+    assert sum(phases_ns.values()) == sum(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,15 @@ def test_a_prediction_is_checked_by_what_the_run_that_followed_did(
 def test_a_run_that_was_stopped_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = finished_run(tmp_path / "run", status="interrupted", reason="stopped by a signal")
     assert "interrupted, stopped by a signal" in printed(capsys, run)
+
+
+def test_why_slow_iterations_are_slow_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = finished_run(tmp_path / "run")
+    assert "slow iterations" not in printed(capsys, run)
+    summary = json.loads((run / "summary.json").read_text())
+    excess_ms = {"train": 5.75, "sync_coordination": 1.62, "h2d": 0.81, "log": -0.08}
+    summary["timing"]["learner"]["slow_ms"] = excess_ms
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert "slow iterations of the learner: +8.1 ms, of it train 71%, sync_coordination 20%, h2d 10%" in (
+        printed(capsys, run)
+    )

@@ -21,7 +21,16 @@ from offpolicy.logger.logger import OffPolicyLogger, open_logger, open_step_logg
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.sinks import JsonlSink, SafeSink
-from offpolicy.types import CollectorTotals, EpisodeRecord, EvalResult, LearnerTotals, SchedulerStats, Snapshot
+from offpolicy.types import (
+    Account,
+    CollectorTotals,
+    Cooldown,
+    EpisodeRecord,
+    EvalResult,
+    LearnerTotals,
+    SchedulerStats,
+    Snapshot,
+)
 
 
 @pytest.fixture
@@ -264,7 +273,7 @@ def test_a_verdict_that_holds_for_one_window_only_is_not_shown(logger: OffPolicy
         logger.log_interval(make_snapshot(updates))
     odd = make_snapshot(300)
     odd.learners[0].account.phases_ns["collector_wait"] += 10**12
-    assert logger.log_interval(odd)["perf/bottleneck"] == "learner(train 92%)"
+    assert logger.log_interval(odd)["perf/bottleneck"] == "learner(train 0%)"  # of this window
     logger.close()
 
 
@@ -290,6 +299,33 @@ def test_a_collector_that_has_not_reported_keeps_its_capacity_and_not_its_throug
     assert record["perf/collector_capacity"] == pytest.approx(before["perf/collector_capacity"])
     assert "perf/steps_per_sec" not in record
     logger.close()
+
+
+def test_the_last_record_is_judged_without_what_came_after_the_last_iteration(
+    logger: OffPolicyLogger, make_snapshot: Any
+) -> None:
+    """A final evaluation of a minute: its phase shows it, rates, time left and verdict do not know it."""
+    for updates in (100, 200, 300):
+        before = logger.log_interval(make_snapshot(updates))
+    snapshot = make_snapshot(400)
+    learner, collector = (
+        dataclasses.replace(totals, account=evaluated(totals.account, phase))
+        for totals, phase in ((snapshot.learners[0], "evaluation"), (snapshot.collectors[0], "learner_wait"))
+    )
+    record = logger.log_interval(dataclasses.replace(snapshot, learners=(learner,), collectors=(collector,)))
+    for key in ("perf/steps_per_sec", "perf/learner_capacity", "perf/predicted_steps_per_sec"):
+        assert record[key] == pytest.approx(before[key])
+    assert record["perf/bottleneck"] == "learner(train 92%)"
+    assert record["timing/learner_evaluation_ms"] == pytest.approx(600.0)
+    logger.close()
+
+
+def evaluated(account: Account, phase: str) -> Account:
+    """The account with a cooldown of a minute in `phase`."""
+    minute_ns = 60 * 10**9
+    phases_ns = {**account.phases_ns, phase: account.phases_ns[phase] + minute_ns}
+    after = Cooldown({**dict.fromkeys(phases_ns, 0), phase: minute_ns}, 0, SchedulerStats())
+    return dataclasses.replace(account, wall_ns=account.wall_ns + minute_ns, phases_ns=phases_ns, cooldown=after)
 
 
 def test_a_window_without_a_verdict_follows_one_with_a_new_verdict(logger: OffPolicyLogger, make_snapshot: Any) -> None:

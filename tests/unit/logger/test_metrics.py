@@ -198,7 +198,7 @@ def test_the_return_is_the_mean_of_a_hundred_episodes(tmp_path: Path) -> None:
     ("scalars", "key", "expected"),
     [
         (E0, "timing/learner_h2d_ms", 1.0),
-        (E0, "timing/collector_learner_wait_ms", 3.0),
+        (E0, "timing/collector_waits_ms", 3.0),
         (E2, "timing/learner_collector_wait_ms", 6.0),
         (E2, "timing/learner_weight_publish_ms", 2.0),
         (E2, "timing/learner_param_sync_ms", 0.4),
@@ -233,7 +233,9 @@ def test_a_key_with_another_meaning_has_a_note(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "name"),
     [
-        (("timing/learner_checkpoint_ms", "timing/learner_collector_wait_ms"), "offpolicy"),
+        (("timing/learner_checkpoint_ms", "timing/collector_learner_wait_ms"), "offpolicy 0.1"),
+        (("timing/learner_checkpoint_ms", "timing/collector_handshake_ms"), "offpolicy"),
+        (("timing/learner_checkpoint_ms", "time/eta_s"), "offpolicy"),  # timing was off
         (("rollout/ep_rew_mean", "time/fps"), "Stable-Baselines3"),
         (("charts/SPS", "charts/episodic_return"), "CleanRL"),
         (("Perf/total_fps", "Train/mean_reward"), "RSL-RL"),

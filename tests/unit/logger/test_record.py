@@ -136,7 +136,9 @@ def test_the_bottleneck_of_a_window_of_evaluation_is_the_evaluation(make_snapsho
         learners=(dataclasses.replace(learner, account=longer(learner.account, "evaluation", 3)),),
         collectors=(dataclasses.replace(collector, account=longer(collector.account, "learner_wait", 3)),),
     )
-    verdict = verdict_of(before, after, header)
+    assert verdict_of(before, after, header) is None  # no update, no verdict on learning
+    updated = dataclasses.replace(after, learners=(dataclasses.replace(after.learners[0], updates=501),))
+    verdict = verdict_of(before, updated, header)
     assert verdict is not None
     assert verdict.label == "learner(evaluation 100%)"
     assert "perf/steps_per_sec" not in build_record(before, after, NO_EPISODES, None, header)
@@ -368,6 +370,14 @@ def test_samples_per_sec_are_those_of_all_ranks_each_on_its_own_clock(make_snaps
     record = build_record(before, after, EpisodeWindow(), None, header)
     assert record["perf/samples_per_sec"] == pytest.approx(2 * 256 / 6.6e-3)
     assert "perf/samples_per_sec" not in build_record(after, after, EpisodeWindow(), None, header)
+
+
+def test_the_samples_of_the_warm_up_are_in_no_rate(make_snapshot: Any, header: RunHeader) -> None:
+    after = make_snapshot(200)
+    warm = dataclasses.replace(after.learners[0], warmup_updates=50)
+    record = build_record(None, dataclasses.replace(after, learners=(warm,)), EpisodeWindow(), None, header)
+    whole = build_record(None, after, EpisodeWindow(), None, header)["perf/samples_per_sec"]
+    assert record["perf/samples_per_sec"] == pytest.approx(0.75 * whole)  # type: ignore[operator]  # numbers
 
 
 def test_without_an_account_samples_per_sec_are_by_the_supervisors_clock(make_snapshot: Any, header: RunHeader) -> None:

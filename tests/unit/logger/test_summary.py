@@ -13,7 +13,17 @@ from rich.console import Console
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, final_table, percentages, write_summary
 from offpolicy.timing.phases import CoreClass, LearnerPhase
-from offpolicy.types import Account, ArrivalTotals, CoreTotals, EvalResult, EvaluatorTotals, LearnerTotals, Snapshot
+from offpolicy.types import (
+    Account,
+    ArrivalTotals,
+    Cooldown,
+    CoreTotals,
+    EvalResult,
+    EvaluatorTotals,
+    LearnerTotals,
+    SchedulerStats,
+    Snapshot,
+)
 
 HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
 RESULT = RunResult(status="completed", exit_code=0, reason="2,000 env steps done")
@@ -36,12 +46,12 @@ def printed(summary: dict[str, Any], width: int = 80) -> list[str]:
 def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluation: EvalResult) -> None:
     summary = summary_of(make_snapshot(1000), last_eval=evaluation)
     assert list(summary) == [
-        "status", "exit_code", "reason", "env_steps", "updates", "wall_s", "warmup_s", "eval", "timing", "cores",
-        "rates", "bottleneck", "mode", "threads", "versions", "hardware",
+        "status", "exit_code", "reason", "env_steps", "updates", "wall_s", "warmup_s", "eval", "timing", "learning",
+        "cores", "rates", "bottleneck", "mode", "threads", "versions", "hardware",
     ]  # fmt: skip
     assert summary["eval"] == {"mean_reward": -150.25, "std_reward": 80.5, "episodes": 10}
     assert list(summary["timing"]) == ["learner", "collector"]
-    assert list(summary["timing"]["learner"]) == ["wall_s", "phases_s", "other_s", "states", "spread_ms"]
+    assert list(summary["timing"]["learner"]) == ["wall_s", "phases_s", "other_s", "states", "spread_ms", "slow_ms"]
     assert list(summary["rates"]) == [
         "steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec", "utd", "samples_per_sec",
         "flops_per_sec",
@@ -66,7 +76,8 @@ def test_the_phases_are_the_frozen_ones_and_the_warmup(make_snapshot: Any) -> No
         "param_sync", "weight_publish", "evaluation", "checkpoint", "log", "warmup",
     ]  # fmt: skip
     assert list(timing["collector"]["phases_s"]) == [
-        "weight_apply", "action_select", "env_step", "replay_write", "learner_wait", "post_backpressure", "warmup",
+        "weight_apply", "action_select", "env_step", "replay_write", "handshake", "learner_wait", "post_backpressure",
+        "snapshot", "warmup",
     ]  # fmt: skip
     assert timing["learner"]["phases_s"]["train"] == 6.1
 
@@ -76,6 +87,48 @@ def test_several_collectors_are_listed_not_summed(make_snapshot: Any) -> None:
     timing = summary_of(dataclasses.replace(snapshot, collectors=snapshot.collectors * 2))["timing"]
     assert timing["collectors"] == [timing["collector"], timing["collector"]]
     assert timing["collector"]["wall_s"] == 8.6
+
+
+def ended(snapshot: Snapshot, seconds: int) -> Snapshot:
+    """The same, `seconds` later: they went into the final evaluation, for which the collector waited."""
+    cooled = []
+    for totals, phase in ((snapshot.learners[0], "evaluation"), (snapshot.collectors[0], "learner_wait")):
+        account, extra_ns = totals.account, seconds * 10**9
+        after = Cooldown({**dict.fromkeys(account.phases_ns, 0), phase: extra_ns}, extra_ns // 2, SchedulerStats(7, 9))
+        later = dataclasses.replace(
+            account,
+            wall_ns=account.wall_ns + extra_ns,
+            phases_ns={**account.phases_ns, phase: account.phases_ns[phase] + extra_ns},
+            cpu_ns=account.cpu_ns + after.cpu_ns,
+            scheduler=SchedulerStats(*map(sum, zip(account.scheduler, after.scheduler, strict=True))),
+            cooldown=after,
+        )
+        cooled.append(dataclasses.replace(totals, account=later))
+    return dataclasses.replace(snapshot, learners=(cooled[0],), collectors=(cooled[1],))
+
+
+def test_the_final_evaluation_is_in_the_account_and_not_in_rates_and_verdict(make_snapshot: Any) -> None:
+    baseline, end = make_snapshot(100), make_snapshot(1000)
+    without, summary = summary_of(end, baseline), summary_of(ended(end, 60), baseline)
+    for section in ("rates", "bottleneck", "learning"):
+        assert summary[section] == without[section], section
+    assert summary["timing"]["learner"]["phases_s"]["evaluation"] == 60.0
+    assert summary["bottleneck"]["phase"] == "train"
+
+
+def test_the_window_of_the_rates_is_in_the_summary_phase_by_phase(make_snapshot: Any) -> None:
+    learning = summary_of(ended(make_snapshot(1000), 60), make_snapshot(100))["learning"]
+    assert learning["learner_s"]["train"] == pytest.approx(0.0061 * 900)
+    assert sum(learning["learner_s"].values()) == pytest.approx(0.0066 * 900)
+    (collector,) = learning["collectors_s"]
+    assert collector["env_step"] == pytest.approx(0.0001 * 900)
+    assert sum(collector.values()) == pytest.approx(0.0066 * 900)
+
+
+def test_a_phase_that_never_opened_has_no_percentiles(make_snapshot: Any) -> None:
+    spread = summary_of(make_snapshot(1000))["timing"]["learner"]["spread_ms"]
+    assert "param_sync" not in spread
+    assert spread["train"]["p50"] == pytest.approx(6.1, rel=0.03)
 
 
 def waiting(snapshot: Snapshot, *waits_ns: int) -> Snapshot:

@@ -99,7 +99,7 @@ def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeade
     ]
     charts = {category.title: category.chart for category in layout.category}
     assert len(charts["Learner phases"][0].multiline.tag) == 13
-    assert len(charts["Collector phases"][0].multiline.tag) == 7
+    assert len(charts["Collector phases"][0].multiline.tag) == 9
     assert "^timing/learner_train_ms$" in charts["Learner phases"][0].multiline.tag
     assert tags_of(charts["Spread"][0]) == [f"spread/learner_iter_{name}_ms" for name in ("p50", "p95", "p99", "max")]
     assert tags_of(charts["Cores"][0]) == [f"cores/{row}_ms_per_s" for row in CoreClass]

@@ -13,7 +13,7 @@ import pytest
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
 from offpolicy.logger.timing_keys import core_keys, device_keys, evaluator_keys, hook_keys
 from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
-from offpolicy.types import Account, CoreTotals, DeviceTotals, EvaluatorTotals, HookTotals, Snapshot
+from offpolicy.types import Account, CoreTotals, DeviceTotals, EvaluatorTotals, HookTotals, SlowTime, Snapshot
 
 MakeSnapshot = Callable[..., Snapshot]
 MS = 1_000_000
@@ -184,3 +184,25 @@ def test_blocked_and_runnable_are_shares_of_the_sampled_wall_of_the_window(
         "blocked/collector_env_step_pct": pytest.approx(80.0), "runnable/collector_env_step_pct": 0.0,
         "blocked/collector_cycle_pct": pytest.approx(80.0), "runnable/collector_cycle_pct": 0.0,
     }  # fmt: skip
+
+
+def test_a_phase_that_never_opened_in_the_window_has_no_percentiles(
+    make_snapshot: MakeSnapshot, header: RunHeader
+) -> None:
+    record = build_record(make_snapshot(500), make_snapshot(1000), EpisodeWindow(), None, header)
+    assert record["timing/learner_param_sync_ms"] == 0.0  # one schema for all runners
+    assert not [key for key in record if key.startswith("spread/learner_param_sync")]
+    assert record["spread/learner_train_p50_ms"] == pytest.approx(6.1, rel=0.03)
+
+
+def test_what_slow_iterations_take_longer_is_in_the_record(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
+    snapshot = make_snapshot(1000)
+    account = snapshot.learners[0].account
+    assert account is not None
+    slow = SlowTime(5, {**dict.fromkeys(account.phases_ns, 0), "train": 5 * 50 * MS, "collector_wait": 5 * 120_000})
+    slower = replace(snapshot, learners=(replace(snapshot.learners[0], account=replace(account, slow=slow)),))
+    record = build_record(make_snapshot(500), slower, EpisodeWindow(), None, header)
+    assert (record["slow/learner_count"], record["slow/learner_train_ms"]) == (5, pytest.approx(50.0 - 6.1))
+    phases_ms = [value for key, value in record.items() if key.startswith("slow/learner_") and key.endswith("_ms")]
+    assert record["slow/learner_excess_ms"] == pytest.approx(sum(phases_ms) / 2)
+    assert not [key for key in build_record(None, snapshot, EpisodeWindow(), None, header) if key.startswith("slow/")]

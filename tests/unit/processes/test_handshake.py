@@ -33,7 +33,8 @@ Gates = tuple[ControlPage, CollectorGate, LearnerGate]
 
 def turn(collector: CollectorGate, env_steps: int) -> Turn:
     """The turn of a collector whose grants count env steps."""
-    return collector.wait_turn(env_steps, env_steps, lambda granted: env_steps < granted)
+    collector.announce(env_steps, env_steps)
+    return collector.wait_turn(lambda granted: env_steps < granted)
 
 
 def test_the_collector_steps_up_to_its_grant_and_then_waits(gates: Gates) -> None:
@@ -222,7 +223,7 @@ def test_a_step_that_has_no_place_is_not_taken_although_granted(gates: Gates) ->
 
     timer = threading.Timer(0.1, free_a_slot)
     timer.start()
-    assert collector.wait_turn(0, 0, lambda granted: granted == 100 and has_room.is_set()) is Turn.STEP
+    assert collector.wait_turn(lambda granted: granted == 100 and has_room.is_set()) is Turn.STEP
     timer.join()
     assert seen == [1]
 
@@ -231,20 +232,22 @@ def test_a_collector_without_room_still_serves_a_snapshot_and_leaves_when_told(g
     control, collector, learner = gates
     learner.grant(100)
     control.leader.bump(RankWord.SNAPSHOT_REQUEST)
-    assert collector.wait_turn(0, 0, lambda: False) is Turn.SNAPSHOT
+    assert collector.wait_turn(lambda _: False) is Turn.SNAPSHOT
     collector.snapshot_taken()
     control.host.set(HostWord.STOP, Stop.EXIT)
-    assert collector.wait_turn(0, 0, lambda: False) is Turn.STOP
+    assert collector.wait_turn(lambda _: False) is Turn.STOP
 
 
 def test_grants_may_count_something_else_than_env_steps(gates: Gates) -> None:
     control, collector, learner = gates
     learner.grant_each(2)
-    assert collector.wait_turn(500, 1, lambda granted: granted > 1) is Turn.STEP
+    collector.announce(500, 1)
+    assert collector.wait_turn(lambda granted: granted > 1) is Turn.STEP
     assert control.collectors[0].get(CollectorWord.ENV_STEPS) == 500
     timer = threading.Timer(0.05, lambda: learner.grant_each(3))
     timer.start()
-    assert collector.wait_turn(600, 2, lambda granted: granted > 2) is Turn.STEP
+    assert collector.turn(lambda granted: granted > 2) is None
+    assert collector.wait_turn(lambda granted: granted > 2) is Turn.STEP
     timer.join()
     assert control.leader.get(RankWord.GRANTED) == 3
 
@@ -255,7 +258,7 @@ def test_the_learner_is_woken_when_something_was_handed_over_not_at_every_step()
     LearnerGate(control, 0, wake_event, []).grant_each(9)
     woken = []
     for env_steps, handed_over in ((0, 0), (10, 0), (20, 1), (30, 1)):
-        collector.wait_turn(env_steps, handed_over, bool)
+        collector.announce(env_steps, handed_over)
         woken.append(wake_event.wait(0.0))
     assert woken == [True, False, True, False]
 
@@ -263,7 +266,7 @@ def test_the_learner_is_woken_when_something_was_handed_over_not_at_every_step()
 def test_the_learner_looks_again_whenever_a_collector_has_done_something(gates: Gates) -> None:
     control, collector, learner = gates
     learner.grant_each(9)
-    timer = threading.Timer(0.05, lambda: collector.wait_turn(7, 1, bool))
+    timer = threading.Timer(0.05, lambda: collector.announce(7, 1))
     timer.start()
     learner.wait_until(lambda: control.env_steps == 7)
     timer.join()

@@ -16,6 +16,7 @@ from offpolicy.types import (
     Account,
     ArrivalTotals,
     CollectorTotals,
+    Cooldown,
     DeviceTotals,
     EvaluatorTotals,
     HookTotals,
@@ -172,10 +173,10 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
     assert first.metrics.sums.tolist() == [1.0, 2.0]
 
 
-# Two accounts with seven numbers and a flag besides their phases; the first with how each phase and the whole spread;
-# three counters, rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), lateness (five),
-# sums and counts.
-ROW = (8 + 2 + 3 * HISTOGRAM_BINS + 3 * 2) + (8 + 3) + 3 + 34 + 8 + 5 + 2 + 2
+# Two accounts with eleven numbers and a flag besides their phases, and a cooldown with three numbers, a flag and the
+# phases again; the first with how each phase and the whole spread, with slow iterations and with states; four counters,
+# rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), lateness (five), sums and counts.
+ROW = (12 + 2 + 4 + 2 + 3 * HISTOGRAM_BINS + 3 + 3 * 2) + (12 + 3 + 4 + 3) + 4 + 34 + 8 + 5 + 2 + 2
 
 
 def test_the_size_of_a_block_follows_from_the_number_of_metrics() -> None:
@@ -223,9 +224,16 @@ def test_the_evaluators_report_arrives_exactly(timed: Account | None) -> None:
 
 def test_every_part_of_an_account_arrives() -> None:
     histogram = np.arange(3 * HISTOGRAM_BINS).reshape(3, HISTOGRAM_BINS)
-    sent = replace(LEARNER, scheduler=SchedulerStats(5, 6), tagged=TaggedTime(7, 8), histogram=histogram)
+    cooldown = Cooldown({"train": 1, "other": 2}, 3, SchedulerStats(4, 5))
     states = np.arange(6).reshape(2, 3)
-    sent = replace(sent, states=states)
+    sent = replace(
+        LEARNER,
+        scheduler=SchedulerStats(5, 6),
+        tagged=TaggedTime(7, 8, 9, 10, 11, 12),
+        histogram=histogram,
+        cooldown=cooldown,
+        states=states,
+    )
     (got,) = sent_and_read(learner(0, sent, replace(PACKER, scheduler=SchedulerStats(1, 2), histogram=histogram)))
     assert got.account == sent
     assert got.account.histogram is not None

@@ -15,8 +15,9 @@ from offpolicy.timing.bottleneck import (
     WARMING_UP,
     Advice,
     Bottleneck,
-    SteadyVerdict,
-    Verdict,
+    Cause,
+    Detail,
+    SteadyCause,
     WindowEvidence,
     find_bottleneck,
 )
@@ -212,43 +213,73 @@ def test_an_update_that_waits_for_another_thread_is_named() -> None:
     assert seldom.label == "learner(train 90%)"
 
 
-def verdict_of(bottleneck: Bottleneck, share: float = 0.5) -> Verdict:
-    return Verdict(bottleneck, LearnerPhase.TRAIN, "", (), share)
+def cause_of(bottleneck: Bottleneck) -> Cause:
+    return Cause(bottleneck, LearnerPhase.TRAIN)
 
 
 LEARNER, COLLECTOR, BALANCED = Bottleneck.LEARNER, Bottleneck.COLLECTOR, Bottleneck.BALANCED
 
 
-def test_a_new_verdict_is_shown_from_its_third_window_on() -> None:
-    steady = SteadyVerdict()
-    shown = [steady.update(verdict_of(one)).bottleneck for one in (LEARNER, COLLECTOR, COLLECTOR, COLLECTOR)]
+def test_a_new_cause_is_shown_from_its_third_window_on() -> None:
+    steady = SteadyCause()
+    shown = [steady.update(cause_of(one)).bottleneck for one in (LEARNER, COLLECTOR, COLLECTOR, COLLECTOR)]
     assert shown == [LEARNER, LEARNER, LEARNER, COLLECTOR]
 
 
-def test_a_verdict_that_comes_and_goes_is_not_shown() -> None:
-    steady = SteadyVerdict()
+def test_a_cause_that_comes_and_goes_is_not_shown() -> None:
+    steady = SteadyCause()
     windows = [LEARNER, COLLECTOR, BALANCED, COLLECTOR, LEARNER, COLLECTOR, COLLECTOR, LEARNER]
-    assert {steady.update(verdict_of(one)).bottleneck for one in windows} == {LEARNER}
+    assert {steady.update(cause_of(one)).bottleneck for one in windows} == {LEARNER}
 
 
-def test_the_verdict_that_is_shown_has_the_numbers_of_the_newest_window() -> None:
-    steady = SteadyVerdict()
-    steady.update(verdict_of(LEARNER, 0.9))
-    assert steady.update(verdict_of(LEARNER, 0.8)).share == 0.8
+def test_the_cause_after_the_warm_up_is_shown_at_once() -> None:
+    steady = SteadyCause()
+    assert steady.update(WARMING_UP.cause) == WARMING_UP.cause
+    assert steady.update(cause_of(COLLECTOR)).bottleneck == COLLECTOR
+    assert steady.has_changed
 
 
-def test_the_verdict_after_the_warm_up_is_shown_at_once() -> None:
-    steady = SteadyVerdict()
-    assert steady.update(WARMING_UP) is WARMING_UP
-    assert steady.update(verdict_of(COLLECTOR)).bottleneck == COLLECTOR
+def test_a_change_of_the_cause_is_reported_once() -> None:
+    steady, changes = SteadyCause(), list[bool]()
+    for one in (LEARNER, LEARNER, COLLECTOR, COLLECTOR, COLLECTOR, COLLECTOR):
+        steady.update(cause_of(one))
+        changes.append(steady.has_changed)
+    assert changes == [True, False, False, False, True, False]
 
 
-def test_a_change_of_verdict_is_reported_once() -> None:
-    steady = SteadyVerdict()
-    first = steady.update(verdict_of(LEARNER))
-    assert [steady.take_change(), steady.take_change()] == [first, None]
-    steady.update(verdict_of(LEARNER, 0.9))
-    assert steady.take_change() is None
+BUSY_COLLECTOR = ({"collector_wait": 88, "train": 12}, {"learner_wait": 10, "env_step": 80, "other": 10})
+
+
+@pytest.mark.parametrize(
+    ("shown", "label", "reason"),
+    [
+        (Cause(LEARNER, LearnerPhase.TRAIN), "learner(train 12%)", "learner train takes 12%"),
+        (Cause(BALANCED, CollectorPhase.OTHER), "balanced(other 10%)", "collector other takes 10%"),
+        (Cause(LEARNER, LearnerPhase.H2D), "learner(h2d 0%)", "learner h2d takes 0%"),
+        (
+            Cause(COLLECTOR, CollectorPhase.ENV_STEP, Detail.RESETS),
+            "collector(env_step: resets 8%)",
+            "10% of it because environments are reset",
+        ),
+        (
+            Cause(LEARNER, LearnerPhase.TRAIN, Detail.LAUNCH_BOUND),
+            "learner(train: launch-bound 12%)",
+            "in 20% of the iterations",
+        ),
+        (
+            Cause(Bottleneck.CONTENTION, LearnerPhase.TRAIN, Detail.DESCHEDULED),
+            "contention(train: descheduled 5%)",
+            "not given a core for 5% of the time",
+        ),
+    ],
+)
+def test_a_cause_that_is_shown_has_the_numbers_of_the_window(shown: Cause, label: str, reason: str) -> None:
+    evidence = WindowEvidence(resets=0.1, launch_bound=0.2, learner_descheduled=0.05)
+    verdict = find_bottleneck(*BUSY_COLLECTOR, rates(125.0, 833.0), "overlap", evidence, shown)
+    assert (verdict.cause, verdict.label) == (shown, label)
+    assert reason in verdict.reason
+    assert "the learner is busy 12% and the collector 90%" in verdict.reason
+    assert "(I=125, T=833 env steps/s)" in verdict.reason
 
 
 @pytest.mark.parametrize(

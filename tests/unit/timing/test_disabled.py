@@ -29,8 +29,8 @@ CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_
 class Idle:
     """Every part of both loops: does nothing, `iterations` times."""
 
-    is_stopping = has_finished = False
-    env_steps = version = action = 0
+    is_stopping = False
+    num_finished = env_steps = version = action = 0
 
     def __init__(self, iterations: int = ITERATIONS) -> None:
         self._left = iterations
@@ -39,7 +39,7 @@ class Idle:
         self._left -= 1
         return self._left < 0
 
-    def wait_turn(self, *_: Any) -> Turn:
+    def turn(self, *_: Any) -> Turn:
         return Turn.STOP if self.is_exhausted() else Turn.STEP
 
     def agree(self, *, is_stopping: bool) -> bool:
@@ -48,8 +48,10 @@ class Idle:
     def nothing(self, *_: Any, **__: Any) -> int:
         return 0
 
-    wait_ready = wait_batch = sample = to_device = update = publish = release = run_if_due = run_last = nothing
-    is_random = refresh = write = handed_over = wants_fresh_policy = is_wanted = record = newest_version = nothing
+    wait_ready = wait_batch = sample = to_device = update = publish = release = run_if_due = run_last = is_due = nothing
+    is_random = refresh = write = handed_over = wants_fresh_policy = is_wanted = record = newest_version = announce = (
+        nothing
+    )
 
     def itself(self, *_: Any) -> Any:
         return self

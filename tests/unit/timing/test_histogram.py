@@ -7,12 +7,14 @@ import pytest
 
 from offpolicy.timing.histogram import (
     BIN_MIDDLES_NS,
-    MANY,
+    ENOUGH,
     NUM_BINS,
+    SLICE,
     Counts,
     HistogramRecorder,
     bins_of,
     percentiles_of,
+    spreads_of,
 )
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
@@ -63,7 +65,7 @@ def test_the_bins_begin_where_they_should() -> None:
 
 
 def test_iterations_are_counted_once_however_often_somebody_asks() -> None:
-    recorder, total_ns, num_iterations = HistogramRecorder(1), 0, 2 * MANY + 7
+    recorder, total_ns, num_iterations = HistogramRecorder(1), 0, 2 * SLICE + 7
     for index in range(num_iterations):
         total_ns += (index % 2 + 1) * MS
         recorder.add([total_ns])
@@ -71,7 +73,7 @@ def test_iterations_are_counted_once_however_often_somebody_asks() -> None:
             recorder.counts()
     counts = recorder.counts()[0]
     ones, twos = bins_of(np.array([MS, 2 * MS]))
-    assert (counts[ones], counts[twos], counts.sum()) == (MANY + 4, MANY + 3, num_iterations)
+    assert (counts[ones], counts[twos], counts.sum()) == (SLICE + 4, SLICE + 3, num_iterations)
 
 
 def test_the_totals_of_the_last_iteration_are_known() -> None:
@@ -84,7 +86,7 @@ def test_the_totals_of_the_last_iteration_are_known() -> None:
     assert (recorder.last_ns(0), recorder.last_ns(1)) == (5, 9)
 
 
-@pytest.mark.parametrize("num_iterations", [1, 2, MANY, MANY + 1, 2 * MANY])
+@pytest.mark.parametrize("num_iterations", [1, 2, SLICE, SLICE + 1, 2 * SLICE])
 def test_time_that_moves_in_the_last_iteration_is_counted_where_it_went(num_iterations: int) -> None:
     recorder = HistogramRecorder(2)
     for index in range(1, num_iterations + 1):
@@ -145,3 +147,40 @@ def test_a_window_holds_the_iterations_between_two_reports() -> None:
     histogram = percentiles_of(window.histogram[ROWS.index(Phase.TRAIN)])
     assert histogram is not None
     assert (histogram.iterations, histogram.max) == (1, pytest.approx(4.0, rel=0.033))
+
+
+def test_a_phase_that_never_opened_has_no_percentiles() -> None:
+    """Its iterations are all in the lowest bin, as are those of a phase shorter than that."""
+    recorder = HistogramRecorder(2)
+    recorder.add([0, 300])
+    assert list(spreads_of(recorder.counts(), {"never": 0, "short": 300, "whole": 300})) == ["short", "whole"]
+    assert spreads_of(HistogramRecorder(1).counts(), {"nothing counted": 5, "whole": 5}) == {}
+    assert spreads_of(None, {"a": 5}) == {}
+
+
+def test_slow_iterations_are_those_beyond_the_p99_of_the_ones_before() -> None:
+    recorder, total_ns = HistogramRecorder(2), [0, 0]
+    for index in range(4 * ENOUGH):
+        total_ns[0] += 5 * MS
+        total_ns[1] += 20 * MS if index % 150 == 149 else MS
+        recorder.add(total_ns)
+    num_slow, slow_ns = recorder.slow()
+    expected = [index for index in range(4 * ENOUGH) if index % 150 == 149 and index >= 2 * SLICE]
+    assert num_slow == len(expected)
+    assert slow_ns == [5 * MS * len(expected), 20 * MS * len(expected)]
+
+
+def test_what_was_long_ago_does_not_decide_for_ever_what_is_slow() -> None:
+    """Iterations of 8 ms are slow again, once those of 10 ms are long enough ago."""
+    recorder, total_ns = HistogramRecorder(1), [0]
+
+    def num_slow(count: int, ms: int) -> int:
+        before, _ = recorder.slow()
+        for _ in range(count):
+            total_ns[0] += ms * MS
+            recorder.add(total_ns)
+        return recorder.slow()[0] - before
+
+    num_slow(10_000, 10)
+    assert (num_slow(1000, 5), num_slow(1, 8)) == (0, 0)
+    assert (num_slow(40_000, 5), num_slow(1, 8)) == (0, 1)

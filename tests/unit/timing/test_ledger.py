@@ -155,14 +155,44 @@ def test_every_is_due_once_per_period_and_does_not_catch_up() -> None:
 
 def test_tagged_time_is_that_of_this_iteration_alone() -> None:
     ledger, clock = ledger_at()
-    for ms in (5, 70, 6):
+    for us in (5, 70, 6):
         with ledger.phase(Phase.TRAIN):
-            clock.advance(ms)
-        if ms == 70:
-            ledger.tag(Phase.TRAIN)
+            clock.advance(1000 * us)
+        if us == 70:
+            ledger.tag(Phase.TRAIN, 3)
         ledger.close()
-    assert ledger.account().tagged == (1, 70)
-    assert ledger.account().phases_ns[Phase.TRAIN] == 81
+    assert ledger.account().tagged == (1, 70_000, 3, 9, 3 * 70, 70 * 70)
+    assert ledger.account().phases_ns[Phase.TRAIN] == 81_000
+
+
+def test_what_comes_after_the_last_iteration_is_set_apart_within_the_account() -> None:
+    ledger, clock = ledger_at()
+    with ledger.phase(Phase.TRAIN):
+        clock.advance(10)
+    ledger.close()
+    assert ledger.account().cooldown is None
+    clock.advance(2)
+    ledger.begin_cooldown()
+    with ledger.phase(Phase.EVALUATION):
+        clock.advance(300)
+    ledger.begin_cooldown()  # only the first call counts
+    account = ledger.account()
+    assert account.cooldown is not None
+    assert {phase: ns for phase, ns in account.cooldown.phases_ns.items() if ns} == {"evaluation": 300, "other": 2}
+    assert sum(account.phases_ns.values()) == account.wall_ns == 312
+    assert 0 <= account.cooldown.cpu_ns < account.cpu_ns
+    assert account.cooldown.scheduler.runnable_ns <= account.scheduler.runnable_ns
+
+
+def test_slow_iterations_are_part_of_the_account() -> None:
+    ledger, clock = ledger_at()
+    for train_ms in (*[5] * 400, 50):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(train_ms * 1_000_000)
+        ledger.close()
+    slow = ledger.account().slow
+    assert slow is not None
+    assert (slow.iterations, slow.phases_ns["train"]) == (1, 50_000_000)
 
 
 def span_of_sync(ledger: Ledger, clock: FakeClock, ns: int) -> tuple[int, int]:
@@ -190,8 +220,8 @@ def test_a_span_of_the_last_iteration_is_split_there() -> None:
     ledger.close()
     ledger.split(Phase.PARAM_SYNC, Phase.RANK_BARRIER, *span, 30)
     span_of_sync(ledger, clock, 7)
-    ledger.tag(Phase.PARAM_SYNC)
-    assert ledger.account().tagged == (1, 7)
+    ledger.tag(Phase.PARAM_SYNC, 1)
+    assert ledger.account().tagged[:2] == (1, 7)
     assert ledger.account().phases_ns[Phase.PARAM_SYNC] == 77
 
 

@@ -70,7 +70,7 @@ class Everything:
 
     def nothing(self) -> None: ...
 
-    wait_ready = wait_batch = release = publish = run_if_due = nothing
+    wait_ready = wait_batch = release = publish = run_if_due = is_due = nothing
 
 
 def batches() -> Iterator[Batches]:

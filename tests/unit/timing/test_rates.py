@@ -1,13 +1,31 @@
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import Elapsed, compute_rates, elapsed, predict_steps_per_sec, tagged_excess_ns
-from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals, Snapshot, TaggedTime
+from offpolicy.timing.rates import (
+    Elapsed,
+    compute_rates,
+    elapsed,
+    of_iterations,
+    predict_steps_per_sec,
+    slow_excess_ms,
+    tagged_excess_ns,
+)
+from offpolicy.types import (
+    Account,
+    CollectorTotals,
+    Cooldown,
+    LearnerTotals,
+    MetricTotals,
+    SchedulerStats,
+    SlowTime,
+    Snapshot,
+    TaggedTime,
+)
 
 S = 1_000_000_000
 NO_METRICS = MetricTotals((), np.zeros(0), np.zeros(0))
@@ -17,6 +35,12 @@ def account(wall_s: float, warmup_s: float = 1.0, iterations: int = 0, **phases_
     phases = {name: int(seconds * S) for name, seconds in phases_s.items()}
     phases["other"] = int(wall_s * S) - sum(phases.values())
     return Account(int(wall_s * S), int(warmup_s * S), iterations, phases, cpu_ns=0)
+
+
+def cooled(timed: Account, **phases_s: float) -> Account:
+    """The account with a cooldown of these phases, which are part of it."""
+    phases = {name: int(phases_s.get(name, 0.0) * S) for name in timed.phases_ns}
+    return replace(timed, cooldown=Cooldown(phases, 0, SchedulerStats()))
 
 
 def collector(timed: Account | None, steps: int, policy_steps: int | None = None) -> CollectorTotals:
@@ -48,6 +72,15 @@ def test_collector_capacity_leaves_out_its_wait_for_the_learner() -> None:
     before = snapshot(0.0, None, 0, collector(account(0.0), 0))
     after = snapshot(2.0, None, 0, collector(account(2.0, learner_wait=1.5, env_step=0.4), 100))
     assert compute_rates(before, after, "overlap").collector_capacity == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize(("mode", "capacity"), [("overlap", 125.0), ("free", 125.0), ("alternate", 200.0)])
+def test_the_handshake_costs_capacity_where_the_learner_is_not_waiting_for_it(mode: str, capacity: float) -> None:
+    before = snapshot(0.0, None, 0, collector(account(0.0), 0))
+    spent = account(2.0, learner_wait=1.0, snapshot=0.2, handshake=0.3, env_step=0.5)
+    assert compute_rates(before, snapshot(2.0, None, 0, collector(spent, 100)), mode).collector_capacity == (
+        pytest.approx(capacity)
+    )
 
 
 def test_collector_capacity_is_the_sum_over_collectors() -> None:
@@ -164,6 +197,42 @@ def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
     assert overlapped != pytest.approx(rates.steps_per_sec, rel=0.1)
 
 
+def test_what_is_slow_is_that_of_the_window() -> None:
+    before = replace(account(1.0, iterations=100, train=0.5), slow=SlowTime(3, {"train": S, "other": S}))
+    after = replace(account(3.0, iterations=300, train=1.5), slow=SlowTime(5, {"train": S + S // 10, "other": S}))
+    window = elapsed(before, after)
+    assert window is not None
+    assert window.slow == SlowTime(2, {"train": S // 10, "other": 0})
+    excess_ms = slow_excess_ms(window.slow, window.iterations, window.phases_ns)
+    assert excess_ms == pytest.approx({"train": 50.0 - 5.0, "other": -5.0})
+    assert slow_excess_ms(None, 5, {}) == slow_excess_ms(SlowTime(0, {}), 5, {}) == {}
+
+
+def test_rates_end_with_the_last_iteration_of_each_side() -> None:
+    """The collector waits 3 s for the final evaluation and for the end of the run."""
+    before = snapshot(1.0, account(1.0, train=0.9), 100, collector(account(1.0, learner_wait=0.9), 100))
+    steps = cooled(account(6.0, learner_wait=5.7), learner_wait=3.0)
+    updates = cooled(account(5.5, train=2.7, evaluation=2.5), evaluation=2.5)
+    after = snapshot(7.0, updates, 300, collector(steps, 300))
+    rates = compute_rates(before, of_iterations(after), "overlap")
+    assert rates.steps_per_sec == pytest.approx(100.0)
+    assert rates.learner_capacity == pytest.approx(100.0)
+    assert rates.predicted_steps_per_sec == pytest.approx(rates.steps_per_sec)
+    assert compute_rates(before, after, "overlap").steps_per_sec == pytest.approx(40.0)  # what it was
+
+
+@pytest.mark.parametrize("before_updates", [0, 1])
+def test_the_updates_of_the_warm_up_are_not_divided_by_steady_time(before_updates: int) -> None:
+    """The account begins behind the first iteration, with 4 updates; then come 2 of 50 ms per update."""
+    before = snapshot(1.0, account(0.0, warmup_s=0.5), before_updates, collector(account(0.0), 0))
+    after = snapshot(2.0, account(0.1, warmup_s=2.0, train=0.1), 6, collector(account(1.0, env_step=0.5), 6))
+    after = replace(after, learners=(replace(after.learners[0], warmup_updates=4),))
+    rates = compute_rates(before, after, "overlap")
+    assert (rates.learner_active_s, rates.updates_per_sec) == pytest.approx((0.05, 20.0))
+    later = replace(after.learners[0], account=account(0.3, warmup_s=2.0, train=0.3), updates=10)
+    assert compute_rates(after, replace(after, learners=(later,)), "overlap").updates_per_sec == pytest.approx(20.0)
+
+
 @pytest.mark.parametrize(
     ("special", "excess_ms"),
     [(TaggedTime(0, 0), 0.0), (TaggedTime(10, 10 * 31 * 10**6), 10 * 30.0), (TaggedTime(10, 10 * 10**6), 0.0)],
@@ -177,6 +246,29 @@ def test_what_resets_cost_is_what_their_steps_take_longer_than_the_others(
     assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) == pytest.approx(excess_ms * 1e6)
 
 
-def test_where_every_step_holds_a_reset_nobody_can_tell_what_it_costs() -> None:
-    window = Elapsed(10, 10, 5, {CollectorPhase.ENV_STEP: 10}, 0, tagged=TaggedTime(5, 10))
-    assert tagged_excess_ns(window, CollectorPhase.ENV_STEP) is None
+def tagged_by(weights: list[int], times_us: list[int]) -> Elapsed:
+    """A window in which every iteration was tagged."""
+    pairs = list(zip(weights, times_us, strict=True))
+    squares = sum(w * w for w in weights), sum(w * t for w, t in pairs), sum(t * t for t in times_us)
+    tagged = TaggedTime(len(pairs), 1000 * sum(times_us), sum(weights), *squares)
+    return Elapsed(tagged.ns, tagged.ns, len(pairs), {CollectorPhase.ENV_STEP: tagged.ns}, 0, tagged=tagged)
+
+
+def test_where_every_step_holds_resets_their_number_tells_what_they_cost() -> None:
+    """A step takes 900 us, and 300 us for each reset, up to 20 us more or less."""
+    weights = [1, 2, 3, 4] * 25
+    times_us = [900 + 300 * weight + (index * 7 % 41 - 20) for index, weight in enumerate(weights)]
+    excess_ns = tagged_excess_ns(tagged_by(weights, times_us), CollectorPhase.ENV_STEP)
+    assert excess_ns == pytest.approx(300_000 * sum(weights), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("weights", "times_us"),
+    [
+        ([3] * 50, [900 + index for index in range(50)]),  # always as many
+        ([1, 2] * 25, [900 + 37 * (index % 26) for index in range(50)]),  # noise hides it
+        ([1, 2], [10, 20]),  # too few
+    ],
+)
+def test_where_their_number_does_not_tell_nobody_does(weights: list[int], times_us: list[int]) -> None:
+    assert tagged_excess_ns(tagged_by(weights, times_us), CollectorPhase.ENV_STEP) is None

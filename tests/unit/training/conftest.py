@@ -125,3 +125,9 @@ def tiny_learner(rank: RankContext) -> Any:
 
 
 TINY = {"algo": {"hidden_dims": [8], "batch_size": 4, "learning_starts": 4}, "replay": {"capacity": 64}}
+
+
+def run_if_due(duty: Any) -> None:
+    """Does what the loop does with a duty."""
+    if duty.is_due():
+        duty.run()

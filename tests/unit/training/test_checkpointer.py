@@ -19,7 +19,7 @@ from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.worker import SNAPSHOT_DIR
 from offpolicy.types import Float64
-from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of
+from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of, run_if_due
 
 
 class FakeState:
@@ -64,7 +64,7 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
     object.__setattr__(rank.cfg.checkpoint, "every", 100)
     saver, state = checkpointer(rank, world)
     for world.env_steps in (90, 120, 180):
-        saver.run_if_due()
+        run_if_due(saver)
     assert saved(rank) == ["step-000000000120"]
     assert state.eval_steps == [30]
     assert rank.child.sent == [("checkpoint", {"env_steps": 120})]  # type: ignore[attr-defined]  # a fake child
@@ -97,7 +97,7 @@ def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank
     saver, state = checkpointer(rank, world)
     state.error = SaveError("no space left on device")
     world.env_steps = 100
-    saver.run_if_due()
+    run_if_due(saver)
     (warning,) = rank.child.sent  # type: ignore[attr-defined]  # a fake child
     assert warning == ("warning", {"text": "checkpoint at 100 not saved: no space left on device"})
     leave_snapshots(rank)

@@ -13,7 +13,7 @@ from offpolicy.training.evaluators import InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.ranks import Collectives
 from offpolicy.training.weight_publisher import WeightPublisher
 from offpolicy.types import Float64
-from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
+from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, run_if_due, tiny_learner
 
 
 class FakeEvaluator:
@@ -48,7 +48,7 @@ def test_an_evaluation_is_due_at_every_multiple_passed(make_rank: MakeRank) -> N
     evaluator = FakeEvaluator()
     periodic, world = evaluation(make_rank, evaluator, last_step=100, eval={"every": 100, "episodes": 1})
     for world.env_steps in (150, 199, 205, 299, 460):
-        periodic.run_if_due()
+        run_if_due(periodic)
     assert evaluator.asked == [205, 460]
     assert periodic.last_result_step == 460
 
@@ -58,7 +58,7 @@ def test_nothing_is_evaluated_that_was_switched_off(make_rank: MakeRank, tree: d
     evaluator = FakeEvaluator()
     periodic, world = evaluation(make_rank, evaluator, eval=tree)
     world.env_steps = 150
-    periodic.run_if_due()
+    run_if_due(periodic)
     assert evaluator.asked == []
 
 
@@ -66,7 +66,7 @@ def test_the_end_is_not_evaluated_twice(make_rank: MakeRank) -> None:
     evaluator = FakeEvaluator()
     periodic, world = evaluation(make_rank, evaluator, eval={"every": 100, "episodes": 1})
     world.env_steps = 200
-    periodic.run_if_due()
+    run_if_due(periodic)
     assert periodic.run_last(is_complete=True)
     world.env_steps = 250
     assert periodic.run_last(is_complete=True)
@@ -79,11 +79,11 @@ def test_an_environment_that_fails_on_rank_0_ends_every_rank(make_rank: MakeRank
     on_rank_0, world = evaluation(make_rank, FakeEvaluator(failure), eval={"every": 100, "episodes": 1})
     world.env_steps = 100
     with pytest.raises(EnvFailure, match="it broke"):
-        on_rank_0.run_if_due()
+        run_if_due(on_rank_0)
     other, world = evaluation(make_rank, None, FakeWorld(2, lambda own: [np.ones(1)]), eval={"every": 100})
     world.env_steps = 100
     with pytest.raises(PeerEnvFailure, match="failed in the evaluation on rank 0"):
-        other.run_if_due()
+        run_if_due(other)
 
 
 class OtherRanks(FakeWorld):
@@ -136,7 +136,7 @@ def test_ranks_that_may_differ_are_averaged_and_published_before_an_evaluation(m
     rank = make_rank(eval={"every": 10, "episodes": 1})
     periodic = PeriodicEvaluation(rank, collectives, evaluator, 0, lambda: calls.append(f"before {evaluator.asked}"))
     world.env_steps = 10
-    periodic.run_if_due()
+    run_if_due(periodic)
     assert calls == ["before []"]
 
 

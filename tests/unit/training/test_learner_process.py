@@ -51,7 +51,7 @@ def test_only_rank_0_of_a_traced_run_is_profiled(make_rank: MakeRank) -> None:
 class FakeSource:
     """Hands out three batches of four rows."""
 
-    samples, sample_age_sum, rollouts = 0, 0.0, None
+    samples, sample_age_sum, rollouts, has_batch_wait = 0, 0.0, None, False
 
     def __init__(self) -> None:
         self.first_unseen_row = [0]

@@ -119,3 +119,14 @@ def test_waits_that_the_reports_gathering_finds_out_are_in_that_report(make_rank
     waited_ns = [account.phases_ns["rank_barrier"] for account in accounts if account is not None]
     assert waited_ns == [0, 1_000_000]
     assert accounts[0].wall_ns == accounts[1].wall_ns  # type: ignore[union-attr]
+
+
+def test_the_updates_of_the_first_iteration_are_those_of_the_warm_up(make_rank: MakeRank) -> None:
+    rank, world = make_rank(timing={"enabled": False}), FakeWorld()
+    report, learner = reporter(rank, world)
+    for updates in (3, 5):
+        learner.num_updates = updates
+        report.run_if_due()
+    report.publish_own()
+    (totals,) = published(rank).read()
+    assert (totals.warmup_updates, totals.updates) == (3, 5)
