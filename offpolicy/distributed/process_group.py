@@ -26,6 +26,7 @@ from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Stopwatch
 
 T = TypeVar("T")
+CLEAN_UP_ONLY = "2"  # mode of NCCL's watchdog: it ends the collective and not the process
 PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 
 
@@ -40,6 +41,8 @@ class RankGroup:
         self._store, self._timeout_s, self._device_sync = store, timeout_s, device_sync
         timeout = timedelta(seconds=timeout_s)
 
+        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY  # `sum_bucket` raises
+
         def join() -> Any:  # Any: torch types the result of new_group as a group, an int or None
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
@@ -47,6 +50,9 @@ class RankGroup:
         self._barrier_group = self._collective(join)
         self._arrival = torch.zeros(1)
         self.uses_nccl = backend == "nccl"
+        self._nccl = (
+            dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")) if self.uses_nccl else None
+        )
 
     def arrive(self) -> None:
         """Returns once every rank has called this as often."""
@@ -65,6 +71,8 @@ class RankGroup:
         def reduce() -> None:
             dist.all_reduce(bucket)
             self._device_sync.wait()  # here, where the loss of a rank in the middle of it is recognised
+            if self._nccl is not None and (error := self._nccl.get_error().name) != "SUCCESS":
+                raise RuntimeError(f"NCCL ended the exchange: {error}")
 
         self._collective(reduce)
 
