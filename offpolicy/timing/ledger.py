@@ -54,6 +54,10 @@ class TimeAccount(Protocol):
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         ...
 
+    def move(self, source: StrEnum, target: StrEnum, ns: int) -> None:
+        """Moves time of this iteration from one phase, which may be open, to another, whose work it was spent on."""
+        ...
+
 
 class _Span:
     """A reusable object per phase, so that a phase costs two clock readings and no allocation."""
@@ -164,6 +168,11 @@ class Ledger:
         taken_ns = self._phases_ns[row] - self._histogram.last_ns(row)
         self._tagged = TaggedTime(self._tagged.iterations + 1, self._tagged.ns + taken_ns)
 
+    def move(self, source: StrEnum, target: StrEnum, ns: int) -> None:
+        """Moves time of this iteration from one phase to another; the trace keeps what was open when."""
+        self._phases_ns[self.names.index(source)] -= ns
+        self._phases_ns[self.names.index(target)] += ns
+
     def mark(self, mark: Mark, value: int) -> None:
         """Writes an instant into the trace, if there is one."""
         if self._trace is not None:
@@ -210,6 +219,9 @@ class NullLedger:
         """Does nothing."""
 
     def tag(self, phase: StrEnum) -> None:
+        """Does nothing."""
+
+    def move(self, source: StrEnum, target: StrEnum, ns: int) -> None:
         """Does nothing."""
 
 

@@ -50,9 +50,9 @@ def snapshot(k):
     names = tuple(sys.argv[3].split(","))
     metrics = MetricTotals(names, np.full(len(names), 1.5 * k), np.full(len(names), float(k)))
     rollouts = RolloutTotals(k, np.full(NUM_LAGS, float(k))) if k == 30 else None
-    return Snapshot(1.0 + k / 100, 100 + k, k, (LearnerTotals(account=learner, updates=k, samples=256 * k,
-        sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts,
-        device=DeviceTotals(*[k * 10**6] * 4, iterations=k, launch_bound=0, dropped=0)),),
+    rank = LearnerTotals(account=learner, updates=k, samples=256 * k, sample_age_sum=9.0 * k, metrics=metrics,
+        rollouts=rollouts, device=DeviceTotals(*[k * 10**6] * 5, iterations=k, launch_bound=0, dropped=0))
+    return Snapshot(1.0 + k / 100, 100 + k, k, (rank, rank),
         (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k),), k, 1000, 0.0,
         EvaluatorTotals(account(EvaluatorPhase), k, 1, 2))
 

@@ -85,7 +85,8 @@ def run(tape: Tape, *, has_result: bool = True) -> tuple[bool, Ledger]:
     duties = {name: Duty(tape, name) for name in ("eval", "save", "report")}
     duties["eval"].has_result = has_result
     parts = Parts(
-        source=tape, learner=tape, device_timer=DeviceTimer(tape), publisher=tape, world=tape, stop=tape, ledger=ledger,
+        source=tape, learner=tape, device_timer=DeviceTimer(tape, ledger), publisher=tape, world=tape, stop=tape,
+        ledger=ledger,
         evaluator=duties["eval"], checkpointer=duties["save"], reporter=duties["report"],
     )  # fmt: skip
     return train(parts), ledger

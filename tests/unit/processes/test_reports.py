@@ -123,7 +123,7 @@ def test_rollouts_that_are_all_still_to_come_are_not_none() -> None:
 
 def test_the_devices_time_arrives_and_a_rank_without_a_device_has_none() -> None:
     on_device = replace(
-        learner(0, LEARNER), device=DeviceTotals(2**52 + 1, 2, 3, 4, iterations=5, launch_bound=6, dropped=7)
+        learner(0, LEARNER), device=DeviceTotals(2**52 + 1, 2, 3, 4, 5, iterations=6, launch_bound=7, dropped=8)
     )
     got, without = sent_and_read(on_device, learner(1, LEARNER))
     assert_same(got, on_device)
@@ -153,8 +153,8 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
 
 
 # Two accounts with seven numbers and a flag besides their phases; the first with how each phase and the whole spread;
-# three counters, rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), sums and counts.
-ROW = (8 + 2 + 3 * HISTOGRAM_BINS) + (8 + 3) + 3 + 34 + 8 + 2 + 2
+# three counters, rollouts (a flag, those too old, 32 lags), the device (a flag, eight numbers), sums and counts.
+ROW = (8 + 2 + 3 * HISTOGRAM_BINS) + (8 + 3) + 3 + 34 + 9 + 2 + 2
 
 
 def test_the_size_of_a_block_follows_from_the_number_of_metrics() -> None:

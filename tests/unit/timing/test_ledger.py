@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
+from offpolicy.timing.histogram import percentiles_of
 from offpolicy.timing.ledger import Ledger, NullLedger, make_ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
 from tests.fakes import FakeClock
@@ -157,3 +158,19 @@ def test_tagged_time_is_that_of_this_iteration_alone() -> None:
         ledger.close()
     assert ledger.account().tagged == (1, 70)
     assert ledger.account().phases_ns[Phase.TRAIN] == 81
+
+
+def test_moved_time_is_that_of_the_other_phase_in_the_same_iteration_and_the_sum_stays() -> None:
+    ledger, clock = ledger_at()
+    for moved_ns in (0, 4_000_000):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(9_000_000)
+            ledger.move(Phase.TRAIN, Phase.REPLAY_SAMPLE, moved_ns)  # while it is open
+        ledger.close()
+    account = ledger.account()
+    assert (account.phases_ns[Phase.TRAIN], account.phases_ns[Phase.REPLAY_SAMPLE]) == (14_000_000, 4_000_000)
+    assert sum(account.phases_ns.values()) == account.wall_ns == 18_000_000
+    assert account.histogram is not None
+    spread = percentiles_of(account.histogram[list(Phase).index(Phase.TRAIN)])
+    assert spread is not None
+    assert (spread.p50, spread.max) == (pytest.approx(5.0, rel=0.03), pytest.approx(9.0, rel=0.03))
