@@ -67,7 +67,8 @@ def train(parts: Parts) -> bool:
         with phase(Phase.TRAIN):
             with on_device(DeviceSpan.TRAIN):
                 parts.learner.update(batches)
-            parts.device_timer.wait()  # publishing would have to wait anyway; here the time lands on its cause
+            # Publishing would have to wait anyway; here the time lands on its cause.
+            parts.device_timer.end_update()
         with phase(Phase.WEIGHT_PUBLISH):
             parts.publisher.publish()
         if parts.evaluator.is_due():

@@ -295,6 +295,7 @@ class DeviceTotals(NamedTuple):
     h2d_ns: int  # copies that the learner waited for
     h2d_hidden_ns: int  # copies behind its work
     inference_ns: int
+    sample_ns: int  # drawing and gathering rows
     iterations: int
     launch_bound: int  # iterations whose device work was done as soon as it had been queued
     dropped: int  # spans that were not timed, because too many were pending

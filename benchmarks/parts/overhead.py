@@ -88,7 +88,7 @@ def _parts(work: _Work, stamps: _Stamps, ledger: TimeAccount, iterations: int) -
     return Parts(
         source=_OneBatch(iterations),
         learner=work,
-        device_timer=DeviceTimer(StreamSync(torch.device("cpu"))),
+        device_timer=DeviceTimer(StreamSync(torch.device("cpu")), ledger),
         publisher=idle,
         evaluator=idle,
         checkpointer=idle,

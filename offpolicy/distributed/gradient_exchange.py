@@ -11,7 +11,7 @@ from torch import Tensor
 from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.process_group import RankGroup
 from offpolicy.protocols import DeviceSync
-from offpolicy.timing.device_timer import DeviceEvent, Pair
+from offpolicy.timing.device_events import DeviceEvent, Pair
 
 
 class GroupExchange:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without saying so
@@ -24,6 +25,7 @@ from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Stopwatch
 
 T = TypeVar("T")
+CLEAN_UP_ONLY = "2"  # mode of NCCL's watchdog: it ends the collective and not the process
 PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 
 
@@ -38,12 +40,17 @@ class RankGroup:
         self._store, self._timeout_s, self._device_sync = store, timeout_s, device_sync
         timeout = timedelta(seconds=timeout_s)
 
+        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY  # `wait_for_device` raises
+
         def join() -> Any:  # Any: torch types the result of new_group as a group, an int or None
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
         self._gathering_group = self._collective(join)
         self.uses_nccl = backend == "nccl"
+        self._nccl = (
+            dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")) if self.uses_nccl else None
+        )
 
     def gather(self, vector: Tensor) -> Tensor:
         """Returns the CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
@@ -61,7 +68,13 @@ class RankGroup:
 
     def wait_for_device(self) -> None:
         """Returns when the device has done what is queued. Raises `PeerLostError` if a rank is lost in a sum."""
-        self._collective(self._device_sync.wait)
+
+        def wait() -> None:
+            self._device_sync.wait()
+            if self._nccl is not None and (error := self._nccl.get_error().name) != "SUCCESS":
+                raise RuntimeError(f"NCCL ended the exchange: {error}")
+
+        self._collective(wait)
 
     def broadcast(self, tensor: Tensor) -> None:
         """Replaces a tensor of the bucket's device, in place, by that of rank 0."""

@@ -9,7 +9,13 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.training.worker import HostPlan
 
 NEEDED_THREADS = 8  # threads of a learner beyond which one thread less costs it less than an evaluation's core gains
-NVIDIA_DRIVER = "/dev/nvidiactl"  # exists where a GPU is; asking torch would cost the supervisor a second
+# One of them exists where a GPU is: NVIDIA's driver, WSL2's, ROCm's, Jetson's. Asking torch would take a second.
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/nvhost-gpu", "/dev/nvgpu")
+
+
+def has_gpu() -> bool:
+    """True if the driver of a GPU is there, whether or not torch can use it."""
+    return any(map(os.path.exists, GPU_DRIVERS))
 
 
 def plan_host(cfg: RunConfig, host: HostInfo) -> HostPlan:
@@ -56,7 +62,7 @@ def num_spare_cores(cfg: RunConfig) -> int:
 def track_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:
     """Returns the threads of this host that a trace has a track for."""
     ranks, collectors = range(cfg.runner.world_size), range(cfg.collect.num_collectors)
-    kinds, has_device = ["learner"], cfg.device != "cpu" and os.path.exists(NVIDIA_DRIVER)
+    kinds, has_device = ["learner"], (cfg.device == "auto" and has_gpu()) or cfg.device.startswith("cuda")
     may_pack = has_device or cfg.runner.name == "double_buffer"  # where replay.source is auto
     if not cfg.algo.learns_from_rollouts and {"prefetch": True, "auto": may_pack}.get(cfg.replay.source, False):
         kinds.append("packer")

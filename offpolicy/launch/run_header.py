@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.config.schema import env_differences, read_config
-from offpolicy.launch.resources import NVIDIA_DRIVER
+from offpolicy.launch.resources import has_gpu
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.record import RunHeader
@@ -35,7 +35,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
         num_collectors=cfg.collect.num_collectors,
         num_hosts=job.host.num_hosts,
         collector_threads=job.plan.collector_threads,
-        has_gpu=os.path.exists(NVIDIA_DRIVER),
+        has_gpu=has_gpu(),
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))

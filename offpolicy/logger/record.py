@@ -16,6 +16,7 @@ from offpolicy.logger.timing_keys import (
     collectors_elapsed,
     core_keys,
     device_keys,
+    device_rank_keys,
     evaluator_keys,
     hook_keys,
     phase_keys,
@@ -117,7 +118,8 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
     record |= phase_keys(learner, collectors, rollout_ms(previous, current) if header.has_rollouts else 0.0)
     record |= rank_keys(previous, current)
-    record |= prefetch_keys(previous, current) | device_keys(previous, current) | evaluator_keys(previous, current)
+    record |= prefetch_keys(previous, current) | evaluator_keys(previous, current)
+    record |= device_keys(previous, current) | device_rank_keys(previous, current)
     record |= {
         "perf/steps_per_sec": rates.steps_per_sec,
         "perf/updates_per_sec": rates.updates_per_sec,

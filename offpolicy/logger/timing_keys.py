@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from offpolicy.logger.metrics import (
     CORES_KEY,
@@ -14,6 +15,7 @@ from offpolicy.logger.metrics import (
     device_key,
     learner_key,
     prefetch_key,
+    rank_key,
     spread_key,
     state_key,
 )
@@ -27,6 +29,7 @@ from offpolicy.timing.rates import (
     cores_elapsed,
     elapsed,
     learner_elapsed,
+    learner_windows,
     packer_elapsed,
     slow_excess_ms,
     tagged_excess_ns,
@@ -38,7 +41,7 @@ MS_PER_S = 1000.0
 STATISTICS = ("p50", "p95", "p99", "max")
 ITERATION, CYCLE = "iter", "cycle"  # names of the sum of the phases of the learner, of the collector
 PIPELINE = (LearnerPhase.H2D, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC, LearnerPhase.WEIGHT_PUBLISH)
-NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
+NO_DEVICE_TIME = DeviceTotals(0, 0, 0, 0, 0, iterations=0, launch_bound=0, dropped=0)
 
 Numbers = dict[str, float | None]
 
@@ -175,12 +178,12 @@ def device_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
     A device counts as busy from the first to the last operation of a span, gaps included. Hidden copies overlap with
     updates, which count already.
     """
-    window, after = learner_elapsed(previous, current), current.learners[0].device if current.learners else None
-    if window is None or after is None or window.iterations == 0 or window.wall_ns <= 0:
+    windows = device_windows(previous, current)
+    if 0 not in windows:
         return {}
-    before = (previous.learners[0].device if previous is not None and previous.learners else None) or NO_DEVICE_TIME
-    done = DeviceTotals(*(now - then for now, then in zip(after, before, strict=True)))
+    window, done = windows[0]
     spans_ns = {
+        DeviceSpan.SAMPLE: done.sample_ns,
         DeviceSpan.TRAIN: done.train_ns,
         DeviceSpan.H2D: done.h2d_ns,
         DeviceSpan.H2D_HIDDEN: done.h2d_hidden_ns,
@@ -191,6 +194,34 @@ def device_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
     if done.iterations > 0:
         record["device/launch_bound"] = done.launch_bound / done.iterations
     return record | {"device/dropped": done.dropped}
+
+
+def device_rank_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:
+    """Returns the update's device time over several ranks, and the rank with the most; no keys without a timer."""
+    train_ms = {
+        rank: done.train_ns / window.iterations / NS_PER_MS
+        for rank, (window, done) in device_windows(previous, current).items()
+    }
+    if len(current.learners) == 1 or not train_ms:
+        return {}
+    return {
+        rank_key("device_train", "min"): min(train_ms.values()),
+        rank_key("device_train", "mean"): fmean(train_ms.values()),
+        rank_key("device_train", "max"): max(train_ms.values()),
+        "rank/device_slowest": max(train_ms, key=lambda rank: train_ms[rank]),
+    }
+
+
+def device_windows(previous: Snapshot | None, current: Snapshot) -> dict[int, tuple[Elapsed, DeviceTotals]]:
+    """Returns by rank the window and what the device did in it, where there is a device timer and an iteration."""
+    before = previous.learners if previous is not None else ()
+    found = {}
+    for rank, window in enumerate(learner_windows(previous, current)):
+        after = current.learners[rank].device
+        if window is not None and after is not None and window.iterations > 0 and window.wall_ns > 0:
+            since = (before[rank].device if rank < len(before) else None) or NO_DEVICE_TIME
+            found[rank] = window, DeviceTotals(*(now - then for now, then in zip(after, since, strict=True)))
+    return found
 
 
 def evaluator_keys(previous: Snapshot | None, current: Snapshot) -> Numbers:

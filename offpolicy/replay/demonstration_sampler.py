@@ -149,7 +149,7 @@ class ResidentDemos:
             raise ConfigError(f"replay.demos: {size} of demonstrations do not fit on {device} ({error})") from error
         self._copy_stream = CopyStream(device, device_sync)
         shape = (max_batches * share.per_batch,)
-        self._blocks = cycle(staging_blocks(shape, torch.int64, device, "replay.demos", "lower replay.demo_share"))
+        self._blocks = cycle(staging_blocks(2, shape, torch.int64, device, "replay.demos", "lower replay.demo_share"))
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)
         self._gathered = self._copy_stream.learner_mark()
 

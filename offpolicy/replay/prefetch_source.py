@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import HangError
-from offpolicy.protocols import StepCount, StepGate
+from offpolicy.protocols import DeviceSync, StepCount, StepGate
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, Request, Slot, host_block, nbytes_text
-from offpolicy.timing.device_timer import UNTIMED, BackgroundCopyTimer, StreamSync
+from offpolicy.timing.device_events import UNTIMED
+from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import PackerPhase as Phase
 from offpolicy.types import Account
@@ -45,7 +46,7 @@ class Packer:
     """The packing thread and the slots submitted to it. Every method is called by the learner's thread.
 
     `gate` is used by the packing thread only, which may wait for rows while the learner waits for something else.
-    `copies` times the copies on the device.
+    `copies` times the copies on the device; `device_sync` waits for them, on the packing thread.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Packer:
         ledger: TimeAccount,
         *,
         copies: BackgroundCopyTimer | None = None,
+        device_sync: DeviceSync | None = None,
     ) -> None:
         self.sampler = sampler
-        self.copy_stream = CopyStream(device, StreamSync(device), copies or UNTIMED)
+        self.copy_stream = CopyStream(device, device_sync or StreamSync(device), copies or UNTIMED)
         self._copies = copies
         self._gate = gate
         self._todo: deque[Slot] = deque()  # the first one is being packed
@@ -156,7 +158,8 @@ class Packer:
             with phase(Phase.COPY):
                 self.copy_stream.block_until(slot.copy_to_device(self.copy_stream))
                 if self._copies is not None:
-                    self._copies.split_finished()
+                    with self.copy_stream.as_current():
+                        self._copies.split_finished()
 
     def _wait_for_rows(self, env_steps: int) -> None:
         with self._changed:

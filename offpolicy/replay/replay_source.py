@@ -14,7 +14,8 @@ from offpolicy.protocols import StepCount, StepGate
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.sampler import SampleAges, Sampler
-from offpolicy.replay.staging import host_block, nbytes_text
+from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
+from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import Account, Batches, Float32
 
 
@@ -71,9 +72,13 @@ class RateLimitedSource:
     def to_device(self, rows: Tensor) -> Batches:
         """Copies the batches, and the observations the normaliser has not seen yet, to the learner's device."""
         device, layout = self._spec.device, self._spec.layout
-        updates = tuple(layout.split(batch) for batch in rows.to(device))
-        fresh = None if self._fresh is None else torch.from_numpy(self._fresh).to(device)
+        updates = tuple(layout.split(batch) for batch in rows.to(device, non_blocking=True))
+        fresh = None if self._fresh is None else self._fresh_on(device, torch.from_numpy(self._fresh))
         return Batches(updates, fresh, self._steps.env_steps)
+
+    def _fresh_on(self, device: torch.device, fresh: Tensor) -> Tensor:
+        """Queues the copy of the fresh observations: from pageable memory the host would wait for the stream."""
+        return fresh.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else fresh
 
     def release(self) -> None:
         """Grants the collectors what the next iteration needs, and the lead of the mode."""
@@ -118,9 +123,10 @@ class ReplaySource(RateLimitedSource):
     ) -> None:
         super().__init__(spec, rings, gate, steps, updates)
         self._sampler, self._ages = sampler, SampleAges(rings)
-        self._staging = host_block(
+        values = host_block(
             spec.block_shape, torch.float32, spec.device, "replay.source=direct", "lower algo.batch_size"
         )
+        self._staging, self._copy_stream = StagingBlock(values), CopyStream(spec.device, StreamSync(spec.device))
 
     @property
     def samples(self) -> int:
@@ -140,11 +146,18 @@ class ReplaySource(RateLimitedSource):
 
     def sample(self) -> Tensor:
         """Returns rows [U, B, W] for the updates that are due now."""
-        rows = self._staging[: self.num_due]
+        self._copy_stream.block_until(self._staging.copied)  # it was, where the loop waits behind every update
+        rows = self._staging.values[: self.num_due]
         self._ages.add(self._sampler.fill(rows.numpy().reshape(-1, self._spec.layout.width)))
         self.updates += len(rows)
         self.gather_fresh()
         return rows
+
+    def to_device(self, rows: Tensor) -> Batches:
+        """Queues the copies; the host does not wait for them here."""
+        batches = super().to_device(rows)
+        self._staging.copied = self._copy_stream.learner_mark()
+        return batches
 
     def random_state(self) -> dict[str, Any]:
         return self._sampler.state()
@@ -153,5 +166,5 @@ class ReplaySource(RateLimitedSource):
         self._sampler.set_state(state)
 
     def describe(self) -> str:
-        size = nbytes_text(self._staging.nbytes)
+        size = nbytes_text(self._staging.values.nbytes)
         return f"replay source: direct, {size} of staging on the host{self._sampler.describe()}"

@@ -1,8 +1,8 @@
 """`replay.source=resident`: a copy of the rings on the learner's device, sampled there.
 
-Only the rows that are new since the last batch are copied, on a copy stream, through two host blocks, so that the
-rings themselves need not be page-locked. The order of the device's work ensures that a batch is gathered after the rows
-it may contain were copied, and before they are overwritten. The host waits for a copy only when it needs its block
+Only the rows that are new since the last batch are copied, on a copy stream, through host blocks, two per ring, so that
+the rings themselves need not be page-locked. The order of the device's work ensures that a batch is gathered after the
+rows it may contain were copied, and before they are overwritten. The host waits for a copy only when it needs its block
 again, and for the age of the samples only when that is read.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring, row_spans
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
-from offpolicy.timing.device_timer import UNTIMED
+from offpolicy.timing.device_events import UNTIMED
 
 KEY = "replay.source=resident"
 INSTEAD = "use replay.source=direct"
@@ -32,6 +32,16 @@ STAGING_ROWS = 4096
 def resident_nbytes(num_rings: int, capacity: int, width: int) -> int:
     """Returns the bytes on the device of the copies of `num_rings` rings of `capacity` float32 rows [W = width]."""
     return 4 * num_rings * capacity * width
+
+
+class ResidentTimers(NamedTuple):
+    """Contexts that time what the device is given inside them."""
+
+    copies: AbstractContextManager[None] = UNTIMED
+    draws: AbstractContextManager[None] = UNTIMED
+
+
+NO_TIMERS = ResidentTimers()
 
 
 class Mirror:
@@ -59,8 +69,7 @@ class Mirror:
 class ResidentSampler:
     """Draws rows uniformly, with replacement, from the copies of `rings` (of one capacity) on `device`.
 
-    `device_sync` waits for the device's current stream, `timer` times the copies. Raises `ConfigError` if the device or
-    the host has no room.
+    `device_sync` waits for the device's current stream. Raises `ConfigError` if the device or the host has no room.
     """
 
     def __init__(
@@ -69,11 +78,12 @@ class ResidentSampler:
         device: torch.device,
         seed: int,
         device_sync: DeviceSync,
-        timer: AbstractContextManager[None] = UNTIMED,
+        timers: ResidentTimers = NO_TIMERS,
         demos: ResidentDemos | None = None,
     ) -> None:
         self._rings, self._device = tuple(rings), device
         self.demos = demos  # mixed into the batches
+        self.draw_timer = timers.draws
         self._capacity, width = rings[0].capacity, rings[0].width
         try:
             self._store = torch.empty((len(rings), self._capacity, width), dtype=torch.float32, device=device)
@@ -83,10 +93,10 @@ class ResidentSampler:
                 f"{KEY}: the copy of the replay needs {size} on {device}; lower replay.capacity, or {INSTEAD} ({error})"
             ) from error
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
-        self._copy_stream = CopyStream(device, device_sync, timer)
-        self._blocks = cycle(_staging((STAGING_ROWS, width), torch.float32, device))
+        self._copy_stream = CopyStream(device, device_sync, timers.copies)
+        self._blocks = cycle(_staging(2 * len(rings), (STAGING_ROWS, width), torch.float32, device))
         # What a draw needs of the rings: see `_describe_rings` for the rows.
-        self._host_tables = cycle(_staging((3, len(rings)), torch.int64, device))
+        self._host_tables = cycle(_staging(2, (3, len(rings)), torch.int64, device))
         self._table = torch.zeros((3, len(rings)), dtype=torch.int64, device=device)
         # When the store and the table are free to be written: first when they are made, then after the last gather.
         self._gathered = self._copy_stream.learner_mark()
@@ -144,8 +154,8 @@ class ResidentSampler:
         self._copy_stream.stall_learner_stream(block.copied)
 
 
-def _staging(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[StagingBlock]:
-    return staging_blocks(shape, dtype, device, KEY, INSTEAD)
+def _staging(count: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[StagingBlock]:
+    return staging_blocks(count, shape, dtype, device, KEY, INSTEAD)
 
 
 class ResidentSource(RateLimitedSource):
@@ -184,9 +194,10 @@ class ResidentSource(RateLimitedSource):
         """Returns rows [U, B, W], already on the device, for the updates that are due now."""
         shape = (self.num_due, self._num_fresh, self._spec.layout.width)
         self._sampler.refresh()
-        rows = self._sampler.draw(shape[0] * shape[1]).view(shape)
-        if self._demos:
-            rows = torch.cat([rows, self._demos.draw(shape[0])], dim=1)
+        with self._sampler.draw_timer:  # behind the copies, so that the wait for them is not in it
+            rows = self._sampler.draw(shape[0] * shape[1]).view(shape)
+            if self._demos:
+                rows = torch.cat([rows, self._demos.draw(shape[0])], dim=1)
         self.updates += shape[0]
         self.samples += shape[0] * shape[1]
         self.gather_fresh()

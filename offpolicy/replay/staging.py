@@ -15,7 +15,7 @@ from torch import Tensor
 from offpolicy.errors import ConfigError
 from offpolicy.protocols import DeviceSync
 from offpolicy.replay.sampler import Bounds, Draw, Sampler
-from offpolicy.timing.device_timer import UNTIMED
+from offpolicy.timing.device_events import UNTIMED
 
 
 def host_block(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str) -> Tensor:
@@ -40,10 +40,10 @@ class StagingBlock:
 
 
 def staging_blocks(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str
+    count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, key: str, instead: str
 ) -> list[StagingBlock]:
-    """Returns two blocks of a shape, to be used in turn. Raises as `host_block`."""
-    return [StagingBlock(values) for values in host_block((2, *shape), dtype, device, key, instead)]
+    """Returns blocks of a shape, to be used in turn. Raises as `host_block`."""
+    return [StagingBlock(values) for values in host_block((count, *shape), dtype, device, key, instead)]
 
 
 def nbytes_text(nbytes: int) -> str:
@@ -72,6 +72,10 @@ class CopyStream:
             else None
         )
 
+    def as_current(self) -> AbstractContextManager[Any]:  # Any: torch has no types there
+        """Returns a context in which this stream is the thread's current one."""
+        return UNTIMED if self._stream is None else torch.cuda.stream(self._stream)
+
     def learner_mark(self) -> torch.Event | None:
         """Returns the end of the work queued on the learner's stream so far; called on the learner's thread."""
         if self._stream is None:
@@ -86,7 +90,7 @@ class CopyStream:
             return None
         if after is not None:
             self._stream.wait_event(after)
-        with torch.cuda.stream(self._stream), self._timer:
+        with self.as_current(), self._timer:
             target.copy_(source, non_blocking=True)
         mark: torch.Event = self._stream.record_event()
         return mark
@@ -100,7 +104,7 @@ class CopyStream:
         """Waits, on the host, until a mark is reached."""
         if mark is None or mark.query():
             return
-        with torch.cuda.stream(self._stream):
+        with self.as_current():
             torch.cuda.current_stream(self._device).wait_event(mark)
             self._device_sync.wait()
 

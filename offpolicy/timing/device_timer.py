@@ -2,200 +2,67 @@
 
 Device time passes beside the learner's phases on the host and is never added to them. Pairs of events are put into the
 device's streams, and read once both were reached, after the wait that ends `train` and that the loop needs anyway.
-Timing adds no wait.
+Timing adds no wait. What that wait was for is known then: a part of it may belong to the phases before `train`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Clock, MonotonicClock
-from offpolicy.timing.phases import DeviceSpan
+from offpolicy.timing.device_events import (
+    UNTIMED,
+    CudaEvent,
+    DeviceEvent,
+    DeviceTrace,
+    EventPool,
+    Pair,
+    Pause,
+    Pending,
+    TimedSpan,
+    elapsed_ns,
+)
+from offpolicy.timing.ledger import TimeAccount
+from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 from offpolicy.timing.trace_writer import TraceTrack
 from offpolicy.types import DeviceTotals
 
 if TYPE_CHECKING:
     import torch
 
-DEVICE_SPANS = tuple(DeviceSpan)
-ANCHOR_NS = 1_000_000_000  # age at which a trace's anchor is replaced
-NUM_PAIRS = 64  # pairs of events per kind of span: those of an iteration, and copies
-CAUGHT_UP_NS = 100_000  # longest wait for the last few kernels, and for waking up after them
-UNTIMED = nullcontext()
+CAUGHT_UP_NS = 100_000  # longest time for the last few kernels, and for waking up after them
+# Work in front of an update that the host only queues: the phase whose time it is, if the host waits for it.
+QUEUED_BEFORE_TRAIN = {DeviceSpan.SAMPLE: LearnerPhase.REPLAY_SAMPLE, DeviceSpan.H2D: LearnerPhase.H2D}
 
 
 class StreamSync:
     """Waits for the work queued on a device's current stream; on the CPU there is nothing to wait for.
 
     The loop waits inside `train` exactly when the next phase (publishing the weights) would have to wait anyway, so the
-    time lands on the phase that caused it and no synchronisation is added.
+    time lands on the phase that caused it and no synchronisation is added. With `yields_core` the thread sleeps
+    meanwhile, where CUDA would spin, and wakes up some 20 us later. One thread uses it.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, *, yields_core: bool = False) -> None:
+        self.device, self._yields_core = device, yields_core
+        self._end: torch.cuda.Event | None = None
 
     def wait(self) -> None:
         """Returns when the device has finished the work queued so far."""
-        if self._device.type == "cuda":
-            import torch  # noqa: PLC0415  # torch-free processes import this package too
-
-            torch.cuda.current_stream(self._device).synchronize()
-
-
-class DeviceEvent(Protocol):
-    """A point in a device's work; `torch.cuda.Event(enable_timing=True)` is one."""
-
-    def record(self) -> None:
-        """Puts the event into the current stream."""
-        ...
-
-    def query(self) -> bool:
-        """True if the event was reached; does not wait."""
-        ...
-
-    def elapsed_time(self, end_event: Self) -> float:
-        """Milliseconds from here to `end_event`; both were reached."""
-        ...
-
-
-class CudaEvent:
-    """A `DeviceEvent` of the current stream of `device`, which need not be the current device."""
-
-    def __init__(self, device: torch.device) -> None:
+        if self.device.type != "cuda":
+            return
         import torch  # noqa: PLC0415  # torch-free processes import this package too
 
-        self._stream = functools.partial(torch.cuda.current_stream, device)
-        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch has no types there
-
-    def record(self) -> None:
-        """Puts the event into the current stream."""
-        self._event.record(self._stream())
-
-    def query(self) -> bool:
-        """True if the event was reached."""
-        return bool(self._event.query())  # type: ignore[no-untyped-call]  # as above
-
-    def elapsed_time(self, end_event: CudaEvent) -> float:
-        """Milliseconds from here to `end_event`."""
-        return float(self._event.elapsed_time(end_event._event))
-
-
-class Pair(NamedTuple):
-    """The events between which a span lies."""
-
-    start: DeviceEvent
-    stop: DeviceEvent
-
-    @property
-    def ns(self) -> int:
-        """The length of a span that is over."""
-        return round(1e6 * self.start.elapsed_time(self.stop))
-
-
-class DeviceTrace:
-    """Writes a device's spans into a trace, on the machine's clock.
-
-    Their place is the time from an event that was recorded when the stream had nothing to do: it was reached at once,
-    when the clock was read. The two clocks drift, so there is a new one every second.
-    """
-
-    def __init__(self, track: TraceTrack, new_event: Callable[[], DeviceEvent], clock: Clock) -> None:
-        self._track, self._new_event, self._now_ns = track, new_event, clock.now_ns
-        self._anchor: DeviceEvent | None = None
-        self._anchored_ns = 0
-
-    def renew_anchor(self) -> None:
-        """Called when the thread has just waited for its stream, and has given it nothing since."""
-        now_ns = self._now_ns()
-        if self._anchor is None or now_ns - self._anchored_ns > ANCHOR_NS:
-            self._anchor, self._anchored_ns = self._new_event(), now_ns
-            self._anchor.record()
-
-    def write(self, span: DeviceSpan, pair: Pair) -> None:
-        """Writes a span that is over; it is left out before there is an anchor."""
-        if self._anchor is not None:
-            start_ns = self._anchored_ns + round(1e6 * self._anchor.elapsed_time(pair.start))
-            stop_ns = start_ns + pair.ns
-            self._track.span(DEVICE_SPANS.index(span), start_ns, stop_ns)
-
-
-class EventPool:
-    """Adds up the device time of spans that one thread starts and stops; a span without a free pair is only counted."""
-
-    def __init__(
-        self, new_event: Callable[[], DeviceEvent], num_pairs: int = NUM_PAIRS, trace: DeviceTrace | None = None
-    ) -> None:
-        self._trace, self._new_event = trace, new_event
-        self.totals_ns = dict.fromkeys(DeviceSpan, 0)
-        self.num_dropped = 0
-        self._num_unmade = dict.fromkeys(DeviceSpan, num_pairs)
-        self._free: dict[DeviceSpan, list[Pair]] = {span: [] for span in DeviceSpan}
-        self._open: dict[DeviceSpan, Pair] = {}
-        self._pending: list[tuple[DeviceSpan, Pair]] = []
-
-    def start(self, span: DeviceSpan) -> None:
-        """Starts a span with what the current stream is given next."""
-        pair = self._open.pop(span, None) or self._take(span)  # one still open was left by an exception
-        if pair is None:
-            self.num_dropped += 1
+        stream = torch.cuda.current_stream(self.device)
+        if not self._yields_core:
+            stream.synchronize()
             return
-        pair.start.record()
-        self._open[span] = pair
-
-    def stop(self, span: DeviceSpan) -> None:
-        """Ends a span with what the current stream was given last."""
-        pair = self._open.pop(span, None)
-        if pair is not None:
-            pair.stop.record()
-            self._pending.append((span, pair))
-
-    def resolve(self) -> None:
-        """Adds up the spans that are over; the others stay pending. Does not wait."""
-        still_pending = []
-        for span, pair in self._pending:
-            if pair.stop.query():
-                self.totals_ns[span] += pair.ns
-                if self._trace is not None:
-                    self._trace.write(span, pair)
-                self._free[span].append(pair)
-            else:
-                still_pending.append((span, pair))
-        self._pending = still_pending
-
-    def resolve_idle(self) -> None:
-        """As `resolve`, for a thread that has just waited for its stream."""
-        self.resolve()
-        if self._trace is not None:
-            self._trace.renew_anchor()
-
-    def _take(self, span: DeviceSpan) -> Pair | None:
-        if not self._free[span] and self._num_unmade[span]:
-            self._num_unmade[span] -= 1
-            return Pair(self._new_event(), self._new_event())
-        if not self._free[span]:
-            self.resolve()
-        return self._free[span].pop() if self._free[span] else None
-
-
-class TimedSpan:
-    """A reusable context manager: times what the current stream is given inside it."""
-
-    def __init__(self, pool: EventPool, span: DeviceSpan) -> None:
-        self._pool, self._span = pool, span
-
-    def __enter__(self) -> None:
-        self._pool.start(self._span)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._pool.stop(self._span)
+        self._end = self._end or torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch has none
+        self._end.record(stream)
+        self._end.synchronize()
 
 
 class BackgroundCopyTimer(TimedSpan):
@@ -221,7 +88,10 @@ class BackgroundCopyTimer(TimedSpan):
         super().__enter__()
 
     def split_finished(self) -> None:
-        """Splits the copies that the thread has just waited for by how long the learner waited meanwhile."""
+        """Splits the copies that the thread has just waited for by how long the learner waited meanwhile.
+
+        The stream of the copies is the current one.
+        """
         now_ns, since_ns = self._now_ns(), self._waiting_since_ns
         waited_ns = 0 if since_ns is None else now_ns - since_ns
         share = min(1.0, waited_ns / max(1, now_ns - self._started_ns))
@@ -260,38 +130,69 @@ class DeviceTimer:
     def __init__(
         self,
         sync: DeviceSync,
+        ledger: TimeAccount,
         new_event: Callable[[], DeviceEvent] | None = None,
         clock: Clock | None = None,
         traces: DeviceTraces = NO_TRACES,
     ) -> None:
-        self._sync, self._new_event, self._clock, self._traces = sync, new_event, clock or MonotonicClock(), traces
+        self._sync, self._ledger, self._new_event, self._traces = sync, ledger, new_event, traces
+        self._clock = clock or MonotonicClock()
         self._pool = self._new_pool(traces.stream)
         self._spans = {} if self._pool is None else {span: TimedSpan(self._pool, span) for span in DeviceSpan}
+        self._pause: AbstractContextManager[None] = (
+            UNTIMED if self._pool is None else Pause(self._pool, DeviceSpan.TRAIN)
+        )
         self._background: list[BackgroundCopyTimer] = []
         self._iterations = self._launch_bound = 0
+        self._behind_ns: list[int] = []  # how long the device was at each part of this update once it was queued
 
     def _new_pool(self, track: TraceTrack | None) -> EventPool | None:
         if self._new_event is None:
             return None
         trace = None if track is None else DeviceTrace(track, self._new_event, self._clock)
-        return EventPool(self._new_event, trace=trace)
+        return EventPool(self._new_event, self._clock, trace=trace)
 
     def span(self, span: DeviceSpan) -> AbstractContextManager[None]:
         """A reusable context manager that times what the current stream is given inside it."""
         return self._spans.get(span, UNTIMED)
 
-    def wait(self) -> None:
-        """Waits for the device, notes whether there was anything to wait for, and adds up the spans that are over.
+    def outside_train(self) -> AbstractContextManager[None]:
+        """A reusable context manager: what the current stream is given inside it is not work of the update."""
+        return self._pause
 
-        A device that has nothing left to do when the host has queued everything was waiting for the host.
+    def wait(self) -> None:
+        """Waits for the current stream, in `train`: the `DeviceSync` of whatever waits on the learner's thread.
+
+        The part of the wait in which the device still copied or sampled is moved to the phases of these.
         """
         if self._pool is None:
             self._sync.wait()
             return
         start_ns = self._clock.now_ns()
         self._sync.wait()
-        self._iterations += 1
-        self._launch_bound += self._clock.now_ns() - start_ns < CAUGHT_UP_NS
+        end_ns = self._clock.now_ns()
+        train = self._pool.ended(DeviceSpan.TRAIN)
+        if train:
+            self._behind_ns += _behind_ns(train, end_ns)
+            for span, phase in QUEUED_BEFORE_TRAIN.items():
+                before = [each.pair for each in self._pool.ended(span)]
+                waited_ns = sum(_ns_within(pair, end_ns - start_ns, train[-1].pair.stop) for pair in before)
+                if waited_ns:
+                    self._ledger.move(LearnerPhase.TRAIN, phase, waited_ns)
+            self._pool.resolve()
+
+    def end_update(self) -> None:
+        """Waits for the device, and notes whether the update was launch-bound.
+
+        A device that is done with each part of an update as soon as the host has queued it was waiting for the host.
+        """
+        self.wait()
+        if self._pool is None:
+            return
+        if self._behind_ns:
+            self._iterations += 1
+            self._launch_bound += max(self._behind_ns) < CAUGHT_UP_NS
+            self._behind_ns.clear()
         self._pool.resolve_idle()
 
     def background_copies(self) -> BackgroundCopyTimer | None:
@@ -312,16 +213,36 @@ class DeviceTimer:
             h2d_ns=spans_ns[DeviceSpan.H2D] + sum(exposed_ns for exposed_ns, _ in splits_ns),
             h2d_hidden_ns=sum(hidden_ns for _, hidden_ns in splits_ns),
             inference_ns=spans_ns[DeviceSpan.INFERENCE],
+            sample_ns=spans_ns[DeviceSpan.SAMPLE],
             iterations=self._iterations,
             launch_bound=self._launch_bound,
             dropped=self._pool.num_dropped + sum(copies.num_dropped for copies in self._background),
         )
 
 
+def _behind_ns(parts: Sequence[Pending], end_ns: int) -> list[int]:
+    """Returns how long the device was at each part of an update after the host had queued it; the last one just ended.
+
+    It does not depend on what lies between two parts, an exchange between ranks or a wait of the host.
+    """
+    last = parts[-1].pair.stop
+    return [min(end_ns - elapsed_ns(part.pair.stop, last) - part.queued_ns, part.pair.ns) for part in parts]
+
+
+def _ns_within(pair: Pair, wait_ns: int, end: DeviceEvent) -> int:
+    """Returns the time of a span that fell into the `wait_ns` before `end`."""
+    return min(max(wait_ns - elapsed_ns(pair.stop, end), 0), pair.ns)
+
+
 def make_device_timer(
-    device: torch.device, *, is_enabled: bool, traces: Callable[[], DeviceTraces] = lambda: NO_TRACES
+    device_sync: StreamSync,
+    ledger: TimeAccount,
+    *,
+    is_enabled: bool,
+    traces: Callable[[], DeviceTraces] = lambda: NO_TRACES,
 ) -> DeviceTimer:
     """The timer of a rank's device, which opens traces only where there is something to time."""
+    device = device_sync.device
     if not is_enabled or device.type != "cuda":
-        return DeviceTimer(StreamSync(device))
-    return DeviceTimer(StreamSync(device), lambda: CudaEvent(device), traces=traces())
+        return DeviceTimer(device_sync, ledger)
+    return DeviceTimer(device_sync, ledger, lambda: CudaEvent(device), traces=traces())

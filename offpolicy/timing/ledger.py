@@ -79,6 +79,10 @@ class TimeAccount(Protocol):
         """Adds the time of `phase` in this iteration to the tagged time; always the same phase."""
         ...
 
+    def move(self, source: StrEnum, target: StrEnum, ns: int) -> None:
+        """Moves time of this iteration from one phase, which may be open, to another, whose work it was spent on."""
+        ...
+
     @property
     def switched_ns(self) -> int:
         """The instant at which the open phase was opened, or read last; 0 when timing is off."""
@@ -358,6 +362,11 @@ class Ledger:
         if start_ns < self._closed_ns:
             self._histogram.move_last(source, target, head_ns)
 
+    def move(self, source: StrEnum, target: StrEnum, ns: int) -> None:
+        """Moves time of this iteration from one phase to another; the trace keeps what was open when."""
+        self._phases_ns[self.names.index(source)] -= ns
+        self._phases_ns[self.names.index(target)] += ns
+
     def mark(self, mark: Mark, value: int) -> None:
         """Writes an instant into the trace, if there is one."""
         if self._trace is not None:
@@ -416,6 +425,9 @@ class NullLedger:
         return 0, 0
 
     def split(self, phase: StrEnum, head: StrEnum, start_ns: int, stop_ns: int, head_ns: int) -> None:
+        """Does nothing."""
+
+    def move(self, source: StrEnum, target: StrEnum, ns: int) -> None:
         """Does nothing."""
 
 

@@ -16,13 +16,12 @@ from offpolicy.replay.demonstrations import read_demos
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import make_rate_limiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
+from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, ResidentTimers, resident_nbytes
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.replay.sampler import Sampler, UniformSampler
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import DeviceSpan, PackerPhase
-from offpolicy.timing.trace_writer import open_track
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.resume import TrainingStart
@@ -116,11 +115,10 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     options = rank.cfg.replay
     spec = PrefetchSpec(replay.source_spec, options.slots, options.prefetch, options.newest)
     gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
-    track = open_track(
-        rank.job.trace_dir, f"packer-{index}", trace_names(PackerPhase), f"learner {index}", f"packer {index}"
-    )
+    track = rank.open_track("packer", trace_names(PackerPhase), f"packer {index}")
     ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
-    packer = Packer(replay.sampler(), gate, rank.device, ledger, copies=rank.device_timer.background_copies())
+    copies, device_sync = rank.device_timer.background_copies(), rank.new_device_sync()
+    packer = Packer(replay.sampler(), gate, rank.device, ledger, copies=copies, device_sync=device_sync)
     return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)
 
 
@@ -133,8 +131,8 @@ def resident_source(replay: Replay) -> ResidentSource:
     demos = (
         None if share is None else ResidentDemos(share, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
     )
-    timer = rank.device_timer.span(DeviceSpan.H2D)
-    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_sync, timer, demos)
+    timers = ResidentTimers(rank.device_timer.span(DeviceSpan.H2D), rank.device_timer.span(DeviceSpan.SAMPLE))
+    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_sync, timers, demos)
     return ResidentSource(spec, replay.rings, sampler, rank.gate, replay.ranks.world, replay.updates)
 
 

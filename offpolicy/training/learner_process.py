@@ -24,6 +24,7 @@ from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.checkpointer import Checkpointer
+from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, Evaluator, InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank_context import RankContext
@@ -36,7 +37,10 @@ from offpolicy.training.weight_publisher import WeightPublisher
 
 def build_learner(rank: RankContext, ranks: LearnerRanks) -> BaseLearner:
     """Returns the learner of `algo.name`, joined with the other ranks."""
-    return make_learner(rank.cfg.algo, rank.spec, rank.device, rank.learner_seed, ranks.exchange, ranks.average_every)
+    exchange = ranks.exchange
+    if rank.device.type == "cuda" and exchange.num_ranks > 1:
+        exchange = ExchangeOutsideTrain(exchange, rank.device_timer.outside_train())
+    return make_learner(rank.cfg.algo, rank.spec, rank.device, rank.learner_seed, exchange, ranks.average_every)
 
 
 def train_rank(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +14,13 @@ from offpolicy.errors import ConfigError
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
+from offpolicy.protocols import DeviceSync
 from offpolicy.seeding import generator, torch_seed
-from offpolicy.timing.device_timer import DEVICE_SPANS, DeviceTimer, DeviceTraces, StreamSync, make_device_timer
+from offpolicy.timing.device_events import DEVICE_SPANS
+from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, StreamSync, make_device_timer
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
-from offpolicy.timing.trace_writer import open_track
+from offpolicy.timing.trace_writer import TraceTrack, open_track
 from offpolicy.training.run_memory import control_page, learner_gate
 from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
@@ -31,7 +34,6 @@ class RankContext:
     job: WorkerSpec
     ledger: TimeAccount
     device: torch.device
-    device_sync: StreamSync
     device_timer: DeviceTimer
     control: ControlPage
     gate: LearnerGate
@@ -44,10 +46,11 @@ class RankContext:
         device = pick_device(job.cfg.device, index)
         control = control_page(child.block("control"), job.cfg)
         gate = learner_gate(child, job, control, f"learner_wake-{index}", is_main=True)
+        device_sync = StreamSync(device, yields_core=is_crowded(job.cfg))
         device_timer = make_device_timer(
-            device, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(job, index)
+            device_sync, ledger, is_enabled=job.cfg.timing.enabled, traces=lambda: _device_traces(child, job)
         )
-        return cls(child, job, ledger, device, StreamSync(device), device_timer, control, gate)
+        return cls(child, job, ledger, device, device_timer, control, gate)
 
     @property
     def cfg(self) -> RunConfig:
@@ -116,6 +119,19 @@ class RankContext:
         """Sends a line for the run's log."""
         self.child.send("note", text=text)
 
+    @property
+    def device_sync(self) -> DeviceSync:
+        """The wait for the device on the learner's thread; what was waited for there is known to the timer."""
+        return self.device_timer
+
+    def new_device_sync(self) -> StreamSync:
+        """Returns a wait for the device that another thread of this process uses."""
+        return StreamSync(self.device, yields_core=is_crowded(self.cfg))
+
+    def open_track(self, name: str, names: Sequence[str], thread: str) -> TraceTrack | None:
+        """Returns the trace's track of a thread beside the learner's, if the run is traced."""
+        return _open_track(self.child, self.job, name, names, thread)
+
     def warn(self, text: str) -> None:
         """Sends a warning for the run's log."""
         self.child.send("warning", text=text)
@@ -133,10 +149,28 @@ def pick_device(name: str, local_rank: int) -> torch.device:
     return device
 
 
-def _device_traces(job: WorkerSpec, rank: int) -> DeviceTraces:
-    """Opens a trace of the device's main stream, and one of the copies beside it."""
-    tracks = [
-        open_track(job.trace_dir, f"{name}-{rank}", DEVICE_SPANS, f"learner {rank}", f"device {rank}, {what}")
-        for name, what in (("device", "work"), ("device_copies", "copies"))
-    ]
-    return DeviceTraces(*tracks)
+def is_crowded(cfg: RunConfig) -> bool:
+    """True if this host's ranks, collectors and environment processes leave no core to a thread that only spins."""
+    workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
+    busy = cfg.runner.world_size + cfg.collect.num_collectors * (1 + workers)
+    return len(os.sched_getaffinity(0)) <= busy
+
+
+def _device_traces(child: ChildContext, job: WorkerSpec) -> DeviceTraces:
+    """Opens a track for the device's main stream, and one for the copies beside it."""
+    device = f"device {child.index}"
+    return DeviceTraces(
+        stream=_open_track(child, job, "device", DEVICE_SPANS, f"{device}, work"),
+        copies=_open_track(child, job, "device_copies", DEVICE_SPANS, f"{device}, copies"),
+    )
+
+
+def _open_track(
+    child: ChildContext, job: WorkerSpec, name: str, names: Sequence[str], thread: str
+) -> TraceTrack | None:
+    """Returns a track of a traced run; None, with a warning, where the supervisor saw no device and reserved none."""
+    try:
+        return open_track(job.trace_dir, f"{name}-{child.index}", names, f"learner {child.index}", thread)
+    except FileNotFoundError:
+        child.send("warning", text=f"timing.trace: no track of {thread}: the device was not expected; set device=cuda")
+        return None

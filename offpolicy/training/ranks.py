@@ -18,7 +18,7 @@ from offpolicy.distributed.process_group import RankGroup, bind_interface, open_
 from offpolicy.distributed.world import Ranks, RankWorld, SoloWorld
 from offpolicy.errors import ConfigError
 from offpolicy.protocols import Exchange
-from offpolicy.timing.device_timer import CudaEvent
+from offpolicy.timing.device_events import CudaEvent
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.rank_context import RankContext

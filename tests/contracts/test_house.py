@@ -21,7 +21,12 @@ WITHOUT_TESTS = {"offpolicy/errors.py", "offpolicy/protocols.py"}
 # Claims about several modules at once.
 ACROSS_MODULES = {
     *("algos/test_probe_environments.py", "algos/test_schedules.py", "algos/test_transcription.py"),
-    *("checkpoint/test_store_crash.py", "collect/test_rollout_flow.py"),
+    *(
+        "test_simulated_device.py",
+        "replay/test_on_simulated_device.py",
+        "checkpoint/test_store_crash.py",
+        "collect/test_rollout_flow.py",
+    ),
     *("timing/test_disabled.py", "timing/test_no_added_wait.py", "timing/test_pipeline.py"),
 }
 Graph = dict[str, set[str]]

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,15 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.policy import flat_size, flatten_into
+from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.replay_source import ReplaySource, SourceSpec
+from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.attainable import attainable_flops_per_sec
-from offpolicy.timing.device_timer import StreamSync, make_device_timer
-from offpolicy.timing.phases import DeviceSpan
+from offpolicy.timing.device_timer import DeviceTimer, StreamSync, make_device_timer
+from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -42,6 +49,10 @@ def batches(device: str, seed: int = 0, count: int = 4) -> Batches:
         return Batch(normal(256, 17), normal(256, 6).tanh(), normal(256), normal(256, 17), 0 * ones, 0.99 * ones)
 
     return Batches(tuple(one() for _ in range(count)), None)
+
+
+def timer_of(device: torch.device, *, is_enabled: bool = True) -> DeviceTimer:
+    return make_device_timer(StreamSync(device), NullLedger(), is_enabled=is_enabled)
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
@@ -69,6 +80,88 @@ def test_the_device_sync_waits_for_the_work_queued_so_far() -> None:
     assert event.query()
 
 
+def busy(device: torch.device, count: int = 50) -> None:
+    """Queues some tens of milliseconds of work."""
+    work = torch.randn(8192, 8192, device=device)
+    for _ in range(count):
+        work = work @ work * 1e-3
+
+
+def test_a_wait_that_gives_its_core_away_does_not_spin() -> None:
+    device = torch.device("cuda", 0)
+    used_s = {}
+    for yields_core in (False, True):
+        device_sync = StreamSync(device, yields_core=yields_core)
+        device_sync.wait()
+        busy(device, 200)
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        device_sync.wait()
+        wall_s, cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
+        assert wall_s > 0.05
+        used_s[yields_core] = cpu_s / wall_s
+    assert used_s[False] > 0.8
+    assert used_s[True] < 0.2
+
+
+def test_rows_on_their_way_to_the_device_make_the_host_wait_for_nothing() -> None:
+    """Batches from page-locked memory, and fresh observations, behind work that is queued before them."""
+    device, layout = torch.device("cuda", 0), RowLayout(17, 6)
+    ring = Ring(memoryview(bytearray(Ring.nbytes(4096, layout.width, 4))), layout.width, np.float32)
+    ring.append(np.random.default_rng(0).normal(size=(2000, layout.width)).astype(np.float32))
+    limiter = RateLimiter(Fraction(1), start=1, start_updates=0, lead=0, credit=0, max_updates=1, total=10**6)
+    spec = SourceSpec(layout, limiter, 256, device, normalize_obs=True, fresh_rings=(0,))
+    gate = AlwaysAhead()
+    source = ReplaySource(spec, [ring], UniformSampler([ring], np.random.default_rng(0), guard=0), gate, gate, 0)
+    source.to_device(source.sample())  # page-locks its memory
+    torch.cuda.synchronize(device)
+    ring.append(np.ones((3, layout.width), np.float32))
+    rows = source.sample()
+    busy(device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batches = source.to_device(rows)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    before = rows.clone()
+    source.sample()  # waits: the block is still to be read
+    assert torch.equal(batches.updates[0].obs.cpu(), before[0][:, layout.obs])
+    assert batches.fresh_obs is not None
+    assert batches.fresh_obs.shape == (3, 17)
+
+
+class AlwaysAhead:
+    """The gate of a collector that has done everything."""
+
+    env_steps = 2000
+
+    def wait_for(self, env_steps: int) -> None: ...
+    def grant(self, env_steps: int) -> None: ...
+
+
+def test_the_wait_behind_an_update_is_divided_among_what_it_was_for() -> None:
+    """Draws that take as long as the update on the device: half of the wait is theirs."""
+    device = torch.device("cuda", 0)
+    ledger = Ledger(LearnerPhase)
+    timer = make_device_timer(StreamSync(device), ledger, is_enabled=True)
+    busy(device)
+    timer.end_update()
+    ledger.end_warmup()
+    for _ in range(5):
+        with ledger.phase(LearnerPhase.REPLAY_SAMPLE), timer.span(DeviceSpan.SAMPLE):
+            busy(device)
+        with ledger.phase(LearnerPhase.TRAIN):
+            with timer.span(DeviceSpan.TRAIN):
+                busy(device)
+            timer.end_update()
+    account, totals = ledger.account(), timer.totals()
+    assert totals is not None
+    assert totals.sample_ns == pytest.approx(totals.train_ns, rel=0.1)
+    spent = account.phases_ns
+    assert spent["replay_sample"] == pytest.approx(totals.sample_ns, rel=0.1)
+    assert spent["train"] == pytest.approx(totals.train_ns, rel=0.1)
+    assert sum(spent.values()) == account.wall_ns
+
+
 def test_published_weights_are_those_on_the_device() -> None:
     learner = make_learner(AlgoConfig(name="sac"), SPEC, torch.device("cuda"), 7)
     learner.update(batches("cuda"))
@@ -81,7 +174,7 @@ def test_published_weights_are_those_on_the_device() -> None:
 def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:
     """Copies of 64 MiB; the learner waits for every second one."""
     device = torch.device("cuda", 0)
-    device_timer = make_device_timer(device, is_enabled=True)
+    device_timer = timer_of(device)
     timer = device_timer.background_copies()
     assert timer is not None
     copies = CopyStream(device, StreamSync(device), timer)
@@ -93,7 +186,8 @@ def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:
             begin.record(stream)
             copies.block_until(copies.copy(target, source, after=copies.learner_mark()))
             end.record(stream)
-            timer.split_finished()
+            with copies.as_current():
+                timer.split_finished()
         end.synchronize()
         expected_ms += begin.elapsed_time(end)
     totals = device_timer.totals()
@@ -105,12 +199,12 @@ def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:
 @pytest.mark.parametrize(("side", "count", "expected"), [(8, 2000, 1), (8192, 20, 0)])
 def test_tiny_kernels_are_launch_bound_and_large_ones_are_not(side: int, count: int, expected: int) -> None:
     device = torch.device("cuda", 0)
-    device_timer, work = make_device_timer(device, is_enabled=True), torch.ones(side, side, device=device)
+    device_timer, work = timer_of(device), torch.ones(side, side, device=device)
     for _ in range(6):
         with device_timer.span(DeviceSpan.TRAIN):
             for _ in range(count):
                 torch.mm(work, work)
-        device_timer.wait()
+        device_timer.end_update()
     totals = device_timer.totals()
     assert totals is not None
     assert totals.train_ns > 0
@@ -134,12 +228,12 @@ def test_timing_adds_no_wait_for_the_device_and_changes_no_parameter(monkeypatch
     states, device = [], torch.device("cuda", 0)
     for is_enabled in (False, True):
         counts.append(Counter[str]())
-        device_timer = make_device_timer(device, is_enabled=is_enabled)
+        device_timer = timer_of(device, is_enabled=is_enabled)
         learner = make_learner(AlgoConfig(name="sac"), SPEC, device, 7)
         for seed in range(10):
             with device_timer.span(DeviceSpan.TRAIN):
                 learner.update(batches("cuda", seed))
-            device_timer.wait()
+            device_timer.end_update()
         states.append(learner.state().tensors)
     assert counts[0] == counts[1]
     assert counts[0]["stream"] == 10
@@ -151,6 +245,9 @@ def test_what_the_device_attains_is_known_within_seconds() -> None:
     attained = attainable_flops_per_sec(count_work(cfg, SPEC).products, device, StreamSync(device))
     assert attained is not None
     assert 1e10 < attained < 1e15
+    busy(device, 200)  # the clocks are up now, whatever they were before
+    again = attainable_flops_per_sec(count_work(cfg, SPEC).products, device, StreamSync(device))
+    assert attained == pytest.approx(again, rel=0.1)
 
 
 def test_a_run_on_the_device_completes_and_its_account_closes(tmp_path: Path) -> None:

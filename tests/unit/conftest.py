@@ -1,15 +1,18 @@
-"""Run directories made of numbers."""
+"""Run directories made of numbers, and a device made of queues."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import yaml
+
+if TYPE_CHECKING:
+    from tests.simulated_device import SimulatedDevice
 
 MakeRun = Callable[..., Path]
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99}, "env": {"id": "Toy-v0", "kwargs": {}}, "seed": 1, "run_dir": "x"}
@@ -58,3 +61,12 @@ def make_run(tmp_path: Path) -> MakeRun:
 def hash_of(name: str) -> int:
     """The same in every process."""
     return int.from_bytes(name.encode(), "little") % 2**32
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
+    """A simulated device in the place of `torch.cuda`; whatever raced on it fails the test."""
+    from tests.simulated_device import SimulatedDevice  # here: not every test that uses this file needs torch
+
+    with SimulatedDevice().installed(monkeypatch) as simulated:
+        yield simulated

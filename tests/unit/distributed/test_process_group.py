@@ -27,6 +27,29 @@ class DeviceSyncSpy:
         self.count += 1
 
 
+class FakeNccl:
+    """A backend whose last collective ended with an error, or well."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_error(self) -> FakeNccl:
+        return self
+
+
+@pytest.mark.parametrize("name", ["TIMEOUT", "COMM_ERROR", "REMOTE_ERROR"])
+def test_an_exchange_that_nccl_has_ended_is_a_lost_rank_and_not_a_result(
+    solo: tuple[RankGroup, DeviceSyncSpy], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    group, _ = solo
+    monkeypatch.setattr(group, "_nccl", FakeNccl("SUCCESS"))
+    group.wait_for_device()
+    monkeypatch.setattr(group, "_nccl", FakeNccl(name))
+    with pytest.raises(PeerLostError, match=f"NCCL ended the exchange: {name}"):
+        group.wait_for_device()
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "2"  # or the process would have been aborted
+
+
 class FakeStore:
     """A store that knows which ranks live; it may be down."""
 

@@ -105,3 +105,17 @@ def test_every_thread_of_a_host_has_a_track(overrides: dict[str, Any], names: li
     assert track_names(cfg, has_evaluator=True) == [*names, "evaluator-0"]
     hooked = config(**overrides, device="cpu", eval={"hook": "hooks:draw"})
     assert track_names(hooked, has_evaluator=True) == [*names, "evaluator-0", "hook-0"]
+
+
+@pytest.mark.parametrize("driver", ["/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/nvhost-gpu", "/dev/nvgpu"])
+@pytest.mark.parametrize(
+    ("name", "has_driver", "has_tracks"),
+    [("auto", True, True), ("auto", False, False), ("cpu", True, False), ("cuda", False, True), ("cuda:0", True, True)],
+)
+def test_a_device_has_tracks_where_it_may_be_whoever_made_it(
+    monkeypatch: pytest.MonkeyPatch, driver: str, name: str, *, has_driver: bool, has_tracks: bool
+) -> None:
+    monkeypatch.setattr(os.path, "exists", lambda path: has_driver and path == driver)
+    tracks = {"packer-0", "device-0", "device_copies-0"}
+    found = track_names(config(device=name), has_evaluator=False)
+    assert tracks & set(found) == (tracks if has_tracks else set())

@@ -429,7 +429,7 @@ def test_time_blocked_in_train_is_evidence_unless_a_device_works_meanwhile(
     states = np.zeros((len(LearnerPhase), 3), np.int64)
     states[list(LearnerPhase).index(LearnerPhase.TRAIN)] = (100_000_000, 50_000_000, 0)
     blocked = dataclasses.replace(learner, account=dataclasses.replace(learner.account, states=states))
-    on_device = dataclasses.replace(blocked, device=DeviceTotals(0, 0, 0, 0, iterations=500, launch_bound=0, dropped=0))
+    on_device = dataclasses.replace(blocked, device=DeviceTotals(*[0] * 5, iterations=500, launch_bound=0, dropped=0))
     labels = []
     for totals in (learner, blocked, on_device):
         snapshot = dataclasses.replace(now, learners=(totals,))

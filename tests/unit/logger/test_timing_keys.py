@@ -11,9 +11,18 @@ import numpy as np
 import pytest
 
 from offpolicy.logger.record import EpisodeWindow, RunHeader, build_record
-from offpolicy.logger.timing_keys import core_keys, device_keys, evaluator_keys, hook_keys
+from offpolicy.logger.timing_keys import core_keys, device_keys, device_rank_keys, evaluator_keys, hook_keys
 from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, LearnerPhase
-from offpolicy.types import Account, CoreTotals, DeviceTotals, EvaluatorTotals, HookTotals, SlowTime, Snapshot
+from offpolicy.types import (
+    Account,
+    CoreTotals,
+    DeviceTotals,
+    EvaluatorTotals,
+    HookTotals,
+    LearnerTotals,
+    SlowTime,
+    Snapshot,
+)
 
 MakeSnapshot = Callable[..., Snapshot]
 MS = 1_000_000
@@ -21,8 +30,13 @@ MS = 1_000_000
 
 def on_device(snapshot: Snapshot, updates: int, dropped: int = 0) -> Snapshot:
     """Of 6.6 ms per iteration: 4 ms of train, 0.5 ms of exposed copies, 2 ms of hidden ones; 3 of 10 launch-bound."""
-    totals = DeviceTotals(updates * 4 * MS, updates * MS // 2, updates * 2 * MS, 0, updates, updates * 3 // 10, dropped)
-    return dataclasses.replace(snapshot, learners=(dataclasses.replace(snapshot.learners[0], device=totals),))
+    return dataclasses.replace(snapshot, learners=(rank_on_device(snapshot.learners[0], updates, 4.0, dropped),))
+
+
+def rank_on_device(rank: LearnerTotals, updates: int, train_ms: float, dropped: int = 0) -> LearnerTotals:
+    spans_ns = round(updates * train_ms * MS), updates * MS // 2, updates * 2 * MS, 0, updates * MS // 4
+    totals = DeviceTotals(*spans_ns, iterations=updates, launch_bound=updates * 3 // 10, dropped=dropped)
+    return dataclasses.replace(rank, device=totals)
 
 
 def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None:
@@ -31,8 +45,9 @@ def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None
         "device/train_ms": 4.0,
         "device/h2d_ms": 0.5,
         "device/h2d_hidden_ms": 2.0,
+        "device/sample_ms": 0.25,
         "device/inference_ms": 0.0,
-        "device/busy_share": pytest.approx(4.5 / 6.6),  # hidden copies run behind an update
+        "device/busy_share": pytest.approx(4.75 / 6.6),  # hidden copies run behind an update
         "device/launch_bound": pytest.approx(0.3),
         "device/dropped": 2,
     }
@@ -41,6 +56,23 @@ def test_times_are_means_of_the_window_per_iteration(make_snapshot: Any) -> None
 def test_the_first_window_starts_at_zero(make_snapshot: Any) -> None:
     for previous in (None, make_snapshot(0)):
         assert device_keys(previous, on_device(make_snapshot(100), 100))["device/train_ms"] == 4.0
+
+
+def test_the_rank_with_the_slow_device_is_named(make_snapshot: Any) -> None:
+    def of_ranks(updates: int, *train_ms: float) -> Snapshot:
+        snapshot = make_snapshot(updates)
+        ranks = tuple(rank_on_device(snapshot.learners[0], updates, ms) for ms in train_ms)
+        return dataclasses.replace(snapshot, learners=ranks)
+
+    assert device_rank_keys(of_ranks(500, 4.0, 4.0, 4.0), of_ranks(1000, 4.0, 4.0, 7.0)) == {
+        "rank/device_train_min_ms": 4.0,
+        "rank/device_train_mean_ms": 6.0,
+        "rank/device_train_max_ms": 10.0,
+        "rank/device_slowest": 2,
+    }
+    assert device_rank_keys(None, of_ranks(500, 4.0)) == {}  # `device/` holds the only one
+    snapshot = make_snapshot(500)
+    assert device_rank_keys(None, dataclasses.replace(snapshot, learners=snapshot.learners * 2)) == {}
 
 
 def test_without_a_device_timer_there_are_no_keys(make_snapshot: Any) -> None:

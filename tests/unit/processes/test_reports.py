@@ -126,7 +126,7 @@ def test_rollouts_that_are_all_still_to_come_are_not_none() -> None:
 
 def test_the_devices_time_arrives_and_a_rank_without_a_device_has_none() -> None:
     on_device = replace(
-        learner(0, LEARNER), device=DeviceTotals(2**52 + 1, 2, 3, 4, iterations=5, launch_bound=6, dropped=7)
+        learner(0, LEARNER), device=DeviceTotals(2**52 + 1, 2, 3, 4, 5, iterations=6, launch_bound=7, dropped=8)
     )
     got, without = sent_and_read(on_device, learner(1, LEARNER))
     assert_same(got, on_device)
@@ -175,8 +175,8 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
 
 # Two accounts with eleven numbers and a flag besides their phases, and a cooldown with three numbers, a flag and the
 # phases again; the first with how each phase and the whole spread, with slow iterations and with states; four counters,
-# rollouts (a flag, those too old, 32 lags), the device (a flag, seven numbers), lateness (five), sums and counts.
-ROW = (12 + 2 + 4 + 2 + 3 * HISTOGRAM_BINS + 3 + 3 * 2) + (12 + 3 + 4 + 3) + 4 + 34 + 8 + 5 + 2 + 2
+# rollouts (a flag, those too old, 32 lags), the device (a flag, eight numbers), lateness (five), sums and counts.
+ROW = (12 + 2 + 4 + 2 + 3 * HISTOGRAM_BINS + 3 + 3 * 2) + (12 + 3 + 4 + 3) + 4 + 34 + 9 + 5 + 2 + 2
 
 
 def test_the_size_of_a_block_follows_from_the_number_of_metrics() -> None:

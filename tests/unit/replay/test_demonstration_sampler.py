@@ -246,7 +246,8 @@ def test_a_slow_restart_of_the_demonstrations_is_replay_batch_wait_and_nothing_e
     monkeypatch.setattr(demonstration_sampler, "generator", slow_generator)  # it orders a cycle
     monkeypatch.setattr(RateLimiter, "is_spent", lambda limiter, env_steps, updates: updates >= 105)
     ledger = Ledger(LearnerPhase, clock)
-    train(Parts(make_source(kind, world, demos()), idle, DeviceTimer(idle), *[idle] * 7, ledger))
+    timer = DeviceTimer(idle, ledger)
+    train(Parts(make_source(kind, world, demos()), idle, timer, *[idle] * 7, ledger))
     account = ledger.account()
     assert {phase: ns for phase, ns in account.phases_ns.items() if ns} == {"replay_batch_wait": 30 * 30}
     assert account.wall_ns == 30 * 30

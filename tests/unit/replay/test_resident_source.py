@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +17,7 @@ from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
 from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.timing.device_timer import StreamSync
+from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 WIDTH = LAYOUT.width
@@ -117,61 +117,21 @@ def test_sampling_before_anything_was_written_is_an_error() -> None:
         make_sampler(make_ring(16)).refresh()
 
 
-class LateDevice:
-    """A device that copies only when its learner waits for the copy; the host knows only what it waited for itself.
-
-    Whoever draws before the copy, uses a block again before its copy, or copies over rows still read, gets caught.
-    """
-
-    def __init__(self) -> None:
-        self.queue: list[Callable[[], object]] = []
-        self.num_done = self.num_marks = self.known = 0
-        self.last_copy_from: dict[int, int] = {}
-
-    def learner_mark(self) -> int:
-        self.num_marks += 1
-        return -self.num_marks
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor, after: int | None) -> int:
-        assert after == -self.num_marks, "rows that are still read are overwritten"
-        self.queue.append(lambda: target.copy_(source))
-        before = self.last_copy_from.get(source.data_ptr(), 0)
-        assert before <= self.known, "a block is used again before its copy is known to be done"
-        self.last_copy_from[source.data_ptr()] = len(self.queue)
-        return len(self.queue)
-
-    def stall_learner_stream(self, until: int) -> None:
-        while self.num_done < until:
-            self.queue[self.num_done]()
-            self.num_done += 1
-
-    def block_until(self, mark: int | None) -> None:
-        self.known = max(self.known, mark or 0)
-        self.stall_learner_stream(self.known)
-
-
-@pytest.fixture
-def late_device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
-    device = LateDevice()
-    monkeypatch.setattr(resident, "CopyStream", lambda *args: device)
-    return device
-
-
 @pytest.mark.usefixtures("_small_blocks")
-def test_a_resumed_run_loads_everything_from_the_oldest_row_on(late_device: LateDevice) -> None:
+def test_a_resumed_run_loads_everything_from_the_oldest_row_on(device: SimulatedDevice) -> None:
     ring = make_ring(16)
     ring.restore(100, rows(100, 13))
-    assert set(refreshed(make_sampler(ring))) == set(range(100, 113))
-    assert len(late_device.queue) == 5  # blocks of 5, 5, 2 and, beyond the wrap, 1 row; and what the draw must know
+    assert set(refreshed(make_sampler(ring, device=CUDA))) == set(range(100, 113))
+    copies = [ran for ran in device.log if ran.stream != "default"]
+    assert len(copies) == 5  # blocks of 5, 5, 2 and, beyond the wrap, 1 row; and what the draw must know
 
 
 @pytest.mark.usefixtures("_small_blocks")
-def test_no_row_is_shown_before_its_copy_and_no_block_changed_before_its_copy(late_device: LateDevice) -> None:
+def test_rows_of_every_ring_are_shown_once_they_are_on_the_device(device: SimulatedDevice) -> None:
+    device.copy_ns = MS
     rings = [make_ring(16, 12), make_ring(16, 3)]
-    sampler = make_sampler(*rings)
-    sampler._store.fill_(-1.0)
-    for draws, count in enumerate((0, 0, 0, 9, 30, 1)):
-        assert late_device.num_marks == 1 + draws  # the next copies come after the last draw
+    sampler = make_sampler(*rings, device=CUDA)
+    for count in (0, 0, 0, 9, 30, 1):
         append(rings[0], count)
         append(rings[1], 2 * count)
         expected = {row for ring in rings for row in range(ring.oldest, ring.committed)}
@@ -243,12 +203,14 @@ def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_sampling_on_the_device_never_makes_the_host_wait() -> None:
+@pytest.mark.parametrize("num_rings", [1, 4])
+def test_sampling_on_the_device_never_makes_the_host_wait(num_rings: int) -> None:
     device = torch.device("cuda", 0)
-    ring = make_ring(1000, 500)
-    sampler = make_sampler(ring, device=device)
+    rings = [make_ring(1000, 500) for _ in range(num_rings)]
+    sampler = make_sampler(*rings, device=device)
     refreshed(sampler)
-    append(ring, 3)
+    for ring in rings:
+        append(ring, 3)
     torch.cuda.synchronize(device)
     torch.cuda.set_sync_debug_mode("error")
     try:

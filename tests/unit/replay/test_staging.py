@@ -1,10 +1,8 @@
-"""Slots, their requests, and the stream of copies; CUDA's part is played by fakes, and by CUDA where there is one."""
+"""Slots, their requests, and the stream of copies; a simulated device plays CUDA's part, and CUDA where it is."""
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import Bounds, UniformSampler
 from offpolicy.replay.staging import CopyStream, Request, Slot, nbytes_text
 from offpolicy.timing.device_timer import StreamSync
+from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 WIDTH = 3
 
@@ -83,79 +82,51 @@ def test_a_staged_slot_hands_out_what_was_copied() -> None:
     assert not packed_slot(staging, staging, Request(1, None, 0)).is_staged
 
 
-class FakeCuda:
-    """Streams and events of `torch.cuda` that record their calls; nothing is reached before `finish`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tape: list[str] = []
-        self.is_finished = False
-        self.learner = FakeStream(self, "learner")
-        self.current = self.learner
-        monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(self, "copies"))
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
-        monkeypatch.setattr(torch.cuda, "stream", self.use)
-
-    @contextmanager
-    def use(self, stream: FakeStream) -> Any:
-        before, self.current = self.current, stream
-        yield
-        self.current = before
-
-    def wait(self) -> None:
-        self.tape.append(f"host waits for {self.current.name}")
+def pinned(value: float) -> torch.Tensor:
+    return torch.full((2,), value).pin_memory()
 
 
-class FakeStream:
-    def __init__(self, cuda: FakeCuda, name: str) -> None:
-        self._cuda, self.name = cuda, name
-
-    def record_event(self) -> FakeEvent:
-        self._cuda.tape.append(f"{self.name} marks")
-        return FakeEvent(self._cuda, self.name)
-
-    def wait_event(self, event: FakeEvent) -> None:
-        self._cuda.tape.append(f"{self.name} waits for {event.name}")
-
-
-class FakeEvent:
-    def __init__(self, cuda: FakeCuda, name: str) -> None:
-        self._cuda, self.name = cuda, name
-
-    def query(self) -> bool:
-        return self._cuda.is_finished
-
-
-def test_a_copy_is_ordered_on_the_device_and_the_host_waits_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda(monkeypatch)
-    copy_stream = CopyStream(torch.device("cuda"), cuda)
-    target, source = torch.zeros(2), torch.ones(2)
-    copied = copy_stream.copy(target, source, after=copy_stream.learner_mark())
+def test_a_copy_is_ordered_on_the_device_and_the_host_waits_only_when_asked(device: SimulatedDevice) -> None:
+    copy_stream = CopyStream(CUDA, StreamSync(CUDA))
+    target, seen = torch.zeros(2, device=CUDA), []
+    device.work(30 * MS, [target], lambda content: seen.append(content.tolist()))
+    copied = copy_stream.copy(target, pinned(1.0), after=copy_stream.learner_mark())
     copy_stream.stall_learner_stream(copied)
-    assert cuda.tape == ["learner marks", "copies waits for learner", "copies marks", "learner waits for copies"]
+    device.work(30 * MS, [target], lambda content: seen.append(content.tolist()))
+    assert device.now_ns() == 0
     copy_stream.block_until(copied)
-    assert cuda.tape[4:] == ["copies waits for copies", "host waits for copies"]
-    cuda.is_finished = True
+    assert device.now_ns() == device.kernel_ns + 30 * MS + device.copy_ns  # not for the work behind the copy
+    assert device.calls["synchronize"] == 1
     copy_stream.block_until(copied)
-    assert len(cuda.tape) == 6
-    assert torch.equal(target, source)
+    assert device.calls["synchronize"] == 1  # it was reached
+    device.default.synchronize()
+    assert seen == [[0.0, 0.0], [1.0, 1.0]]
 
 
-class TapeTimer:
-    def __init__(self, cuda: FakeCuda) -> None:
-        self._cuda = cuda
+class OnCurrentStream:
+    """A timer that notes the stream that is current around a copy, and what it has to do."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._device = device
+        self.begins: list[str] = []
 
     def __enter__(self) -> None:
-        self._cuda.tape.append(f"{self._cuda.current.name}: from here")
+        stream = self._device.current_stream()
+        self.begins.append(stream.name)
+        self.mark = stream.record_event(torch.cuda.Event(enable_timing=True))
 
     def __exit__(self, *_: object) -> None:
-        self._cuda.tape.append(f"{self._cuda.current.name}: to here")
+        self.ends = self._device.current_stream().record_event(torch.cuda.Event(enable_timing=True))
 
 
-def test_a_copy_is_timed_on_its_own_stream_without_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda(monkeypatch)
-    copy_stream = CopyStream(torch.device("cuda"), cuda, TapeTimer(cuda))
-    copy_stream.copy(torch.zeros(2), torch.ones(2), after=copy_stream.learner_mark())
-    assert cuda.tape[1:] == ["copies waits for learner", "copies: from here", "copies: to here", "copies marks"]
+def test_a_copy_is_timed_on_its_own_stream_without_what_it_waits_for(device: SimulatedDevice) -> None:
+    timer = OnCurrentStream(device)
+    copy_stream = CopyStream(CUDA, StreamSync(CUDA), timer)
+    target = torch.zeros(2, device=CUDA)
+    device.work(30 * MS, [target])
+    copy_stream.block_until(copy_stream.copy(target, pinned(1.0), after=copy_stream.learner_mark()))
+    assert timer.begins == ["copies 1"]
+    assert timer.mark.elapsed_time(timer.ends) == device.copy_ns / MS
 
 
 def test_on_the_cpu_a_copy_is_done_when_the_call_returns() -> None:

@@ -1,96 +1,59 @@
-"""Device time, on events and a clock that obey the test: what is timed, when it is read, what never waits."""
+"""Device time of a learner on a simulated device: what is timed, whose a wait was, what never waits."""
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from offpolicy.timing import device_timer
+from offpolicy.timing.device_events import UNTIMED, CudaEvent, EventPool
 from offpolicy.timing.device_timer import (
     CAUGHT_UP_NS,
-    DEVICE_SPANS,
-    NO_TRACES,
-    NUM_PAIRS,
-    UNTIMED,
     BackgroundCopyTimer,
     DeviceTimer,
-    DeviceTraces,
-    EventPool,
     StreamSync,
-    TimedSpan,
     make_device_timer,
 )
-from offpolicy.timing.phases import DeviceSpan
-from offpolicy.timing.trace_reader import read_tracks
-from offpolicy.timing.trace_writer import create_tracks, open_track
+from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.phases import DeviceSpan, LearnerPhase
 from offpolicy.types import DeviceTotals
-from tests.fakes import FakeClock
+from tests.simulated_device import CUDA, MS, SimulatedDevice, SimulatedStream
 
-MS = 1_000_000
-TRAIN, H2D = DeviceSpan.TRAIN, DeviceSpan.H2D
-
-
-class Device:
-    """A device whose work has a scripted length; counts the calls of its events."""
-
-    def __init__(self) -> None:
-        self.clock, self.asked = FakeClock(), Counter[str]()
-        self.busy_until_ns = 0
-
-    def work(self, ns: int) -> None:
-        """Queue work: it begins when what was queued before is done."""
-        self.busy_until_ns = max(self.busy_until_ns, self.clock.now_ns()) + ns
-
-    def wait(self) -> None:
-        self.asked["wait"] += 1
-        self.clock.advance(max(0, self.busy_until_ns - self.clock.now_ns()))
-
-    def new_event(self) -> Event:
-        self.asked["event"] += 1
-        return Event(self)
+TRAIN, H2D, SAMPLE = DeviceSpan.TRAIN, DeviceSpan.H2D, DeviceSpan.SAMPLE
 
 
-class Event:
-    """A point in the work of the device."""
-
-    def __init__(self, device: Device) -> None:
-        self._device, self.reached_ns = device, -1
-
-    def record(self) -> None:
-        self._device.asked["record"] += 1
-        self.reached_ns = max(self._device.busy_until_ns, self._device.clock.now_ns())
-
-    def query(self) -> bool:
-        return self._device.clock.now_ns() >= self.reached_ns
-
-    def elapsed_time(self, end_event: Event) -> float:
-        assert end_event.query(), "torch raises here: the event was not reached"
-        return (end_event.reached_ns - self.reached_ns) / MS
-
-    def synchronize(self) -> None:
-        raise AssertionError("an event must not be waited for")
+def new_event() -> CudaEvent:
+    return CudaEvent(CUDA)
 
 
 class Iterations:
-    """The loop's use of a device timer: a copy that blocks, an update, the wait behind it."""
+    """The loop's use of a device timer."""
 
-    def __init__(self, device: Device, timer: DeviceTimer) -> None:
-        self._device, self._timer = device, timer
+    def __init__(self, device: SimulatedDevice) -> None:
+        self.device, self.ledger = device, Ledger(LearnerPhase, device)
+        self.timer = DeviceTimer(StreamSync(CUDA), self.ledger, new_event, device)
+        self.ledger.end_warmup()
 
-    def run(self, train_ns: int, launch_ns: int = 0, copy_ns: int = 0) -> None:
-        with self._timer.span(H2D):
-            self._device.work(copy_ns)
-            self._device.wait()
-        with self._timer.span(TRAIN):
-            self._device.work(train_ns)
-            self._device.clock.advance(launch_ns)
-        self._timer.wait()
+    def run(self, train_ns: int, launch_ns: int = 0, copy_ns: int = 0, sample_ns: int = 0) -> None:
+        """Rows are drawn and copied on the device, updates launched in `launch_ns`, and everything is waited for."""
+        phase, span = self.ledger.phase, self.timer.span
+        with phase(LearnerPhase.REPLAY_SAMPLE), span(SAMPLE):
+            self.device.work(sample_ns)
+        with phase(LearnerPhase.H2D), span(H2D):
+            self.device.work(copy_ns)
+        with phase(LearnerPhase.TRAIN):
+            with span(TRAIN):
+                self.device.work(train_ns)
+                self.device.advance(launch_ns)
+            self.timer.end_update()
+        self.ledger.close()
 
-
-def timer_of(device: Device, traces: DeviceTraces = NO_TRACES) -> DeviceTimer:
-    return DeviceTimer(device, device.new_event, device.clock, traces)
+    def phases_ms(self, *names: LearnerPhase) -> list[float]:
+        account = self.ledger.account()
+        assert sum(account.phases_ns.values()) == account.wall_ns
+        return [account.phases_ns[name] / MS for name in names]
 
 
 def totals_of(timer: DeviceTimer) -> DeviceTotals:
@@ -99,91 +62,154 @@ def totals_of(timer: DeviceTimer) -> DeviceTotals:
     return totals
 
 
-def test_updates_and_exposed_copies_are_timed_on_the_device() -> None:
-    device = Device()
-    timer = timer_of(device)
-    iterations = Iterations(device, timer)
+def test_updates_copies_and_draws_are_timed_on_the_device(device: SimulatedDevice) -> None:
+    iterations = Iterations(device)
     for _ in range(3):
-        iterations.run(train_ns=5 * MS, launch_ns=2 * MS, copy_ns=MS // 4)
-    assert timer.totals() == DeviceTotals(15 * MS, 3 * MS // 4, 0, 0, iterations=3, launch_bound=0, dropped=0)
+        iterations.run(train_ns=5 * MS, launch_ns=2 * MS, copy_ns=MS // 4, sample_ns=MS)
+    assert iterations.timer.totals() == DeviceTotals(
+        15 * MS, 3 * MS // 4, 0, 0, 3 * MS, iterations=3, launch_bound=0, dropped=0
+    )
 
 
-def test_a_device_that_has_caught_up_at_the_wait_is_launch_bound() -> None:
-    device = Device()
-    timer = timer_of(device)
-    iterations = Iterations(device, timer)
+def test_a_device_that_has_caught_up_at_the_end_is_launch_bound(device: SimulatedDevice) -> None:
+    iterations = Iterations(device)
     for launch_ns in (0, 2 * MS, 5 * MS - CAUGHT_UP_NS, 5 * MS - CAUGHT_UP_NS + 1, 9 * MS):
         iterations.run(train_ns=5 * MS, launch_ns=launch_ns)
-    assert (totals_of(timer).iterations, totals_of(timer).launch_bound) == (5, 2)
+    totals = totals_of(iterations.timer)
+    assert (totals.iterations, totals.launch_bound) == (5, 2)
 
 
-def test_timing_waits_only_where_the_loop_waits() -> None:
-    device = Device()
-    iterations = Iterations(device, timer_of(device))
+def test_timing_waits_only_where_the_loop_waits(device: SimulatedDevice) -> None:
+    iterations = Iterations(device)
     for _ in range(10):
-        iterations.run(train_ns=MS)
-    assert device.asked["wait"] == 20  # a blocking copy and the end of train, ten times
+        iterations.run(train_ns=MS, sample_ns=MS)
+    assert (device.calls["synchronize"], device.calls["event"]) == (10, 0)
 
 
-def test_events_are_reused() -> None:
-    device = Device()
-    iterations = Iterations(device, timer_of(device))
+def test_events_are_reused(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[CudaEvent] = []
+    monkeypatch.setattr(f"{__name__}.new_event", lambda: made.append(CudaEvent(CUDA)) or made[-1])
+    iterations = Iterations(device)
     for _ in range(100):
         iterations.run(train_ns=MS)
-    assert device.asked["event"] == 4
-    assert device.asked["record"] == 400
+    assert (len(made), device.calls["record"]) == (6, 600)
 
 
-def test_a_span_that_is_not_over_is_resolved_the_next_time() -> None:
-    device = Device()
-    pool = EventPool(device.new_event)
-    pool.start(TRAIN)
-    device.work(7 * MS)
-    pool.stop(TRAIN)
-    pool.resolve()
-    assert pool.totals_ns[TRAIN] == 0
-    device.wait()
-    pool.resolve()
-    pool.resolve()
-    assert pool.totals_ns[TRAIN] == 7 * MS
+@pytest.mark.parametrize("part", ["sample", "copy", "train"])
+def test_a_delay_on_the_device_is_a_delay_of_its_phase_and_of_no_other(part: str) -> None:
+    """Two milliseconds of launches run beside draws and copies; 4 ms more of one of them are 4 ms more of its phase."""
+    phases = {"sample": LearnerPhase.REPLAY_SAMPLE, "copy": LearnerPhase.H2D, "train": LearnerPhase.TRAIN}
+    spent = []
+    for more_ns in (0, 4 * MS):
+        with pytest.MonkeyPatch.context() as patch, SimulatedDevice().installed(patch) as device:
+            iterations = Iterations(device)
+            lengths = {"sample_ns": 3 * MS, "copy_ns": MS, "train_ns": 10 * MS}
+            lengths[f"{part}_ns"] += more_ns
+            iterations.run(launch_ns=2 * MS, **lengths)
+            spent.append(dict(zip(phases, iterations.phases_ms(*phases.values()), strict=True)))
+    # Before the wait of 12 ms the host has launched for 2 ms, behind which the device drew rows.
+    assert spent[0] == {"sample": 1.0, "copy": 1.0, "train": 12.0}
+    assert spent[1] == {**spent[0], part: spent[0][part] + 4.0}
 
 
-def test_a_span_without_a_free_pair_is_counted_as_dropped() -> None:
-    device = Device()
-    pool = EventPool(device.new_event)
-    for _ in range(NUM_PAIRS + 3):
-        pool.start(H2D)
-        device.work(MS)
-        pool.stop(H2D)
-    assert (pool.num_dropped, device.asked["wait"], device.asked["event"]) == (3, 0, 2 * NUM_PAIRS)
-    device.wait()
-    pool.resolve()
-    assert pool.totals_ns[H2D] == NUM_PAIRS * MS
+def test_without_the_split_of_the_wait_a_slow_draw_would_look_like_a_slow_update(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_timer, "QUEUED_BEFORE_TRAIN", {})
+    iterations = Iterations(device)
+    iterations.run(train_ns=MS, sample_ns=20 * MS)
+    assert iterations.phases_ms(LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN) == [0.0, 21.0]
 
 
-def test_a_finished_pair_is_reused_without_a_wait() -> None:
-    device = Device()
-    pool = EventPool(device.new_event, num_pairs=1)
-    for _ in range(5):
-        pool.start(H2D)
-        device.work(MS)
-        pool.stop(H2D)
-        device.clock.advance(MS)
-    assert (pool.num_dropped, pool.totals_ns[H2D]) == (0, 4 * MS)
+def test_draws_that_end_behind_the_launches_stay_where_they_are(device: SimulatedDevice) -> None:
+    iterations = Iterations(device)
+    iterations.run(train_ns=10 * MS, launch_ns=8 * MS, sample_ns=3 * MS)
+    assert iterations.phases_ms(LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN) == [0.0, 13.0]
 
 
-def test_a_span_that_an_exception_left_is_not_counted() -> None:
-    device = Device()
-    pool = EventPool(device.new_event)
-    span = TimedSpan(pool, TRAIN)
-    span.__enter__()
-    device.work(100 * MS)
-    span.__exit__(ValueError, ValueError("NaN"), None)
-    with span:
-        device.work(2 * MS)
-    device.wait()
-    pool.resolve()
-    assert (pool.totals_ns[TRAIN], device.asked["event"]) == (2 * MS, 2)
+class Peers:
+    """The exchange of an update: a wait for the own work, for late ranks, and for the collective itself."""
+
+    def __init__(self, iterations: Iterations, *, late_ns: int, has_host_wait: bool) -> None:
+        self._device, self._timer, self._ledger = iterations.device, iterations.timer, iterations.ledger
+        self._late_ns, self._has_host_wait = late_ns, has_host_wait
+
+    def average(self) -> None:
+        if self._has_host_wait:
+            self._timer.wait()
+        with self._ledger.phase(LearnerPhase.PARAM_SYNC):
+            self._device.advance(self._late_ns)
+            self._device.work(5 * MS)
+            if self._has_host_wait:
+                self._timer.wait()
+
+
+def update_with_exchange(
+    device: SimulatedDevice, *, kernels_ns: int, launch_ns: int, late_ns: int, has_host_wait: bool
+) -> DeviceTotals:
+    """Gradients, their exchange, and a step of 50 us, in each of 4 iterations."""
+    iterations = Iterations(device)
+    peers = Peers(iterations, late_ns=late_ns, has_host_wait=has_host_wait)
+    for _ in range(4):
+        with iterations.ledger.phase(LearnerPhase.TRAIN):
+            with iterations.timer.span(TRAIN):
+                device.work(kernels_ns)
+                device.advance(launch_ns)
+                with iterations.timer.outside_train():
+                    peers.average()
+                device.work(50_000)
+            iterations.timer.end_update()
+    return totals_of(iterations.timer)
+
+
+@pytest.mark.parametrize("has_host_wait", [True, False])
+def test_the_exchange_and_the_wait_for_other_ranks_are_not_device_time_of_the_update(
+    device: SimulatedDevice, has_host_wait: bool
+) -> None:
+    totals = update_with_exchange(
+        device, kernels_ns=8 * MS, launch_ns=2 * MS, late_ns=30 * MS if has_host_wait else 0,
+        has_host_wait=has_host_wait,
+    )  # fmt: skip
+    assert totals.train_ns == 4 * (8 * MS + 50_000)
+
+
+@pytest.mark.parametrize("has_host_wait", [True, False])
+@pytest.mark.parametrize(("kernels_ns", "launch_ns", "share"), [(8 * MS, 2 * MS, 0.0), (MS, 9 * MS, 1.0)])
+def test_several_ranks_are_launch_bound_by_their_gradients_and_not_by_what_is_left_after_the_exchange(
+    device: SimulatedDevice, has_host_wait: bool, kernels_ns: int, launch_ns: int, share: float
+) -> None:
+    totals = update_with_exchange(
+        device, kernels_ns=kernels_ns, launch_ns=launch_ns, late_ns=0, has_host_wait=has_host_wait
+    )
+    assert totals.launch_bound / totals.iterations == share
+
+
+@pytest.mark.parametrize(("looks_at_all", "launch_bound"), [(True, 0), (False, 4)])
+def test_a_timer_that_looks_at_the_last_part_only_calls_every_rank_launch_bound(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, looks_at_all: bool, launch_bound: int
+) -> None:
+    """The host waits for gradients of 8 ms inside the exchange, without the timer."""
+    behind_ns = device_timer._behind_ns
+    if not looks_at_all:
+        monkeypatch.setattr(device_timer, "_behind_ns", lambda parts, end_ns: behind_ns(parts[-1:], end_ns))
+    monkeypatch.setattr(Peers, "average", lambda peers: peers._device.default.synchronize())
+    totals = update_with_exchange(device, kernels_ns=8 * MS, launch_ns=2 * MS, late_ns=0, has_host_wait=False)
+    assert (totals.iterations, totals.launch_bound) == (4, launch_bound)
+
+
+def test_the_sampling_that_a_rank_waits_for_before_its_exchange_is_not_the_updates(device: SimulatedDevice) -> None:
+    iterations = Iterations(device)
+    with iterations.ledger.phase(LearnerPhase.REPLAY_SAMPLE), iterations.timer.span(SAMPLE):
+        device.work(6 * MS)
+    with iterations.ledger.phase(LearnerPhase.TRAIN):
+        with iterations.timer.span(TRAIN):
+            device.work(3 * MS)
+            with iterations.timer.outside_train():
+                Peers(iterations, late_ns=0, has_host_wait=True).average()
+        iterations.timer.end_update()
+    iterations.ledger.close()
+    phases = LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC
+    assert iterations.phases_ms(*phases) == [6.0, 3.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -191,11 +217,10 @@ def test_a_span_that_an_exception_left_is_not_counted() -> None:
     [(None, None, 0), (0, 30, 10), (10, 30, 10), (14, 30, 6), (5, 8, 0), (25, 30, 0), (19, 20, 1)],
 )
 def test_a_background_copy_is_exposed_while_the_learner_waits(
-    waits_from_ms: int | None, waits_until_ms: int | None, exposed_ms: int
+    device: SimulatedDevice, waits_from_ms: int | None, waits_until_ms: int | None, exposed_ms: int
 ) -> None:
     """The copy lasts from 10 to 20 ms."""
-    device = Device()
-    copies, waiting = BackgroundCopyTimer(EventPool(device.new_event), device.clock), None
+    copies, waiting = BackgroundCopyTimer(EventPool(new_event, device), device), None
     for ms in range(30):
         if ms == 20:
             copies.split_finished()
@@ -207,87 +232,71 @@ def test_a_background_copy_is_exposed_while_the_learner_waits(
         if ms == 10:
             with copies:
                 device.work(10 * MS)
-        device.clock.advance(MS)
+        device.advance(MS)
     assert copies.split_ns == (exposed_ms * MS, (10 - exposed_ms) * MS)
 
 
-def test_exposed_and_hidden_copies_are_all_copies_and_shares_of_device_time() -> None:
+def test_exposed_and_hidden_copies_are_all_copies_and_shares_of_device_time(device: SimulatedDevice) -> None:
     """On the host a copy seems twice as long as on the device: only its share comes from there."""
-    device = Device()
-    device_timer = timer_of(device)
-    background = device_timer.background_copies()
+    timer = Iterations(device).timer
+    background = timer.background_copies()
     assert background is not None
-    for timed in (background, device_timer.span(H2D)):
+    for timed in (background, timer.span(H2D)):
         with timed:
             device.work(10 * MS)
-        device.wait()
-    device.clock.advance(20 * MS)
+        device.default.synchronize()
+    device.advance(20 * MS)
     with background.learner_waiting():
-        device.clock.advance(10 * MS)
+        device.advance(10 * MS)
         background.split_finished()
-    device_timer.wait()
-    totals = totals_of(device_timer)
+    timer.end_update()
+    totals = totals_of(timer)
     assert (totals.h2d_ns, totals.h2d_hidden_ns) == (10 * MS + 2 * MS, 8 * MS)
 
 
-@pytest.mark.parametrize(("device", "is_enabled"), [("cpu", True), ("cuda", False)])
+@pytest.mark.parametrize(("name", "is_enabled"), [("cpu", True), ("cuda", False)])
 def test_without_a_device_or_timing_nothing_is_timed(
-    device: str, is_enabled: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, is_enabled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StreamSync, "wait", lambda _: waits.append(1))
     waits: list[int] = []
-    timer = make_device_timer(torch.device(device), is_enabled=is_enabled, traces=lambda: pytest.fail("opened"))
-    assert timer.span(TRAIN) is timer.span(H2D) is UNTIMED
+    device_sync = StreamSync(torch.device(name))
+    timer = make_device_timer(device_sync, NullLedger(), is_enabled=is_enabled, traces=lambda: pytest.fail("opened"))
+    assert timer.span(TRAIN) is timer.span(H2D) is timer.outside_train() is UNTIMED
     timer.wait()
-    assert waits == [1]
+    timer.end_update()
+    assert waits == [1, 1]
     assert timer.background_copies() is timer.totals() is None
 
 
-class FakeCudaEvent:
-    """Stands in for `torch.cuda.Event`: remembers its streams, is always over, and each span lasts 2.5 ms."""
-
-    streams: list[tuple[str, torch.device]]
-
-    def __init__(self, *, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self, stream: tuple[str, torch.device]) -> None:
-        self.streams.append(stream)
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end_event: FakeCudaEvent) -> float:
-        return 2.5
+def test_a_timer_of_a_device_times_it(device: SimulatedDevice) -> None:
+    timer = make_device_timer(StreamSync(CUDA), NullLedger(), is_enabled=True)
+    with timer.span(TRAIN):
+        device.work(2 * MS)
+    timer.end_update()
+    assert totals_of(timer).train_ns == 2 * MS
 
 
-def test_cuda_events_go_into_the_stream_of_the_timers_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeCudaEvent.streams = []
-    monkeypatch.setattr(torch.cuda, "Event", FakeCudaEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: ("stream of", device))
-    second = torch.device("cuda", 1)
-    timer = make_device_timer(second, is_enabled=True)
-    monkeypatch.setattr(StreamSync, "wait", lambda _: None)
-    Iterations(Device(), timer).run(train_ns=MS)
-    totals = totals_of(timer)
-    assert (totals.train_ns, totals.h2d_ns) == (2_500_000, 2_500_000)
-    assert FakeCudaEvent.streams == [("stream of", second)] * 4
+@pytest.mark.parametrize(("yields_core", "call"), [(False, "synchronize"), (True, "blocking event")])
+def test_a_wait_is_for_the_current_stream_and_gives_the_core_away_where_it_should(
+    device: SimulatedDevice, yields_core: bool, call: str
+) -> None:
+    device_sync, copies = StreamSync(CUDA, yields_core=yields_core), SimulatedStream(device, "copies")
+    device.work(30 * MS)
+    with device.stream(copies):
+        device.work(4 * MS)
+        device_sync.wait()
+    assert device.now_ns() == 4 * MS
+    device_sync.wait()
+    assert (device.now_ns(), device.calls[call]) == (30 * MS, 2)
 
 
-def test_a_traced_device_has_its_spans_where_they_were_on_the_machines_clock(tmp_path: Path) -> None:
-    create_tracks(tmp_path / "0", ["device-0"], 1)
-    track = open_track(str(tmp_path / "0"), "device-0", DEVICE_SPANS, "learner 0", "device 0")
-    device = Device()
-    timer = timer_of(device, DeviceTraces(stream=track))
-    timer.wait()  # the first one sees the device idle
-    begun = []
-    for _ in range(3):
-        device.clock.advance(700 * MS)
-        begun.append(device.clock.now_ns())
-        with timer.span(TRAIN):
-            device.work(5 * MS)
-        timer.wait()
-    [read] = read_tracks(tmp_path / "0")
-    starts, stops = read.spans("train")
-    assert starts.tolist() == begun
-    assert (stops - starts).tolist() == [5 * MS] * 3
+@pytest.mark.parametrize("wait", [lambda _: None, lambda sync: torch.cuda.Stream(sync.device).synchronize()])
+def test_a_wait_for_nothing_or_for_another_stream_is_found_out(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, wait: Callable[[StreamSync], None]
+) -> None:
+    monkeypatch.setattr(StreamSync, "wait", wait)
+    iterations = Iterations(device)
+    iterations.run(train_ns=5 * MS)
+    assert totals_of(iterations.timer).train_ns == 0  # it is not over
+    assert iterations.phases_ms(LearnerPhase.TRAIN) == [0.0]

@@ -17,12 +17,12 @@ from offpolicy.collect.collector import CollectorParts, Progress, collect
 from offpolicy.loop import Parts, train
 from offpolicy.processes.handshake import Turn
 from offpolicy.timing.clock import MonotonicClock
-from offpolicy.timing.device_timer import make_device_timer
-from offpolicy.timing.ledger import make_ledger
+from offpolicy.timing.device_timer import StreamSync, make_device_timer
+from offpolicy.timing.ledger import NullLedger, make_ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
 ITERATIONS = 100
-ON_CPU = make_device_timer(torch.device("cpu"), is_enabled=True)
+ON_CPU = make_device_timer(StreamSync(torch.device("cpu")), NullLedger(), is_enabled=True)
 CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time_ns")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from offpolicy.timing import thread_states
 from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
+from offpolicy.timing.histogram import percentiles_of
 from offpolicy.timing.ledger import SAMPLE_EVERY_NS, Ledger, NullLedger, make_ledger, trace_names
 from offpolicy.timing.phases import LearnerPhase as Phase
 from offpolicy.timing.thread_states import StateSampler
@@ -337,3 +338,19 @@ def test_reading_the_states_is_never_other(clock: FakeClock, monkeypatch: pytest
     assert (ledger._phases_ns[ledger.names.index("train")], ledger._phases_ns[ledger.names.index("other")]) == (
         207, SAMPLE_EVERY_NS
     )  # fmt: skip
+
+
+def test_moved_time_is_that_of_the_other_phase_in_the_same_iteration_and_the_sum_stays() -> None:
+    ledger, clock = ledger_at()
+    for moved_ns in (0, 4_000_000):
+        with ledger.phase(Phase.TRAIN):
+            clock.advance(9_000_000)
+            ledger.move(Phase.TRAIN, Phase.REPLAY_SAMPLE, moved_ns)  # while it is open
+        ledger.close()
+    account = ledger.account()
+    assert (account.phases_ns[Phase.TRAIN], account.phases_ns[Phase.REPLAY_SAMPLE]) == (14_000_000, 4_000_000)
+    assert sum(account.phases_ns.values()) == account.wall_ns == 18_000_000
+    assert account.histogram is not None
+    spread = percentiles_of(account.histogram[list(Phase).index(Phase.TRAIN)])
+    assert spread is not None
+    assert (spread.p50, spread.max) == (pytest.approx(5.0, rel=0.03), pytest.approx(9.0, rel=0.03))

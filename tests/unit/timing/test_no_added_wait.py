@@ -95,11 +95,12 @@ def train_on_device(algo: AlgoConfig, waits: Counter[str], *, is_timed: bool) ->
     """The state of a learner after `NUM_ITERATIONS`, and its device timer."""
     learner = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
     does = Everything(rollouts(learner) if algo.name == "appo" else batches(), waits)
-    device_timer = DeviceTimer(does, Event if is_timed else None)
+    ledger = make_ledger(LearnerPhase, is_enabled=is_timed)
+    device_timer = DeviceTimer(does, ledger, Event if is_timed else None)
     parts = Parts(
         source=does, learner=learner, device_timer=device_timer,
         publisher=does, evaluator=does, checkpointer=does, reporter=does, tuner=does, world=does, stop=does,
-        ledger=make_ledger(LearnerPhase, is_enabled=is_timed),
+        ledger=ledger,
     )  # fmt: skip
     assert train(parts)
     return learner.state().tensors, device_timer

@@ -105,9 +105,9 @@ def make_rank(tmp_path: Any) -> MakeRank:
             memoryview(bytearray(ControlPage.nbytes(8, 8))), cfg.runner.world_size, cfg.collect.num_collectors
         )
         device = torch.device("cpu")
-        timer = make_device_timer(device, is_enabled=False)
+        timer = make_device_timer(StreamSync(device), NullLedger(), is_enabled=False)
         fakes: tuple[Any, Any] = FakeChild(index), FakeGate()
-        return RankContext(fakes[0], job, NullLedger(), device, StreamSync(device), timer, control, fakes[1])
+        return RankContext(fakes[0], job, NullLedger(), device, timer, control, fakes[1])
 
     return make
 

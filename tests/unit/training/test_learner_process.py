@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.optim import SoloExchange
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.training import learner_process
+from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, InlineEvaluator
 from offpolicy.training.learner_process import build_learner, make_profiler, periodic_evaluation, train_rank
 from offpolicy.training.resume import load_start
@@ -46,6 +49,23 @@ def test_only_rank_0_of_a_traced_run_is_profiled(make_rank: MakeRank) -> None:
     assert isinstance(make_profiler(rank), Profiler)
     assert isinstance(make_profiler(other), NoProfiler)
     assert isinstance(make_profiler(make_rank()), NoProfiler)
+
+
+@pytest.mark.parametrize(
+    ("device", "num_ranks", "is_outside"), [("cuda", 2, True), ("cuda", 1, False), ("cpu", 2, False)]
+)
+def test_the_exchange_of_several_ranks_is_no_device_time_of_the_update(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, device: str, num_ranks: int, is_outside: bool
+) -> None:
+    class Peers(SoloExchange):
+        pass
+
+    Peers.num_ranks = num_ranks  # type: ignore[misc, assignment]  # a property
+    given: list[object] = []
+    monkeypatch.setattr(learner_process, "make_learner", lambda *args: given.append(args[4]))
+    rank, ranks = make_rank(**TINY), ranks_of(FakeWorld(num_ranks))
+    build_learner(dataclasses.replace(rank, device=torch.device(device)), dataclasses.replace(ranks, exchange=Peers()))
+    assert [type(exchange) for exchange in given] == [ExchangeOutsideTrain if is_outside else Peers]
 
 
 class FakeSource:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import HostWord, RankWord, Stop
-from offpolicy.training.rank_context import pick_device
+from offpolicy.timing.trace_writer import create_tracks
+from offpolicy.training.rank_context import is_crowded, pick_device
 from tests.unit.training.conftest import MakeRank
 
 TWO_RANKS = {"runner": {"name": "multi_gpu", "world_size": 2}}
@@ -54,3 +59,34 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match="device: got cuda for learner rank 2, allowed one of 2 CUDA devices"):
         pick_device("cuda", 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_busy"),
+    [
+        ({}, 2),
+        ({"collect": {"num_collectors": 3}}, 4),
+        ({"runner": {"name": "multi_gpu", "world_size": 2}}, 3),
+        ({"env": {"num_envs": 4, "vectorization": "async"}}, 6),
+    ],
+)
+def test_a_wait_for_the_device_gives_its_core_away_where_there_is_none_to_spare(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], num_busy: int
+) -> None:
+    crowded = []
+    for num_cores in (num_busy, num_busy + 1):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, count=num_cores: set(range(count)))
+        crowded.append(is_crowded(make_rank(**overrides).cfg))
+    assert crowded == [True, False]
+
+
+def test_a_track_that_nobody_reserved_is_left_out_with_a_warning(make_rank: MakeRank, tmp_path: Path) -> None:
+    """As on a machine whose GPU the supervisor does not see."""
+    create_tracks(tmp_path / "0", ["packer-0"], 1)
+    rank = make_rank()
+    object.__setattr__(rank.job, "trace_dir", str(tmp_path / "0"))
+    assert rank.open_track("packer", ("pack",), "packer 0") is not None
+    assert rank.open_track("device", ("train",), "device 0, work") is None
+    assert rank.child.sent == [  # type: ignore[attr-defined]  # a fake child
+        ("warning", {"text": "timing.trace: no track of device 0, work: the device was not expected; set device=cuda"})
+    ]
