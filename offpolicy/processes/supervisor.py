@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from offpolicy.children import TERMINAL_SIGNALS, describe_exit, signals_held
+from offpolicy.children import TERMINAL_SIGNALS, describe_exit, signals_held, with_bounded_spin
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.shared_memory import WakeEvent
@@ -133,7 +133,7 @@ class Supervisor:
         }  # fmt: skip
         passed = (spec_read, message_write, self._lifeline_read, *fds.values())
         command = [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_read)]
-        environment = {**os.environ, "OFFPOLICY_RUN_ID": self._config.run_id}
+        environment = {**with_bounded_spin(os.environ), "OFFPOLICY_RUN_ID": self._config.run_id}
         with signals_held():
             process = subprocess.Popen(
                 command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL,

@@ -84,13 +84,20 @@ def thread_times() -> ThreadTimes:
     They are read again if the thread lost its core in between, which the kernel likes to do at a system call: a wait
     for the core would be on one clock in this reading, and on the other in the next one.
     """
-    for _ in range(TORN_READINGS):
-        before_ns = time.perf_counter_ns()
-        running_ns, runnable_ns = time.thread_time_ns(), _SCHEDSTAT.runnable_ns()
-        after_ns = time.perf_counter_ns()
-        if after_ns - before_ns < TORN_NS:
+    times, took_ns = _read_thread_times()
+    for _ in range(TORN_READINGS - 1):
+        if took_ns < TORN_NS:
             break
-    return ThreadTimes(after_ns, running_ns, runnable_ns)
+        times, took_ns = _read_thread_times()
+    return times
+
+
+def _read_thread_times() -> tuple[ThreadTimes, int]:
+    """The clocks of the calling thread, and the time between the first and the last of them."""
+    before_ns = time.perf_counter_ns()
+    running_ns, runnable_ns = time.thread_time_ns(), _SCHEDSTAT.runnable_ns()
+    after_ns = time.perf_counter_ns()
+    return ThreadTimes(after_ns, running_ns, runnable_ns), after_ns - before_ns
 
 
 def unix_minus_monotonic_ns() -> int:

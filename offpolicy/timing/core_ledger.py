@@ -94,7 +94,7 @@ class CoreLedger:
 
         The rest of the process's time is that of its other threads, also of those that have ended.
         """
-        grown_ns = dict.fromkeys((CoreClass.LEARNER, CoreClass.OPENMP, CoreClass.PACKER), 0)
+        grown_ns: dict[CoreClass, int] = dict.fromkeys((CoreClass.LEARNER, CoreClass.OPENMP, CoreClass.PACKER), 0)
         threads = list(self._times.threads(pid))
         main_name = next((thread.name for thread in threads if thread.tid == pid), "")
         for thread in threads:

@@ -98,6 +98,8 @@ LEARNER_WAITS = (
     LearnerPhase.RANK_BARRIER,
     LearnerPhase.SYNC_COORDINATION,
 )
+# Waits for the other side, in which it may take the core of this one.
+FOR_COLLECTORS = (LearnerPhase.COLLECTOR_WAIT, LearnerPhase.SYNC_COORDINATION)
 # Phases that most runs never open: without time in them, tables do not show them.
 RARE = (CollectorPhase.POST_BACKPRESSURE,)
 # Phases of work that is not part of an update: each has its cadence.

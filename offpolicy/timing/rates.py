@@ -11,14 +11,25 @@ by the time between its two: exact for regular arrivals, however few (`RateWindo
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from offpolicy.timing.histogram import Counts
-from offpolicy.timing.phases import COLLECTOR_PAUSES, LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
+from offpolicy.timing.phases import COLLECTOR_PAUSES, FOR_COLLECTORS, LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase
 from offpolicy.timing.thread_states import Shares, States, shares_of
-from offpolicy.types import Account, CollectorTotals, CoreTotals, SchedulerStats, SlowTime, Snapshot, TaggedTime
+from offpolicy.timing.throughput import Cost, cost, seconds_per_step, slices_of
+from offpolicy.types import (
+    Account,
+    CollectorTotals,
+    CoreTotals,
+    Float64,
+    SchedulerStats,
+    SlowTime,
+    Snapshot,
+    TaggedTime,
+)
 
 FEW_ARRIVALS = 5  # fewest vector steps or iterations of a window; one with fewer is stretched into the past
 WELL_KNOWN = 0.1  # largest error, as a fraction of a phase's time, at which the part of resets in it is stated
@@ -205,6 +216,21 @@ def learner_active_ns(phases_ns: Mapping[str, int]) -> int:
     return sum(ns for name, ns in phases_ns.items() if name not in LEARNER_WAITS and name not in LEARNER_PERIODIC)
 
 
+def learner_side_ns(ranks: Sequence[Elapsed | None]) -> float:
+    """The time that the learners need for their updates, with their waits for each other and for packed batches.
+
+    That is the wall of rank 0 without evaluation and checkpoints, and without waiting for collectors: if one of the
+    ranks waits for its collectors, the others wait for it.
+    """
+    timed = [window for window in ranks if window is not None and window.wall_ns > 0]
+    if not timed:
+        return 0.0
+    first = timed[0]
+    periodic_ns = sum(first.phases_ns.get(phase, 0) for phase in LEARNER_PERIODIC)
+    waits = [sum(window.phases_ns.get(phase, 0) for phase in FOR_COLLECTORS) / window.wall_ns for window in timed]
+    return first.wall_ns * (1.0 - max(waits)) - periodic_ns
+
+
 def predict_steps_per_sec(collector: float | None, learner: float | None, mode: str) -> float | None:
     """Env steps per second of the two sides together: turns add up (alternate), overlapped work is bound by the slower.
 
@@ -258,7 +284,7 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
     updates, steady_updates = _updates(previous, current)
     wall_s = current.wall_s - (previous.wall_s if previous is not None else 0.0)
     utd = utd_of(updates, steady_updates, learner, collectors)
-    active_s = _ratio(learner_active_ns(learner.phases_ns) / NS_PER_S, steady_updates) if learner is not None else None
+    active_s = _ratio(learner_side_ns(learner_windows(previous, current)) / NS_PER_S, steady_updates)
     capacity = _collector_capacity(collectors, mode)
     absorbed = 1.0 / (active_s * utd) if active_s and utd else None
     return Rates(
@@ -268,8 +294,48 @@ def _rates(previous: Snapshot | None, current: Snapshot, mode: str, num_hosts: i
         learner_active_s=active_s,
         learner_capacity=absorbed,
         utd=utd,
-        predicted_steps_per_sec=predict_steps_per_sec(capacity, absorbed, mode),
+        predicted_steps_per_sec=_predicted(mode, learner, collectors, absorbed),
     )
+
+
+def _predicted(
+    mode: str, learner: Elapsed | None, collectors: Sequence[CollectorWindow], absorbed: float | None
+) -> float | None:
+    """Env steps per second of both sides together, each as it was in the window."""
+    costs = [_collector_cost(window, mode, len(collectors), learner) for window in collectors]
+    known = [each for each in costs if each is not None]
+    if learner is None or not absorbed or not known:
+        return None
+    cycles = statistics.fmean(window.elapsed.iterations for window in collectors if window.elapsed is not None)
+    own_ns, slices_ns = (
+        learner_active_ns(learner.phases_ns),
+        longest_slices(learner, (*LEARNER_WAITS, *LEARNER_PERIODIC)),
+    )
+    per_cycle = learner.iterations / cycles if cycles > 0 else 1.0
+    side = cost(1.0 / absorbed, slices_ns, own_ns / max(1, learner.iterations), per_cycle)
+    return 1.0 / seconds_per_step(mode, side, known)
+
+
+def _collector_cost(window: CollectorWindow, mode: str, num_collectors: int, learner: Elapsed | None) -> Cost | None:
+    """What the steps of one of the collectors cost per env step of the run; None where it did nothing."""
+    done = window.elapsed
+    active_ns = collector_active_ns(done.phases_ns, mode) if done is not None else 0
+    if done is None or active_ns <= 0 or window.steady_steps <= 0:
+        return None
+    summed = done.iterations / learner.iterations if learner is not None and learner.iterations else 1.0
+    slices_ns = longest_slices(done, collector_pauses(mode))
+    return cost(
+        active_ns / NS_PER_S / window.steady_steps / num_collectors, slices_ns, active_ns / done.iterations, summed
+    )
+
+
+def longest_slices(window: Elapsed, without: Sequence[str]) -> Float64 | None:
+    """How the longest phase of a side varied; None where that is not known."""
+    if window.histogram is None:
+        return None
+    rows = [(ns, row) for row, (name, ns) in enumerate(window.phases_ns.items()) if name not in without]
+    counts = window.histogram[max(rows)[1]]
+    return slices_of(counts) if counts.any() else None
 
 
 def _updates(previous: Snapshot | None, current: Snapshot) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from offpolicy.children import (
+    SPIN_COUNT,
     ChildError,
     ChildRaised,
     ChildTimeout,
@@ -19,6 +20,7 @@ from offpolicy.children import (
     describe_exit,
     resolve,
     signals_held,
+    with_bounded_spin,
 )
 from offpolicy.errors import ConfigError, EnvFailure
 
@@ -174,3 +176,9 @@ def test_held_signals_arrive_after_the_block() -> None:
         assert arrived == [signal.SIGHUP]
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("chosen", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
+def test_the_spin_of_openmp_is_bounded_unless_the_user_says_otherwise(chosen: dict[str, str]) -> None:
+    assert with_bounded_spin({"HOME": "/h"}) == {"HOME": "/h", "GOMP_SPINCOUNT": SPIN_COUNT}
+    assert with_bounded_spin(chosen) == chosen

@@ -1,0 +1,170 @@
+"""`make bench-predictions`: how far `pred` is from what the same run does, at ratios of cost, modes and conditions.
+
+The updates and the environment are real: HalfCheetah, with more physics per step or smaller networks. A run is ended by
+SIGINT after `--seconds`; its first records, in which settings are still tried, do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.children import environment, offpolicy_train, use_cores
+from benchmarks.results import REPOSITORY, ResultFile
+
+COMMON = (
+    *("env=halfcheetah", "total_timesteps=10_000_000", "algo.learning_starts=300", "replay.capacity=100000"),
+    *("eval.every=0", "eval.episodes=0", "checkpoint.every=0", "checkpoint.replay=false", "log.tensorboard=false"),
+    *("log.panel=off", "log.every_s=1", "seed=1"),
+)
+LARGE, SMALL = (), ("algo.hidden_dims=[64,64]", "algo.batch_size=64")
+RATIOS: Mapping[str, tuple[str, ...]] = {  # physics steps per env step, and the update
+    "1/30": LARGE,
+    "1/8": (*LARGE, "env.kwargs.frame_skip=40"),
+    "1/3": (*LARGE, "env.kwargs.frame_skip=110"),
+    "1/1": (*LARGE, "env.kwargs.frame_skip=330"),
+    "3/1": (*SMALL, "env.kwargs.frame_skip=220"),
+    "8/1": (*SMALL, "env.kwargs.frame_skip=600"),
+}
+MODES = ("alternate", "overlap", "free")
+
+
+class Condition(NamedTuple):
+    """What the runs have besides the ratio and the mode."""
+
+    overrides: tuple[str, ...] = ()
+    num_burners: int = 0
+    num_cores: int = 2
+
+
+CONDITIONS: Mapping[str, Condition] = {
+    "quiet": Condition(),
+    "one busy program": Condition(num_burners=1),
+    "one core": Condition(num_cores=1),
+    "two ranks": Condition(("runner=multi_gpu", "runner.world_size=2")),
+    "packing as long as training": Condition(
+        ("runner=double_buffer", "algo.batch_size=4096", "algo.hidden_dims=[8]"),
+    ),
+    "async environments": Condition(("env.vectorization=async", "env.num_envs=4", "algo.utd=0.25")),
+}
+SKIPPED_S = 8.0  # seconds of learning in which threads are tried, at most half of the run
+
+
+class Outcome(NamedTuple):
+    """How far predictions were from one run, as fractions."""
+
+    thru: float
+    errors: list[float]  # of each record
+    summary: float | None
+    threads: list[float]
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    cores, console, file = use_cores(2), Console(), ResultFile("predictions")
+    table = Table(title="|pred / thru - 1| in %")
+    for heading in ("condition", "env/update", "mode", "thru", "mean", "worst", "summary", "threads"):
+        table.add_column(heading)
+    measured: list[dict[str, Any]] = []
+    for condition, ratio, mode in _cases(arguments):
+        given = CONDITIONS[condition]
+        with burning(given.num_burners), confined(set(cores[: given.num_cores])):
+            outcome = run(arguments.seconds, *RATIOS[ratio], *given.overrides, f"collect.mode={mode}")
+        errors = [100.0 * abs(error) for error in outcome.errors]
+        mean, worst = statistics.fmean(errors), max(errors)
+        summary = "-" if outcome.summary is None else f"{100.0 * outcome.summary:+.1f}"
+        row = (condition, ratio, mode, f"{outcome.thru:.1f}", f"{mean:.1f}", f"{worst:.1f}", summary)
+        table.add_row(*row, str(sorted(set(outcome.threads))))
+        console.print(*row, *[f"{100 * error:+.1f}" for error in outcome.errors], highlight=False, soft_wrap=True)
+        measured.append({"condition": condition, "ratio": ratio, "mode": mode, **outcome._asdict()})
+        file.save(cores=cores, seconds=arguments.seconds, measurements=measured)
+    console.print(table)
+    console.print(f"written: {file.path}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def run(seconds: float, *overrides: str) -> Outcome:
+    """Trains for that long."""
+    with tempfile.TemporaryDirectory() as directory:
+        run_dir = Path(directory) / "run"
+        command = offpolicy_train(run_dir, *COMMON, *overrides)
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL)
+        try:
+            _wait_for_learning(process, run_dir / "metrics.jsonl")
+            time.sleep(seconds)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        rates = json.loads((run_dir / "summary.json").read_text())["rates"]
+    learning = [record for record in records if record.get("perf/predicted_steps_per_sec")]
+    begun_s = learning[0]["wall_s"]
+    skipped_s = min(SKIPPED_S, seconds / 2)
+    steady = [record for record in learning if record["wall_s"] >= begun_s + skipped_s][:-1]  # the end is in the last
+    steady = [record for record in steady if record.get("perf/steps_per_sec")]
+    thru = statistics.median(record["perf/steps_per_sec"] for record in steady)
+    errors = [record["perf/predicted_steps_per_sec"] / record["perf/steps_per_sec"] - 1.0 for record in steady]
+    predicted = rates["predicted_steps_per_sec"]
+    summary = predicted / rates["steps_per_sec"] - 1.0 if predicted else None
+    return Outcome(thru, errors, summary, [record["perf/learner_threads"] for record in steady])
+
+
+def _wait_for_learning(process: subprocess.Popen[bytes], path: Path) -> None:
+    while process.poll() is None and not (path.is_file() and '"perf/predicted_steps_per_sec"' in path.read_text()):
+        time.sleep(0.2)
+
+
+@contextmanager
+def burning(count: int) -> Iterator[None]:
+    """Other programs, each of which keeps a core busy."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+@contextmanager
+def confined(cores: set[int]) -> Iterator[None]:
+    """Children started meanwhile run on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    for condition in arguments.conditions:
+        for ratio in arguments.ratios:
+            for mode in arguments.modes:
+                yield condition, ratio, mode
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.predictions", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=16.0, help="of learning, in each run")
+    for name, known in (("conditions", CONDITIONS), ("ratios", RATIOS), ("modes", MODES)):
+        parser.add_argument(f"--{name}", nargs="+", default=list(known), choices=list(known), metavar="NAME")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
