@@ -6,15 +6,15 @@ one that has no core. So the settings are tried: short blocks of iterations with
 stays. The trial is repeated when the iterations have become slower or faster than they were, and from time to time,
 because a core that has become free changes nothing for a learner that does not use it.
 
-An algorithm's results depend on the number of threads in their last bits. Blocks, and the time between two trials, are
-therefore counted in iterations where these are short, so that a run with the same seed tries the same settings at the
-same updates; and a checkpoint holds the setting that was chosen and the iterations since then.
+An algorithm's results depend on the number of threads in their last bits. A checkpoint therefore holds the setting that
+was chosen and the iterations since then, and blocks are counted in iterations where these are short.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ BLOCK_ITERATIONS = 40  # iterations of a block
 BLOCK_S = 1.0  # seconds after which a block ends early, once it has `FEWEST_ITERATIONS`
 FEWEST_ITERATIONS = 2
 SETTLING_ITERATIONS = 2  # first iterations of a block, which are not counted: threads start, caches are cold
-ROUNDS = 3  # blocks of each setting in a trial
+ROUNDS, MOST_ROUNDS = 3, 12  # blocks of each setting in a trial, until the fastest one is known
 HOPELESS = 1.25  # ratio to the fastest setting beyond which a setting is not tried again
 WORTHWHILE = 1.03  # ratio by which more threads, or an overlap, must be faster
 CHANGED = 1.2  # ratio of the time per update to that after the last trial, or its inverse, that calls for another one
@@ -68,17 +68,42 @@ def thread_numbers(num_cores: int) -> tuple[int, ...]:
 def trial(settings: Sequence[Setting]) -> Trial:
     """Yields the setting of the next block, is sent its seconds per update, and returns the setting to keep.
 
-    That is the least one that is not slower than the fastest one by more than `WORTHWHILE`.
+    That is the least one that is not slower than the fastest one by more than `WORTHWHILE`. Blocks of one round follow
+    each other, so that they are compared in pairs: a machine is faster now and slower then.
     """
     seconds: dict[Setting, list[float]] = {setting: [] for setting in settings}
     left = list(settings)
-    for _ in range(ROUNDS):
+    for num_rounds in range(1, MOST_ROUNDS + 1):
         for setting in left:
             seconds[setting].append((yield setting))
         shortest = {setting: min(seconds[setting]) for setting in left}  # whatever disturbs a block lengthens it
         left = [setting for setting in left if shortest[setting] <= HOPELESS * min(shortest.values())]
-    median = {setting: statistics.median(seconds[setting]) for setting in left}
-    return min(setting for setting in left if median[setting] <= WORTHWHILE * min(median.values()))
+        if num_rounds >= ROUNDS:
+            left = _undecided(left, seconds)
+        if len(left) == 1:
+            break
+    fastest = min(left, key=lambda setting: statistics.median(seconds[setting]))
+    ratios = {setting: _ratios(seconds[setting], seconds[fastest]) for setting in left}
+    return min(setting for setting in left if statistics.median(ratios[setting]) <= WORTHWHILE)
+
+
+def _undecided(left: Sequence[Setting], seconds: Mapping[Setting, Sequence[float]]) -> list[Setting]:
+    """Returns the settings that may be the one to keep, by two standard errors of their ratio to the fastest one."""
+    fastest = min(left, key=lambda setting: statistics.median(seconds[setting]))
+    bounds = {setting: _bounds(seconds[setting], seconds[fastest]) for setting in left}
+    sure = min(setting for setting in left if bounds[setting][1] <= math.log(WORTHWHILE))  # a greater one is not kept
+    return [s for s in left if s <= sure and bounds[s][0] <= (math.log(WORTHWHILE) if s < fastest else 0.0)]
+
+
+def _bounds(ones: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """The logarithm of the ratio of pairs lies between these."""
+    logs = [math.log(ratio) for ratio in _ratios(ones, others)]
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    return mean - 2.0 * error, mean + 2.0 * error
+
+
+def _ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(ones, others, strict=True)]
 
 
 class Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from offpolicy.training.speed_tuner import (
     BLOCK_ITERATIONS,
     FEWEST_ITERATIONS,
     FIRST_PAUSE_S,
+    MOST_ROUNDS,
     REPEATED,
     ROUNDS,
     SETTLING_ITERATIONS,
@@ -99,14 +101,35 @@ def test_of_numbers_that_are_as_fast_the_fewest_threads_stay() -> None:
     assert machine.choice.setting == Setting(1, "alternate")
 
 
+def tried_until_known(*rounds: tuple[float, float]) -> tuple[Setting, int]:
+    """The setting that a trial keeps of one and two threads, and its rounds; these are repeated."""
+    running = trial((Setting(1, "overlap"), Setting(2, "overlap")))
+    next(running)
+    for index in itertools.count():
+        for seconds in rounds[index % len(rounds)]:
+            try:
+                running.send(seconds)
+            except StopIteration as end:
+                return end.value, index + 1
+    raise AssertionError
+
+
+def test_a_clear_difference_is_known_after_few_rounds() -> None:
+    assert tried_until_known((7.0, 6.0), (7.2, 6.1), (6.9, 6.0)) == (Setting(2, "overlap"), ROUNDS)
+    assert tried_until_known((6.0, 7.0), (6.1, 7.2), (6.0, 6.9)) == (Setting(1, "overlap"), ROUNDS)
+
+
+def test_a_difference_within_the_noise_is_tried_longer() -> None:
+    """A machine that is faster in some rounds is compared with itself; noise within a round needs more of them."""
+    assert tried_until_known((7.0, 6.5), (14.0, 13.0), (28.0, 26.0)) == (Setting(2, "overlap"), ROUNDS)
+    chosen, num_rounds = tried_until_known((7.0, 6.0), (6.8, 6.3), (6.2, 6.4), (7.0, 6.2))
+    assert chosen == Setting(2, "overlap")
+    assert ROUNDS < num_rounds < MOST_ROUNDS
+
+
 def test_an_outlier_in_one_block_decides_nothing() -> None:
-    one, two = Setting(1, "overlap"), Setting(2, "overlap")
-    running = trial((one, two))
-    tried = [next(running), *(running.send(seconds) for seconds in (7.0, 6.0, 7.0, 60.0, 7.0))]
-    assert tried == [one, two] * ROUNDS
-    with pytest.raises(StopIteration) as end:
-        running.send(6.0)
-    assert end.value.value == two
+    rounds = [(7.0, 6.0)] * 6 + [(7.0, 60.0)] + [(7.0, 6.0)] * 6
+    assert tried_until_known((7.0, 6.0), (7.0, 60.0), *rounds) == (Setting(2, "overlap"), MOST_ROUNDS)
 
 
 def test_an_iteration_that_evaluates_is_left_out() -> None:
