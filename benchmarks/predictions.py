@@ -34,11 +34,11 @@ COMMON = (
 LARGE, SMALL = (), ("algo.hidden_dims=[64,64]", "algo.batch_size=64")
 RATIOS: Mapping[str, tuple[str, ...]] = {  # physics steps per env step, and the update
     "1/30": LARGE,
-    "1/8": (*LARGE, "env.kwargs.frame_skip=40"),
-    "1/3": (*LARGE, "env.kwargs.frame_skip=110"),
-    "1/1": (*LARGE, "env.kwargs.frame_skip=330"),
-    "3/1": (*SMALL, "env.kwargs.frame_skip=220"),
-    "8/1": (*SMALL, "env.kwargs.frame_skip=600"),
+    "1/8": (*LARGE, "env.kwargs.frame_skip=150"),
+    "1/3": (*LARGE, "env.kwargs.frame_skip=450"),
+    "1/1": (*LARGE, "env.kwargs.frame_skip=1300"),
+    "3/1": (*SMALL, "env.kwargs.frame_skip=900"),
+    "8/1": (*SMALL, "env.kwargs.frame_skip=2400"),
 }
 MODES = ("alternate", "overlap", "free")
 

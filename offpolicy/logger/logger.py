@@ -24,15 +24,8 @@ from offpolicy.logger.summary import RunResult, build_summary, final_table, writ
 from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.timing.bottleneck import SteadyCause, Verdict
 from offpolicy.timing.clock import Every, unix_s
-from offpolicy.timing.rates import (
-    Rates,
-    RateWindow,
-    compute_rates,
-    learner_windows,
-    num_updates,
-    of_iterations,
-    policy_steps,
-)
+from offpolicy.timing.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
+from offpolicy.timing.windows import learner_windows, of_iterations
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
 NO_COLLECTOR = "the loop reported no times of a collector (update_collector_timing)"

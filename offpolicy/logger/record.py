@@ -32,18 +32,15 @@ from offpolicy.timing.bottleneck import (
     find_bottleneck,
 )
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import (
+from offpolicy.timing.rates import Rates, compute_rates, num_updates, policy_steps
+from offpolicy.timing.throughput import collector_active_ns
+from offpolicy.timing.windows import (
     NS_PER_MS,
     NS_PER_S,
     Elapsed,
-    Rates,
-    collector_active_ns,
     collector_windows,
-    compute_rates,
     learner_elapsed,
     learner_windows,
-    num_updates,
-    policy_steps,
     tagged_excess_ns,
 )
 from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, MetricTotals, Snapshot

@@ -19,7 +19,7 @@ from offpolicy.logger.unilab import our_key
 from offpolicy.timing.clock import Stopwatch, cpu_ns, scheduler_stats
 from offpolicy.timing.histogram import NUM_BINS, bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import NS_PER_MS, NS_PER_S
+from offpolicy.timing.windows import NS_PER_MS, NS_PER_S
 from offpolicy.types import Account, CollectorTotals, LearnerTotals, MetricTotals, SchedulerStats, Snapshot
 
 # Our phase of each of the caller's times.

@@ -10,7 +10,7 @@ from statistics import fmean, median_low
 
 from offpolicy.logger.metrics import rank_key, series_key
 from offpolicy.timing.phases import LEARNER_OWN_WORK, LearnerPhase
-from offpolicy.timing.rates import NS_PER_MS, Elapsed, learner_windows
+from offpolicy.timing.windows import NS_PER_MS, Elapsed, learner_windows
 from offpolicy.types import ArrivalTotals, Lateness, Snapshot
 
 LATE_OF_WORK = 0.02  # least lateness of a straggler, as a share of its own work

@@ -27,17 +27,16 @@ from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import RARE, CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.timing.rates import (
+from offpolicy.timing.rates import compute_rates, num_updates
+from offpolicy.timing.thread_states import shares_of
+from offpolicy.timing.windows import (
     NS_PER_S,
     Elapsed,
     collector_windows,
-    compute_rates,
     learner_elapsed,
-    num_updates,
     of_iterations,
     slow_excess_ms,
 )
-from offpolicy.timing.thread_states import shares_of
 from offpolicy.types import Account, EvalResult, Snapshot
 
 SPEEDS = ("steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec")  # env steps/s

@@ -21,7 +21,8 @@ from offpolicy.logger.metrics import (
 )
 from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import CollectorPhase, CoreClass, DeviceSpan, EvaluatorPhase, LearnerPhase, PackerPhase
-from offpolicy.timing.rates import (
+from offpolicy.timing.thread_states import States, shares_of
+from offpolicy.timing.windows import (
     NS_PER_MS,
     NS_PER_S,
     Elapsed,
@@ -34,7 +35,6 @@ from offpolicy.timing.rates import (
     slow_excess_ms,
     tagged_excess_ns,
 )
-from offpolicy.timing.thread_states import States, shares_of
 from offpolicy.types import CoreTotals, DeviceTotals, HookTotals, SchedulerStats, SlowTime, Snapshot, TaggedTime
 
 MS_PER_S = 1000.0

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import Rates, predict_steps_per_sec
+from offpolicy.timing.rates import Rates
+from offpolicy.timing.throughput import predict_steps_per_sec
 from offpolicy.types import Lateness
 
 BALANCED_RATIO = 0.95  # lowest ratio of the lesser own time to the greater at which neither side is the bottleneck

@@ -8,13 +8,22 @@ the longest phase of the side varies.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.timing.histogram import BIN_MIDDLES_NS, Counts
+from offpolicy.timing.phases import (
+    COLLECTOR_PAUSES,
+    FOR_COLLECTORS,
+    LEARNER_PERIODIC,
+    LEARNER_WAITS,
+    CollectorPhase,
+)
+from offpolicy.timing.windows import NS_PER_S, CollectorWindow, Elapsed
 from offpolicy.types import Float64
 
 NUM_SLICES = 20
@@ -66,3 +75,86 @@ def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost], packe
         "free": max(learner.mean(), shared_s),
     }[mode]
     return max(float(seconds), packer_s)
+
+
+def collector_pauses(mode: str) -> tuple[CollectorPhase, ...]:
+    """The collector's phases without work on env steps: its wait for the learner, and snapshots for checkpoints.
+
+    In turns also its handshake: the learner that it wakes is at work, and may take its core, before it returns.
+    """
+    return (*COLLECTOR_PAUSES, CollectorPhase.HANDSHAKE) if mode == "alternate" else COLLECTOR_PAUSES
+
+
+def collector_active_ns(phases_ns: Mapping[str, int], mode: str) -> int:
+    """The collector's work on env steps."""
+    pauses = collector_pauses(mode)
+    return sum(ns for name, ns in phases_ns.items() if name not in pauses)
+
+
+def learner_active_ns(phases_ns: Mapping[str, int]) -> int:
+    """The learner's work on updates: neither waits nor evaluation and checkpoints."""
+    return sum(ns for name, ns in phases_ns.items() if name not in LEARNER_WAITS and name not in LEARNER_PERIODIC)
+
+
+def learner_side_ns(ranks: Sequence[Elapsed | None]) -> float:
+    """The time that the learners need for their updates, with their waits for each other and for packed batches.
+
+    That is the wall of rank 0 without evaluation and checkpoints, and without waiting for collectors: if one of the
+    ranks waits for its collectors, the others wait for it.
+    """
+    timed = [window for window in ranks if window is not None and window.wall_ns > 0]
+    if not timed:
+        return 0.0
+    first = timed[0]
+    periodic_ns = sum(first.phases_ns.get(phase, 0) for phase in LEARNER_PERIODIC)
+    waits = [sum(window.phases_ns.get(phase, 0) for phase in FOR_COLLECTORS) / window.wall_ns for window in timed]
+    return first.wall_ns * (1.0 - max(waits)) - periodic_ns
+
+
+def predicted_steps_per_sec(
+    mode: str, learner: Elapsed | None, collectors: Sequence[CollectorWindow], absorbed: float | None
+) -> float | None:
+    """Env steps per second of both sides together, each as it was in the window."""
+    costs = [_collector_cost(window, mode, len(collectors), learner) for window in collectors]
+    known = [each for each in costs if each is not None]
+    if learner is None or not absorbed or not known:
+        return None
+    cycles = statistics.fmean(window.elapsed.iterations for window in collectors if window.elapsed is not None)
+    own_ns, slices_ns = (
+        learner_active_ns(learner.phases_ns),
+        longest_slices(learner, (*LEARNER_WAITS, *LEARNER_PERIODIC)),
+    )
+    per_cycle = learner.iterations / cycles if cycles > 0 else 1.0
+    side = cost(1.0 / absorbed, slices_ns, own_ns / max(1, learner.iterations), per_cycle)
+    return 1.0 / seconds_per_step(mode, side, known)
+
+
+def _collector_cost(window: CollectorWindow, mode: str, num_collectors: int, learner: Elapsed | None) -> Cost | None:
+    """What the steps of one of the collectors cost per env step of the run; None where it did nothing."""
+    done = window.elapsed
+    active_ns = collector_active_ns(done.phases_ns, mode) if done is not None else 0
+    if done is None or active_ns <= 0 or window.steady_steps <= 0:
+        return None
+    summed = done.iterations / learner.iterations if learner is not None and learner.iterations else 1.0
+    mean_s = active_ns / NS_PER_S / window.steady_steps / num_collectors
+    return cost(mean_s, longest_slices(done, collector_pauses(mode)), active_ns / max(1, done.iterations), summed)
+
+
+def longest_slices(window: Elapsed, without: Sequence[str]) -> Float64 | None:
+    """How the longest phase of a side varied; None where that is not known."""
+    if window.histogram is None:
+        return None
+    rows = [(ns, row) for row, (name, ns) in enumerate(window.phases_ns.items()) if name not in without]
+    counts = window.histogram[max(rows)[1]]
+    return slices_of(counts) if counts.any() else None
+
+
+def predict_steps_per_sec(collector: float | None, learner: float | None, mode: str) -> float | None:
+    """Env steps per second of the two sides together: turns add up (alternate), overlapped work is bound by the slower.
+
+    `collector` and `learner` are I and T. Raises KeyError on an unknown mode.
+    """
+    if not collector or not learner:
+        return None
+    overlapped, in_turns = min(collector, learner), 1.0 / (1.0 / collector + 1.0 / learner)
+    return {"overlap": overlapped, "free": overlapped, "alternate": in_turns}[mode]

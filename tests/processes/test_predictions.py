@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.timing.rates import predict_steps_per_sec
+from offpolicy.timing.throughput import predict_steps_per_sec
 from tests.conftest import RunCli
 from tests.processes.delay_plan import Plan, Stretch, run_plan
 from tests.processes.test_delays import POINT, SLOW_STEP, train

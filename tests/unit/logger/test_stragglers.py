@@ -17,7 +17,8 @@ from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_reco
 from offpolicy.logger.stragglers import StragglerWatch, rank_keys, rank_series, straggler
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase, PackerPhase
-from offpolicy.timing.rates import Elapsed, compute_rates
+from offpolicy.timing.rates import compute_rates
+from offpolicy.timing.windows import Elapsed
 from offpolicy.types import Account, ArrivalTotals, LearnerTotals, MetricTotals, Snapshot
 from tests.fakes import FakeClock
 

@@ -22,7 +22,8 @@ from offpolicy.timing.bottleneck import (
     find_bottleneck,
 )
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
-from offpolicy.timing.rates import Rates, predict_steps_per_sec
+from offpolicy.timing.rates import Rates
+from offpolicy.timing.throughput import predict_steps_per_sec
 from offpolicy.types import Lateness
 
 

@@ -18,7 +18,7 @@ from offpolicy.timing.histogram import (
 )
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
-from offpolicy.timing.rates import elapsed
+from offpolicy.timing.windows import elapsed
 from tests.fakes import FakeClock
 
 MS = 1_000_000

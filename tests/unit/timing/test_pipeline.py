@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter
-from offpolicy.timing.rates import FEW_ARRIVALS, Rates, RateWindow
+from offpolicy.timing.rates import Rates, RateWindow
+from offpolicy.timing.windows import FEW_ARRIVALS
 from offpolicy.types import Snapshot
 from tests.unit.timing.pipeline import MS, Pipeline, S
 

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from offpolicy.timing.histogram import BIN_MIDDLES_NS, NUM_BINS, bins_of
+from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.rates import compute_rates
+from offpolicy.timing.throughput import (
+    NUM_SLICES,
+    cost,
+    later,
+    learner_side_ns,
+    longest_slices,
+    predict_steps_per_sec,
+    predicted_steps_per_sec,
+    seconds_per_step,
+    slices_of,
+)
+from offpolicy.timing.windows import CollectorWindow, Elapsed
+from offpolicy.types import Account
+from tests.unit.timing.readings import collector, snapshot
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("alternate", 75.0), ("overlap", 100.0), ("free", 100.0)])
+def test_prediction_adds_turns_up_and_bounds_overlap_by_the_slower_side(mode: str, expected: float) -> None:
+    assert predict_steps_per_sec(300.0, 100.0, mode) == pytest.approx(expected)
+
+
+def test_prediction_refuses_an_unknown_mode() -> None:
+    with pytest.raises(KeyError, match="sideways"):
+        predict_steps_per_sec(300.0, 100.0, "sideways")
+
+
+def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
+    """Turns of 2 ms of collecting and 6 ms of learning per env step, 500 of them, on a fake clock."""
+    wall_ns, collect_ns, learn_ns = 500 * 8_000_000, 500 * 2_000_000, 500 * 6_000_000
+    learner = Account(wall_ns, 1, 500, {LearnerPhase.COLLECTOR_WAIT: collect_ns, LearnerPhase.TRAIN: learn_ns}, 0)
+    steps = Account(wall_ns, 1, 500, {CollectorPhase.LEARNER_WAIT: learn_ns, CollectorPhase.ENV_STEP: collect_ns}, 0)
+    rates = compute_rates(None, snapshot(4.0, learner, 500, collector(steps, 500)), "alternate")
+    assert rates.predicted_steps_per_sec == pytest.approx(rates.steps_per_sec, rel=1e-9)
+    overlapped = predict_steps_per_sec(rates.collector_capacity, rates.learner_capacity, "overlap")
+    assert overlapped != pytest.approx(rates.steps_per_sec, rel=0.1)
+
+
+def histogram(*durations_ms: float) -> np.ndarray:
+    counts = np.zeros(NUM_BINS, np.int64)
+    np.add.at(counts, bins_of((np.array(durations_ms) * MS).astype(np.int64)), 1)
+    return counts
+
+
+def test_slices_are_twentieths_with_the_mean_of_the_histogram() -> None:
+    counts = histogram(*[1.0] * 95, *[9.0] * 5)
+    slices = slices_of(counts)
+    assert slices[:19] == pytest.approx(np.full(19, 1.0 * MS), rel=0.04)
+    assert slices[19] == pytest.approx(9.0 * MS, rel=0.04)
+    assert slices.mean() == pytest.approx(counts @ BIN_MIDDLES_NS / counts.sum())
+    assert slices_of(histogram(2.0, 4.0)).mean() == pytest.approx(3.0 * MS, rel=0.04)  # fewer than slices
+
+
+def test_a_cost_varies_as_its_longest_phase_about_its_mean() -> None:
+    """A phase of 4 or 12 ms in iterations of 16 ms: a quarter less or more."""
+    slices_ns = np.repeat([4.0 * MS, 12.0 * MS], NUM_SLICES // 2)
+    varied = cost(0.1, slices_ns, 16.0 * MS)
+    assert sorted(set(varied.round(6))) == [0.075, 0.125]
+    summed = cost(0.1, slices_ns, 16.0 * MS, num_summed=4.0)  # the mean of four varies half as much
+    assert sorted(set(summed.round(6))) == [0.0875, 0.1125]
+    assert set(cost(0.1)) == {0.1}
+
+
+def test_the_later_of_two_even_costs_is_longer_by_a_third() -> None:
+    even = (np.arange(NUM_SLICES) + 0.5) / NUM_SLICES  # E[max] of two uniform numbers is 2/3, of three 3/4
+    assert later((even, even)).mean() == pytest.approx(2 / 3, rel=0.01)
+    assert later((even, even, even)).mean() == pytest.approx(3 / 4, rel=0.01)
+    assert later((even,)) is even
+    assert later((even, np.full(NUM_SLICES, 2.0))).mean() == 2.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "num_collectors", "seconds"),
+    [
+        ("alternate", 1, 1.0),
+        ("overlap", 1, 2 / 3),
+        ("free", 1, 0.5),
+        ("alternate", 2, 0.5 + 2 / 3),  # the learner waits for both
+        ("overlap", 2, 3 / 4),
+        ("free", 2, 0.5),
+    ],
+)
+def test_what_each_mode_makes_of_costs_that_vary(mode: str, num_collectors: int, seconds: float) -> None:
+    even = (np.arange(NUM_SLICES) + 0.5) / NUM_SLICES
+    assert seconds_per_step(mode, even, [even] * num_collectors) == pytest.approx(seconds, rel=0.01)
+    assert seconds_per_step(mode, even, [even] * num_collectors, packer_s=2.0) == 2.0
+
+
+def test_in_free_mode_collectors_share_the_steps() -> None:
+    """One of 10 and one of 30 ms per env step of the run, if they did as many: together 15."""
+    assert seconds_per_step("free", cost(0.001), [cost(0.010), cost(0.030)]) == pytest.approx(0.015)
+    assert seconds_per_step("overlap", cost(0.001), [cost(0.010), cost(0.030)]) == pytest.approx(0.030)
+
+
+def window(iterations: int, **phases_ms: float) -> Elapsed:
+    phases_ns = {name: round(ms * MS) for name, ms in phases_ms.items()}
+    wall_ns = sum(phases_ns.values())
+    return Elapsed(wall_ns, wall_ns, iterations, phases_ns, 0)
+
+
+def test_the_side_of_the_learners_is_without_waits_for_collectors_of_any_rank() -> None:
+    first = window(1, train=60, rank_barrier=30, collector_wait=10, evaluation=50)
+    assert learner_side_ns([first]) == 90 * MS
+    waiting = window(1, train=60, rank_barrier=10, collector_wait=30, evaluation=50)  # the first one waits for it
+    assert learner_side_ns([first, waiting]) == pytest.approx(70 * MS)
+    assert learner_side_ns([first, None]) == 90 * MS
+    assert learner_side_ns([]) == learner_side_ns([None]) == 0.0
+
+
+def test_what_waits_and_pauses_take_is_no_longest_phase() -> None:
+    counts = np.stack([histogram(5.0), histogram(50.0), histogram(8.0)])
+    timed = replace(window(1, train=5, collector_wait=50, log=8), histogram=counts)
+    assert longest_slices(timed, ("collector_wait",)) == pytest.approx(np.full(NUM_SLICES, 8.0 * MS), rel=0.04)
+    assert longest_slices(window(1, train=5), ()) is None
+    assert longest_slices(replace(timed, histogram=np.zeros_like(counts)), ()) is None
+
+
+def test_sides_that_vary_are_predicted_below_the_lesser_capacity() -> None:
+    """100 steps, of which half cost the collector 4 ms and half 12; the learner always 8."""
+    counts = np.stack([histogram(*[4.0] * 50, *[12.0] * 50), histogram(*[0.0] * 100)])
+    steps = CollectorWindow(replace(window(100, env_step=800, learner_wait=0), histogram=counts), 100, 100, 100)
+    learner = window(100, train=800)
+    assert predicted_steps_per_sec("free", learner, [steps], 125.0) == pytest.approx(125.0)
+    assert predicted_steps_per_sec("overlap", learner, [steps], 125.0) == pytest.approx(100.0, rel=0.02)
+    assert predicted_steps_per_sec("alternate", learner, [steps], 125.0) == pytest.approx(62.5)
+    assert predicted_steps_per_sec("overlap", learner, [steps], None) is None
+    assert predicted_steps_per_sec("overlap", learner, [CollectorWindow(None, 1, 1, 1)], 125.0) is None
