@@ -61,8 +61,10 @@ class FinishedRun:
             together = {phase: sum(own[phase] for own in collectors) for phase in collectors[0]}
             measured = Capacities(1.0 * rates["collector_capacity"], 1.0 * rates["learner_capacity"])
             count = cfg.collect.num_collectors * num_hosts
-            mode = summary.get("mode", cfg.collect_mode)  # the last one, with collect.mode=auto
-            pipeline = pipeline_of(together, learner, measured, count, mode)
+            if summary.get("pipeline") is not None:
+                pipeline = Pipeline.from_mapping(summary["pipeline"])
+            else:  # a run of an older version
+                pipeline = pipeline_of(together, learner, measured, count, summary.get("mode", cfg.collect_mode))
         except (KeyError, TypeError, ValueError):
             cause = "it ended before learning, a process never reported, or timing was off"
             raise ConfigError(f"run: {path} has no account to explain: {cause}") from None
@@ -72,6 +74,12 @@ class FinishedRun:
     def steps_per_sec(self) -> float:
         """Env steps per second, pauses included."""
         return float(self.summary["rates"]["steps_per_sec"])
+
+    @property
+    def prediction_error(self) -> float | None:
+        """The median error of the predictions that the run made last, as a fraction; None where there were few."""
+        error: float | None = self.summary["rates"].get("prediction_error")
+        return error
 
     @property
     def pause_fraction(self) -> float:
@@ -92,8 +100,17 @@ class FinishedRun:
             updates_per_iteration=algo.utd * self.cfg.env.num_envs * self.pipeline.num_collectors,
             epochs=algo.epochs,
             may_add_collector=self.cfg.runner.world_size == 1,
+            thread_numbers=self._other_threads,
         )
         return dict(what_ifs(self.pipeline, setting))
+
+    @property
+    def _other_threads(self) -> tuple[int, ...]:
+        """Numbers of the learner's threads whose updates are known, where it does not choose among them itself."""
+        cores = self.pipeline.cores
+        if cores is None or self.cfg.threads.learner == "auto":
+            return ()
+        return tuple(number for number in cores.extra_s if number != cores.threads)
 
     def predicted(self, then: Pipeline) -> float:
         """Returns env steps per second between pauses: the model's change, applied to the measured rate."""
@@ -130,8 +147,8 @@ def what_if_between(before: FinishedRun, now: FinishedRun) -> str:
     if len(changed) == 1:
         (key,) = changed
         name, factor = CHANGED_KEYS.get(key, ("", 0.0))
-        if key == "collect.mode":
-            name, factor = f"collect.mode={new[key]}", 0.0
+        if key in ("collect.mode", "threads.learner"):
+            name, factor = f"{key}={new[key]}", 0.0
         elif key == "collect.num_collectors" and new[key] == old[key] + 1:
             name, factor = ONE_MORE_COLLECTOR, 0.0
         if name in before.what_ifs and (not factor or new[key] == factor * old[key]):

@@ -38,9 +38,8 @@ def explain(path: Path, before_path: Path | None = None) -> int:
     for change, then in run.what_ifs.items():
         predicted = run.with_pauses(run.predicted(then))
         numbers = (then.collector_capacity, then.learner_capacity, predicted)
-        gain = round(predicted / run.steps_per_sec - 1.0, 2) + 0.0  # no -0 %
-        predictions.add_row(change, *(f"{number:,.0f}" for number in numbers), f"{gain:+.0%}")
-    console.print(Group("", predictions, _flip(run.pipeline)))
+        predictions.add_row(change, *(f"{number:,.0f}" for number in numbers), _gain(predicted, run))
+    console.print(Group("", predictions, _error(run), _flip(run.pipeline)))
     if before_path is not None:
         before = FinishedRun.read(before_path)
         change = what_if_between(before, run)
@@ -82,7 +81,7 @@ def _waterfall(run: FinishedRun) -> Table:
     pipeline = run.pipeline
     table = _table(f"env steps per second, mode {pipeline.mode}", "", "I", "T", "left", "lost")
     phases_ns = {phase: round(NS * seconds) for phase, seconds in run.learner_s.items()}
-    capacities = pipeline.collector_capacity, pipeline.learner_capacity
+    capacities = pipeline.collector_capacity, pipeline.own_learner_capacity
     before = None
     for cause, left in waterfall(*capacities, pipeline.mode, run.steps_per_sec, phases_ns):
         first = [f"{capacity:,.0f}" for capacity in capacities] if before is None else ["", ""]
@@ -116,6 +115,18 @@ def _slow_lines(timing: Mapping[str, Any]) -> Iterator[str]:
         largest = sorted(excess_ms.items(), key=lambda item: -item[1])[:SLOW_PHASES]
         parts = [f"{phase} {ms / total_ms:.0%}" for phase, ms in largest if ms >= SHOWN_FRACTION * total_ms]
         yield f"slow {what} of the {side}: {total_ms:+.1f} ms, of it {', '.join(parts)}"
+
+
+def _gain(predicted: float, run: FinishedRun) -> str:
+    """Returns the change that is predicted, or that it is too small to be told from none."""
+    gain = round(predicted / run.steps_per_sec - 1.0, 2) + 0.0  # no -0 %
+    return "none" if abs(gain) <= (run.prediction_error or 0.0) else f"{gain:+.0%}"
+
+
+def _error(run: FinishedRun) -> str:
+    if run.prediction_error is None:
+        return "how far these are off is not known: the run made too few records"
+    return f"the run's own predictions were off by {run.prediction_error:.1%} (median of the newest records)"
 
 
 def _flip(now: Pipeline) -> str:

@@ -75,7 +75,7 @@ class Monitor:
                 self.last_eval = EvalResult(**fields)
                 self._logger.log_eval(self.last_eval)
             case "setting":
-                self._logger.set_speed(message["threads"], message["mode"])
+                self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
                 self._logger.message(message["text"])
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
@@ -105,7 +105,8 @@ class Monitor:
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]
             if message["flops"]:
-                self._logger.set_flops(**message["flops"])
+                attainable = _by_threads(message["flops"].get("attainable_per_sec", {}))
+                self._logger.set_flops(**{**message["flops"], "attainable_per_sec": attainable})
             self._logger.message(message["source"])
 
     def _baseline(self) -> Snapshot:
@@ -246,3 +247,8 @@ class Monitor:
             first = self._rate_limiter.start
             is_early = 0 < env_steps < first
             self._logger.status(f"collecting steps before learning {env_steps}/{first}" if is_early else "starting")
+
+
+def _by_threads(numbers: Mapping[str, float]) -> dict[int, float]:
+    """Returns a mapping by the number of threads as it was before it became JSON."""
+    return {int(threads): value for threads, value in numbers.items()}

@@ -42,7 +42,12 @@ def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Out
     summary = build_summary(
         monitor.snapshot(),
         logger.header,
-        RunResult(**outcome._asdict(), last_eval=monitor.last_eval, gpu=monitor.gpu),
+        RunResult(
+            **outcome._asdict(),
+            last_eval=monitor.last_eval,
+            gpu=monitor.gpu,
+            prediction_error=logger.prediction_error,
+        ),
         baseline=logger.baseline,
         config_mapping=logger.config_mapping,
     )

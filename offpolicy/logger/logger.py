@@ -16,7 +16,8 @@ from offpolicy.errors import OffPolicyError
 from offpolicy.logger.console import View
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s, judge_window
+from offpolicy.logger.predictions import PredictionError, judge_window
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerWatch, rank_series
@@ -61,6 +62,7 @@ class OffPolicyLogger:
         self._stragglers = StragglerWatch()
         self._cause = SteadyCause()
         self._rates = RateWindow()
+        self._error = PredictionError()
         self._log = log
         self._steps = steps
         self._steps_due = None if steps is None else Every(lambda: steps.elapsed_s, log.every_s)
@@ -69,6 +71,11 @@ class OffPolicyLogger:
     def num_dropped(self) -> dict[str, int]:
         """Returns the number of dropped calls for each sink that failed."""
         return {sink.name: sink.num_dropped for sink in self._sinks if sink.num_dropped}
+
+    @property
+    def prediction_error(self) -> float | None:
+        """Returns the median error of the newest predictions, as a fraction; None as long as there were few."""
+        return self._error.median
 
     @property
     def baseline(self) -> Snapshot | None:
@@ -94,18 +101,32 @@ class OffPolicyLogger:
         self._origin = self.last_snapshot = origin
         self._rates.start_from(origin)
 
-    def set_flops(self, per_update: float, per_decision: float, attainable_per_sec: float | None) -> None:
-        """Sets the work of the run's networks and what the learner's machine attains, for the records from now on."""
+    def set_flops(
+        self,
+        per_update: float,
+        per_decision: float,
+        attainable_per_sec: Mapping[int, float],
+        beside_factor: float = 1.0,
+    ) -> None:
+        """Sets the work of the run's networks and what the learner's machine attains, for the records from now on.
+
+        That is by the number of threads; `beside_factor` is how much longer it takes while another core is busy.
+        """
         self.header = replace(
             self.header,
             flops_per_update=per_update,
             flops_per_decision=per_decision,
-            attainable_flops_per_sec=attainable_per_sec,
+            attainable_by_threads=attainable_per_sec,
+            beside_factor=beside_factor,
         )
 
-    def set_speed(self, learner_threads: int, mode: str) -> None:
-        """Sets the CPU threads of one learner rank and the collection mode, for the records from now on."""
-        self.header = replace(self.header, learner_threads=learner_threads, mode=mode)
+    def set_speed(self, learner_threads: int, mode: str, update_s: Mapping[int, float] | None = None) -> None:
+        """Sets the CPU threads of one learner rank and the collection mode, for the records from now on.
+
+        `update_s` are the seconds per update with each number of threads that was tried.
+        """
+        tried_s = self.header.tried_update_s if update_s is None else update_s
+        self.header = replace(self.header, learner_threads=learner_threads, mode=mode, tried_update_s=tried_s)
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Records the window since the last call, and warns of a rank that delays the others."""
@@ -113,6 +134,9 @@ class OffPolicyLogger:
         rates = self._rates.rates(learning, header.mode, header.num_hosts)
         verdict = self._verdict(previous, learning, rates)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
+        if self._error.median is not None:
+            record["perf/prediction_error_pct"] = 100.0 * self._error.median
+        self._error.add(rates)
         if self._learning is not None:
             # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
             since = compute_rates(self._learning, learning, header.mode, header.num_hosts)
@@ -141,12 +165,12 @@ class OffPolicyLogger:
 
     def _verdict(self, previous: Snapshot | None, snapshot: Snapshot, rates: Rates) -> Verdict | None:
         """Returns the verdict to show: the steady cause, with the numbers of this window."""
-        verdict = judge_window(previous, snapshot, rates, self.header)
+        verdict = judge_window(previous, snapshot, rates, self.header, error=self._error.median)
         if verdict is None:
             return None
         shown = self._cause.update(verdict.cause)
         if shown != verdict.cause:
-            verdict = judge_window(previous, snapshot, rates, self.header, shown)
+            verdict = judge_window(previous, snapshot, rates, self.header, shown, self._error.median)
             assert verdict is not None  # as before, for the same window
         advised = verdict.for_run(self.config_mapping, has_gpu=self.header.has_gpu)
         return advised if self._steps is None else replace(advised, advice=())  # it names keys of our configuration
@@ -227,7 +251,13 @@ class OffPolicyLogger:
         if self.last_snapshot is None or self.last_snapshot.iteration != self._step_totals.iteration:
             self._log_steps()
         assert self.last_snapshot is not None  # recorded above
-        result = RunResult(status=status, exit_code=exit_code, reason=reason, last_eval=self.last_eval)
+        result = RunResult(
+            status=status,
+            exit_code=exit_code,
+            reason=reason,
+            last_eval=self.last_eval,
+            prediction_error=self.prediction_error,
+        )
         summary = build_summary(self.last_snapshot, self.header, result, baseline=self.baseline)
         summary["bottleneck"]["advice"] = []
         if summary["timing"]["collector"] is None:

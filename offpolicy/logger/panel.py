@@ -255,7 +255,9 @@ def _rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
         return fixed(number(record, key), decimals)
 
     speeds = [(METRICS[key].row, rate(number(record, key))) for key in SPEEDS]
-    speeds[3] = (speeds[3][0], speeds[3][1] + " env steps/s")
+    error = number(record, "perf/prediction_error_pct")
+    within = "" if error is None else f" +-{max(1.0, error):.0f}%"
+    speeds[3] = (speeds[3][0], f"{speeds[3][1]}{within} env steps/s")
     utd, lag = ("utd", value("perf/utd", 2)), ("lag", value("perf/policy_lag", 1))
     if header.has_rollouts:
         lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)

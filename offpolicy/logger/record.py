@@ -11,7 +11,7 @@ import numpy as np
 
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import algorithm_info
-from offpolicy.logger.stragglers import rank_keys, straggler
+from offpolicy.logger.stragglers import rank_keys
 from offpolicy.logger.timing_keys import (
     collectors_elapsed,
     core_keys,
@@ -23,15 +23,9 @@ from offpolicy.logger.timing_keys import (
     prefetch_keys,
 )
 from offpolicy.timing.bottleneck import (
-    LEARNER_ADVICE,
-    ROLLOUT_ADVICE,
-    WARMING_UP,
-    Cause,
     Verdict,
-    WindowEvidence,
-    find_bottleneck,
 )
-from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.rates import Rates, compute_rates, num_updates, policy_steps
 from offpolicy.timing.throughput import collector_active_ns
 from offpolicy.timing.windows import (
@@ -41,7 +35,6 @@ from offpolicy.timing.windows import (
     collector_windows,
     learner_elapsed,
     learner_windows,
-    tagged_excess_ns,
 )
 from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, MetricTotals, Snapshot
 
@@ -70,11 +63,25 @@ class RunHeader:
     ramps: Mapping[str, Ramp] = field(default_factory=dict)  # the options that change during the run, by name
     flops_per_update: float = 0.0  # of one learner rank; 0: not known
     flops_per_decision: float = 0.0  # of the policy, for one environment; 0: not known
-    attainable_flops_per_sec: float | None = None  # of the learner's machine, at the shapes of an update
+    # What the learner's machine attains at the shapes of an update, by the number of threads.
+    attainable_by_threads: Mapping[int, float] = field(default_factory=dict)
+    beside_factor: float = 1.0  # how much longer a product takes while another core is busy
+    tried_update_s: Mapping[int, float] = field(default_factory=dict)  # seconds per update, with those that were tried
     learner_threads: int = 0  # CPU threads of one learner rank, now; 0: not known yet
     collector_threads: int = 1  # of one collector
     has_gpu: bool = False  # whether or not the run uses it
     started_unix_s: float = 0.0
+
+    @property
+    def attainable_flops_per_sec(self) -> float | None:
+        """What the learner's machine attains at the shapes of an update with the threads in use, if that is known."""
+        return self.attainable_by_threads.get(self.learner_threads)
+
+    @property
+    def update_s(self) -> Mapping[int, float]:
+        """Seconds per update by the number of threads: as tried, or those of its products; differences count."""
+        known = self.attainable_by_threads
+        return self.tried_update_s or {number: self.flops_per_update / speed for number, speed in known.items()}
 
     @property
     def has_rollouts(self) -> bool:
@@ -173,44 +180,6 @@ def eta_s(current: Snapshot, rates: Rates, total_timesteps: int) -> float | None
     """Returns the seconds left at the rate of `rates`."""
     remaining = max(0, total_timesteps - current.env_steps)
     return remaining / rates.steps_per_sec if rates.steps_per_sec else None
-
-
-def judge_window(
-    previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader, shown: Cause | None = None
-) -> Verdict | None:
-    """Returns the verdict on the window; None with timing off, without an update, or if a side did not report in it.
-
-    `shown` is the cause to name, with the numbers of this window; None: the window's own.
-    """
-    learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
-    if learner is None or collector is None:
-        return None
-    if num_updates(current) == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
-        return WARMING_UP
-    if previous is not None and num_updates(current) == num_updates(previous):
-        return None
-    if learner.wall_ns <= 0 or collector.wall_ns <= 0:
-        return None
-    late = straggler(previous, current)
-    env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
-    reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
-    # With a device, `train` waits for that, too.
-    in_train = learner.shares(LearnerPhase.TRAIN) if current.learners[0].device is None else None
-    evidence = WindowEvidence(
-        straggler=late if late is not None and late.rank > 0 else None,  # rank 0 does not wait for itself
-        learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
-        learner_descheduled=_descheduled(learner),
-        collector_descheduled=_descheduled(collector),
-        resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
-        launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
-        train_blocked=in_train.blocked if in_train is not None else 0.0,
-    )
-    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence, shown)
-
-
-def _descheduled(window: Elapsed) -> float:
-    """Returns the fraction of the time in which a side could have run while others had the core."""
-    return window.scheduler.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
 
 
 def _replay_keys(previous: Snapshot | None, current: Snapshot) -> Record:

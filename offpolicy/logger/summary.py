@@ -20,7 +20,8 @@ from rich.text import Text
 from offpolicy.files import atomic_write
 from offpolicy.logger.console import cores_text, count, duration, fixed, rate, significant
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
-from offpolicy.logger.record import RunHeader, flops_per_sec, judge_window, samples_per_sec
+from offpolicy.logger.predictions import judge_window, window_pipeline
+from offpolicy.logger.record import RunHeader, flops_per_sec, samples_per_sec
 from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
@@ -62,6 +63,7 @@ class RunResult:
     reason: str
     last_eval: EvalResult | None = None
     gpu: str | None = None
+    prediction_error: float | None = None  # median of the newest, as a fraction
 
 
 def build_summary(
@@ -80,7 +82,8 @@ def build_summary(
     learning = of_iterations(snapshot)
     rates = compute_rates(baseline, learning, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
-    verdict = judge_window(baseline, learning, rates, header)
+    pipeline = window_pipeline(baseline, learning, rates, header)
+    verdict = judge_window(baseline, learning, rates, header, error=result.prediction_error)
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
@@ -104,12 +107,14 @@ def build_summary(
         "eval": evaluation,
         "timing": _timing_section(snapshot) | _straggler_section(baseline, learning),
         "learning": _learning_section(baseline, learning),
+        "pipeline": None if pipeline is None else pipeline.to_mapping(),
         "cores": _cores_section(baseline, snapshot, header.num_hosts),
         "rates": {
             "steps_per_sec": rates.steps_per_sec,
             "collector_capacity": rates.collector_capacity,
             "learner_capacity": rates.learner_capacity,
             "predicted_steps_per_sec": rates.predicted_steps_per_sec,
+            "prediction_error": result.prediction_error,
             "utd": rates.utd,
             "samples_per_sec": samples_per_sec(baseline, learning),
             "flops_per_sec": flops_per_sec(rates, header),

@@ -20,10 +20,11 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ GROUP_NS = {
 MAX_CALLS = 1000
 SPREAD = 1.3  # largest ratio of the second shortest reading to the shortest
 MAX_QUEUED = 0.02  # largest share of a reading's duration that was spent waiting for a core
+BUSY_UNITS = 512  # of a product of some milliseconds, which leaves the interpreter to others meanwhile
 CPU_ROWS = 1024  # on a CPU more rows than that are no faster, only longer
 
 
@@ -54,12 +56,20 @@ class Watch:
     queued_ns: Callable[[], int] = queued_ns
 
 
-def remembered_flops_per_sec(
-    products: Sequence[Product], device: torch.device, device_sync: DeviceSync, cpu_model: str
-) -> float | None:
-    """Returns FLOP/s of `products` on their own, from disk if they are known there; None if they cannot be measured.
+class Attainable(NamedTuple):
+    """FLOP/s of the products of an update on their own."""
 
-    A machine too busy to measure now may be quieter when the next run starts, so None is not remembered.
+    by_threads: Mapping[int, float]  # CPU threads of the learner; without those that could not be measured
+    beside_factor: float  # of a product's duration while another core is busy; at least 1
+
+
+def remembered_attainable(
+    products: Sequence[Product], device: torch.device, device_sync: DeviceSync, cpu_model: str, threads: Sequence[int]
+) -> Attainable:
+    """Returns what `products` attain with each number of threads, from disk where that is known.
+
+    A machine too busy to measure now may be quieter when the next run starts, so what is not known is not remembered.
+    The calling thread has its number of threads back at the end.
     """
 
     def measure() -> float | None:
@@ -67,7 +77,45 @@ def remembered_flops_per_sec(
             return attainable_flops_per_sec(products, device, device_sync)
         return None
 
-    return remembered(cache_key(products, device, cpu_model), measure)
+    def measure_beside() -> float | None:
+        with _busy_core():
+            return measure()
+
+    before, known = torch.get_num_threads(), dict[int, float | None]()
+    fewest = min(threads)
+    try:
+        for number in threads:
+            torch.set_num_threads(number)
+            known[number] = remembered(cache_key(products, device, cpu_model), measure)
+        torch.set_num_threads(fewest)
+        beside = None
+        if device.type == "cpu" and len(os.sched_getaffinity(0)) > fewest and known[fewest] is not None:
+            beside = remembered({**cache_key(products, device, cpu_model), "beside": 1}, measure_beside)
+    finally:
+        torch.set_num_threads(before)
+    alone = known[fewest]
+    factor = max(1.0, alone / beside) if alone and beside else 1.0
+    return Attainable({number: speed for number, speed in known.items() if speed is not None}, factor)
+
+
+@contextlib.contextmanager
+def _busy_core() -> Iterator[None]:
+    """Another thread that multiplies matrices as long as the context is open."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        matrix = torch.ones(BUSY_UNITS, BUSY_UNITS)
+        result = torch.empty_like(matrix)
+        while not is_over.is_set():
+            torch.mm(matrix, matrix, out=result)
+
+    thread = threading.Thread(target=work, name="busy", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def cache_key(products: Sequence[Product], device: torch.device, cpu_model: str) -> Key:

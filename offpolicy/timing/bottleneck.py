@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates
-from offpolicy.timing.throughput import predict_steps_per_sec
 from offpolicy.types import Lateness
 
 BALANCED_RATIO = 0.95  # lowest ratio of the lesser own time to the greater at which neither side is the bottleneck
@@ -118,6 +117,8 @@ class WindowEvidence:
     collector_descheduled: float = 0.0
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
+    overlap_gain: float = 1.0  # predicted factor of the throughput if both sides worked at the same time
+    prediction_error: float = 0.0  # of such predictions before, as a fraction
     train_blocked: float = 0.0  # share of `train` in which its thread waited for something else than core or device
 
 
@@ -263,7 +264,7 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
         reason += f" (I={rates.collector_capacity:.0f}, T={rates.learner_capacity:.0f} env steps/s)"
     is_balanced = min(learner, collector) >= BALANCED_RATIO * max(learner, collector)
     bottleneck = shown.bottleneck if shown is not None else Bottleneck.BALANCED if is_balanced else side
-    verdict = Verdict(bottleneck, phase, reason, _overlap_advice(rates, mode) + advice, share)
+    verdict = Verdict(bottleneck, phase, reason, _overlap_advice(rates, mode, evidence) + advice, share)
     waited = evidence.learner_descheduled if side is Bottleneck.LEARNER else evidence.collector_descheduled
     detail = shown.detail if shown is not None else _detail(phase, waited, evidence)
     return _with_detail(verdict, detail, side, waited, evidence)
@@ -274,14 +275,13 @@ def _longest(phases_ns: Mapping[str, int], wait: str) -> str:
     return max((name for name in phases_ns if name != wait), key=lambda name: phases_ns[name])
 
 
-def _overlap_advice(rates: Rates, mode: str) -> tuple[Advice, ...]:
-    """In turns both sides add up, so the first remedy is to overlap them, if the slower one leaves a gain."""
-    overlapped = predict_steps_per_sec(rates.collector_capacity, rates.learner_capacity, "overlap")
-    now = rates.predicted_steps_per_sec
-    if mode != "alternate" or not overlapped or not now or overlapped < WORTHWHILE_GAIN * now:
+def _overlap_advice(rates: Rates, mode: str, evidence: WindowEvidence) -> tuple[Advice, ...]:
+    """In turns both sides add up, so the first remedy is to overlap them, if that gains more than it may be wrong."""
+    now, gain = rates.predicted_steps_per_sec, evidence.overlap_gain
+    if mode != "alternate" or not now or gain < max(WORTHWHILE_GAIN, 1.0 + evidence.prediction_error):
         return ()
-    effect = f": up to {overlapped:.0f} instead of {now:.0f} env steps/s where a core is free for it"
-    return (_setting("collect.mode", "auto", effect),)
+    error = f" (+-{evidence.prediction_error:.0%})" if evidence.prediction_error else ""
+    return (_setting("collect.mode", "auto", f": about {gain * now:.0f}{error} instead of {now:.0f} env steps/s"),)
 
 
 def _detail(phase: Phase, waited: float, evidence: WindowEvidence) -> Detail | None:

@@ -8,7 +8,6 @@ the longest phase of the side varies.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
@@ -115,29 +114,34 @@ def predicted_steps_per_sec(
     mode: str, learner: Elapsed | None, collectors: Sequence[CollectorWindow], absorbed: float | None
 ) -> float | None:
     """Env steps per second of both sides together, each as it was in the window."""
-    costs = [_collector_cost(window, mode, len(collectors), learner) for window in collectors]
-    known = [each for each in costs if each is not None]
-    if learner is None or not absorbed or not known:
+    if learner is None or not absorbed:
         return None
-    cycles = statistics.fmean(window.elapsed.iterations for window in collectors if window.elapsed is not None)
-    own_ns, slices_ns = (
-        learner_active_ns(learner.phases_ns),
-        longest_slices(learner, (*LEARNER_WAITS, *LEARNER_PERIODIC)),
-    )
-    per_cycle = learner.iterations / cycles if cycles > 0 else 1.0
-    side = cost(1.0 / absorbed, slices_ns, own_ns / max(1, learner.iterations), per_cycle)
-    return 1.0 / seconds_per_step(mode, side, known)
+    costs = []
+    for window in collectors:
+        done = window.elapsed
+        active_ns = collector_active_ns(done.phases_ns, mode) if done is not None else 0
+        if done is not None and active_ns > 0 and window.steady_steps > 0:
+            mean_s = active_ns / NS_PER_S / window.steady_steps / len(collectors)
+            costs.append(mean_s * collector_spread(done, learner, 1, mode))
+    timed = [window.elapsed for window in collectors if window.elapsed is not None]
+    if not costs:
+        return None
+    side = learner_spread(learner, timed[0], 1) / absorbed
+    return 1.0 / seconds_per_step(mode, side, costs)
 
 
-def _collector_cost(window: CollectorWindow, mode: str, num_collectors: int, learner: Elapsed | None) -> Cost | None:
-    """What the steps of one of the collectors cost per env step of the run; None where it did nothing."""
-    done = window.elapsed
-    active_ns = collector_active_ns(done.phases_ns, mode) if done is not None else 0
-    if done is None or active_ns <= 0 or window.steady_steps <= 0:
-        return None
-    summed = done.iterations / learner.iterations if learner is not None and learner.iterations else 1.0
-    mean_s = active_ns / NS_PER_S / window.steady_steps / num_collectors
-    return cost(mean_s, longest_slices(done, collector_pauses(mode)), active_ns / max(1, done.iterations), summed)
+def collector_spread(collectors: Elapsed, learner: Elapsed, num_collectors: int, mode: str) -> Cost:
+    """How the cost of an env step varied for a collector: slices with a mean of 1, over windows added up."""
+    summed = collectors.iterations / num_collectors / max(1, learner.iterations)
+    whole_ns = collector_active_ns(collectors.phases_ns, mode) / max(1, collectors.iterations)
+    return cost(1.0, longest_slices(collectors, collector_pauses(mode)), whole_ns, summed)
+
+
+def learner_spread(learner: Elapsed, collectors: Elapsed, num_collectors: int) -> Cost:
+    """How the cost of an env step varied for the learner: slices with a mean of 1."""
+    summed = learner.iterations * num_collectors / max(1, collectors.iterations)
+    whole_ns = learner_active_ns(learner.phases_ns) / max(1, learner.iterations)
+    return cost(1.0, longest_slices(learner, (*LEARNER_WAITS, *LEARNER_PERIODIC)), whole_ns, summed)
 
 
 def longest_slices(window: Elapsed, without: Sequence[str]) -> Float64 | None:

@@ -1,29 +1,55 @@
 """Predictions of throughput: what a change would bring before it is made, and what a run lost to its prediction.
 
 A collector spends `a` active seconds on an env step, the learner `u`; then I = C / a with C collectors, T = 1 / u, and
-the collection mode says what they do together (`predict_steps_per_sec`). A change multiplies the cost of some phases.
-It is assumed to leave the others as they are: true for an environment or an update that gets faster or slower, an
-upper bound where the cores are shared and full.
+the collection mode says what they do together (`throughput.seconds_per_step`). A change multiplies the cost of some
+phases. It leaves the others as they are, but for what shares their cores (`Cores`), a packing thread beside the
+learner, which is not faster when the learner is, and ranks that wait for each other, which are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
-from offpolicy.timing.phases import LEARNER_PERIODIC, LEARNER_WAITS, CollectorPhase, LearnerPhase
-from offpolicy.timing.throughput import collector_pauses, predict_steps_per_sec
+import numpy as np
+
+from offpolicy.timing.phases import FOR_COLLECTORS, LEARNER_PERIODIC, CollectorPhase, LearnerPhase
+from offpolicy.timing.throughput import NUM_SLICES, Cost, collector_pauses, predict_steps_per_sec, seconds_per_step
 
 # Phases that take time per update; the others take the same time however many updates an iteration holds.
 PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, LearnerPhase.PARAM_SYNC)
 FASTER = 0.8  # factor of a phase that is 20 % faster
+NOTICEABLE = 0.02  # least wait for packed batches, as a fraction of the learner's work, at which packing bounds it
 ONE_MORE_COLLECTOR = "one more collector and core"
 HALVED_UTD, TWICE_THE_BATCH, HALVED_EPOCHS = (
     "algo.utd halved",
     "algo.batch_size twice, at worst",
     "algo.epochs halved, at best",
 )
+STEADY: Cost = np.ones(NUM_SLICES)
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The cores that learner and collectors of a host share, and what the learner makes of its threads.
+
+    A learner with as many threads as cores divides each product between all of them. A collector beside it delays one
+    thread and with it the product: nothing is gained by overlapping the two. On a core of its own it may still slow
+    the learner down, by the memory that they share: `beside_factor`.
+    """
+
+    count: float  # those that other programs leave
+    threads: int  # of each learner rank, now
+    num_ranks: int = 1  # of this host
+    extra_s: Mapping[int, float] = field(
+        default_factory=dict
+    )  # seconds per env step more than now, by the number of threads
+    beside_factor: float = 1.0
+
+    def crowding(self, threads: int, num_collectors: int) -> float:
+        """Returns the fraction of the collectors that take a core from the learner, while both are at work."""
+        return min(max((self.num_ranks * threads + num_collectors - self.count) / num_collectors, 0.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +57,16 @@ class Pipeline:
     """Two sides of a run: active seconds per env step by phase, the collectors that share the steps, the mode."""
 
     collector_s: Mapping[str, float]  # of one collector, per env step that it makes
-    learner_s: Mapping[str, float]
+    learner_s: Mapping[str, float]  # without its waits
     num_collectors: int
     mode: str
+    barrier_factor: float = 1.0  # of the learner's work, with the waits of ranks for each other to it without them
+    packer_s: float = 0.0  # per env step, where packing takes longer than the learner; else 0
+    measured_mode: str = ""  # that in which the costs were measured; '': `mode`
+    cores: Cores | None = None  # None: enough for all
+    threads: tuple[int, ...] = ()  # numbers to choose from; (): the present one
+    collector_spread: Cost = field(default_factory=STEADY.copy)  # how the costs of a side vary: slices with a mean of 1
+    learner_spread: Cost = field(default_factory=STEADY.copy)
 
     @property
     def collector_capacity(self) -> float:
@@ -43,20 +76,66 @@ class Pipeline:
     @property
     def learner_capacity(self) -> float:
         """T, env steps per second."""
+        return 1.0 / max(self.barrier_factor * sum(self.learner_s.values()), self.packer_s)
+
+    @property
+    def own_learner_capacity(self) -> float:
+        """T of one rank without its waits for packed batches and for the other ranks."""
         return 1.0 / sum(self.learner_s.values())
 
     @property
     def steps_per_sec(self) -> float:
-        """Env steps per second of both sides together."""
-        together = predict_steps_per_sec(self.collector_capacity, self.learner_capacity, self.mode)
-        assert together is not None  # both capacities are positive
-        return together
+        """Env steps per second of both sides together, with the best of the numbers of threads."""
+        now = self.cores.threads if self.cores is not None else 0
+        return max(1.0 / self._seconds_per_step(number) for number in self.threads or (now,))
+
+    def _seconds_per_step(self, threads: int) -> float:
+        learner, collector = 1.0 / self.learner_capacity, 1.0 / self.collector_capacity
+        was_overlapped, is_overlapped = ((self.measured_mode or self.mode) != "alternate", self.mode != "alternate")
+        collision = 0.0
+        if self.cores is not None:
+            learner = max(learner + self.cores.extra_s.get(threads, 0.0), self.packer_s)
+            crowding = self.cores.crowding(threads, self.num_collectors)
+            beside = 1.0 + (self.cores.beside_factor - 1.0) * (1.0 - crowding)
+            factor = beside ** (int(is_overlapped) - int(was_overlapped))
+            learner, collector = learner * factor, collector * factor
+            if is_overlapped and not was_overlapped:
+                collision = crowding * min(learner, collector)
+        collectors = [collector * self.collector_spread] * self.num_collectors
+        return collision + seconds_per_step(self.mode, learner * self.learner_spread, collectors)
 
     def scaled(self, factors: Mapping[str, float]) -> Pipeline:
         """Returns the pipeline with the cost of some phases multiplied; a phase of both sides (`other`), on both."""
         collector = {phase: cost * factors.get(phase, 1.0) for phase, cost in self.collector_s.items()}
         learner = {phase: cost * factors.get(phase, 1.0) for phase, cost in self.learner_s.items()}
         return replace(self, collector_s=collector, learner_s=learner)
+
+    def to_mapping(self) -> dict[str, Any]:  # Any: plain JSON values
+        """Returns it as plain data, for `from_mapping`."""
+        cores = None if self.cores is None else asdict(self.cores)
+        spreads = {f"{side}_spread": getattr(self, f"{side}_spread").tolist() for side in ("collector", "learner")}
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**own, **spreads, "threads": list(self.threads), "cores": cores}
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Pipeline:  # Any: as above
+        """Returns what `to_mapping` described, also after it was JSON. Raises KeyError and TypeError for other data."""
+        cores = mapping["cores"]
+        if cores is not None:
+            cores = Cores(**{**cores, "extra_s": {int(number): each_s for number, each_s in cores["extra_s"].items()}})
+        spreads = {name: np.array(mapping[name]) for name in ("collector_spread", "learner_spread")}
+        return cls(**{**mapping, **spreads, "threads": tuple(mapping["threads"]), "cores": cores})
+
+    def overlapped(self) -> Pipeline:
+        """Returns the pipeline with both sides at work at the same time."""
+        return replace(self, mode="overlap", measured_mode=self.measured_mode or self.mode)
+
+
+def cores_of(count: float, threads: int, num_ranks: int, seconds_per_step: Mapping[int, float], factor: float) -> Cores:
+    """Returns the cores of a run whose learner would take so long with each number of threads, as far as is known."""
+    now_s = seconds_per_step.get(threads)
+    extra_s = {} if now_s is None else {number: each_s - now_s for number, each_s in seconds_per_step.items()}
+    return Cores(count, threads, num_ranks, extra_s, factor)
 
 
 class Capacities(NamedTuple):
@@ -73,14 +152,21 @@ def pipeline_of(
 
     Raises ValueError where a side has no active time.
     """
-    idle = (*LEARNER_WAITS, *LEARNER_PERIODIC)
+    waits = (*FOR_COLLECTORS, LearnerPhase.RANK_BARRIER, LearnerPhase.REPLAY_BATCH_WAIT)
     acting = {name: time for name, time in collector.items() if name not in collector_pauses(mode)}
-    learning = {name: time for name, time in learner.items() if name not in idle}
+    learning = {name: time for name, time in learner.items() if name not in (*waits, *LEARNER_PERIODIC)}
+    own, barrier = sum(learning.values()), learner.get(LearnerPhase.RANK_BARRIER, 0.0)
+    packed = learner.get(LearnerPhase.REPLAY_BATCH_WAIT, 0.0)
+    if own <= 0:
+        raise ValueError("a side without active time costs nothing per env step")
+    side_s = 1.0 / measured.learner
     return Pipeline(
         _split(acting, num_collectors / measured.collector),
-        _split(learning, 1.0 / measured.learner),
+        _split(learning, side_s * own / (own + barrier + packed)),
         num_collectors,
         mode,
+        barrier_factor=(own + barrier) / own,
+        packer_s=side_s if packed > NOTICEABLE * own else 0.0,
     )
 
 
@@ -106,13 +192,15 @@ class Setting:
     updates_per_iteration: float  # below 1 an iteration holds one update, and there are fewer iterations
     epochs: int
     may_add_collector: bool
+    thread_numbers: tuple[int, ...] = ()  # of the learner, to consider instead of the present one
 
 
 def what_ifs(now: Pipeline, setting: Setting) -> Iterator[WhatIf]:
     """Yields the changes to consider. Without a replay there are no batches, and no ratio of updates."""
     for phase in (CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT, LearnerPhase.TRAIN):
         yield WhatIf(f"{phase} 20 % faster", now.scaled({phase: FASTER}))
-    if setting.may_add_collector:
+    has_core = now.cores is None or now.cores.crowding(now.cores.threads, now.num_collectors + 1) == 0.0
+    if setting.may_add_collector and has_core:
         yield WhatIf(ONE_MORE_COLLECTOR, replace(now, num_collectors=now.num_collectors + 1))
     if setting.has_replay:
         if setting.updates_per_iteration > 1.0:
@@ -124,9 +212,11 @@ def what_ifs(now: Pipeline, setting: Setting) -> Iterator[WhatIf]:
         yield WhatIf(TWICE_THE_BATCH, now.scaled(dict.fromkeys(PER_UPDATE, 2.0)))
     elif setting.epochs % 2 == 0:
         yield WhatIf(HALVED_EPOCHS, now.scaled({LearnerPhase.TRAIN: 0.5}))
+    for number in setting.thread_numbers:
+        yield WhatIf(f"threads.learner={number}", replace(now, threads=(number,)))
     for mode in ("alternate", "overlap"):
         if mode != now.mode and not (now.mode == "free" and mode == "overlap"):
-            yield WhatIf(f"collect.mode={mode}", replace(now, mode=mode))
+            yield WhatIf(f"collect.mode={mode}", replace(now, mode=mode, measured_mode=now.mode))
 
 
 def flip_delay_s(now: Pipeline) -> float:
@@ -157,9 +247,9 @@ def waterfall(
         1 / thru = 1 / predicted + pauses + waits that overlapping does not hide + the rest
 
     All terms are seconds per env step on the learner's clock. The last one is the difference, so the account closes; it
-    is small where the model of the collection mode is right. `collector` and `learner` are I and T in env steps per
-    second, `learner_ns` the phases of the learner over the time in which `steps_per_sec` was reached. Causes that cost
-    nothing are left out. Raises ValueError without a wall.
+    is small where the model of the collection mode is right. `collector` and `learner` are I, and T of one rank without
+    its waits, in env steps per second, `learner_ns` the phases of the learner over the time in which `steps_per_sec`
+    was reached. Causes that cost nothing are left out. Raises ValueError without a wall.
     """
     wall_ns = sum(learner_ns.values())
     if wall_ns <= 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import astuple
 from itertools import product
 from pathlib import Path
@@ -19,7 +20,7 @@ from offpolicy.loop import Parts, train
 from offpolicy.machine import cpu_model
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.replay_source import RateLimitedSource
-from offpolicy.timing.attainable import remembered_flops_per_sec
+from offpolicy.timing.attainable import remembered_attainable
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.batch_sources import Replay, source_identity
@@ -137,8 +138,9 @@ def make_tuner(state: RankState) -> SpeedTuner | NoTuner:
         if len(modes) > 1 and isinstance(source, RateLimitedSource):
             source.set_mode(setting.mode)
 
-    def report(setting: Setting, text: str) -> None:
-        rank.child.send("setting", threads=setting.threads, mode=setting.mode, text=text)
+    def report(setting: Setting, text: str, tried_s: Mapping[Setting, float]) -> None:
+        update_s = {one.threads: seconds for one, seconds in tried_s.items() if one.mode == setting.mode}
+        rank.child.send("setting", threads=setting.threads, mode=setting.mode, text=text, update_s=update_s)
 
     return SpeedTuner(settings, apply, report, lambda: learner.num_updates, choice)
 
@@ -151,7 +153,7 @@ def make_profiler(rank: RankContext) -> Profiler | NoProfiler:
     return Profiler(Path(trace_dir), timing.profile_at, timing.profile_iterations)
 
 
-def measure_flops(rank: RankContext) -> dict[str, float | None]:
+def measure_flops(rank: RankContext) -> dict[str, Any]:  # Any: numbers, and a mapping of them
     """Returns FLOPs of an update and of a decision, and FLOP/s that the matrix products attain on rank 0's machine.
 
     Empty but for the leaders of a timed run's hosts, and where they cannot be counted: the run itself may do all the
@@ -164,12 +166,16 @@ def measure_flops(rank: RankContext) -> dict[str, float | None]:
     except RuntimeError as error:  # no memory for a second learner, or an operation that cannot be traced
         rank.warn(f"perf/flops_per_sec is not known: {error}")
         return {}
-    is_first = rank.rank == 0
-    attainable = remembered_flops_per_sec(products, rank.device, rank.device_sync, cpu_model()) if is_first else None
-    return {"per_update": update, "per_decision": decision, "attainable_per_sec": attainable}
+    counted = {"per_update": update, "per_decision": decision}
+    if rank.rank != 0:
+        return counted
+    numbers = sorted({torch.get_num_threads(), *thread_numbers(len(os.sched_getaffinity(0)))})
+    threads = numbers if rank.device.type == "cpu" else [torch.get_num_threads()]
+    found = remembered_attainable(products, rank.device, rank.device_sync, cpu_model(), threads)
+    return {**counted, "attainable_per_sec": found.by_threads, "beside_factor": found.beside_factor}
 
 
-def send_hello(state: RankState, flops: dict[str, float | None]) -> None:
+def send_hello(state: RankState, flops: dict[str, Any]) -> None:
     """Sends what the supervisor needs before the first report."""
     rank, metrics = state.rank, state.start.metrics
     rank.child.send(

@@ -130,12 +130,15 @@ class SpeedTuner:
         self,
         settings: Sequence[Setting],
         apply: Callable[[Setting], None],
-        report: Callable[[Setting, str], None],
+        report: Callable[[Setting, str, Mapping[Setting, float]], None],
         num_updates: Callable[[], int],
         choice: Choice,
         now_ns: Callable[[], int] = MonotonicClock.now_ns,
     ) -> None:
-        """`report` takes the setting and the reason of a choice; `choice` is a checkpoint's, or a trial makes it."""
+        """`report` takes a choice, its reason, and the seconds per update with what was tried.
+
+        `choice` is a checkpoint's, or a trial makes it.
+        """
         self._settings, self._apply, self._report = tuple(settings), apply, report
         self._num_updates, self._choice, self._now_ns = num_updates, choice, now_ns
         self._updates, self._last_s = num_updates(), now_ns() / 1e9
@@ -185,7 +188,7 @@ class SpeedTuner:
         if chosen != before:
             tried = ", ".join(f"{_text(setting)}: {1e3 * s:.1f}" for setting, s in self._seconds.items())
             instead = "" if before is None else f" instead of {_text(before)}"
-            self._report(chosen, f"fastest: {_text(chosen)}{instead} (ms per update with {tried})")
+            self._report(chosen, f"fastest: {_text(chosen)}{instead} (ms per update with {tried})", self._seconds)
         self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S) if chosen == before else FIRST_PAUSE_S
         self._choice.setting, self._choice.iterations = chosen, 0
         self._reference_s, self._rested_s, self._num_changed = self._seconds[chosen], self._last_s, 0

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, judge_window
+from offpolicy.logger.predictions import judge_window
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
 from offpolicy.timing.histogram import bins_of
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates

@@ -14,12 +14,12 @@ import pytest
 from offpolicy.algos.flops import count_work
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import RunConfig
+from offpolicy.logger.predictions import judge_window
 from offpolicy.logger.record import (
     EpisodeWindow,
     Record,
     RunHeader,
     build_record,
-    judge_window,
     metric_means,
     rollout_keys,
     rollout_ms,
@@ -356,7 +356,7 @@ def record_of(header: RunHeader, *collectors: CollectorTotals, update_ms: int = 
 
 @pytest.fixture
 def counted(header: RunHeader) -> RunHeader:
-    return dataclasses.replace(header, flops_per_update=3e6, attainable_flops_per_sec=6e8)
+    return dataclasses.replace(header, flops_per_update=3e6, attainable_by_threads={2: 6e8}, learner_threads=2)
 
 
 def test_flops_per_sec_of_an_update_of_known_work_and_duration_are_exact(counted: RunHeader) -> None:
@@ -397,7 +397,7 @@ def test_flops_per_sec_exclude_waits(counted: RunHeader) -> None:
 
 
 def test_without_attainable_flops_there_is_no_fraction_of_them(counted: RunHeader) -> None:
-    unknown = dataclasses.replace(counted, attainable_flops_per_sec=None)
+    unknown = dataclasses.replace(counted, attainable_by_threads={})
     record = record_of(unknown, collector(1, 1, 1, 18))
     assert "perf/flops_of_attainable" not in record
     assert "perf/flops_per_sec" in record

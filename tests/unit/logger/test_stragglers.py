@@ -13,7 +13,8 @@ import pytest
 from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.clock_offsets import ClockOffsets
 from offpolicy.logger.metrics import require_known
-from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, judge_window
+from offpolicy.logger.predictions import judge_window
+from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record
 from offpolicy.logger.stragglers import StragglerWatch, rank_keys, rank_series, straggler
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase, PackerPhase

@@ -47,14 +47,14 @@ def test_the_summary_has_exactly_the_documented_keys(make_snapshot: Any, evaluat
     summary = summary_of(make_snapshot(1000), last_eval=evaluation)
     assert list(summary) == [
         "status", "exit_code", "reason", "env_steps", "updates", "wall_s", "warmup_s", "eval", "timing", "learning",
-        "cores", "rates", "bottleneck", "mode", "threads", "versions", "hardware",
+        "pipeline", "cores", "rates", "bottleneck", "mode", "threads", "versions", "hardware",
     ]  # fmt: skip
     assert summary["eval"] == {"mean_reward": -150.25, "std_reward": 80.5, "episodes": 10}
     assert list(summary["timing"]) == ["learner", "collector"]
     assert list(summary["timing"]["learner"]) == ["wall_s", "phases_s", "other_s", "states", "spread_ms", "slow_ms"]
     assert list(summary["rates"]) == [
-        "steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec", "utd", "samples_per_sec",
-        "flops_per_sec",
+        "steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec", "prediction_error",
+        "utd", "samples_per_sec", "flops_per_sec",
     ]  # fmt: skip
     assert list(summary["bottleneck"]) == ["verdict", "phase", "reason", "advice"]
     assert list(summary["versions"]) == ["offpolicy", "torch", "gymnasium", "mujoco"]

@@ -78,21 +78,27 @@ def test_without_time_on_either_side_it_is_warming_up() -> None:
     assert (verdict.bottleneck, verdict.phase, verdict.label, verdict.advice) == ("warming up", None, "warming up", ())
 
 
+IN_TURNS = ({"collector_wait": 25, "train": 75}, {"learner_wait": 75, "env_step": 25})
+
+
 def test_overlapping_is_advised_where_turns_cost_more_than_five_percent() -> None:
     in_turns = rates(300.0, 100.0, "alternate")
-    verdict = find_bottleneck(
-        {"collector_wait": 25, "train": 75}, {"learner_wait": 75, "env_step": 25}, in_turns, "alternate"
-    )
-    assert verdict.advice[0] == Advice(
-        "collect.mode=auto: up to 100 instead of 75 env steps/s where a core is free for it", "collect.mode", "auto"
+    verdict = find_bottleneck(*IN_TURNS, in_turns, "alternate", WindowEvidence(overlap_gain=1.2))
+    text = "collect.mode=auto: about 90 instead of 75 env steps/s"
+    assert verdict.advice[0] == Advice(text, "collect.mode", "auto")
+    unsure = WindowEvidence(overlap_gain=1.2, prediction_error=0.08)
+    assert find_bottleneck(*IN_TURNS, in_turns, "alternate", unsure).advice[0].text == (
+        "collect.mode=auto: about 90 (+-8%) instead of 75 env steps/s"
     )
 
 
-@pytest.mark.parametrize(("collector", "mode"), [(4000.0, "alternate"), (300.0, "overlap")])
-def test_overlapping_is_not_advised_without_a_gain(collector: float, mode: str) -> None:
-    verdict = find_bottleneck(
-        {"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, rates(collector, 100.0, mode), mode
-    )
+@pytest.mark.parametrize(
+    ("gain", "error", "mode"),
+    [(1.04, 0.0, "alternate"), (1.2, 0.25, "alternate"), (1.0, 0.0, "overlap"), (1.2, 0.0, "free")],
+)
+def test_overlapping_is_not_advised_where_it_may_gain_nothing(gain: float, error: float, mode: str) -> None:
+    evidence = WindowEvidence(overlap_gain=gain, prediction_error=error)
+    verdict = find_bottleneck(*IN_TURNS, rates(300.0, 100.0, mode), mode, evidence)
     assert "collect.mode" not in {advice.key for advice in verdict.advice}
 
 
@@ -308,13 +314,14 @@ def test_a_gpu_is_advised_only_where_there_is_one(has_gpu: bool) -> None:
 
 def test_at_most_three_changes_are_advised() -> None:
     turns = rates(300.0, 100.0, "alternate")
-    verdict = find_bottleneck({"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, turns, "alternate")
+    sides = {"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}
+    verdict = find_bottleneck(*sides, turns, "alternate", WindowEvidence(overlap_gain=1.2))
     assert len(verdict.advice) > 3
     assert verdict.for_run({}, has_gpu=True).advice == verdict.advice[:3]
 
 
 def test_without_a_core_nothing_that_adds_load_is_advised() -> None:
-    evidence = WindowEvidence(learner_descheduled=0.4)
+    evidence = WindowEvidence(learner_descheduled=0.4, overlap_gain=1.2)
     turns = rates(300.0, 100.0, "alternate")
     verdict = find_bottleneck(
         {"train": 99, "other": 1}, {"learner_wait": 99, "env_step": 1}, turns, "alternate", evidence

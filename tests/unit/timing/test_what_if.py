@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Any
 
+import numpy as np
 import pytest
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.throughput import NUM_SLICES
 from offpolicy.timing.what_if import (
     HALVED_EPOCHS,
     HALVED_UTD,
     ONE_MORE_COLLECTOR,
     TWICE_THE_BATCH,
     Capacities,
+    Cores,
     Pipeline,
     Setting,
+    cores_of,
     flip_delay_s,
     pipeline_of,
     waterfall,
@@ -110,6 +116,82 @@ def test_at_the_flip_both_sides_can_do_the_same() -> None:
     at_the_flip = pipeline().scaled({CollectorPhase.ENV_STEP: 1.0 + delay_s / env_step_s})
     assert at_the_flip.collector_capacity == pytest.approx(at_the_flip.learner_capacity)
     assert flip_delay_s(Pipeline(COLLECTOR_S, {LearnerPhase.TRAIN: 0.001}, 2, "overlap")) == pytest.approx(-0.006)
+
+
+# -- shared cores, ranks and packing -----------------------------------------------------------------------------------
+
+
+def test_waits_for_ranks_grow_with_the_work_and_packing_does_not_shrink_with_it() -> None:
+    """10 ms per env step, of which the ranks wait 2 ms for each other; or 2 ms for the packing thread."""
+    collector, measured = {"env_step": 1.0}, Capacities(1000.0, 100.0)
+    ranks = pipeline_of(collector, {"train": 8.0, "rank_barrier": 2.0, "collector_wait": 9.0}, measured, 1, "free")
+    assert ranks.steps_per_sec == pytest.approx(100.0)
+    assert ranks.scaled({"train": 0.5}).steps_per_sec == pytest.approx(200.0)
+    packed = pipeline_of(collector, {"train": 8.0, "replay_batch_wait": 2.0}, measured, 1, "free")
+    assert packed.steps_per_sec == pytest.approx(100.0)
+    assert packed.scaled({"train": 0.5}).steps_per_sec == pytest.approx(100.0)
+    assert packed.scaled({"train": 2.0}).steps_per_sec == pytest.approx(1.0 / 0.016)
+    assert packed.own_learner_capacity == pytest.approx(125.0)
+
+
+def on_cores(count: float, threads: int, **changes: Any) -> Pipeline:
+    """One collector of 2 ms and a learner of 8 ms, in turns; with one thread less the learner takes 4 ms more."""
+    cores = Cores(count, threads, extra_s={threads: 0.0, threads - 1: 0.004}, **changes)
+    return Pipeline({"env_step": 0.002}, {"train": 0.008}, 1, "alternate", cores=cores)
+
+
+def test_a_learner_with_all_the_cores_gains_nothing_by_overlapping() -> None:
+    now = on_cores(2.0, 2)
+    assert (now.steps_per_sec, now.overlapped().steps_per_sec) == pytest.approx((100.0, 100.0))
+    assert now.overlapped().measured_mode == "alternate"
+    assert on_cores(2.5, 2).overlapped().steps_per_sec == pytest.approx(1.0 / 0.009)
+    assert on_cores(3.0, 2).overlapped().steps_per_sec == pytest.approx(125.0)
+
+
+def test_with_a_choice_of_threads_the_best_number_counts() -> None:
+    """Alone on two cores one thread takes 12 ms, with two threads both take turns: 10 ms."""
+    choice = dataclasses.replace(on_cores(2.0, 2), threads=(1, 2))
+    assert (choice.steps_per_sec, choice.overlapped().steps_per_sec) == pytest.approx((100.0, 100.0))
+    slow_steps = dataclasses.replace(choice, collector_s={"env_step": 0.012})
+    assert slow_steps.steps_per_sec == pytest.approx(50.0)
+    assert slow_steps.overlapped().steps_per_sec == pytest.approx(1.0 / 0.012)
+
+
+def test_both_sides_are_slower_beside_each_other() -> None:
+    now = on_cores(3.0, 2, beside_factor=1.25)
+    assert now.overlapped().steps_per_sec == pytest.approx(100.0)
+    back = dataclasses.replace(now, mode="alternate", measured_mode="overlap")  # what was measured holds it already
+    assert back.steps_per_sec == pytest.approx(125.0)
+    assert dataclasses.replace(now, mode="overlap").steps_per_sec == pytest.approx(125.0)
+
+
+def test_what_varies_is_slower_in_overlap_than_in_free_mode() -> None:
+    """A side of 5 or 15 ms beside one of 10: the later one takes 12.5 ms on average."""
+    uneven = np.repeat([0.5, 1.5], NUM_SLICES // 2)
+    now = Pipeline({"env_step": 0.010}, {"train": 0.010}, 1, "overlap", learner_spread=uneven)
+    assert now.steps_per_sec == pytest.approx(80.0)
+    assert dataclasses.replace(now, mode="free").steps_per_sec == pytest.approx(100.0)
+
+
+def test_no_collector_is_added_and_no_thread_tried_where_there_is_no_core() -> None:
+    threads = dataclasses.replace(REPLAY, thread_numbers=(1,))
+    full = {what_if.change: what_if.pipeline for what_if in what_ifs(on_cores(2.0, 2), threads)}
+    assert ONE_MORE_COLLECTOR not in full
+    assert full["threads.learner=1"].steps_per_sec == pytest.approx(1.0 / 0.014)
+    assert ONE_MORE_COLLECTOR in {what_if.change for what_if in what_ifs(on_cores(4.0, 2), threads)}
+
+
+def test_seconds_by_threads_are_held_against_the_present_number() -> None:
+    assert cores_of(2.0, 2, 1, {1: 0.012, 2: 0.008}, 1.0).extra_s == pytest.approx({1: 0.004, 2: 0.0})
+    assert cores_of(2.0, 3, 1, {1: 0.012, 2: 0.008}, 1.0).extra_s == {}
+
+
+def test_a_pipeline_is_the_same_after_it_was_json() -> None:
+    now = dataclasses.replace(on_cores(2.0, 2), threads=(1, 2), learner_spread=np.linspace(0.5, 1.5, NUM_SLICES))
+    again = Pipeline.from_mapping(json.loads(json.dumps(now.to_mapping())))
+    assert again.to_mapping() == now.to_mapping()
+    assert again.overlapped().steps_per_sec == now.overlapped().steps_per_sec
+    assert Pipeline.from_mapping(json.loads(json.dumps(pipeline().to_mapping()))).cores is None
 
 
 # -- the waterfall ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,130 @@
+"""The verdict on a window and what it predicts: the throughput after a change, and how good such predictions were."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import replace
+
+from offpolicy.logger.record import RunHeader
+from offpolicy.logger.stragglers import straggler
+from offpolicy.logger.timing_keys import collectors_elapsed, device_keys
+from offpolicy.timing.bottleneck import (
+    LEARNER_ADVICE,
+    ROLLOUT_ADVICE,
+    WARMING_UP,
+    Cause,
+    Verdict,
+    WindowEvidence,
+    find_bottleneck,
+)
+from offpolicy.timing.phases import CollectorPhase, CoreClass, LearnerPhase
+from offpolicy.timing.rates import Rates, num_updates
+from offpolicy.timing.throughput import collector_spread, learner_spread
+from offpolicy.timing.what_if import Capacities, Cores, Pipeline, cores_of, pipeline_of
+from offpolicy.timing.windows import Elapsed, cores_elapsed, learner_elapsed, tagged_excess_ns
+from offpolicy.types import Snapshot
+
+NUM_KEPT = 20  # predictions whose errors are known
+FEWEST = 3  # predictions from which an error is stated
+
+
+class PredictionError:
+    """The median error of the newest predictions, as a fraction of what came."""
+
+    def __init__(self) -> None:
+        self._errors: deque[float] = deque(maxlen=NUM_KEPT)
+
+    @property
+    def median(self) -> float | None:
+        """None as long as there were few."""
+        return statistics.median(self._errors) if len(self._errors) >= FEWEST else None
+
+    def add(self, rates: Rates) -> None:
+        """Adds the prediction for a window to the errors."""
+        if rates.predicted_steps_per_sec and rates.steps_per_sec:
+            self._errors.append(abs(rates.predicted_steps_per_sec / rates.steps_per_sec - 1.0))
+
+
+def judge_window(
+    previous: Snapshot | None,
+    current: Snapshot,
+    rates: Rates,
+    header: RunHeader,
+    shown: Cause | None = None,
+    error: float | None = None,
+) -> Verdict | None:
+    """Returns the verdict on the window; None with timing off, without an update, or if a side did not report in it.
+
+    `shown` is the cause to name, with the numbers of this window; None: the window's own. `error` is that of the
+    predictions before, as a fraction; None: not known yet.
+    """
+    learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
+    if learner is None or collector is None:
+        return None
+    if num_updates(current) == 0 or (learner.wall_ns == 0 and learner.total_ns > 0):
+        return WARMING_UP
+    if previous is not None and num_updates(current) == num_updates(previous):
+        return None
+    if learner.wall_ns <= 0 or collector.wall_ns <= 0:
+        return None
+    late = straggler(previous, current)
+    env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
+    reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
+    # With a device, `train` waits for that, too.
+    in_train = learner.shares(LearnerPhase.TRAIN) if current.learners[0].device is None else None
+    evidence = WindowEvidence(
+        straggler=late if late is not None and late.rank > 0 else None,  # rank 0 does not wait for itself
+        learner_advice=ROLLOUT_ADVICE if header.has_rollouts else LEARNER_ADVICE,
+        learner_descheduled=_descheduled(learner),
+        collector_descheduled=_descheduled(collector),
+        resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
+        launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
+        train_blocked=in_train.blocked if in_train is not None else 0.0,
+        overlap_gain=_overlap_gain(previous, current, rates, header),
+        prediction_error=error or 0.0,
+    )
+    return find_bottleneck(learner.phases_ns, collector.phases_ns, rates, header.mode, evidence, shown)
+
+
+def _descheduled(window: Elapsed) -> float:
+    """Returns the fraction of the time in which a side could have run while others had the core."""
+    return window.scheduler.runnable_ns / window.total_ns if window.total_ns > 0 else 0.0
+
+
+def _overlap_gain(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> float:
+    """Returns the factor by which the run would be faster with both sides at work at the same time; 1 if unknown."""
+    if header.mode != "alternate" or (now := window_pipeline(previous, current, rates, header)) is None:
+        return 1.0
+    return now.overlapped().steps_per_sec / now.steps_per_sec
+
+
+def window_pipeline(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Pipeline | None:
+    """Returns what both sides spent on an env step in the window; None where one of them did nothing."""
+    learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
+    if learner is None or collector is None or not rates.collector_capacity or not rates.learner_capacity:
+        return None
+    measured = Capacities(rates.collector_capacity, rates.learner_capacity)
+    num_collectors = header.num_collectors * header.num_hosts
+    try:
+        now = pipeline_of(collector.phases_ns, learner.phases_ns, measured, num_collectors, header.mode)
+    except ValueError:
+        return None
+    return replace(
+        now,
+        threads=tuple(header.tried_update_s),
+        cores=_cores(previous, current, rates, header),
+        collector_spread=collector_spread(collector, learner, header.num_collectors, header.mode),
+        learner_spread=learner_spread(learner, collector, header.num_collectors),
+    )
+
+
+def _cores(previous: Snapshot | None, current: Snapshot, rates: Rates, header: RunHeader) -> Cores | None:
+    """Returns the cores of this host without what other programs used in the window; None with timing off."""
+    window = cores_elapsed(previous, current)
+    if window is None or window.wall_ns <= 0 or not header.learner_threads:
+        return None
+    count = (window.capacity_ns - window.classes_ns[CoreClass.OTHERS]) / window.wall_ns
+    per_step = {number: seconds * (rates.utd or 0.0) for number, seconds in header.update_s.items()}
+    num_ranks = max(1, header.world_size // header.num_hosts)
+    return cores_of(count, header.learner_threads, num_ranks, per_step, header.beside_factor)

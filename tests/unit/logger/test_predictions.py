@@ -1,0 +1,85 @@
+"""What a window predicts: by how much overlapping would be faster on the cores there are, and how good that is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from offpolicy.logger.predictions import FEWEST, NUM_KEPT, PredictionError, judge_window, window_pipeline
+from offpolicy.logger.record import RunHeader
+from offpolicy.timing.phases import CoreClass
+from offpolicy.timing.rates import Rates, compute_rates
+from offpolicy.types import CoreTotals, Snapshot
+from tests.unit.logger.conftest import MakeSnapshot
+
+MS = 1_000_000
+
+
+def predicting(predicted: float | None, steps_per_sec: float | None) -> Rates:
+    return Rates(steps_per_sec, None, None, None, None, None, predicted)
+
+
+def test_the_error_is_the_median_of_the_newest_predictions() -> None:
+    error = PredictionError()
+    for predicted in (110.0, 95.0):
+        error.add(predicting(predicted, 100.0))
+    error.add(predicting(None, 100.0))
+    error.add(predicting(100.0, None))
+    assert error.median is None
+    error.add(predicting(102.0, 100.0))
+    assert FEWEST == 3
+    assert error.median == pytest.approx(0.05)
+    for _ in range(NUM_KEPT):
+        error.add(predicting(101.0, 100.0))
+    assert error.median == pytest.approx(0.01)
+
+
+def busy(snapshot: Snapshot, wall_ms: int, others_ms: int, num_cores: int = 2) -> Snapshot:
+    classes_ns = dict.fromkeys(map(str, CoreClass), 0) | {
+        "others": others_ms * MS, "idle": (num_cores * wall_ms - others_ms) * MS,
+    }  # fmt: skip
+    return replace(snapshot, cores=CoreTotals(wall_ms * MS, num_cores * wall_ms * MS, classes_ns))
+
+
+@pytest.mark.parametrize(
+    ("others_ms", "threads", "count", "is_advised"),
+    [
+        (0, 1, 2.0, True),  # a core for each side
+        (0, 2, 2.0, False),  # the learner uses both
+        (3000, 1, 1.0, False),  # another program has one
+    ],
+)
+def test_overlapping_is_advised_where_a_core_is_free_for_it(
+    make_snapshot: MakeSnapshot, header: RunHeader, others_ms: int, threads: int, count: float, is_advised: bool
+) -> None:
+    """An env step costs either side some 6 ms."""
+    before, now = busy(make_snapshot(500), 1000, 0), busy(make_snapshot(1000), 4000, others_ms)
+    account = now.collectors[0].account
+    assert account is not None
+    slow = replace(account, phases_ns={**account.phases_ns, "env_step": account.phases_ns["env_step"] + 3000 * MS})
+    now = replace(now, collectors=(replace(now.collectors[0], account=slow),))
+    given = replace(header, learner_threads=threads)
+    rates = compute_rates(before, now, "alternate")
+    pipeline = window_pipeline(before, now, rates, given)
+    assert pipeline is not None
+    assert pipeline.cores is not None
+    assert pipeline.cores.count == pytest.approx(count)
+    assert pipeline.steps_per_sec == pytest.approx(rates.predicted_steps_per_sec, rel=0.01)
+    verdict = judge_window(before, now, rates, given)
+    assert verdict is not None
+    assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
+
+
+def test_what_was_tried_is_preferred_to_what_products_take(header: RunHeader) -> None:
+    known = replace(header, flops_per_update=2e9, attainable_by_threads={1: 1e12, 2: 2e12})
+    assert known.update_s == pytest.approx({1: 0.002, 2: 0.001})
+    assert replace(known, tried_update_s={1: 0.010, 2: 0.007}).update_s == {1: 0.010, 2: 0.007}
+
+
+def test_a_side_that_did_nothing_has_no_pipeline(make_snapshot: MakeSnapshot, header: RunHeader) -> None:
+    now = make_snapshot(1000)
+    nothing = compute_rates(now, now, "alternate")
+    assert window_pipeline(now, now, nothing, header) is None
+    untimed = make_snapshot(1000, is_timed=False)
+    assert window_pipeline(None, untimed, compute_rates(None, untimed, "alternate"), header) is None
