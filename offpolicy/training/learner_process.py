@@ -99,9 +99,9 @@ def train_rank(
 
 
 def idle_phases(source: StatefulBatchSource[Any], num_ranks: int) -> list[LearnerPhase]:  # Any: as in `train_rank`
-    """Returns the phases in which nothing ever happens in this run."""
+    """Returns the phases in which nothing ever happens in this run. One rank, too, looks whether to stop."""
     idle = [] if source.has_batch_wait else [LearnerPhase.REPLAY_BATCH_WAIT]
-    return idle if num_ranks > 1 else [*idle, LearnerPhase.RANK_BARRIER, LearnerPhase.PARAM_SYNC]
+    return idle if num_ranks > 1 else [*idle, LearnerPhase.PARAM_SYNC]
 
 
 def periodic_evaluation(

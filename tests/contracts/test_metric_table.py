@@ -71,17 +71,17 @@ def main():
         ramps={name: Ramp(start=1.0, end=0.0, over=9) for name in
             ("actor_lr", "critic_lr", "alpha_lr", "target_entropy", "exploration_noise")})
     logger = open_logger(run_dir, cfg, header, None)
-    logger.set_flops(1e6, 1e3, 1e9)
+    logger.set_flops(1e6, 1e3, {2: 1e9})
     logger.set_speed(2, "alternate")
     logger.status("starting")
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
     logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3, 7, 0.5, 1))
-    for k in (10, 20, 30):
-        if k == 30:  # a replay's keys first, then those of rollouts
+    for k in (10, 20, 30, 40, 50):
+        if k == 50:  # a replay's keys first, then those of rollouts
             logger.header = replace(logger.header, algo="appo")
         logger.log_interval(snapshot(k))
     result = RunResult(status="completed", exit_code=0, reason="done", last_eval=logger.last_eval)
-    summary = build_summary(snapshot(30), header, result, baseline=logger.baseline)
+    summary = build_summary(snapshot(50), header, result, baseline=logger.baseline)
     write_summary(run_dir / "summary.json", summary)
     logger.finish(summary)
     logger.close()

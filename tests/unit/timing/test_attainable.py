@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import threading
 from collections.abc import Callable, Iterator
 from itertools import count, cycle, repeat
 from pathlib import Path
@@ -23,7 +24,7 @@ from offpolicy.timing.attainable import (
     cache_directory,
     cache_key,
     remembered,
-    remembered_flops_per_sec,
+    remembered_attainable,
 )
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import Direction, Product
@@ -246,4 +247,22 @@ def test_a_measurement_that_finds_no_room_is_no_failure_of_the_run(
         raise failure
 
     monkeypatch.setattr("offpolicy.timing.attainable.attainable_flops_per_sec", fail)
-    assert remembered_flops_per_sec(PRODUCTS, CPU, FENCE, "a") is None
+    assert remembered_attainable(PRODUCTS, CPU, FENCE, "a", [1]) == ({}, 1.0)
+
+
+@pytest.mark.parametrize(("beside", "factor"), [(4e9, 1.25), (6e9, 1.0)])
+def test_every_number_of_threads_is_measured_and_one_beside_a_busy_core(
+    monkeypatch: pytest.MonkeyPatch, beside: float, factor: float
+) -> None:
+    def attained(*_: object) -> float:
+        is_beside = any(thread.name == "busy" for thread in threading.enumerate())
+        return beside if is_beside else 5e9 * torch.get_num_threads()
+
+    monkeypatch.setattr("offpolicy.timing.attainable.attainable_flops_per_sec", attained)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    before = torch.get_num_threads()
+    found = remembered_attainable(PRODUCTS, CPU, FENCE, "a", [1, 2])
+    assert (found.by_threads, found.beside_factor) == ({1: 5e9, 2: 1e10}, factor)
+    assert torch.get_num_threads() == before
+    assert not any(thread.name == "busy" for thread in threading.enumerate())
+    assert remembered_attainable(PRODUCTS, CPU, FENCE, "a", [2]).beside_factor == 1.0  # no core is left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -39,16 +39,21 @@ class Machine:
     updates: int = 0
     used: list[int] = field(default_factory=list)  # threads of each iteration
     reports: list[tuple[int, str]] = field(default_factory=list)
+    tried_s: dict[Setting, float] = field(default_factory=dict)
     choice: Choice = field(default_factory=Choice)
 
     def apply(self, setting: Setting) -> None:
         self.threads, self.mode = setting
 
+    def report(self, setting: Setting, text: str, tried_s: Mapping[Setting, float]) -> None:
+        self.reports.append((setting.threads, text))
+        self.tried_s = dict(tried_s)
+
     def tuner(self, numbers: tuple[int, ...], modes: tuple[str, ...] = ("alternate",)) -> SpeedTuner:
         return SpeedTuner(
             [Setting(number, mode) for number in numbers for mode in modes],
             self.apply,
-            lambda setting, text: self.reports.append((setting.threads, text)),
+            self.report,
             lambda: self.updates,
             self.choice,
             lambda: round(self.now_s * 1e9),
@@ -84,6 +89,7 @@ def test_the_fastest_number_stays_and_is_reported_once() -> None:
     assert machine.used[: 2 * BLOCK] == [1] * BLOCK + [2] * BLOCK
     assert set(machine.used[2 * ROUNDS * BLOCK :]) == {2}
     assert machine.choice.setting == Setting(2, "alternate")
+    assert machine.tried_s == pytest.approx({Setting(1, "alternate"): 0.010, Setting(2, "alternate"): 0.006})
     assert machine.reports == [
         (2, "fastest: 2 threads, alternate (ms per update with 1 thread, alternate: 10.0, 2 threads, alternate: 6.0)")
     ]
