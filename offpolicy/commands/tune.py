@@ -1,0 +1,213 @@
+"""`offpolicy tune key=value ...`: short real trials of the settings that decide the speed, and overrides to type."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from offpolicy.analysis.tuning import (
+    KEYS,
+    Machine,
+    Measured,
+    Move,
+    Row,
+    Search,
+    TrialFailed,
+    Tuning,
+    Values,
+    held_keys,
+    moves,
+    start_values,
+)
+from offpolicy.commands.trial import Trial, trial_overrides
+from offpolicy.config.overrides import load_config, parse_overrides
+from offpolicy.config.parsing import flatten, is_within, merge
+from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
+from offpolicy.files import atomic_write
+from offpolicy.launch.preflight import preflight
+from offpolicy.launch.resources import has_gpu
+from offpolicy.timing.clock import Stopwatch
+
+BUSY = 0.10  # share of the cores above which other programs are reported
+KEPT_AS_IT_IS = "algo, runner, seed and all other keys: a trial is the same run in every other way"
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """The options of the command."""
+
+    minutes: float
+    out: Path
+    keep: Sequence[str]
+
+
+def tune(words: Sequence[str], options: TuneOptions) -> int:
+    """Runs the trials, prints predicted beside measured, and writes the overrides of the fastest setting.
+
+    Raises `ConfigError` before any trial, as `offpolicy train` would, `OffPolicyError` if the first trial fails, and
+    `SaveError`.
+    """
+    watch = Stopwatch()
+    cfg = load_config(words)
+    _check(options)
+    preflight(cfg)
+    held = held_keys(cfg, list(flatten(parse_overrides(words).values)), options.keep)
+    console = Console(markup=False, highlight=False)
+    with tempfile.TemporaryDirectory(prefix="offpolicy-tune-") as directory:
+        search = _search(cfg, words, held, Path(directory), watch, options, console)
+        try:
+            tuning = search.run()
+        except KeyboardInterrupt:
+            console.print("interrupted: nothing is written")
+            _print(console, search.result, held)
+            return EXIT_INTERRUPTED
+        except TrialFailed as failure:
+            raise OffPolicyError(f"the run cannot be tuned, its first trial failed: {failure}") from None
+    _print(console, tuning, held)
+    best = [*words, *_overrides(tuning.values)]
+    _write(options.out, best)
+    found = "" if tuning.values else "nothing was faster: "
+    console.print(f"{found}{shlex.join(['offpolicy', 'train', *best])}", soft_wrap=True)
+    console.print(f"written: {options.out}, for `offpolicy train $(cat {options.out})`", soft_wrap=True)
+    return 0
+
+
+def _check(options: TuneOptions) -> None:
+    """Refuses options that would fail after the trials. Raises `ConfigError`."""
+    problems = [
+        f"--keep: got {key!r}, allowed {', '.join(KEYS)}, or a section of them"
+        for key in options.keep
+        if not any(is_within(known, (key,)) for known in KEYS)
+    ]
+    if not options.out.parent.is_dir() or options.out.is_dir():
+        problems.append(f"--out: got {str(options.out)!r}, allowed a file in a directory that exists")
+    if HostInfo.of_launcher().job:
+        problems.append("tune: started by torchrun, allowed on one host: run it alone")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _search(  # noqa: PLR0913  # the parts that the command has made
+    cfg: RunConfig,
+    words: Sequence[str],
+    held: dict[str, str],
+    directory: Path,
+    watch: Stopwatch,
+    options: TuneOptions,
+    console: Console,
+) -> Search:
+    numbers, machine = count(), Machine(len(os.sched_getaffinity(0)), has_gpu())
+
+    def run_trial(values: Values) -> Measured:
+        own = with_values(cfg, values)
+        is_tuning = tries_settings(own, machine)
+        trial = [*words, *_overrides(values), *trial_overrides(own)]
+        return Trial(trial, directory / str(next(numbers)), is_tuning).measure()
+
+    def moves_from(values: Values) -> list[Move]:
+        now = with_values(cfg, values)
+        return [move for move in moves(now, held, machine) if is_allowed(now, move)]
+
+    def report(row: Row) -> None:
+        threads = f" ({row.measured.threads} learner threads)" if row.measured and row.measured.threads else ""
+        rate = f"{_rate(row.measured)} env steps/s{threads}, " if row.measured else ""
+        console.print(f"{watch.elapsed_s():4.0f} s  {row.change}: {rate}{_verdict(row)}", soft_wrap=True)
+
+    start = start_values(cfg, machine)
+    return Search(start, run_trial, moves_from, watch.elapsed_s, 60.0 * options.minutes, report=report)
+
+
+def with_values(cfg: RunConfig, values: Values) -> RunConfig:
+    """Returns the configuration with other values of dotted keys. Raises `ConfigError`."""
+    tree = cfg.to_mapping()
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        tree = merge(tree, {section: {name: value}})
+    return RunConfig.from_mapping(tree)
+
+
+def is_allowed(cfg: RunConfig, move: Move) -> bool:
+    """True if the configuration stays a valid one."""
+    try:
+        with_values(cfg, move.values)
+    except ConfigError:
+        return False
+    return True
+
+
+def tries_settings(cfg: RunConfig, machine: Machine) -> bool:
+    """True if the run tries threads or modes in its first seconds (`training/speed_tuner.py`)."""
+    on_cpu = cfg.device == "cpu" or (cfg.device == "auto" and not machine.has_gpu)
+    tries_threads = cfg.threads.learner == "auto" and on_cpu and machine.num_cores > 1
+    return cfg.runner.world_size == 1 and (tries_threads or cfg.collect.mode == "auto")
+
+
+def _overrides(values: Values) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def _write(path: Path, words: Sequence[str]) -> None:
+    """Writes one override per line. Raises `SaveError`."""
+    try:
+        atomic_write(path, "".join(f"{word}\n" for word in words), durable=False)
+    except OSError as error:
+        raise SaveError(f"{path}: {error.strerror}") from error
+
+
+def _print(console: Console, tuning: Tuning, held: dict[str, str]) -> None:
+    """Prints the trials, what was not tried, what was not touched, and who else used the cores."""
+    if not tuning.rows:
+        return
+    console.print("", tuning_table(tuning.rows))
+    for change, reason in tuning.not_tried.items():
+        console.print(f"not tried    {change}: {reason}")
+    for key, reason in held.items():
+        console.print(f"not touched  {key}: {reason}")
+    console.print(f"not touched  {KEPT_AS_IT_IS}")
+    for key in tuning.values:
+        if KEYS[key]:
+            console.print(f"note         {key}: {KEYS[key]}")
+    busiest = max((row.measured.busy for row in tuning.rows if row.measured is not None), default=0.0)
+    if busiest > BUSY:
+        text = f"other programs used up to {busiest:.0%} of the cores: on idle cores the result may be another one"
+        console.print(f"busy         {text}")
+    console.print()
+
+
+def tuning_table(rows: Sequence[Row]) -> Table:
+    """Returns one row per trial: env steps per second predicted and measured, the middle half of its intervals."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="env steps per second")
+    table.add_column("trial", overflow="fold", min_width=22)
+    for name in ("predicted", "measured", "middle half", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    start = rows[0].measured
+    for row in rows:
+        predicted = "" if row.predicted is None else f"{row.predicted:,.0f}"
+        cells = ["", "", ""]
+        if (now := row.measured) is not None and start is not None:
+            low, high = now.quartiles
+            cells = [_rate(now), f"{low:,.0f}-{high:,.0f}", f"{now.rate / start.rate:.2f}"]
+        table.add_row(row.change, predicted, *cells, _verdict(row))
+    return table
+
+
+def _verdict(row: Row) -> str:
+    """Returns the verdict of a trial and, where other programs ran, how much of the cores they used."""
+    is_busy = row.measured is not None and row.measured.busy > BUSY
+    return f"{row.verdict}; busy {row.measured.busy:.0%}" if is_busy and row.measured else row.verdict
+
+
+def _rate(measured: Measured) -> str:
+    return f"{measured.rate:,.0f}"
