@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import offpolicy
@@ -23,6 +24,7 @@ from offpolicy.timing.clock import Stopwatch
 
 EVERY_S = 0.5  # seconds between records
 FEWEST, MOST = 8, 16  # report intervals of a measurement
+FEWEST_EVALUATIONS = 4  # intervals from one evaluation to the next, of a measurement with evaluations
 STEADY = 0.05  # width of the middle half of the rates, over their median, at which the fewest are enough
 START_S = 90.0  # seconds until the first update, at most
 LONGEST_S = 40.0  # seconds from the first update on, at most
@@ -35,7 +37,7 @@ TUNED = "fastest: "  # the beginning of the line in which a run says which threa
 QUIET = (
     *("resume=never", f"log.every_s={EVERY_S}", "log.panel=off", "log.tensorboard=false", "log.wandb=disabled"),
     *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "checkpoint.every=0"),
-    *("checkpoint.replay=false", "eval.every=0", "eval.episodes=0"),
+    "checkpoint.replay=false",
 )
 # The trial dies with this process. The root is on the path just for our own modules.
 CHILD = (
@@ -45,9 +47,10 @@ CHILD = (
 Record = Mapping[str, float]
 
 
-def trial_overrides(cfg: RunConfig) -> list[str]:
+def trial_overrides(cfg: RunConfig, eval_every: int) -> list[str]:
     """Returns the overrides that make a run a trial: it begins to learn at once, and writes no more than it must."""
-    words = [*QUIET, f"total_timesteps={max(cfg.total_timesteps, ENDLESS)}"]
+    words = [*QUIET, f"eval.every={eval_every}", f"eval.episodes={cfg.eval.episodes if eval_every else 0}"]
+    words += [f"total_timesteps={max(cfg.total_timesteps, ENDLESS)}"]
     if not cfg.algo.learns_from_rollouts:
         rows = min(cfg.replay.capacity, max(cfg.total_timesteps, LEAST_STEPS))
         words += [f"replay.capacity={rows}", f"algo.learning_starts={min(cfg.algo.learning_starts, FEW_ROWS)}"]
@@ -61,6 +64,7 @@ class Trial:
     words: Sequence[str]  # all overrides but `run_dir`
     directory: Path
     is_tuning: bool  # it tries threads or modes itself before it is as fast as it gets
+    evaluates: bool  # its rates are measured from one evaluation to the next
 
     def measure(self) -> Measured:
         """Runs until the rate is known. Raises `TrialFailed`; leaves no process, whatever happens."""
@@ -76,13 +80,14 @@ class Trial:
                 records = self._follow(process)
             finally:
                 _stop(process)
-        rates = [record["perf/steps_per_sec"] for record in records]
+        rates = self._rates(records)
         if not rates:
             raise TrialFailed(f"no steady speed within {LONGEST_S:g} s of learning")
         busy = [r["cores/others_ms_per_s"] / 1e3 / r["cores/capacity"] for r in records if "cores/capacity" in r]
         threads = records[-1].get("perf/learner_threads")
+        episode = records[-1].get("rollout/ep_len_mean")
         run = self._finished()
-        return Measured(tuple(rates), statistics.mean(busy or [0.0]), int(threads) if threads else None, run)
+        return Measured(tuple(rates), statistics.mean(busy or [0.0]), int(threads) if threads else None, episode, run)
 
     @property
     def _run(self) -> Path:
@@ -104,8 +109,24 @@ class Trial:
                 raise TrialFailed(self._last_error() or describe_exit(code))
             if is_late and not records:
                 raise TrialFailed(f"no update within {START_S:g} s")
-            if code == 0 or is_late or _is_enough(steady):
+            if code == 0 or is_late or self._is_enough(steady):
                 return steady
+
+    def _rates(self, records: Sequence[Record]) -> list[float]:
+        """Returns the env steps per second of each interval: between records or, if it evaluates, evaluations."""
+        if not self.evaluates:
+            return [record["perf/steps_per_sec"] for record in records]
+        known = [record for record in records if "eval/env_steps" in record]
+        ends = [now for last, now in pairwise(known) if now["eval/env_steps"] != last["eval/env_steps"]]
+        return [(b["env_steps"] - a["env_steps"]) / (b["wall_s"] - a["wall_s"]) for a, b in pairwise(ends)]
+
+    def _is_enough(self, records: Sequence[Record]) -> bool:
+        """True if more intervals would hardly change the rate."""
+        rates = self._rates(records)
+        if self.evaluates or len(rates) < FEWEST:
+            return self.evaluates and len(rates) >= FEWEST_EVALUATIONS
+        low, high = Measured(tuple(rates)).quartiles
+        return len(rates) >= MOST or high - low <= STEADY * statistics.median(rates)
 
     def _records(self) -> list[Record]:
         """Returns the records with updates and a rate."""
@@ -126,15 +147,6 @@ class Trial:
             return FinishedRun.read(self._run)
         except ConfigError:
             return None
-
-
-def _is_enough(records: Sequence[Record]) -> bool:
-    """True if more intervals would hardly change the rate."""
-    if len(records) < FEWEST:
-        return False
-    measured = Measured(tuple(record["perf/steps_per_sec"] for record in records))
-    low, high = measured.quartiles
-    return len(records) >= MOST or high - low <= STEADY * measured.rate
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:

@@ -14,15 +14,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from offpolicy.analysis.search import EvaluationPlan, Row, Search, Tuning
 from offpolicy.analysis.tuning import (
+    BUSY,
     KEYS,
     Machine,
     Measured,
     Move,
-    Row,
-    Search,
     TrialFailed,
-    Tuning,
     Values,
     held_keys,
     moves,
@@ -36,10 +35,9 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
-from offpolicy.launch.resources import has_gpu
+from offpolicy.launch.resources import has_gpu, plan_host
 from offpolicy.timing.clock import Stopwatch
 
-BUSY = 0.10  # share of the cores above which other programs are reported
 KEPT_AS_IT_IS = "algo, runner, seed and all other keys: a trial is the same run in every other way"
 
 
@@ -77,7 +75,7 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
     _print(console, tuning, held)
     best = [*words, *_overrides(tuning.values)]
     _write(options.out, best)
-    found = "" if tuning.values else "nothing was faster: "
+    found = "" if tuning.values else "no change was faster, and again when repeated: "
     console.print(f"{found}{shlex.join(['offpolicy', 'train', *best])}", soft_wrap=True)
     console.print(f"written: {options.out}, for `offpolicy train $(cat {options.out})`", soft_wrap=True)
     return 0
@@ -109,11 +107,11 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
 ) -> Search:
     numbers, machine = count(), Machine(len(os.sched_getaffinity(0)), has_gpu())
 
-    def run_trial(values: Values) -> Measured:
+    def run_trial(values: Values, eval_every: int) -> Measured:
         own = with_values(cfg, values)
-        is_tuning = tries_settings(own, machine)
-        trial = [*words, *_overrides(values), *trial_overrides(own)]
-        return Trial(trial, directory / str(next(numbers)), is_tuning).measure()
+        trial = [*words, *_overrides(values), *trial_overrides(own, eval_every)]
+        path = directory / str(next(numbers))
+        return Trial(trial, path, tries_settings(own, machine), evaluates=eval_every > 0).measure()
 
     def moves_from(values: Values) -> list[Move]:
         now = with_values(cfg, values)
@@ -124,8 +122,10 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
         rate = f"{_rate(row.measured)} env steps/s{threads}, " if row.measured else ""
         console.print(f"{watch.elapsed_s():4.0f} s  {row.change}: {rate}{_verdict(row)}", soft_wrap=True)
 
-    start = start_values(cfg, machine)
-    return Search(start, run_trial, moves_from, watch.elapsed_s, 60.0 * options.minutes, report=report)
+    beside = str(plan_host(cfg, HostInfo()).has_evaluator).lower()
+    plan = None if "eval.beside" in held else EvaluationPlan(beside, cfg.eval.every, cfg.eval.episodes)
+    start, budget_s = start_values(cfg, machine), 60.0 * options.minutes
+    return Search(start, run_trial, moves_from, watch.elapsed_s, budget_s, plan, report=report)
 
 
 def with_values(cfg: RunConfig, values: Values) -> RunConfig:
@@ -187,27 +187,27 @@ def _print(console: Console, tuning: Tuning, held: dict[str, str]) -> None:
 
 def tuning_table(rows: Sequence[Row]) -> Table:
     """Returns one row per trial: env steps per second predicted and measured, the middle half of its intervals."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="env steps per second")
-    table.add_column("trial", overflow="fold", min_width=22)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title="env steps per second")
+    table.add_column("trial", overflow="fold")
     for name in ("predicted", "measured", "middle half", "ratio"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    table.add_column("verdict", overflow="fold", max_width=12)
     start = rows[0].measured
     for row in rows:
-        predicted = "" if row.predicted is None else f"{row.predicted:,.0f}"
+        predicted = "" if row.predicted is None else f"{row.predicted:.0f}"
         cells = ["", "", ""]
         if (now := row.measured) is not None and start is not None:
             low, high = now.quartiles
-            cells = [_rate(now), f"{low:,.0f}-{high:,.0f}", f"{now.rate / start.rate:.2f}"]
+            cells = [_rate(now), f"{low:.0f}-{high:.0f}", f"{now.rate / start.rate:.2f}"]
         table.add_row(row.change, predicted, *cells, _verdict(row))
     return table
 
 
 def _verdict(row: Row) -> str:
-    """Returns the verdict of a trial and, where other programs ran, how much of the cores they used."""
+    """Returns the verdict of a trial, and `busy` where other programs used the cores."""
     is_busy = row.measured is not None and row.measured.busy > BUSY
-    return f"{row.verdict}; busy {row.measured.busy:.0%}" if is_busy and row.measured else row.verdict
+    return f"{row.verdict} (busy)" if is_busy else row.verdict
 
 
 def _rate(measured: Measured) -> str:
-    return f"{measured.rate:,.0f}"
+    return f"{measured.rate:.0f}"
