@@ -23,7 +23,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.timing.clock import Stopwatch
 
 EVERY_S = 0.5  # seconds between records
-FEWEST, MOST = 8, 16  # report intervals of a measurement
+FEWEST, MOST = 6, 16  # report intervals of a measurement
 FEWEST_EVALUATIONS = 4  # intervals from one evaluation to the next, of a measurement with evaluations
 STEADY = 0.05  # width of the middle half of the rates, over their median, at which the fewest are enough
 START_S = 90.0  # seconds until the first update, at most

@@ -75,7 +75,7 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
     _print(console, tuning, held)
     best = [*words, *_overrides(tuning.values)]
     _write(options.out, best)
-    found = "" if tuning.values else "no change was faster, and again when repeated: "
+    found = "" if tuning.values else "no change was faster, or not again when repeated: "
     console.print(f"{found}{shlex.join(['offpolicy', 'train', *best])}", soft_wrap=True)
     console.print(f"written: {options.out}, for `offpolicy train $(cat {options.out})`", soft_wrap=True)
     return 0
@@ -118,7 +118,7 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
         return [move for move in moves(now, held, machine) if is_allowed(now, move)]
 
     def report(row: Row) -> None:
-        threads = f" ({row.measured.threads} learner threads)" if row.measured and row.measured.threads else ""
+        threads = f" (learner threads: {row.measured.threads})" if row.measured and row.measured.threads else ""
         rate = f"{_rate(row.measured)} env steps/s{threads}, " if row.measured else ""
         console.print(f"{watch.elapsed_s():4.0f} s  {row.change}: {rate}{_verdict(row)}", soft_wrap=True)
 
@@ -188,7 +188,7 @@ def _print(console: Console, tuning: Tuning, held: dict[str, str]) -> None:
 def tuning_table(rows: Sequence[Row]) -> Table:
     """Returns one row per trial: env steps per second predicted and measured, the middle half of its intervals."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title="env steps per second")
-    table.add_column("trial", overflow="fold")
+    table.add_column("trial", overflow="fold", min_width=24)
     for name in ("predicted", "measured", "middle half", "ratio"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold", max_width=12)

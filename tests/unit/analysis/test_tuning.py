@@ -76,5 +76,5 @@ def test_the_start_has_the_values_that_stand_for_auto_and_null() -> None:
     ],
 )
 def test_a_verdict_needs_more_than_the_spread_of_both(rates: tuple[float, ...], verdict: str) -> None:
-    other = Measured((98.0, 100.0, 102.0, *[100.0] * 20)) if rates[0] == 102.4 else Measured((90.0, 100.0, 112.0))
+    other = Measured((98.0, 100.0, 102.0, *[100.0] * 20)) if rates[0] == 102.4 else Measured((90.0, 100.0, 130.0))
     assert Measured(rates).verdict(other) == verdict
