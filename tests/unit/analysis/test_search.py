@@ -76,11 +76,11 @@ def test_no_setting_is_tried_twice_but_start_and_result() -> None:
 
 def test_the_most_promising_change_comes_first_and_one_that_cannot_matter_is_not_tried() -> None:
     machine = FakeMachine(four_is_best)
-    promise: Mapping[str, float] = {"a=2": 1.02, "a=4": 1.5, "b=y": 1.4}
+    promise: Mapping[str, float] = {"a=2": 1.2, "a=4": 1.02, "b=y": 1.4}
     tuning = machine.search(predict=lambda now, move: promise.get(move.text, 1.0) * now.rate).run()
-    assert machine.settings[:2] == [{}, {"b": "y"}]
-    assert {"a": 2, "b": "y"} not in machine.settings
-    assert tuning.not_tried["a=2"] == "+2% at best: the other side bounds the run"
+    assert machine.settings[:3] == [{}, {"b": "y"}, {"b": "y", "a": 2}]
+    assert {"a": 4, "b": "y"} not in machine.settings
+    assert tuning.not_tried["a=4"] == "+2% at best: the other side bounds the run"
     assert [row.predicted for row in tuning.rows[:2]] == [None, pytest.approx(140.0)]
 
 
@@ -112,6 +112,7 @@ def test_the_budget_holds_with_the_repetition(budget_s: float, trials: int) -> N
     machine = FakeMachine(four_is_best)
     tuning = machine.search(budget_s).run()
     assert len(machine.tried) == trials
+    assert tuning.rows[-1].change == ("(start)" if trials == 1 else "(result) again")
     assert machine.elapsed_s() <= max(budget_s, TRIAL_S)
     assert "no time left" in tuning.not_tried.values()
 
