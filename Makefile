@@ -78,7 +78,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train eval play compare explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers docs clean
+.PHONY: help train tune eval play compare explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -86,6 +86,9 @@ help: ## list these commands
 
 train: $(VENV)/.installed ## train a policy: make train algo=sac|td3|appo|hora env=pendulum|halfcheetah|... key=value ...
 	@$(BIN)/offpolicy train $(GIVEN_WORDS)
+
+tune: $(VENV)/.installed ## find a faster setting by short trials: make tune algo=td3 env=halfcheetah key=value ...
+	@$(BIN)/offpolicy tune $(GIVEN_WORDS)
 
 eval: $(VENV)/.installed ## evaluate: make eval run=runs/sac/... episodes=20, or runs="a=runs/... b=runs/..." [random=1 set=key=value]
 	@$(BIN)/offpolicy eval $(call GIVEN_OPTIONS,run runs random set) $(call ENV_OPTIONS) $(if $(filter-out 0 false,$(random)),--random) \

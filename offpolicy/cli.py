@@ -1,4 +1,4 @@
-"""The command line: `offpolicy train|resume|eval|play|record|explain|trace|compare`.
+"""The command line: `offpolicy train|resume|eval|play|record|explain|trace|compare|tune`.
 
 Each command is imported when it is chosen, so that help and refusals need no torch and come within a second. The
 runners are found by name: the library does not depend on them.
@@ -91,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    for add in (_add_train, _add_resume, _add_eval, _add_play, _add_record, _add_explain, _add_trace, _add_compare):
+    others = (_add_eval, _add_play, _add_record, _add_explain, _add_trace, _add_compare, _add_tune)
+    for add in (_add_train, _add_resume, *others):
         add(commands)
     return parser
 
@@ -258,6 +259,29 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     files = {"png": arguments.png, "markdown": arguments.markdown, "html": arguments.html}
     return compare(arguments.runs, arguments.reference, fail_on=arguments.fail_on, **files)
+
+
+def _add_tune(commands: Any) -> None:
+    text = "find a faster setting by short trials: offpolicy tune algo=td3 env=halfcheetah --minutes 2"
+    parser = commands.add_parser("tune", help=text, description=text)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run, as for `offpolicy train`")
+    parser.add_argument("--minutes", type=_minutes, default=2.0, help="time for all trials (default: 2)")
+    parser.add_argument("--out", type=Path, default=Path("tune.txt"), help="file to write (default: tune.txt)")
+    parser.add_argument("--keep", action="append", default=[], metavar="KEY", help="a key not to change, repeatable")
+    parser.set_defaults(command=_tune)
+
+
+def _tune(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.tune import TuneOptions, tune
+
+    return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep))
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0.0 < minutes < float("inf"):
+        raise argparse.ArgumentTypeError(f"got {text}, allowed minutes above 0")
+    return minutes
 
 
 def _positive(text: str) -> int:

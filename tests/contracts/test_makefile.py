@@ -97,6 +97,11 @@ def test_eval_and_tensorboard_take_their_options_as_words(checkout: Path) -> Non
     assert make(checkout, "tensorboard", "port=7")["argv"] == ["--logdir", "runs", "--port", "7"]
 
 
+def test_tune_takes_overrides_as_train_does(checkout: Path) -> None:
+    report = make(checkout, "tune", "algo=td3", "env.num_envs=2")
+    assert report["argv"] == ["tune", "algo=td3", "env.num_envs=2"]
+
+
 def test_compare_takes_runs_and_options_as_words(checkout: Path) -> None:
     report = make(checkout, "compare", "runs=a=runs/x b=runs/y", "png=out file.png")
     assert report["argv"] == ["compare", "--png", "out file.png", "a=runs/x", "b=runs/y"]

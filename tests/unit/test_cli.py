@@ -11,6 +11,7 @@ import pytest
 
 from offpolicy import cli
 from offpolicy.commands.saved_run import PolicyChoice
+from offpolicy.commands.tune import TuneOptions
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import all_keys
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
@@ -55,6 +56,23 @@ def test_resume_hands_the_run_and_the_overrides_over(monkeypatch: pytest.MonkeyP
     runners = Runners()
     assert run_with(monkeypatch, runners, "resume", str(tmp_path), "log.every_s=1") == 0
     assert runners.asked == [(tmp_path, {"log": {"every_s": 1}})]
+
+
+def test_tune_hands_words_and_options_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    runners = Runners()
+    monkeypatch.setattr("offpolicy.commands.tune.tune", runners._record)
+    argv = ["algo=td3", "--minutes", "0.5", "--out", "x.txt", "--keep", "env", "--keep", "collect"]
+    assert run_with(monkeypatch, runners, "tune", *argv) == 0
+    assert runners.asked == [(["algo=td3"], TuneOptions(0.5, Path("x.txt"), ["env", "collect"]))]
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "inf", "nan"])
+def test_a_tune_without_time_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], minutes: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_with(monkeypatch, Runners(), "tune", "--minutes", minutes)
+    assert f"argument --minutes: got {minutes}, allowed minutes above 0" in capsys.readouterr().err
 
 
 def test_eval_hands_its_options_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,167 @@
+"""A short real training run, measured while it runs and stopped as soon as its speed is known."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import offpolicy
+from offpolicy.analysis.explain import FinishedRun
+from offpolicy.analysis.tuning import Measured, TrialFailed
+from offpolicy.children import describe_exit
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
+from offpolicy.timing.clock import Stopwatch
+
+EVERY_S = 0.5  # seconds between records
+FEWEST, MOST = 6, 16  # report intervals of a measurement
+FEWEST_EVALUATIONS = 4  # intervals from one evaluation to the next, of a measurement with evaluations
+STEADY = 0.05  # width of the middle half of the rates, over their median, at which the fewest are enough
+START_S = 90.0  # seconds until the first update, at most
+LONGEST_S = 40.0  # seconds from the first update on, at most
+STOP_S = 20.0  # seconds that a run may take to stop
+POLL_S = 0.1
+FEW_ROWS = 256  # env steps before the first update, and
+LEAST_STEPS = 20_000  # rows of the replay, where the run has more
+ENDLESS = 1_000_000  # env steps, more than a trial makes
+TUNED = "fastest: "  # the beginning of the line in which a run says which threads or mode it has chosen
+QUIET = (
+    *("resume=never", f"log.every_s={EVERY_S}", "log.panel=off", "log.tensorboard=false", "log.wandb=disabled"),
+    *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "checkpoint.every=0"),
+    "checkpoint.replay=false",
+)
+# The trial dies with this process. The root is on the path just for our own modules.
+CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import offpolicy.children as c; c.die_with_parent(int(sys.argv[2]));"
+    " from offpolicy.cli import main; sys.exit(main(['train', *sys.argv[3:]]))"
+)
+Record = Mapping[str, float]
+
+
+def trial_overrides(cfg: RunConfig, eval_every: int) -> list[str]:
+    """Returns the overrides that make a run a trial: it begins to learn at once, and writes no more than it must."""
+    words = [*QUIET, f"eval.every={eval_every}", f"eval.episodes={cfg.eval.episodes if eval_every else 0}"]
+    words += [f"total_timesteps={max(cfg.total_timesteps, ENDLESS)}"]
+    if not cfg.algo.learns_from_rollouts:
+        rows = min(cfg.replay.capacity, max(cfg.total_timesteps, LEAST_STEPS))
+        words += [f"replay.capacity={rows}", f"algo.learning_starts={min(cfg.algo.learning_starts, FEW_ROWS)}"]
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A training run in a directory of its own."""
+
+    words: Sequence[str]  # all overrides but `run_dir`
+    directory: Path
+    is_tuning: bool  # it tries threads or modes itself before it is as fast as it gets
+    evaluates: bool  # its rates are measured from one evaluation to the next
+
+    def measure(self) -> Measured:
+        """Runs until the rate is known. Raises `TrialFailed`; leaves no process, whatever happens."""
+        self.directory.mkdir()
+        root, run_dir = str(Path(offpolicy.__file__).parents[1]), f"run_dir={self._run}"
+        command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *self.words, run_dir]
+        with (self.directory / "out").open("wb") as out, (self.directory / "err").open("wb") as err:
+            # A session of its own: Ctrl-C ends this process first, which then stops the trial.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            )
+            try:
+                records = self._follow(process)
+            finally:
+                _stop(process)
+        rates = self._rates(records)
+        if not rates:
+            raise TrialFailed(f"no steady speed within {LONGEST_S:g} s of learning")
+        busy = [r["cores/others_ms_per_s"] / 1e3 / r["cores/capacity"] for r in records if "cores/capacity" in r]
+        threads = records[-1].get("perf/learner_threads")
+        episode = records[-1].get("rollout/ep_len_mean")
+        run = self._finished()
+        return Measured(tuple(rates), statistics.mean(busy or [0.0]), int(threads) if threads else None, episode, run)
+
+    @property
+    def _run(self) -> Path:
+        return self.directory / "run"
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> list[Record]:
+        """Returns the records to measure by: those of learning, without the first, after the run has tuned itself."""
+        watch, first_s, num_early = Stopwatch(), math.inf, None
+        while True:
+            code = _wait(process, POLL_S)
+            records = self._records()
+            now_s = watch.elapsed_s()
+            first_s = min(first_s, now_s) if records else first_s
+            is_late = now_s > (first_s + LONGEST_S if records else START_S)
+            if num_early is None and records and (not self.is_tuning or self._has_tuned() or is_late):
+                num_early = len(records) + 1
+            steady = [] if num_early is None else records[num_early:]
+            if code:
+                raise TrialFailed(self._last_error() or describe_exit(code))
+            if is_late and not records:
+                raise TrialFailed(f"no update within {START_S:g} s")
+            if code == 0 or is_late or self._is_enough(steady):
+                return steady
+
+    def _rates(self, records: Sequence[Record]) -> list[float]:
+        """Returns the env steps per second of each interval: between records or, if it evaluates, evaluations."""
+        if not self.evaluates:
+            return [record["perf/steps_per_sec"] for record in records]
+        known = [record for record in records if "eval/env_steps" in record]
+        ends = [now for last, now in pairwise(known) if now["eval/env_steps"] != last["eval/env_steps"]]
+        return [(b["env_steps"] - a["env_steps"]) / (b["wall_s"] - a["wall_s"]) for a, b in pairwise(ends)]
+
+    def _is_enough(self, records: Sequence[Record]) -> bool:
+        """True if more intervals would hardly change the rate."""
+        rates = self._rates(records)
+        if self.evaluates or len(rates) < FEWEST:
+            return self.evaluates and len(rates) >= FEWEST_EVALUATIONS
+        low, high = Measured(tuple(rates)).quartiles
+        return len(rates) >= MOST or high - low <= STEADY * statistics.median(rates)
+
+    def _records(self) -> list[Record]:
+        """Returns the records with updates and a rate."""
+        path = self._run / "metrics.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.is_file() else []  # the last one may not be whole
+        records = [json.loads(line) for line in lines]
+        return [r for r in records if r.get("train/n_updates") and isinstance(r.get("perf/steps_per_sec"), float)]
+
+    def _has_tuned(self) -> bool:
+        return TUNED in (self.directory / "out").read_text(errors="replace")
+
+    def _last_error(self) -> str:
+        lines = (self.directory / "err").read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def _finished(self) -> FinishedRun | None:
+        try:
+            return FinishedRun.read(self._run)
+        except ConfigError:
+            return None
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stops a trial as a user would, and kills what has not ended in time. Its children die with it."""
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)  # SIGINT may be ignored, where this is a job of a script
+            _wait(process, STOP_S)
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,213 @@
+"""`offpolicy tune key=value ...`: short real trials of the settings that decide the speed, and overrides to type."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from offpolicy.analysis.search import EvaluationPlan, Row, Search, Tuning
+from offpolicy.analysis.tuning import (
+    BUSY,
+    KEYS,
+    Machine,
+    Measured,
+    Move,
+    TrialFailed,
+    Values,
+    held_keys,
+    moves,
+    start_values,
+)
+from offpolicy.commands.trial import Trial, trial_overrides
+from offpolicy.config.overrides import load_config, parse_overrides
+from offpolicy.config.parsing import flatten, is_within, merge
+from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
+from offpolicy.files import atomic_write
+from offpolicy.launch.preflight import preflight
+from offpolicy.launch.resources import has_gpu, plan_host
+from offpolicy.timing.clock import Stopwatch
+
+KEPT_AS_IT_IS = "algo, runner, seed and all other keys: a trial is the same run in every other way"
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """The options of the command."""
+
+    minutes: float
+    out: Path
+    keep: Sequence[str]
+
+
+def tune(words: Sequence[str], options: TuneOptions) -> int:
+    """Runs the trials, prints predicted beside measured, and writes the overrides of the fastest setting.
+
+    Raises `ConfigError` before any trial, as `offpolicy train` would, `OffPolicyError` if the first trial fails, and
+    `SaveError`.
+    """
+    watch = Stopwatch()
+    cfg = load_config(words)
+    _check(options)
+    preflight(cfg)
+    held = held_keys(cfg, list(flatten(parse_overrides(words).values)), options.keep)
+    console = Console(markup=False, highlight=False)
+    with tempfile.TemporaryDirectory(prefix="offpolicy-tune-") as directory:
+        search = _search(cfg, words, held, Path(directory), watch, options, console)
+        try:
+            tuning = search.run()
+        except KeyboardInterrupt:
+            console.print("interrupted: nothing is written")
+            _print(console, search.result, held)
+            return EXIT_INTERRUPTED
+        except TrialFailed as failure:
+            raise OffPolicyError(f"the run cannot be tuned, its first trial failed: {failure}") from None
+    _print(console, tuning, held)
+    best = [*words, *_overrides(tuning.values)]
+    _write(options.out, best)
+    found = "" if tuning.values else "no change was faster, or not again when repeated: "
+    console.print(f"{found}{shlex.join(['offpolicy', 'train', *best])}", soft_wrap=True)
+    console.print(f"written: {options.out}, for `offpolicy train $(cat {options.out})`", soft_wrap=True)
+    return 0
+
+
+def _check(options: TuneOptions) -> None:
+    """Refuses options that would fail after the trials. Raises `ConfigError`."""
+    problems = [
+        f"--keep: got {key!r}, allowed {', '.join(KEYS)}, or a section of them"
+        for key in options.keep
+        if not any(is_within(known, (key,)) for known in KEYS)
+    ]
+    if not options.out.parent.is_dir() or options.out.is_dir():
+        problems.append(f"--out: got {str(options.out)!r}, allowed a file in a directory that exists")
+    if HostInfo.of_launcher().job:
+        problems.append("tune: started by torchrun, allowed on one host: run it alone")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _search(  # noqa: PLR0913  # the parts that the command has made
+    cfg: RunConfig,
+    words: Sequence[str],
+    held: dict[str, str],
+    directory: Path,
+    watch: Stopwatch,
+    options: TuneOptions,
+    console: Console,
+) -> Search:
+    numbers, machine = count(), Machine(len(os.sched_getaffinity(0)), has_gpu())
+
+    def run_trial(values: Values, eval_every: int) -> Measured:
+        own = with_values(cfg, values)
+        trial = [*words, *_overrides(values), *trial_overrides(own, eval_every)]
+        path = directory / str(next(numbers))
+        return Trial(trial, path, tries_settings(own, machine), evaluates=eval_every > 0).measure()
+
+    def moves_from(values: Values) -> list[Move]:
+        now = with_values(cfg, values)
+        return [move for move in moves(now, held, machine) if is_allowed(now, move)]
+
+    def report(row: Row) -> None:
+        threads = f" (learner threads: {row.measured.threads})" if row.measured and row.measured.threads else ""
+        rate = f"{_rate(row.measured)} env steps/s{threads}, " if row.measured else ""
+        console.print(f"{watch.elapsed_s():4.0f} s  {row.change}: {rate}{_verdict(row)}", soft_wrap=True)
+
+    beside = str(plan_host(cfg, HostInfo()).has_evaluator).lower()
+    plan = None if "eval.beside" in held else EvaluationPlan(beside, cfg.eval.every, cfg.eval.episodes)
+    start, budget_s = start_values(cfg, machine), 60.0 * options.minutes
+    return Search(start, run_trial, moves_from, watch.elapsed_s, budget_s, plan, report=report)
+
+
+def with_values(cfg: RunConfig, values: Values) -> RunConfig:
+    """Returns the configuration with other values of dotted keys. Raises `ConfigError`."""
+    tree = cfg.to_mapping()
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        tree = merge(tree, {section: {name: value}})
+    return RunConfig.from_mapping(tree)
+
+
+def is_allowed(cfg: RunConfig, move: Move) -> bool:
+    """True if the configuration stays a valid one."""
+    try:
+        with_values(cfg, move.values)
+    except ConfigError:
+        return False
+    return True
+
+
+def tries_settings(cfg: RunConfig, machine: Machine) -> bool:
+    """True if the run tries threads or modes in its first seconds (`training/speed_tuner.py`)."""
+    on_cpu = cfg.device == "cpu" or (cfg.device == "auto" and not machine.has_gpu)
+    tries_threads = cfg.threads.learner == "auto" and on_cpu and machine.num_cores > 1
+    return cfg.runner.world_size == 1 and (tries_threads or cfg.collect.mode == "auto")
+
+
+def _overrides(values: Values) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def _write(path: Path, words: Sequence[str]) -> None:
+    """Writes one override per line. Raises `SaveError`."""
+    try:
+        atomic_write(path, "".join(f"{word}\n" for word in words), durable=False)
+    except OSError as error:
+        raise SaveError(f"{path}: {error.strerror}") from error
+
+
+def _print(console: Console, tuning: Tuning, held: dict[str, str]) -> None:
+    """Prints the trials, what was not tried, what was not touched, and who else used the cores."""
+    if not tuning.rows:
+        return
+    console.print("", tuning_table(tuning.rows))
+    for change, reason in tuning.not_tried.items():
+        console.print(f"not tried    {change}: {reason}")
+    for key, reason in held.items():
+        console.print(f"not touched  {key}: {reason}")
+    console.print(f"not touched  {KEPT_AS_IT_IS}")
+    for key in tuning.values:
+        if KEYS[key]:
+            console.print(f"note         {key}: {KEYS[key]}")
+    busiest = max((row.measured.busy for row in tuning.rows if row.measured is not None), default=0.0)
+    if busiest > BUSY:
+        text = f"other programs used up to {busiest:.0%} of the cores: on idle cores the result may be another one"
+        console.print(f"busy         {text}")
+    console.print()
+
+
+def tuning_table(rows: Sequence[Row]) -> Table:
+    """Returns one row per trial: env steps per second predicted and measured, the middle half of its intervals."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title="env steps per second")
+    table.add_column("trial", overflow="fold", min_width=24)
+    for name in ("predicted", "measured", "middle half", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold", max_width=12)
+    start = rows[0].measured
+    for row in rows:
+        predicted = "" if row.predicted is None else f"{row.predicted:.0f}"
+        cells = ["", "", ""]
+        if (now := row.measured) is not None and start is not None:
+            low, high = now.quartiles
+            cells = [_rate(now), f"{low:.0f}-{high:.0f}", f"{now.rate / start.rate:.2f}"]
+        table.add_row(row.change, predicted, *cells, _verdict(row))
+    return table
+
+
+def _verdict(row: Row) -> str:
+    """Returns the verdict of a trial, and `busy` where other programs used the cores."""
+    is_busy = row.measured is not None and row.measured.busy > BUSY
+    return f"{row.verdict} (busy)" if is_busy else row.verdict
+
+
+def _rate(measured: Measured) -> str:
+    return f"{measured.rate:.0f}"

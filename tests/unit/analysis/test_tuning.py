@@ -1,0 +1,80 @@
+"""The settings that `offpolicy tune` may change, and the verdict on two trials."""
+
+from __future__ import annotations
+
+import pytest
+
+from offpolicy.analysis.tuning import KEYS, Machine, Measured, held_keys, moves, start_values
+from offpolicy.config.overrides import load_config
+from offpolicy.config.schema import all_keys
+
+FOUR_CORES = Machine(num_cores=4, has_gpu=False)
+
+
+def changes(*words: str, machine: Machine = FOUR_CORES, typed: tuple[str, ...] = ()) -> list[str]:
+    cfg = load_config(words)
+    return [move.text for move in moves(cfg, held_keys(cfg, typed, ()), machine)]
+
+
+def test_every_key_exists_and_none_changes_what_an_update_learns() -> None:
+    assert KEYS.keys() <= set(all_keys())
+    assert [key for key in KEYS if key.split(".")[0] in ("algo", "seed", "rollout", "device", "runner")] == []
+
+
+def test_the_changes_of_the_default_run() -> None:
+    assert changes() == [
+        "collect.mode=overlap",
+        "env.num_envs=2",
+        "env.num_envs=2 env.vectorization=async",
+        "collect.num_collectors=2",
+        "replay.source=prefetch",
+        "threads.collector=2",
+    ]
+
+
+def test_keys_that_were_typed_or_are_to_be_kept_are_not_changed() -> None:
+    cfg = load_config(["env.num_envs=3"])
+    held = held_keys(cfg, ["env.num_envs"], ["collect"])
+    assert held["env.num_envs"] == "given on the command line"
+    assert held["collect.mode"] == held["collect.num_collectors"] == "--keep"
+    touched = {key for move in moves(cfg, held, FOUR_CORES) for key in move.values}
+    assert touched == {"env.vectorization", "replay.source", "threads.collector"}
+
+
+def test_rollouts_keep_the_size_of_their_batch() -> None:
+    every = {change.split("=")[0] for change in changes("algo=appo", "collect.mode=alternate")}
+    assert every == {"collect.mode", "env.vectorization", "threads.collector"}
+    assert "free" in held_keys(load_config(["algo=appo"]), [], [])["collect.mode"]
+
+
+def test_ranks_try_threads_within_their_cores() -> None:
+    words = ("runner=multi_gpu", "runner.world_size=2", "device=cpu", "algo.batch_size=256")
+    assert "threads.learner=1" in changes(*words)
+    assert "threads.learner=4" not in changes(*words)
+    assert "threads.learner=2" in changes(*words, "threads.learner=1")
+    assert not any(change.startswith("threads.learner") for change in changes())  # each run tries them itself
+
+
+def test_a_gpu_offers_the_sources_that_use_it() -> None:
+    sources = [change for change in changes(machine=Machine(4, has_gpu=True)) if change.startswith("replay.source")]
+    assert sources == ["replay.source=direct", "replay.source=resident"]
+
+
+def test_the_start_has_the_values_that_stand_for_auto_and_null() -> None:
+    start = start_values(load_config(["runner=double_buffer"]), FOUR_CORES)
+    assert (start["collect.mode"], start["replay.source"]) == ("overlap", "prefetch")
+    assert (start["threads.learner"], start["threads.collector"]) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"),
+    [
+        ((120.0, 121.0, 122.0), "faster"),
+        ((80.0, 81.0, 82.0), "slower"),
+        ((100.0, 120.0, 140.0), "noise"),  # its middle half begins below the end of the other's
+        ((102.4, 102.5, 102.6), "noise"),  # beyond the spread, and too little to be worth it
+    ],
+)
+def test_a_verdict_needs_more_than_the_spread_of_both(rates: tuple[float, ...], verdict: str) -> None:
+    other = Measured((98.0, 100.0, 102.0, *[100.0] * 20)) if rates[0] == 102.4 else Measured((90.0, 100.0, 130.0))
+    assert Measured(rates).verdict(other) == verdict
