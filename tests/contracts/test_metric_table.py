@@ -177,7 +177,7 @@ def test_every_key_of_a_written_record_is_in_the_table(
     finished: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     records = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
-    assert len(records) == 3
+    assert len(records) == 5
     assert {RANK_IN_KEY.sub("rank/<r>/", key) for key in set().union(*records)} == METRICS.keys()
 
 
@@ -186,5 +186,5 @@ def test_stdout_without_a_terminal_has_one_line_per_interval(
 ) -> None:
     lines = finished[1].stdout.splitlines()
     assert lines[0] == "starting"
-    assert [line.split()[1] for line in lines[1:4]] == ["step=110/2000", "step=120/2000", "step=130/2000"]
-    assert lines[4].startswith("completed after 130 steps")
+    assert [line.split()[1] for line in lines[1:6]] == [f"step={n}/2000" for n in (110, 120, 130, 140, 150)]
+    assert lines[6].startswith("completed after 150 steps")
