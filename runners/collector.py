@@ -35,6 +35,7 @@ from offpolicy.training.run_memory import (
     control_page,
     rollout_ring,
     row_layout,
+    thread_delays,
     waiting_for_rows,
     weights_mailbox,
 )
@@ -44,8 +45,10 @@ from offpolicy.training.worker import SNAPSHOT_DIR, WorkerSpec, start_worker
 def main(child: ChildContext) -> None:
     """Collects until the supervisor lets it go."""
     job = WorkerSpec.of(child)
-    threads = job.plan.collector_threads
-    ledger = start_worker(job, "collector", child.index, CollectorPhase, threads=threads, is_background=True)
+    threads, delays = job.plan.collector_threads, thread_delays(child, job.cfg, f"collector-{child.index}")
+    ledger = start_worker(
+        job, "collector", child.index, CollectorPhase, threads=threads, is_background=True, delays=delays
+    )
     collector = Collector(child, job)
     progress = collector.start()
     reporter = CollectorReporter(

@@ -39,7 +39,8 @@ ITERATION, CYCLE = "perf/iter_ms", "perf/collector_cycle_ms"
 LEARNER_KEYS = {learner_key(phase): row for phase, row in LEARNER_ROWS.items()}
 COLLECTOR_KEYS = {collector_key(phase): row for phase, row in COLLECTOR_ROWS.items()}
 NOISE, UNKNOWN = "noise", ""
-BUSY, UNLIKE = "busy", "unlike"  # no verdict: the cores were shared; the keys hold different work
+# No verdict: the cores were shared; the run was delayed on purpose; the keys hold different work.
+BUSY, SLOWED, UNLIKE = "busy", "slowed", "unlike"
 
 
 class Words(NamedTuple):
@@ -115,9 +116,9 @@ def sections(compared: Sequence[LabelledRuns], reference: float | None) -> list[
         Section("Without a core, % wall", _not_zero(without_core)),
     ]
     busy = contended_labels(compared)
-    labels = [labelled.label for labelled in compared]
+    is_busy, is_slowed = ([each.label in busy for each in compared], [each.is_slowed for each in compared])
     return [
-        Section(title, [_withheld(row, BUSY, [label in busy for label in labels]) for row in rows])
+        Section(title, [_withheld(_withheld(row, BUSY, is_busy), SLOWED, is_slowed) for row in rows])
         for title, rows in found
         if rows
     ]

@@ -16,6 +16,7 @@ from offpolicy.config.sections import (
     CollectConfig,
     ReplayConfig,
     RunSections,
+    TimingConfig,
 )
 
 
@@ -33,10 +34,7 @@ def broken_rules(cfg: RunSections) -> list[str]:
     if cfg.algo.is_adapting and cfg.algo.lr_schedule == "kl_adaptive":
         problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
     problems += _schedule_problems(cfg)
-    if cfg.timing.trace and not cfg.timing.enabled:
-        problems.append("timing.trace: got true, allowed false with timing.enabled=false")
-    if cfg.timing.profile_at and not cfg.timing.trace:
-        problems.append(f"timing.profile_at: got {cfg.timing.profile_at}, allowed 0 without timing.trace=true")
+    problems += _timing_problems(cfg.timing)
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
         if hook is not None and not re.fullmatch(r"[\w.]+:\w+", hook):
             problems.append(f"{key}: got {hook!r}, allowed module:function, such as hooks:draw, or null")
@@ -52,6 +50,17 @@ def owners(infos: Iterable[AlgorithmInfo]) -> list[str]:
         stages.setdefault(info.name, []).append(info)
     num_stages = Counter(info.name for info in ALGORITHMS)
     return [name if len(own) == num_stages[name] else f"{name} stage={own[0].stage}" for name, own in stages.items()]
+
+
+def _timing_problems(timing: TimingConfig) -> list[str]:
+    problems = [
+        f"timing.{key}: got true, allowed false with timing.enabled=false"
+        for key in ("trace", "virtual_speedup")
+        if getattr(timing, key) and not timing.enabled
+    ]
+    if timing.profile_at and not timing.trace:
+        problems.append(f"timing.profile_at: got {timing.profile_at}, allowed 0 without timing.trace=true")
+    return problems
 
 
 def _unused_options(cfg: RunSections) -> list[str]:

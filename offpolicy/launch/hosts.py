@@ -54,6 +54,10 @@ def follow_launcher(cfg: RunConfig) -> HostInfo:
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of the {num_ranks} learner ranks of all"
             " hosts: each takes an equal part of the batch"
         )
+    if cfg.timing.virtual_speedup and num_ranks > 1:
+        raise ConfigError(
+            f"timing.virtual_speedup: got true, allowed false with {num_ranks} learner ranks: it knows one of them"
+        )
     if problems := impossible_share(cfg, num_ranks):
         raise ConfigError(problems)
     if cfg.runner.name in RANK_RUNNERS:

@@ -17,6 +17,7 @@ from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_lear
 from offpolicy.timing.clock import Every, MonotonicClock
 from offpolicy.timing.core_ledger import CoreLedger
 from offpolicy.timing.trace_writer import TraceTrack
+from offpolicy.timing.virtual_speedup import Measured
 from offpolicy.training.run_memory import COLLECTOR_COUNTERS, RunMemory
 from offpolicy.types import CollectorTotals, CoreTotals, EvalResult, LearnerTotals, MetricTotals, Snapshot
 
@@ -59,6 +60,7 @@ class Monitor:
         self.stopped_by: int | None = None  # rank that requested the stop
         self._agreed_steps: int | None = None  # env steps of all hosts, known at the end
         self.gpu: str | None = None
+        self.virtual_speedup: Measured | None = None
         self.saved_steps: list[int] = []
 
     def on_message(self, child: Child, message: Mapping[str, Any]) -> None:
@@ -77,12 +79,12 @@ class Monitor:
             case "setting":
                 self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
                 self._logger.message(message["text"])
+            case "virtual_speedup":
+                self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
-            case "note":
-                self._logger.message(message["text"])
-            case "warning":
-                self._logger.message(f"warning: {message['text']}")
+            case "note" | "warning" as kind:
+                self._logger.message(message["text"] if kind == "note" else f"warning: {message['text']}")
             case "done":
                 self._read_cores()  # now: the learners' threads are gone when the last record is written
                 self.is_complete = bool(message["is_complete"])

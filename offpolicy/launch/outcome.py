@@ -47,6 +47,7 @@ def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Out
             last_eval=monitor.last_eval,
             gpu=monitor.gpu,
             prediction_error=logger.prediction_error,
+            virtual_speedup=monitor.virtual_speedup,
         ),
         baseline=logger.baseline,
         config_mapping=logger.config_mapping,

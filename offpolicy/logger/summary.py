@@ -30,6 +30,7 @@ from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import RARE, CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates, num_updates
 from offpolicy.timing.thread_states import shares_of
+from offpolicy.timing.virtual_speedup import Measured, interval_of
 from offpolicy.timing.windows import (
     NS_PER_S,
     Elapsed,
@@ -64,6 +65,7 @@ class RunResult:
     last_eval: EvalResult | None = None
     gpu: str | None = None
     prediction_error: float | None = None  # median of the newest, as a fraction
+    virtual_speedup: Measured | None = None
 
 
 def build_summary(
@@ -129,7 +131,7 @@ def build_summary(
         "threads": {"learner": header.learner_threads or None, "collector": header.collector_threads},
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": result.gpu},
-    }
+    } | _virtual_speedup_section(result.virtual_speedup)
 
 
 def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping
@@ -191,6 +193,19 @@ def _account_section(account: Account | None, phases: tuple[str, ...]) -> dict[s
         # What the iterations slower than 99 % of those before them take longer than the mean one, by phase.
         "slow_ms": slow_excess_ms(account.slow, account.iterations, _without_cooldown(account)),
     }
+
+
+def _virtual_speedup_section(measured: Measured | None) -> dict[str, Any]:  # Any: nested mapping
+    """Returns what each phase would gain, as a fraction of the speed of the undelayed blocks; empty without trials."""
+    if measured is None:
+        return {}
+    rows = [
+        {"phase": phase, "percent": int(percent), "blocks": len(ratios), **interval_of(ratios)._asdict()}
+        for phase, by_percent in measured.gains.items()
+        for percent, ratios in by_percent.items()
+        if ratios
+    ]
+    return {"virtual_speedup": {"steps_per_sec": measured.steps_per_sec, "gains": rows}}
 
 
 def _cores_section(baseline: Snapshot | None, snapshot: Snapshot, num_hosts: int) -> Section | None:
@@ -280,7 +295,8 @@ def _result_lines(summary: Section) -> list[tuple[str, str]]:
     """Returns names and values: rates, barrier waits of several ranks, the evaluation, the bottleneck with advice."""
     rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
     speeds = [f"{METRICS[f'perf/{key}'].row} {rate(rates[key])}" for key in SPEEDS]
-    lines = [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
+    lines = _virtual_speedup_lines(summary.get("virtual_speedup"))
+    lines += [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
     lines += _learner_lines(rates)
     if (cores := summary["cores"]) is not None:
         used = {row: seconds / cores["wall_s"] for row, seconds in cores["seconds"].items()}
@@ -302,6 +318,16 @@ def _result_lines(summary: Section) -> list[tuple[str, str]]:
     where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
     lines += [("bottleneck", bottleneck["verdict"] + where), ("because", bottleneck["reason"])]
     return lines + [("advice" if index == 0 else "", advice) for index, advice in enumerate(bottleneck["advice"])]
+
+
+def _virtual_speedup_lines(section: Section | None) -> list[tuple[str, str]]:
+    """Returns the gain of the largest speed-up of each phase that was tried."""
+    if section is None:
+        return []
+    largest = max((row["percent"] for row in section["gains"]), default=0)
+    gains = [f"{row['phase']} {row['gain']:+.0%}" for row in section["gains"] if row["percent"] == largest]
+    text = f"with {largest} % less time: {', '.join(gains) or 'nothing measured'}; see offpolicy explain"
+    return [("slowed", "on purpose, by timing.virtual_speedup"), ("speed-up", text)]
 
 
 def _straggler_text(summary: Section) -> str:

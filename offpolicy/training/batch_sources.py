@@ -20,8 +20,9 @@ from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, Re
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.replay.sampler import Sampler, UniformSampler
-from offpolicy.timing.ledger import make_ledger, trace_names
+from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
 from offpolicy.timing.phases import DeviceSpan, PackerPhase
+from offpolicy.timing.virtual_speedup import DelayedLedger
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.resume import TrainingStart
@@ -32,6 +33,7 @@ from offpolicy.training.run_memory import (
     rollout_layout,
     rollout_ring,
     row_layout,
+    thread_delays,
 )
 
 GUARD_ROWS = 8  # rows per environment that the sampler keeps away from the write head
@@ -116,7 +118,9 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     spec = PrefetchSpec(replay.source_spec, options.slots, options.prefetch, options.newest)
     gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
     track = rank.open_track("packer", trace_names(PackerPhase), f"packer {index}")
-    ledger = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
+    ledger: TimeAccount = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
+    if (delays := thread_delays(rank.child, rank.cfg, f"packer-{index}")) is not None:
+        ledger = DelayedLedger(PackerPhase, delays, None, track, has_histogram=False)
     copies, device_sync = rank.device_timer.background_copies(), rank.new_device_sync()
     packer = Packer(replay.sampler(), gate, rank.device, ledger, copies=copies, device_sync=device_sync)
     return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)

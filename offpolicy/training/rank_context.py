@@ -21,7 +21,7 @@ from offpolicy.timing.device_timer import DeviceTimer, DeviceTraces, StreamSync,
 from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.trace_writer import TraceTrack, open_track
-from offpolicy.training.run_memory import control_page, learner_gate
+from offpolicy.training.run_memory import control_page, learner_gate, thread_delays
 from offpolicy.training.worker import WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
 
@@ -42,7 +42,8 @@ class RankContext:
     def open(cls, child: ChildContext) -> RankContext:
         """Sets up the process. Raises `ConfigError` without a device."""
         job, index = WorkerSpec.of(child), child.index
-        ledger = start_worker(job, "learner", index, LearnerPhase, threads=job.plan.learner_threads)
+        delays = thread_delays(child, job.cfg, f"learner-{index}")
+        ledger = start_worker(job, "learner", index, LearnerPhase, threads=job.plan.learner_threads, delays=delays)
         device = pick_device(job.cfg.device, index)
         control = control_page(child.block("control"), job.cfg)
         gate = learner_gate(child, job, control, f"learner_wake-{index}", is_main=True)

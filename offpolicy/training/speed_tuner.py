@@ -55,6 +55,8 @@ class Choice:
 class NoTuner:
     """The tuner of a learner whose settings are fixed."""
 
+    is_trying = False
+
     def run_if_due(self) -> None:
         """Does nothing."""
 
@@ -150,6 +152,11 @@ class SpeedTuner:
             self._begin_trial()
         else:
             self._use(choice.setting)
+
+    @property
+    def is_trying(self) -> bool:
+        """True while a trial goes on."""
+        return self._trial is not None
 
     def run_if_due(self) -> None:
         """Counts an iteration, and changes the setting where that is due."""

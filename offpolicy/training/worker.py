@@ -15,6 +15,7 @@ from offpolicy.processes.child import ChildContext
 from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
 from offpolicy.timing.trace_writer import open_track
+from offpolicy.timing.virtual_speedup import DelayedLedger, ThreadDelays
 from offpolicy.types import SpaceSpec
 
 SNAPSHOT_DIR = ".snapshot"  # `.snapshot-<name>`: directory of a collector's or a rank's part of a checkpoint
@@ -61,14 +62,21 @@ class WorkerSpec:
         return cls(**{**given, **typed})
 
 
-def start_worker(
-    job: WorkerSpec, role: str, index: int, phases: type[StrEnum], *, threads: int, is_background: bool = False
+def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
+    job: WorkerSpec,
+    role: str,
+    index: int,
+    phases: type[StrEnum],
+    *,
+    threads: int,
+    is_background: bool = False,
+    delays: ThreadDelays | None = None,
 ) -> TimeAccount:
     """Returns the ledger of the process `role` `index`, open since its birth, once torch is set up.
 
     Denormals are flushed where networks learn or are evaluated, not in collectors, whose thread steps the environments
     too. A background process must not take the learner's core before the learner lets go of it, although the learner
-    has woken it: its step would be charged to the learner's sync_coordination.
+    has woken it: its step would be charged to the learner's sync_coordination. `delays` are those of virtual speed-up.
     """
     import torch  # here, because the supervisor imports this module too and has no torch
 
@@ -78,4 +86,6 @@ def start_worker(
         with contextlib.suppress(OSError):  # a sandbox may refuse it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     trace = open_track(job.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
+    if delays is not None:
+        return DelayedLedger(phases, delays, process_birth_ns(), trace)
     return make_ledger(phases, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=trace)

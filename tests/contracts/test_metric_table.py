@@ -77,7 +77,7 @@ def main():
     logger.log_episode(EpisodeRecord(50, 0, -3.0, 50, True, False, 1.0))
     logger.log_eval(EvalResult(60, -2.0, 0.5, 50.0, 3, 7, 0.5, 1))
     for k in (10, 20, 30, 40, 50):
-        if k == 50:  # a replay's keys first, then those of rollouts
+        if k == 30:  # a replay's keys first, then those of rollouts
             logger.header = replace(logger.header, algo="appo")
         logger.log_interval(snapshot(k))
     result = RunResult(status="completed", exit_code=0, reason="done", last_eval=logger.last_eval)

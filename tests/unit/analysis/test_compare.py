@@ -255,3 +255,9 @@ def test_a_sure_change_of_a_return_that_does_not_matter_is_noise(make_run: MakeR
     assert cell.change is not None
     assert cell.change.high < 0.0, "it is sure that it is less"
     assert cell.verdict == "noise"
+
+
+def test_no_time_is_judged_where_a_run_was_slowed_on_purpose(make_run: MakeRun) -> None:
+    slowed = make_run("two", train=18.0, changes={"timing": {"virtual_speedup": True}})
+    found = rows(read(make_run("one"), slowed))
+    assert {found[title].cells[1].verdict for title in ("Train", "Iter Wall", "thru, env steps/s")} == {"slowed"}

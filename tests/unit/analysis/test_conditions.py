@@ -125,3 +125,10 @@ def test_a_share_of_nothing_is_not_judged(make_run: MakeRun) -> None:
 def test_every_label_is_held_against_the_first(make_run: MakeRun) -> None:
     compared = read(make_run("one"), make_run("two"), make_run("three", train=13.0))
     assert outcomes("perf/steps_per_sec<-5%", compared) == [Outcome.PASSED, Outcome.FAILED]
+
+
+def test_a_time_of_a_run_that_was_slowed_on_purpose_is_not_judged(make_run: MakeRun) -> None:
+    slowed = make_run("two", train=13.0, changes={"timing": {"virtual_speedup": True}})
+    (judgement,) = judge(parse_conditions(["perf/steps_per_sec<-5%"]), read(make_run("one"), slowed))
+    assert judgement.outcome is Outcome.REFUSED
+    assert judgement.reason == "delayed on purpose by timing.virtual_speedup: two"

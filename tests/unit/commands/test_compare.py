@@ -166,3 +166,10 @@ def test_the_table_needs_no_torch_and_no_matplotlib(make_run: MakeRun) -> None:
 def test_without_a_terminal_there_are_no_colours(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, make_run("one"), make_run("two", train=20.0))
     assert not any("\x1b" in line for line in lines)
+
+
+def test_a_run_that_was_slowed_on_purpose_is_named(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, make_run("one"), make_run("two", changes={"timing": {"virtual_speedup": True}}))
+    assert "slowed: two was delayed on purpose by timing.virtual_speedup; no verdict on time" in " ".join(
+        " ".join(lines).split()
+    )

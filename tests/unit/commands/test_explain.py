@@ -52,3 +52,17 @@ def test_why_slow_iterations_are_slow_is_one_sentence(tmp_path: Path, capsys: py
     assert "slow iterations of the learner: +8.1 ms, of it train 71%, sync_coordination 20%, h2d 10%" in (
         printed(capsys, run)
     )
+
+
+def test_measured_gains_stand_beside_the_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = finished_run(tmp_path / "run")
+    assert "virtual speed-up" not in printed(capsys, run)
+    summary = json.loads((run / "summary.json").read_text())
+    row = {"phase": "train", "percent": 25, "blocks": 4, "gain": 0.2, "low": 0.17, "high": 0.23}
+    summary["virtual_speedup"] = {"steps_per_sec": 100.0, "gains": [row]}
+    (run / "summary.json").write_text(json.dumps(summary))
+    text = printed(capsys, run)
+    assert (
+        "slowed on purpose, by timing.virtual_speedup: its blocks without an experiment did 100.0 env steps/s" in text
+    )
+    assert "train -25 % 120.0 +20.0% +17.0 to +23.0 4 +25.0%" in text  # 10 ms per env step become 8

@@ -45,3 +45,9 @@ def test_a_share_that_leaves_a_rank_of_all_hosts_one_kind_of_rows_is_refused(sha
 
 def test_a_share_that_every_rank_can_have_is_not_refused() -> None:
     assert hosts.follow_launcher(config(0.25)).num_hosts == 4
+
+
+def test_several_ranks_have_no_virtual_speedup() -> None:
+    cfg = RunConfig.from_mapping({**config(0.25).to_mapping(), "timing": {"virtual_speedup": True}})
+    with pytest.raises(ConfigError, match="allowed false with 4 learner ranks"):
+        hosts.follow_launcher(cfg)

@@ -244,3 +244,16 @@ def test_the_cores_are_read_once_per_record_and_at_the_end_while_the_learners_ar
     run.send("learner", "done", is_complete=True, stopped_by=None, env_steps=250)
     run.monitor.log_rest()
     assert (run.cores.num_read, run.monitor.snapshot().cores) == (2, CoreTotals(2, 0, {}))
+
+
+def test_the_newest_gains_of_the_learner_are_kept(run: Run) -> None:
+    assert run.monitor.virtual_speedup is None
+    for steps_per_sec in (90.0, 100.0):
+        run.send("learner", "virtual_speedup", steps_per_sec=steps_per_sec, gains={"train": {"10": [1.1]}})
+    assert run.monitor.virtual_speedup == (100.0, {"train": {"10": [1.1]}})
+
+
+@pytest.mark.parametrize(("kind", "line"), [("note", "text"), ("warning", "warning: text")])
+def test_a_line_of_a_process_is_shown(run: Run, kind: str, line: str) -> None:
+    run.send("learner", kind, text="text")
+    assert run.logger.of("message") == [line]

@@ -13,6 +13,7 @@ from rich.console import Console
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, final_table, percentages, write_summary
 from offpolicy.timing.phases import CoreClass, LearnerPhase
+from offpolicy.timing.virtual_speedup import Measured
 from offpolicy.types import (
     Account,
     ArrivalTotals,
@@ -348,3 +349,15 @@ def test_the_summary_holds_the_states_of_the_phases_that_were_sampled(make_snaps
     shares = {"running": 0.5, "runnable": 0.1, "blocked": pytest.approx(0.4)}
     assert summary["timing"]["learner"]["states"] == {"train": shares}
     assert summary["timing"]["collector"]["states"] == {}
+
+
+def test_a_run_that_was_slowed_on_purpose_shows_what_faster_phases_gained(make_snapshot: Any) -> None:
+    gains = {"train": {"25": [1.1], "50": [1.4, 1.5, 1.6]}, "env_step": {"25": [], "50": [1.02, 1.02]}}
+    summary = summary_of(make_snapshot(1000), virtual_speedup=Measured(100.0, gains))
+    assert summary["virtual_speedup"]["steps_per_sec"] == 100.0
+    rows = [(row["phase"], row["percent"], row["blocks"]) for row in summary["virtual_speedup"]["gains"]]
+    assert rows == [("train", 25, 1), ("train", 50, 3), ("env_step", 50, 2)]
+    assert summary["virtual_speedup"]["gains"][1]["gain"] == pytest.approx(0.5)
+    text = " ".join(" ".join(printed(summary)).split())
+    assert "slowed on purpose, by timing.virtual_speedup" in text
+    assert "with 50 % less time: train +50%, env_step +2%; see offpolicy explain" in text

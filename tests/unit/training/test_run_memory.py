@@ -10,6 +10,7 @@ import pytest
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.replay.rate_limiter import first_learning_step
+from offpolicy.timing.virtual_speedup import VirtualTimes
 from offpolicy.training import run_memory
 from offpolicy.training.run_memory import (
     RunMemory,
@@ -19,6 +20,7 @@ from offpolicy.training.run_memory import (
     replay_rings,
     rollout_layout,
     rollout_ring,
+    thread_delays,
     transport_name,
     transport_nbytes,
     wake_event_names,
@@ -151,3 +153,17 @@ def test_weights_that_do_not_fit_are_refused_with_their_size(make_rank: MakeRank
     rank.child.block = refuse  # type: ignore[method-assign, assignment]  # a fake child
     with pytest.raises(ConfigError, match=r"algo\.hidden_dims: .* MiB cannot be had for weights: No space left"):
         weights_mailbox(rank.child, 2**20)
+
+
+def test_only_a_run_with_virtual_speedup_has_words_for_its_threads(make_rank: MakeRank) -> None:
+    tree: dict[str, Any] = {**SMALL, "collect": {"num_collectors": 2}}
+    assert "virtual_speedup" not in memory(**tree).blocks
+    assert thread_delays(make_rank(**tree).child, RunConfig.from_mapping(tree), "learner-0") is None
+    slowed = RunConfig.from_mapping({**tree, "timing": {"virtual_speedup": True}})
+    blocks = RunMemory(slowed, SPEC, 1, has_evaluator=False).blocks
+    assert len(blocks["virtual_speedup"].buffer) >= VirtualTimes.nbytes(4)
+    child = make_rank(**tree).child
+    for thread in ("learner-0", "packer-0", "collector-0", "collector-1"):
+        delays = thread_delays(child, slowed, thread)
+        assert delays is not None
+        assert delays.offset_ns == 0

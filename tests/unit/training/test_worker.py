@@ -13,6 +13,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.timing.ledger import Ledger, NullLedger
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.virtual_speedup import DelayedLedger, ThreadDelays, VirtualTimes
 from offpolicy.training.worker import HostPlan, WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
 from tests.unit.training.conftest import MakeRank
@@ -73,3 +74,10 @@ def test_a_worker_spec_survives_its_way_through_json() -> None:
         payload = json.loads(json.dumps(job.to_json()))
 
     assert WorkerSpec.of(Context()) == job  # type: ignore[arg-type]
+
+
+def test_a_thread_with_delays_pays_them_in_its_ledger(make_rank: MakeRank) -> None:
+    times = VirtualTimes(memoryview(bytearray(VirtualTimes.nbytes(1))), ("collector-0",))
+    delays = ThreadDelays(times, "collector-0")
+    ledger = start_worker(make_rank().job, "collector", 0, CollectorPhase, threads=1, delays=delays)
+    assert type(ledger) is DelayedLedger
