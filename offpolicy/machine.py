@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,6 +74,11 @@ def cpu_quotas(process: Path = SELF) -> list[CpuQuota]:
             if cores is not None:
                 quotas.append(CpuQuota(cores, directory))
     return quotas
+
+
+def num_usable_cores() -> int:
+    """Returns how many threads of this process can run at once: its cores, within the limits of its cgroup."""
+    return max(1, math.ceil(usable_cores(len(os.sched_getaffinity(0)), cpu_quotas())))
 
 
 def usable_cores(cpus: int, quotas: list[CpuQuota]) -> float:

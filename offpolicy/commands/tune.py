@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, Save
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
 from offpolicy.launch.resources import has_gpu, plan_host
+from offpolicy.machine import num_usable_cores
 from offpolicy.timing.clock import Stopwatch
 
 KEPT_AS_IT_IS = "algo, runner, seed and all other keys: a trial is the same run in every other way"
@@ -105,7 +105,7 @@ def _search(  # noqa: PLR0913  # the parts that the command has made
     options: TuneOptions,
     console: Console,
 ) -> Search:
-    numbers, machine = count(), Machine(len(os.sched_getaffinity(0)), has_gpu())
+    numbers, machine = count(), Machine(num_usable_cores(), has_gpu())
 
     def run_trial(values: Values, eval_every: int) -> Measured:
         own = with_values(cfg, values)

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
+from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
 from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.processes.supervisor import Failure, Supervisor
+
+RAN = "# ran: "
 
 
 class Outcome(NamedTuple):
@@ -52,6 +56,7 @@ def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Out
         baseline=logger.baseline,
         config_mapping=logger.config_mapping,
     )
+    note_what_ran(path / "config.yaml", logger.header)
     try:
         write_summary(path / "summary.json", summary)
     except OSError as error:
@@ -60,6 +65,16 @@ def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Out
     finally:
         logger.finish(summary)
     return True
+
+
+def note_what_ran(config_file: Path, header: RunHeader) -> None:
+    """Adds the threads and the mode that ran last to `config.yaml`, as a comment: the keys stay what was asked for."""
+    if not header.learner_threads:
+        return
+    ran = f"{RAN}threads.learner={header.learner_threads} threads.collector={header.collector_threads}"
+    with contextlib.suppress(OSError):  # a full disk: the summary says it too, or cannot
+        lines = [line for line in config_file.read_text().splitlines() if not line.startswith(RAN)]
+        atomic_write(config_file, "\n".join([*lines, f"{ran} collect.mode={header.mode}", ""]), durable=False)
 
 
 def print_failure(failure: Failure | None) -> None:

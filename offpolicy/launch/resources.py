@@ -6,6 +6,7 @@ import os
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
+from offpolicy.machine import num_usable_cores
 from offpolicy.training.worker import HostPlan
 
 NEEDED_THREADS = 8  # threads of a learner beyond which one thread less costs it less than an evaluation's core gains
@@ -44,7 +45,7 @@ def learner_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     if cfg.threads.learner != "auto":
         return cfg.threads.learner
     busy = 0 if cfg.collect_mode == "alternate" else collector_threads(cfg) * cfg.collect.num_collectors
-    return max((len(os.sched_getaffinity(0)) - busy - has_evaluator) // cfg.runner.world_size, 1)
+    return max((num_usable_cores() - busy - has_evaluator) // cfg.runner.world_size, 1)
 
 
 def num_spare_cores(cfg: RunConfig) -> int:
@@ -56,7 +57,7 @@ def num_spare_cores(cfg: RunConfig) -> int:
     collectors = cfg.collect.num_collectors * (collector_threads(cfg) + workers)
     threads = learner_threads(cfg, has_evaluator=False)
     threads = min(threads, NEEDED_THREADS) if cfg.threads.learner == "auto" else threads
-    return len(os.sched_getaffinity(0)) - collectors - cfg.runner.world_size * threads
+    return num_usable_cores() - collectors - cfg.runner.world_size * threads
 
 
 def track_names(cfg: RunConfig, *, has_evaluator: bool) -> list[str]:

@@ -68,7 +68,7 @@ def judge_window(
         return None
     if learner.wall_ns <= 0 or collector.wall_ns <= 0:
         return None
-    late = straggler(previous, current)
+    late, cores = straggler(previous, current), cores_elapsed(previous, current)
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
     # With a device, `train` waits for that, too.
@@ -81,6 +81,7 @@ def judge_window(
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
         train_blocked=in_train.blocked if in_train is not None else 0.0,
+        idle_cores=None if cores is None else cores.classes_ns[CoreClass.IDLE] / cores.wall_ns,
         overlap_gain=_overlap_gain(previous, current, rates, header),
         prediction_error=error or 0.0,
     )

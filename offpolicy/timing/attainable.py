@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.files import atomic_write
+from offpolicy.machine import num_usable_cores
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Clock, MonotonicClock, queued_ns
 from offpolicy.types import Direction, Product
@@ -89,7 +90,7 @@ def remembered_attainable(
             known[number] = remembered(cache_key(products, device, cpu_model), measure)
         torch.set_num_threads(fewest)
         beside = None
-        if device.type == "cpu" and len(os.sched_getaffinity(0)) > fewest and known[fewest] is not None:
+        if device.type == "cpu" and num_usable_cores() > fewest and known[fewest] is not None:
             beside = remembered({**cache_key(products, device, cpu_model), "beside": 1}, measure_beside)
     finally:
         torch.set_num_threads(before)

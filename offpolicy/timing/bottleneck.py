@@ -22,6 +22,7 @@ WORTHWHILE_GAIN = 1.05  # lowest predicted speed-up for which a change of mode i
 CONTENDED = 0.25  # lowest share of the time without a core at which contention is the bottleneck of the slower side
 HELD_UP = 0.25  # lowest share of `train` in which its thread is blocked at which that is named as its detail
 MOSTLY = 0.5  # lowest share of a phase at which one part of it is named as its detail
+IDLE_CORE = 0.5  # fewest idle cores, on average, at which another thread or process is advised
 MOST_ADVICE = 3  # changes that a verdict suggests at most
 STEADY_WINDOWS = 3  # consecutive windows in which a new cause must hold before it is shown
 
@@ -63,6 +64,7 @@ class Advice:
     text: str
     key: str | None = None
     value: str | bool | None = None
+    needs_core: bool = False  # it brings nothing where no core is idle
 
     def is_followed(self, config: Mapping[str, Any]) -> bool:  # Any: nested configuration values
         """True if the configuration has `key=value`."""
@@ -72,8 +74,8 @@ class Advice:
         return self.key is not None and found == self.value
 
 
-def _setting(key: str, value: str | bool, effect: str = "") -> Advice:
-    return Advice(f"{key}={str(value).lower()}{effect}", key, value)
+def _setting(key: str, value: str | bool, effect: str = "", *, needs_core: bool = False) -> Advice:
+    return Advice(f"{key}={str(value).lower()}{effect}", key, value, needs_core)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,13 @@ class Verdict:
         return f"{self.bottleneck}({self.phase}{detail} {self.share:.0%})" if self.phase else str(self.bottleneck)
 
     def for_run(self, config: Mapping[str, Any], *, has_gpu: bool) -> Verdict:  # Any: nested configuration values
-        """The verdict with the first advice that the run can take: not to set what it has set, or a GPU without one."""
-        possible = (a for a in self.advice if not a.is_followed(config) and (has_gpu or a.value != "cuda"))
+        """The verdict with the first advice that the run can take.
+
+        That is not to set what it has set, no GPU where there is none, and no processes for a single environment.
+        """
+        is_single = config.get("env", {}).get("num_envs") == 1
+        left_out = {*(() if has_gpu else ("cuda",)), *(("async",) if is_single else ())}
+        possible = (advice for advice in self.advice if not advice.is_followed(config) and advice.value not in left_out)
         return replace(self, advice=tuple(islice(possible, MOST_ADVICE)))
 
 
@@ -117,13 +124,16 @@ class WindowEvidence:
     collector_descheduled: float = 0.0
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
+    idle_cores: float | None = None  # mean number of them; None: not known
     overlap_gain: float = 1.0  # predicted factor of the throughput if both sides worked at the same time
     prediction_error: float = 0.0  # of such predictions before, as a fraction
     train_blocked: float = 0.0  # share of `train` in which its thread waited for something else than core or device
 
 
 TRY_THREADS = _setting("threads.learner", "auto", ": the fastest number of threads is found while the run trains")
-PACK_BESIDE = Advice("runner=double_buffer: batches are packed beside training", "runner.name", "double_buffer")
+PACK_BESIDE = Advice(
+    "runner=double_buffer: batches are packed beside training", "runner.name", "double_buffer", needs_core=True
+)
 EXCHANGE_SELDOM = _setting(
     "runner.sync", "parameters", ": exchange every runner.sync_every iterations, not at every update"
 )
@@ -158,7 +168,7 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     ),
     LearnerPhase.WEIGHT_PUBLISH: (Advice("raise env.num_envs: more updates between two publications"),),
     LearnerPhase.EVALUATION: (
-        _setting("eval.beside", "true", ": evaluate in another process, where a core is free"),
+        _setting("eval.beside", "true", ": evaluate in another process", needs_core=True),
         Advice("raise eval.every"),
         Advice("lower eval.episodes"),
     ),
@@ -188,12 +198,17 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
 }
 COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     CollectorPhase.ENV_STEP: (
-        _setting("env.vectorization", "async", " instead of sync: step the environments in processes of their own"),
+        _setting(
+            "env.vectorization",
+            "async",
+            " instead of sync: step the environments in processes of their own",
+            needs_core=True,
+        ),
         Advice("raise env.num_envs: more transitions per vector step"),
     ),
     CollectorPhase.ACTION_SELECT: (
         Advice("raise env.num_envs: one forward pass serves them all"),
-        Advice("threads.collector: give inference more CPU threads"),
+        Advice("threads.collector: give inference more CPU threads", needs_core=True),
     ),
     CollectorPhase.WEIGHT_APPLY: (Advice("raise env.num_envs: more transitions per weight version"),),
     CollectorPhase.REPLAY_WRITE: (Advice("raise env.num_envs: more rows per write"),),
@@ -207,7 +222,12 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
 }
 DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     Detail.RESETS: (
-        _setting("env.vectorization", "async", " instead of sync: the other environments step while one is reset"),
+        _setting(
+            "env.vectorization",
+            "async",
+            " instead of sync: the other environments step while one is reset",
+            needs_core=True,
+        ),
         Advice("raise env.num_envs: more transitions beside each reset"),
         Advice("raise the time limit of the episodes, if the task allows it"),
     ),
@@ -267,7 +287,9 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
     verdict = Verdict(bottleneck, phase, reason, _overlap_advice(rates, mode, evidence) + advice, share)
     waited = evidence.learner_descheduled if side is Bottleneck.LEARNER else evidence.collector_descheduled
     detail = shown.detail if shown is not None else _detail(phase, waited, evidence)
-    return _with_detail(verdict, detail, side, waited, evidence)
+    verdict = _with_detail(verdict, detail, side, waited, evidence)
+    has_core = evidence.idle_cores is None or evidence.idle_cores >= IDLE_CORE
+    return replace(verdict, advice=tuple(advice for advice in verdict.advice if has_core or not advice.needs_core))
 
 
 def _longest(phases_ns: Mapping[str, int], wait: str) -> str:

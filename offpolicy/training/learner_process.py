@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import astuple
 from itertools import product
@@ -17,7 +16,7 @@ from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.errors import EnvFailure
 from offpolicy.loop import Parts, train
-from offpolicy.machine import cpu_model
+from offpolicy.machine import cpu_model, num_usable_cores
 from offpolicy.protocols import StatefulBatchSource, Tuner
 from offpolicy.replay.replay_source import RateLimitedSource
 from offpolicy.seeding import generator
@@ -128,7 +127,7 @@ def make_tuner(state: RankState) -> SpeedTuner | NoTuner:
     """Returns the choice of threads and mode, each fixed where it is configured; threads on a GPU, all with ranks."""
     rank, learner, source, choice = state.rank, state.learner, state.source, state.choice
     is_free = rank.cfg.threads.learner == "auto" and rank.device.type == "cpu"
-    numbers = thread_numbers(len(os.sched_getaffinity(0))) if is_free else (torch.get_num_threads(),)
+    numbers = thread_numbers(num_usable_cores()) if is_free else (torch.get_num_threads(),)
     modes = ("alternate", "overlap") if rank.cfg.collect.mode == "auto" else (rank.cfg.collect_mode,)
     settings = [Setting(*pair) for pair in product(numbers, modes)]
     if rank.num_ranks > 1 or len(settings) == 1:
@@ -191,7 +190,7 @@ def measure_flops(rank: RankContext) -> dict[str, Any]:  # Any: numbers, and a m
     counted = {"per_update": update, "per_decision": decision}
     if rank.rank != 0:
         return counted
-    numbers = sorted({torch.get_num_threads(), *thread_numbers(len(os.sched_getaffinity(0)))})
+    numbers = sorted({torch.get_num_threads(), *thread_numbers(num_usable_cores())})
     threads = numbers if rank.device.type == "cpu" else [torch.get_num_threads()]
     found = remembered_attainable(products, rank.device, rank.device_sync, cpu_model(), threads)
     return {**counted, "attainable_per_sec": found.by_threads, "beside_factor": found.beside_factor}

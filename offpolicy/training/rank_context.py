@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import torch
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
+from offpolicy.machine import num_usable_cores
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
 from offpolicy.processes.handshake import LearnerGate
@@ -154,7 +154,7 @@ def is_crowded(cfg: RunConfig) -> bool:
     """True if this host's ranks, collectors and environment processes leave no core to a thread that only spins."""
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
     busy = cfg.runner.world_size + cfg.collect.num_collectors * (1 + workers)
-    return len(os.sched_getaffinity(0)) <= busy
+    return num_usable_cores() <= busy
 
 
 def _device_traces(child: ChildContext, job: WorkerSpec) -> DeviceTraces:

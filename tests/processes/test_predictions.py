@@ -1,8 +1,10 @@
-"""Predictions before the change, checked by the run after it. Both sides sleep: nobody takes a core from the other."""
+"""Predictions: before a change, checked by the run after it, where both sides sleep; and of real runs, of themselves."""
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,41 @@ def test_a_run_without_a_summary_cannot_be_explained(run_cli: RunCli, tmp_path: 
     done = run_cli(["explain", "run"])
     assert done.returncode == 2
     assert "it is written when a run ends" in done.stderr
+
+
+# -- real updates and real environments -------------------------------------------------------------------------------
+
+COMMON = (
+    *("env=halfcheetah", "algo.learning_starts=300", "replay.capacity=20000", "eval.every=0", "eval.episodes=0"),
+    *("checkpoint.every=0", "checkpoint.replay=false", "log.tensorboard=false", "log.panel=off", "log.every_s=1"),
+)
+SMALL = ("algo.hidden_dims=[64,64]", "algo.batch_size=64")
+# Physics steps per env step, the update, the runner; the env steps of a run of some 15 s.
+REAL = {
+    "update": ("total_timesteps=1600",),
+    "even": ("env.kwargs.frame_skip=1300", "total_timesteps=1200"),
+    "env step": (*SMALL, "env.kwargs.frame_skip=2400", "total_timesteps=1000"),
+    "two ranks": ("runner=multi_gpu", "runner.world_size=2", "total_timesteps=1200"),
+    "packing": ("runner=double_buffer", "algo.batch_size=4096", "algo.hidden_dims=[8]", "total_timesteps=2500"),
+    "async": ("env.vectorization=async", "env.num_envs=4", "algo.utd=0.25", "total_timesteps=5000"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["alternate", "overlap", "free"])
+@pytest.mark.parametrize("case", REAL)
+def test_a_real_run_does_what_its_records_and_its_summary_predict(
+    run_cli: RunCli, tmp_path: Path, case: str, mode: str
+) -> None:
+    done = run_cli(["train", *COMMON, *REAL[case], f"collect.mode={mode}", "run_dir=run"], timeout=120.0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    known = [record for record in records if record.get("perf/predicted_steps_per_sec")]
+    steady = [record for record in known[2:-1] if record.get("perf/steps_per_sec")]  # begun and ended within none
+    assert len(steady) >= 5
+    errors = [abs(record["perf/predicted_steps_per_sec"] / record["perf/steps_per_sec"] - 1.0) for record in steady]
+    assert statistics.fmean(errors) <= 0.05, errors
+    assert max(errors) <= 0.12, errors
+    rates = json.loads((tmp_path / "run" / "summary.json").read_text())["rates"]
+    assert rates["predicted_steps_per_sec"] == pytest.approx(rates["steps_per_sec"], rel=0.05)
+    assert rates["prediction_error"] == pytest.approx(statistics.median(errors), abs=0.02)

@@ -85,6 +85,16 @@ def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
     assert machine.cpu_quotas(tmp_path) == []
 
 
+@pytest.mark.parametrize(("limit", "number"), [(None, 4), (2.5, 3), (0.2, 1)])
+def test_as_many_threads_are_used_as_can_run_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: float | None, number: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    quotas = [] if limit is None else [machine.CpuQuota(limit, tmp_path)]
+    monkeypatch.setattr(machine, "cpu_quotas", lambda: quotas)
+    assert machine.num_usable_cores() == number
+
+
 def test_the_usable_cores_are_those_of_the_tightest_limit(tmp_path: Path) -> None:
     quotas = [machine.CpuQuota(1.5, tmp_path), machine.CpuQuota(3.0, tmp_path)]
     assert machine.usable_cores(2, quotas) == 1.5

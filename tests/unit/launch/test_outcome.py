@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
-from offpolicy.launch.outcome import Outcome, outcome_of, print_failure
+from offpolicy.launch.outcome import Outcome, note_what_ran, outcome_of, print_failure
+from offpolicy.logger.record import RunHeader
 from offpolicy.processes.supervisor import Failure
 
 CRASH = Failure("learner", 1, 4711, 800, 1, "RuntimeError: boom", "Traceback ...\nRuntimeError: boom\n")
@@ -41,6 +45,21 @@ def test_every_end_has_a_status_a_code_and_a_reason(
     monitor: Any = SimpleNamespace(snapshot=lambda: snapshot, **facts)
     supervisor: Any = SimpleNamespace(**({"failure": None, "signal_code": 0} | supervised))
     assert outcome_of(supervisor, monitor) == outcome
+
+
+def test_what_ran_stands_beside_what_was_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("threads:\n  learner: auto\n")
+    header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="overlap", total_timesteps=1000)
+    note_what_ran(file, header)  # it ended before the learner said anything
+    assert "#" not in file.read_text()
+    for threads in (1, 2):  # the second time after a resume
+        note_what_ran(file, replace(header, learner_threads=threads))
+    assert file.read_text().splitlines() == [
+        "threads:", "  learner: auto", "# ran: threads.learner=2 threads.collector=1 collect.mode=overlap"
+    ]  # fmt: skip
+    assert yaml.safe_load(file.read_text()) == {"threads": {"learner": "auto"}}
+    note_what_ran(tmp_path / "missing" / "config.yaml", replace(header, learner_threads=2))
 
 
 def test_the_last_line_on_stderr_names_the_process_that_failed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -320,6 +320,20 @@ def test_at_most_three_changes_are_advised() -> None:
     assert verdict.for_run({}, has_gpu=True).advice == verdict.advice[:3]
 
 
+@pytest.mark.parametrize(("idle_cores", "is_advised"), [(None, True), (0.6, True), (0.3, False)])
+def test_another_process_is_advised_where_a_core_is_idle(idle_cores: float | None, is_advised: bool) -> None:
+    sides = {"collector_wait": 90, "train": 10}, {"env_step": 99, "other": 1}
+    found = find_bottleneck(*sides, rates(), "overlap", WindowEvidence(idle_cores=idle_cores)).advice
+    assert ("env.vectorization" in {advice.key for advice in found}) is is_advised
+    assert any(advice.text.startswith("raise env.num_envs") for advice in found)
+
+
+def test_a_single_environment_is_not_stepped_in_a_process_of_its_own() -> None:
+    verdict = find_bottleneck({"collector_wait": 90, "train": 10}, {"env_step": 99, "other": 1}, rates(), "overlap")
+    many, one = (verdict.for_run({"env": {"num_envs": number}}, has_gpu=False).advice for number in (2, 1))
+    assert {advice.key for advice in many} - {advice.key for advice in one} == {"env.vectorization"}
+
+
 def test_without_a_core_nothing_that_adds_load_is_advised() -> None:
     evidence = WindowEvidence(learner_descheduled=0.4, overlap_gain=1.2)
     turns = rates(300.0, 100.0, "alternate")
