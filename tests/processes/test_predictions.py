@@ -1,4 +1,4 @@
-"""Predictions: before a change, checked by the run after it, where both sides sleep; and of real runs, of themselves."""
+"""Predictions before a change, checked by the run after it, where both sides sleep; and of real runs, of themselves."""
 
 from __future__ import annotations
 
