@@ -78,7 +78,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train tune eval play compare explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers docs clean
+.PHONY: help train tune eval play compare explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers bench-predictions docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -145,6 +145,9 @@ types: $(VENV)/.dev ## mypy --strict and pyright
 
 bench: $(VENV)/.installed ## what each part costs: ledger, replay, handshake, update, memory, start, hand [only=memory rounds=3]
 	@$(BIN)/python -m benchmarks.parts $(call GIVEN_OPTIONS)
+
+bench-predictions: $(VENV)/.installed ## how far `pred` is from what the same run does; an hour, on a quiet machine
+	@$(BIN)/python -m benchmarks.predictions $(call GIVEN_OPTIONS)
 
 bench-peers: $(VENV)/.installed $(PEER_STAMPS) ## env steps/s beside SB3 and SBX [steps=12000 rounds=3 only=ours,sb3-1]
 	@$(BIN)/python -m benchmarks.peers $(call GIVEN_OPTIONS)

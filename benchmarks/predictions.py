@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,11 +158,23 @@ def _cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
                 yield condition, ratio, mode
 
 
+def _some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Returns a parser of names with commas between them."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"got {unknown[0]}, allowed {', '.join(known)}")
+        return names
+
+    return parse
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predictions", description=__doc__)
     parser.add_argument("--seconds", type=float, default=16.0, help="of learning, in each run")
     for name, known in (("conditions", CONDITIONS), ("ratios", RATIOS), ("modes", MODES)):
-        parser.add_argument(f"--{name}", nargs="+", default=list(known), choices=list(known), metavar="NAME")
+        parser.add_argument(f"--{name}", type=_some_of(known), default=list(known), help=f"of {', '.join(known)}")
     return parser
 
 
