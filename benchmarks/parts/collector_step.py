@@ -26,8 +26,9 @@ from offpolicy.processes.mailbox import Mailbox
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 from offpolicy.replay.ring import Ring
-from offpolicy.timing.ledger import Ledger, NullLedger, TimeAccount
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.training.run_memory import COLLECTOR_PHASES
 from offpolicy.types import Float32
 

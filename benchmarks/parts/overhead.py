@@ -20,8 +20,9 @@ from benchmarks.parts.measurement import Measurement, call_us
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.histogram import SLICE, HistogramRecorder
-from offpolicy.timing.ledger import TimeAccount, make_ledger
+from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.training.learner_process import idle_phases
 from offpolicy.types import Batches
 

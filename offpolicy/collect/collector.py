@@ -17,8 +17,8 @@ from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWor
 from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
-from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import Mark
 from offpolicy.types import CollectorTotals, Float32, StepOutcome
 

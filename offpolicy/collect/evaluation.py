@@ -17,8 +17,8 @@ from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
 from offpolicy.timing.clock import Clock, MonotonicClock
-from offpolicy.timing.ledger import NullLedger, TimeAccount
 from offpolicy.timing.phases import EvaluatorPhase
+from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.types import Bool, Episodes, EvalResult, Float32, Float64, SpaceSpec, StepOutcome
 
 # Most environments side by side: those that are stepped in one call cost little more when they are many.

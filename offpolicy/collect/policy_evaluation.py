@@ -15,8 +15,8 @@ from offpolicy.collect.post import Episode
 from offpolicy.config.schema import RunConfig
 from offpolicy.files import JsonlFile
 from offpolicy.nets.policy import flat_size, load_flat, make_policy
-from offpolicy.timing.ledger import NullLedger, TimeAccount
 from offpolicy.timing.phases import EvaluatorPhase
+from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.timing.trace_reader import Overlap, Times, total_ns, union
 from offpolicy.timing.trace_writer import Mark, TraceTrack
 from offpolicy.types import EvalResult, Float32, SpaceSpec

@@ -14,8 +14,8 @@ from statistics import median_low
 import numpy as np
 
 from offpolicy.distributed.clock_offsets import ClockOffsets
-from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LEARNER_OWN_WORK, LearnerPhase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.types import ArrivalTotals, Float64
 
 NUM_OWN = 2  # numbers in front of the exchanges: the arrival at the gathering, and the work of the iteration

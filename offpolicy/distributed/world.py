@@ -11,8 +11,8 @@ import torch
 from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.process_group import RankGroup
 from offpolicy.protocols import StepGate, World
-from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.types import ArrivalTotals, Float64
 
 CLOCK_EXCHANGES = 64  # exchanges from which the offsets of clocks are bounded first; each takes a round trip

@@ -25,8 +25,8 @@ from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, Request, Slot, host_block, nbytes_text
 from offpolicy.timing.device_events import UNTIMED
 from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
-from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import PackerPhase as Phase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.types import Account
 
 CLOSE_S = 5.0

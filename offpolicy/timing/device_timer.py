@@ -25,8 +25,8 @@ from offpolicy.timing.device_events import (
     TimedSpan,
     elapsed_ns,
 )
-from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import TraceTrack
 from offpolicy.types import DeviceTotals
 

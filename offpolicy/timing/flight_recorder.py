@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from offpolicy.timing.chrome_trace import write_chrome_trace
 from offpolicy.timing.clock import unix_minus_monotonic_ns
-from offpolicy.timing.ledger import Outlier, trace_names
+from offpolicy.timing.ledger import trace_names
+from offpolicy.timing.time_account import Outlier
 from offpolicy.timing.trace_reader import RECORD_TYPE, ThreadTrack
 from offpolicy.timing.trace_writer import SHORTEST_NS, Kind, Mark
 

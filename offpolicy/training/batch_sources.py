@@ -20,8 +20,9 @@ from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, Re
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
 from offpolicy.replay.sampler import Sampler, UniformSampler
-from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
+from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import DeviceSpan, PackerPhase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.virtual_speedup import DelayedLedger
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks

@@ -19,8 +19,8 @@ from offpolicy.distributed.world import Ranks, RankWorld, SoloWorld
 from offpolicy.errors import ConfigError
 from offpolicy.protocols import Exchange
 from offpolicy.timing.device_events import CudaEvent
-from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.run_memory import peer_timeout_s
 from offpolicy.types import Float64

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offpolicy.timing.ledger import TimeAccount
 from offpolicy.timing.phases import LEARNER_PERIODIC, LearnerPhase
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.virtual_speedup import BASELINE, Experiment, ThreadDelays
 from offpolicy.training.speed_tuner import NoTuner, SpeedTuner
 

@@ -13,7 +13,8 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.processes.child import ChildContext
 from offpolicy.timing.clock import process_birth_ns
-from offpolicy.timing.ledger import TimeAccount, make_ledger, trace_names
+from offpolicy.timing.ledger import make_ledger, trace_names
+from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import open_track
 from offpolicy.timing.virtual_speedup import DelayedLedger, ThreadDelays
 from offpolicy.types import SpaceSpec

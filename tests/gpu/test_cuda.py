@@ -29,8 +29,9 @@ from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.attainable import attainable_flops_per_sec
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync, make_device_timer
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
+from offpolicy.timing.time_account import NullLedger
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -13,8 +13,9 @@ from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.processes.control_page import ControlPage, HostWord
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.time_account import NullLedger
 from offpolicy.types import Choice, CollectorTotals, HookTotals, StepOutcome
 from tests.fakes import FakeClock
 

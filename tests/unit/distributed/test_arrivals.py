@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from offpolicy.distributed.arrivals import ArrivalLog, waits_of
 from offpolicy.distributed.clock_offsets import ClockOffsets
 from offpolicy.timing.histogram import bins_of, percentiles_of
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase as Phase
+from offpolicy.timing.time_account import NullLedger
 from tests.fakes import FakeClock
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.clock_offsets import ClockOffsets
 from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.time_account import NullLedger
 from tests.fakes import FakeClock
 
 DTYPES = (torch.float32, torch.float64)

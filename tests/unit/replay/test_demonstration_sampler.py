@@ -23,8 +23,9 @@ from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.seeding import generator
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.timing.time_account import NullLedger
 from offpolicy.types import Batches
 from tests.fakes import FakeClock
 

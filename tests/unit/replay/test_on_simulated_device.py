@@ -30,8 +30,9 @@ from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import CopyStream, StagingBlock
 from offpolicy.timing.device_events import DEVICE_SPANS, CudaEvent
 from offpolicy.timing.device_timer import BackgroundCopyTimer, DeviceTimer, DeviceTraces, StreamSync
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
+from offpolicy.timing.time_account import NullLedger
 from offpolicy.timing.trace_reader import read_tracks
 from offpolicy.timing.trace_writer import create_tracks, open_track
 from offpolicy.types import Batches

@@ -22,8 +22,9 @@ from offpolicy.replay.ring import Ring, RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import Slot
 from offpolicy.seeding import generator_state
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
+from offpolicy.timing.time_account import NullLedger
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")

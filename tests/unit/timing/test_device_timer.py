@@ -16,8 +16,9 @@ from offpolicy.timing.device_timer import (
     StreamSync,
     make_device_timer,
 )
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import DeviceSpan, LearnerPhase
+from offpolicy.timing.time_account import NullLedger
 from offpolicy.types import DeviceTotals
 from tests.simulated_device import CUDA, MS, SimulatedDevice, SimulatedStream
 

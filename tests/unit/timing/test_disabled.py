@@ -18,8 +18,9 @@ from offpolicy.loop import Parts, train
 from offpolicy.processes.handshake import Turn
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.timing.device_timer import StreamSync, make_device_timer
-from offpolicy.timing.ledger import NullLedger, make_ledger
+from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
+from offpolicy.timing.time_account import NullLedger
 
 ITERATIONS = 100
 ON_CPU = make_device_timer(StreamSync(torch.device("cpu")), NullLedger(), is_enabled=True)

@@ -9,9 +9,10 @@ import pytest
 from offpolicy.timing import thread_states
 from offpolicy.timing.clock import Every, MonotonicClock, Stopwatch, process_birth_ns
 from offpolicy.timing.histogram import percentiles_of
-from offpolicy.timing.ledger import SAMPLE_EVERY_NS, Ledger, NullLedger, make_ledger, trace_names
+from offpolicy.timing.ledger import SAMPLE_EVERY_NS, Ledger, make_ledger, trace_names
 from offpolicy.timing.phases import LearnerPhase as Phase
 from offpolicy.timing.thread_states import StateSampler
+from offpolicy.timing.time_account import NullLedger
 from offpolicy.timing.trace_reader import read_tracks
 from offpolicy.timing.trace_writer import create_tracks, open_track
 from tests.fakes import FakeClock

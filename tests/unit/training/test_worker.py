@@ -11,8 +11,9 @@ import torch
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.timing.ledger import Ledger, NullLedger
+from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
+from offpolicy.timing.time_account import NullLedger
 from offpolicy.timing.virtual_speedup import DelayedLedger, ThreadDelays, VirtualTimes
 from offpolicy.training.worker import HostPlan, WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
