@@ -19,8 +19,8 @@ from offpolicy.timing.what_if import (
     ONE_MORE_COLLECTOR,
     TWICE_THE_BATCH,
     Capacities,
+    Options,
     Pipeline,
-    Setting,
     pipeline_of,
     what_ifs,
 )
@@ -65,7 +65,7 @@ class FinishedRun:
                 pipeline = Pipeline.from_mapping(summary["pipeline"])
             else:  # a run of an older version
                 pipeline = pipeline_of(together, learner, measured, count, summary.get("mode", cfg.collect_mode))
-        except (KeyError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError):
             cause = "it ended before learning, a process never reported, or timing was off"
             raise ConfigError(f"run: {path} has no account to explain: {cause}") from None
         return cls(path, cfg, summary, pipeline, learner)
@@ -95,14 +95,14 @@ class FinishedRun:
     def what_ifs(self) -> dict[str, Pipeline]:
         """The changes by their names."""
         algo = self.cfg.algo
-        setting = Setting(
+        options = Options(
             has_replay=not algo.learns_from_rollouts,
             updates_per_iteration=algo.utd * self.cfg.env.num_envs * self.pipeline.num_collectors,
             epochs=algo.epochs,
             may_add_collector=self.cfg.runner.world_size == 1,
             thread_numbers=self._other_threads,
         )
-        return dict(what_ifs(self.pipeline, setting))
+        return dict(what_ifs(self.pipeline, options))
 
     @property
     def _other_threads(self) -> tuple[int, ...]:

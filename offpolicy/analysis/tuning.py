@@ -122,7 +122,7 @@ def held_keys(cfg: RunConfig, typed: Sequence[str], kept: Sequence[str]) -> dict
     if cfg.runner.world_size > 1:
         held.setdefault("collect.num_collectors", "several ranks share the collectors of their host")
     elif cfg.threads.learner == "auto":
-        held.setdefault("threads.learner", "auto: each run tries the numbers")
+        held.setdefault("threads.learner", "auto: each run tries the numbers, on a CPU")
     return held
 
 
@@ -167,7 +167,7 @@ def _source(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
 
 def _source_now(cfg: RunConfig, machine: Machine) -> str:
     on_gpu = machine.has_gpu and cfg.device != "cpu"
-    automatic = "prefetch" if on_gpu or cfg.runner.name == "double_buffer" else "direct"
+    automatic = "prefetch" if cfg.runner.name == "double_buffer" else "resident" if on_gpu else "direct"
     return automatic if cfg.replay.source == "auto" else cfg.replay.source
 
 

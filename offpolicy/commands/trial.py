@@ -28,6 +28,7 @@ FEWEST_EVALUATIONS = 4  # intervals from one evaluation to the next, of a measur
 STEADY = 0.05  # width of the middle half of the rates, over their median, at which the fewest are enough
 START_S = 90.0  # seconds until the first update, at most
 LONGEST_S = 40.0  # seconds from the first update on, at most
+TUNING_S = 120.0  # more of them where the run tries settings first
 STOP_S = 20.0  # seconds that a run may take to stop
 POLL_S = 0.1
 FEW_ROWS = 256  # env steps before the first update, and
@@ -36,8 +37,8 @@ ENDLESS = 1_000_000  # env steps, more than a trial makes
 TUNED = "fastest: "  # the beginning of the line in which a run says which threads or mode it has chosen
 QUIET = (
     *("resume=never", f"log.every_s={EVERY_S}", "log.panel=off", "log.tensorboard=false", "log.wandb=disabled"),
-    *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "checkpoint.every=0"),
-    "checkpoint.replay=false",
+    *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "timing.virtual_speedup=false"),
+    *("checkpoint.every=0", "checkpoint.replay=false"),
 )
 # The trial dies with this process. The root is on the path just for our own modules.
 CHILD = (
@@ -82,12 +83,16 @@ class Trial:
                 _stop(process)
         rates = self._rates(records)
         if not rates:
-            raise TrialFailed(f"no steady speed within {LONGEST_S:g} s of learning")
+            raise TrialFailed(f"no steady speed within {self._longest_s:g} s of learning")
         busy = [r["cores/others_ms_per_s"] / 1e3 / r["cores/capacity"] for r in records if "cores/capacity" in r]
         threads = records[-1].get("perf/learner_threads")
         episode = records[-1].get("rollout/ep_len_mean")
         run = self._finished()
         return Measured(tuple(rates), statistics.mean(busy or [0.0]), int(threads) if threads else None, episode, run)
+
+    @property
+    def _longest_s(self) -> float:
+        return LONGEST_S + (TUNING_S if self.is_tuning else 0.0)
 
     @property
     def _run(self) -> Path:
@@ -101,7 +106,7 @@ class Trial:
             records = self._records()
             now_s = watch.elapsed_s()
             first_s = min(first_s, now_s) if records else first_s
-            is_late = now_s > (first_s + LONGEST_S if records else START_S)
+            is_late = now_s > (first_s + self._longest_s if records else START_S)
             if num_early is None and records and (not self.is_tuning or self._has_tuned() or is_late):
                 num_early = len(records) + 1
             steady = [] if num_early is None else records[num_early:]

@@ -102,7 +102,7 @@ class Monitor:
             f"{child.name}: {message['device']}{backend}, {message['threads']} threads, pid {child.process.pid}"
         )
         if child.index == 0:
-            self._logger.set_speed(message["threads"], self._cfg.collect_mode)
+            self._logger.set_speed(message["threads"], message["mode"])
             self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]

@@ -39,7 +39,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
-    return open_logger(run.path, in_force, header, job.start_step or None)
+    return open_logger(run.path, cfg, header, job.start_step or None, in_force)
 
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:

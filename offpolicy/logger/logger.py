@@ -16,7 +16,7 @@ from offpolicy.errors import OffPolicyError
 from offpolicy.logger.console import View
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
-from offpolicy.logger.predictions import PredictionError, judge_window
+from offpolicy.logger.predictions import PredictionError, judge_window, possible_advice
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.step_totals import StepTotals
@@ -172,7 +172,7 @@ class OffPolicyLogger:
         if shown != verdict.cause:
             verdict = judge_window(previous, snapshot, rates, self.header, shown, self._error.median)
             assert verdict is not None  # as before, for the same window
-        advised = verdict.for_run(self.config_mapping, has_gpu=self.header.has_gpu)
+        advised = possible_advice(verdict, self.config_mapping, has_gpu=self.header.has_gpu)
         return advised if self._steps is None else replace(advised, advice=())  # it names keys of our configuration
 
     def log_episode(self, episode: EpisodeRecord) -> None:
@@ -286,9 +286,16 @@ class OffPolicyLogger:
         self._console.close()
 
 
-def open_logger(run_dir: Path, cfg: RunConfig, header: RunHeader, resume_step: int | None) -> OffPolicyLogger:
-    """Returns the logger that `cfg.log` configures. After a resume, records beyond `resume_step` are moved out."""
-    return _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step)
+def open_logger(
+    run_dir: Path, cfg: RunConfig, header: RunHeader, resume_step: int | None, in_force: RunConfig | None = None
+) -> OffPolicyLogger:
+    """Returns the logger that `cfg.log` configures. After a resume, records beyond `resume_step` are moved out.
+
+    Advice is held against `in_force`, which has what `auto` stands for; None: `cfg`.
+    """
+    logger = _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step)
+    logger.config_mapping = (in_force or cfg).to_mapping()
+    return logger
 
 
 def open_step_logger(

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import collectors_elapsed, device_keys
@@ -27,6 +31,21 @@ from offpolicy.types import Snapshot
 
 NUM_KEPT = 20  # predictions whose errors are known
 FEWEST = 3  # predictions from which an error is stated
+
+
+def possible_advice(verdict: Verdict, config: Mapping[str, Any], *, has_gpu: bool) -> Verdict:  # Any: nested values
+    """Returns the verdict with the advice that the run of this configuration can take: what is valid, at most three."""
+
+    def is_allowed(key: str, value: str | bool) -> bool:
+        section, _, name = key.rpartition(".")
+        changed = {**config, section: {**config.get(section, {}), name: value}} if section else {**config, key: value}
+        try:
+            RunConfig.from_mapping(changed)
+        except ConfigError:
+            return False
+        return True
+
+    return verdict.for_run(config, has_gpu=has_gpu, is_allowed=is_allowed)
 
 
 class PredictionError:
@@ -81,6 +100,7 @@ def judge_window(
         resets=reset_ns / env_step_ns if env_step_ns > 0 else 0.0,
         launch_bound=device_keys(previous, current).get("device/launch_bound") or 0.0,
         train_blocked=in_train.blocked if in_train is not None else 0.0,
+        may_try_threads=len(current.learners) == 1 and current.learners[0].device is None,
         idle_cores=None if cores is None else cores.classes_ns[CoreClass.IDLE] / cores.wall_ns,
         overlap_gain=_overlap_gain(previous, current, rates, header),
         prediction_error=error or 0.0,
@@ -128,4 +148,6 @@ def _cores(previous: Snapshot | None, current: Snapshot, rates: Rates, header: R
     count = (window.capacity_ns - window.classes_ns[CoreClass.OTHERS]) / window.wall_ns
     per_step = {number: seconds * (rates.utd or 0.0) for number, seconds in header.update_s.items()}
     num_ranks = max(1, header.world_size // header.num_hosts)
-    return cores_of(count, header.learner_threads, num_ranks, per_step, header.beside_factor)
+    # Next to a device the threads of the learner wait.
+    threads = header.learner_threads if current.learners[0].device is None else 1
+    return cores_of(count, threads, num_ranks, header.num_hosts, per_step, header.beside_factor)

@@ -20,7 +20,7 @@ from rich.text import Text
 from offpolicy.files import atomic_write
 from offpolicy.logger.console import cores_text, count, duration, fixed, rate, significant
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
-from offpolicy.logger.predictions import judge_window, window_pipeline
+from offpolicy.logger.predictions import judge_window, possible_advice, window_pipeline
 from offpolicy.logger.record import RunHeader, flops_per_sec, samples_per_sec
 from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import cpu_ms_per_env_step
@@ -28,7 +28,7 @@ from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import spreads_of
 from offpolicy.timing.phases import RARE, CollectorPhase, EvaluatorPhase, LearnerPhase
-from offpolicy.timing.rates import compute_rates, num_updates
+from offpolicy.timing.rates import Rates, compute_rates, num_updates
 from offpolicy.timing.thread_states import shares_of
 from offpolicy.timing.virtual_speedup import Measured, interval_of
 from offpolicy.timing.windows import (
@@ -90,14 +90,7 @@ def build_summary(
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
         verdict = UNTIMED if None in accounts else UNBEGUN
-    verdict = verdict.for_run(config_mapping, has_gpu=header.has_gpu)
-    evaluation: dict[str, float | None] = {"mean_reward": None, "std_reward": None, "episodes": 0}
-    if (last := result.last_eval) is not None:
-        evaluation = {
-            "mean_reward": last.mean_reward if math.isfinite(last.mean_reward) else None,
-            "std_reward": last.std_reward if math.isfinite(last.std_reward) else None,
-            "episodes": last.episodes,
-        }
+    verdict = possible_advice(verdict, config_mapping, has_gpu=header.has_gpu)
     return {
         "status": result.status,
         "exit_code": result.exit_code,
@@ -106,18 +99,13 @@ def build_summary(
         "updates": num_updates(snapshot),
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
-        "eval": evaluation,
+        "eval": _evaluation_section(result.last_eval),
         "timing": _timing_section(snapshot) | _straggler_section(baseline, learning),
         "learning": _learning_section(baseline, learning),
         "pipeline": None if pipeline is None else pipeline.to_mapping(),
         "cores": _cores_section(baseline, snapshot, header.num_hosts),
         "rates": {
-            "steps_per_sec": rates.steps_per_sec,
-            "collector_capacity": rates.collector_capacity,
-            "learner_capacity": rates.learner_capacity,
-            "predicted_steps_per_sec": rates.predicted_steps_per_sec,
-            "prediction_error": result.prediction_error,
-            "utd": rates.utd,
+            **_rates_section(rates, result.prediction_error),
             "samples_per_sec": samples_per_sec(baseline, learning),
             "flops_per_sec": flops_per_sec(rates, header),
         },
@@ -132,6 +120,28 @@ def build_summary(
         "versions": versions(),
         "hardware": {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "gpu": result.gpu},
     } | _virtual_speedup_section(result.virtual_speedup)
+
+
+def _evaluation_section(last: EvalResult | None) -> dict[str, float | None]:
+    """Returns the last evaluation; what is not finite is None."""
+    if last is None:
+        return {"mean_reward": None, "std_reward": None, "episodes": 0}
+    return {
+        "mean_reward": last.mean_reward if math.isfinite(last.mean_reward) else None,
+        "std_reward": last.std_reward if math.isfinite(last.std_reward) else None,
+        "episodes": last.episodes,
+    }
+
+
+def _rates_section(rates: Rates, prediction_error: float | None) -> dict[str, float | None]:
+    return {
+        "steps_per_sec": rates.steps_per_sec,
+        "collector_capacity": rates.collector_capacity,
+        "learner_capacity": rates.learner_capacity,
+        "predicted_steps_per_sec": rates.predicted_steps_per_sec,
+        "prediction_error": prediction_error,
+        "utd": rates.utd,
+    }
 
 
 def _timing_section(snapshot: Snapshot) -> dict[str, Any]:  # Any: nested mapping

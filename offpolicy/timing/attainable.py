@@ -1,7 +1,8 @@
 """The operations per second that a machine attains on bare matrix products, in the shapes of an update.
 
-Measured once per machine and configuration, before the first update, with the learner's threads and on its device, and
-then remembered on disk. Random streams are not touched: the matrices hold fixed numbers and are thrown away.
+Measured once per machine and configuration, before the first update, on the learner's device, with each number of
+threads that it may have, and then remembered on disk. Random streams are not touched: the matrices hold fixed numbers
+and are thrown away.
 
 Whatever else runs on the machine can only lengthen a reading. So a reading in which a thread of this process had to
 wait for a core does not count, the shortest of those that do is the one, and it must have been seen twice. All products

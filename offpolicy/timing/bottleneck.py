@@ -7,10 +7,9 @@ have run and was not given a core, the machine bounds the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
 from typing import Any, NamedTuple
 
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
@@ -100,15 +99,28 @@ class Verdict:
         detail = f": {self.detail}" if self.detail else ""
         return f"{self.bottleneck}({self.phase}{detail} {self.share:.0%})" if self.phase else str(self.bottleneck)
 
-    def for_run(self, config: Mapping[str, Any], *, has_gpu: bool) -> Verdict:  # Any: nested configuration values
+    def for_run(
+        self,
+        config: Mapping[str, Any],  # Any: nested configuration values
+        *,
+        has_gpu: bool,
+        is_allowed: Callable[[str, str | bool], bool] = lambda key, value: True,
+    ) -> Verdict:
         """The verdict with the first advice that the run can take.
 
-        That is not to set what it has set, no GPU where there is none, and no processes for a single environment.
+        That is not to set what it has set or what `is_allowed` refuses, no GPU where there is none, and no processes
+        for a single environment.
         """
         is_single = config.get("env", {}).get("num_envs") == 1
-        left_out = {*(() if has_gpu else ("cuda",)), *(("async",) if is_single else ())}
-        possible = (advice for advice in self.advice if not advice.is_followed(config) and advice.value not in left_out)
-        return replace(self, advice=tuple(islice(possible, MOST_ADVICE)))
+        left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if is_single else ())}
+        possible = [
+            advice for advice in self.advice
+            if not advice.is_followed(config) and advice.value not in left_out
+            and (advice.key is None or advice.value is None or is_allowed(advice.key, advice.value))
+        ]  # fmt: skip
+        if PACK_BESIDE in possible:
+            possible = [advice for advice in possible if advice != PACK_IN_THREAD]  # the same
+        return replace(self, advice=tuple(possible[:MOST_ADVICE]))
 
 
 WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet")
@@ -124,6 +136,7 @@ class WindowEvidence:
     collector_descheduled: float = 0.0
     resets: float = 0.0  # share of env_step that steps with a reset took longer than those without
     launch_bound: float = 0.0  # share of the iterations whose device work was done as soon as it had been queued
+    may_try_threads: bool = True  # one learner rank, and it computes on the CPU
     idle_cores: float | None = None  # mean number of them; None: not known
     overlap_gain: float = 1.0  # predicted factor of the throughput if both sides worked at the same time
     prediction_error: float = 0.0  # of such predictions before, as a fraction
@@ -134,6 +147,7 @@ TRY_THREADS = _setting("threads.learner", "auto", ": the fastest number of threa
 PACK_BESIDE = Advice(
     "runner=double_buffer: batches are packed beside training", "runner.name", "double_buffer", needs_core=True
 )
+PACK_IN_THREAD = _setting("replay.source", "prefetch", ": batches are packed beside training", needs_core=True)
 EXCHANGE_SELDOM = _setting(
     "runner.sync", "parameters", ": exchange every runner.sync_every iterations, not at every update"
 )
@@ -150,10 +164,12 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     ),
     LearnerPhase.REPLAY_SAMPLE: (
         PACK_BESIDE,
+        PACK_IN_THREAD,
         Advice("lower algo.batch_size or algo.utd: gathering rows takes longer than learning"),
     ),
     LearnerPhase.H2D: (
         PACK_BESIDE,
+        PACK_IN_THREAD,
         _setting("replay.source", "resident", ": keep a copy of the rows on the device"),
         _setting("device", "cpu", ": small batches can cost more to copy than to learn"),
     ),
@@ -289,7 +305,9 @@ def find_bottleneck(  # noqa: PLR0913  # what a verdict is made of, each needed
     detail = shown.detail if shown is not None else _detail(phase, waited, evidence)
     verdict = _with_detail(verdict, detail, side, waited, evidence)
     has_core = evidence.idle_cores is None or evidence.idle_cores >= IDLE_CORE
-    return replace(verdict, advice=tuple(advice for advice in verdict.advice if has_core or not advice.needs_core))
+    left_out = () if evidence.may_try_threads else (TRY_THREADS,)
+    possible = (advice for advice in verdict.advice if advice not in left_out and (has_core or not advice.needs_core))
+    return replace(verdict, advice=tuple(possible))
 
 
 def _longest(phases_ns: Mapping[str, int], wait: str) -> str:
@@ -336,7 +354,8 @@ def _with_detail(
         share *= evidence.train_blocked
     else:
         reason += f"; in {evidence.launch_bound:.0%} of the iterations the device waited for launches"
-    return replace(verdict, reason=reason, advice=DETAIL_ADVICE[detail], share=share, detail=detail)
+    of_mode = tuple(advice for advice in verdict.advice if advice.key == "collect.mode" and advice.value == "auto")
+    return replace(verdict, reason=reason, advice=of_mode + DETAIL_ADVICE[detail], share=share, detail=detail)
 
 
 class SteadyCause:

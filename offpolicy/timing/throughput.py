@@ -60,11 +60,11 @@ def _later(one: Cost, other: Cost) -> Cost:
     return np.asarray(both.reshape(NUM_SLICES, NUM_SLICES).mean(axis=1))
 
 
-def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost], packer_s: float = 0.0) -> float:
+def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost]) -> float:
     """Returns the seconds per env step of all of them together. Raises KeyError on an unknown mode.
 
     Turns add up. Overlapping sides wait for the later one at every step; in `free`, where nobody waits at every step,
-    the greater mean counts, and collectors share the steps. A packing thread works beside both sides.
+    the greater mean counts, and collectors share the steps.
     """
     slowest = later(collectors)
     shared_s = len(collectors) / sum(1.0 / each.mean() for each in collectors)
@@ -73,7 +73,7 @@ def seconds_per_step(mode: str, learner: Cost, collectors: Sequence[Cost], packe
         "overlap": later((learner, slowest)).mean(),
         "free": max(learner.mean(), shared_s),
     }[mode]
-    return max(float(seconds), packer_s)
+    return float(seconds)
 
 
 def collector_pauses(mode: str) -> tuple[CollectorPhase, ...]:

@@ -20,8 +20,9 @@ from offpolicy.timing.throughput import NUM_SLICES, Cost, collector_pauses, pred
 # Phases that take time per update; the others take the same time however many updates an iteration holds.
 PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, LearnerPhase.PARAM_SYNC)
 FASTER = 0.8  # factor of a phase that is 20 % faster
+NEARLY_NONE = 0.1  # greatest fraction of the collectors without a core of their own at which one more is considered
 NOTICEABLE = 0.02  # least wait for packed batches, as a fraction of the learner's work, at which packing bounds it
-ONE_MORE_COLLECTOR = "one more collector and core"
+ONE_MORE_COLLECTOR = "one more collector"
 HALVED_UTD, TWICE_THE_BATCH, HALVED_EPOCHS = (
     "algo.utd halved",
     "algo.batch_size twice, at worst",
@@ -46,10 +47,12 @@ class Cores:
         default_factory=dict
     )  # seconds per env step more than now, by the number of threads
     beside_factor: float = 1.0
+    num_hosts: int = 1  # with as many cores, ranks and collectors each
 
     def crowding(self, threads: int, num_collectors: int) -> float:
         """Returns the fraction of the collectors that take a core from the learner, while both are at work."""
-        return min(max((self.num_ranks * threads + num_collectors - self.count) / num_collectors, 0.0), 1.0)
+        here = num_collectors / self.num_hosts
+        return min(max((self.num_ranks * threads + here - self.count) / here, 0.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +134,18 @@ class Pipeline:
         return replace(self, mode="overlap", measured_mode=self.measured_mode or self.mode)
 
 
-def cores_of(count: float, threads: int, num_ranks: int, seconds_per_step: Mapping[int, float], factor: float) -> Cores:
+def cores_of(  # noqa: PLR0913  # what is known of a host, each needed
+    count: float,
+    threads: int,
+    num_ranks: int,
+    num_hosts: int,
+    seconds_per_step: Mapping[int, float],
+    factor: float,
+) -> Cores:
     """Returns the cores of a run whose learner would take so long with each number of threads, as far as is known."""
     now_s = seconds_per_step.get(threads)
     extra_s = {} if now_s is None else {number: each_s - now_s for number, each_s in seconds_per_step.items()}
-    return Cores(count, threads, num_ranks, extra_s, factor)
+    return Cores(count, threads, num_ranks, extra_s, factor, num_hosts)
 
 
 class Capacities(NamedTuple):
@@ -185,7 +195,7 @@ class WhatIf(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Options:
     """The parts of a run's configuration that decide which changes are possible."""
 
     has_replay: bool
@@ -195,24 +205,25 @@ class Setting:
     thread_numbers: tuple[int, ...] = ()  # of the learner, to consider instead of the present one
 
 
-def what_ifs(now: Pipeline, setting: Setting) -> Iterator[WhatIf]:
+def what_ifs(now: Pipeline, options: Options) -> Iterator[WhatIf]:
     """Yields the changes to consider. Without a replay there are no batches, and no ratio of updates."""
     for phase in (CollectorPhase.ENV_STEP, CollectorPhase.ACTION_SELECT, LearnerPhase.TRAIN):
         yield WhatIf(f"{phase} 20 % faster", now.scaled({phase: FASTER}))
-    has_core = now.cores is None or now.cores.crowding(now.cores.threads, now.num_collectors + 1) == 0.0
-    if setting.may_add_collector and has_core:
+    has_core = now.cores is None or now.cores.crowding(now.cores.threads, now.num_collectors + 1) <= NEARLY_NONE
+    if options.may_add_collector and has_core:
         yield WhatIf(ONE_MORE_COLLECTOR, replace(now, num_collectors=now.num_collectors + 1))
-    if setting.has_replay:
-        if setting.updates_per_iteration > 1.0:
+    if options.has_replay:
+        if options.updates_per_iteration > 1.0:
             halved = now.scaled(dict.fromkeys(PER_UPDATE, 0.5))
         else:  # half the iterations, each with its publication and the work that follows
             fewer = now.scaled({CollectorPhase.WEIGHT_APPLY: 0.5})
             halved = replace(fewer, learner_s={phase: 0.5 * cost for phase, cost in now.learner_s.items()})
-        yield WhatIf(HALVED_UTD, halved)
-        yield WhatIf(TWICE_THE_BATCH, now.scaled(dict.fromkeys(PER_UPDATE, 2.0)))
-    elif setting.epochs % 2 == 0:
+        yield WhatIf(HALVED_UTD, replace(halved, packer_s=0.5 * now.packer_s))
+        twice = now.scaled(dict.fromkeys(PER_UPDATE, 2.0))
+        yield WhatIf(TWICE_THE_BATCH, replace(twice, packer_s=2.0 * now.packer_s))
+    elif options.epochs % 2 == 0:
         yield WhatIf(HALVED_EPOCHS, now.scaled({LearnerPhase.TRAIN: 0.5}))
-    for number in setting.thread_numbers:
+    for number in options.thread_numbers:
         yield WhatIf(f"threads.learner={number}", replace(now, threads=(number,)))
     for mode in ("alternate", "overlap"):
         if mode != now.mode and not (now.mode == "free" and mode == "overlap"):

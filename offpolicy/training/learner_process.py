@@ -124,7 +124,10 @@ def periodic_evaluation(
 
 
 def make_tuner(state: RankState) -> SpeedTuner | NoTuner:
-    """Returns the choice of threads and mode, each fixed where it is configured; threads on a GPU, all with ranks."""
+    """Returns the tuner of threads and mode.
+
+    What is configured is fixed; so are the threads on a GPU, and both with several ranks.
+    """
     rank, learner, source, choice = state.rank, state.learner, state.source, state.choice
     is_free = rank.cfg.threads.learner == "auto" and rank.device.type == "cpu"
     numbers = thread_numbers(num_usable_cores()) if is_free else (torch.get_num_threads(),)
@@ -199,8 +202,10 @@ def measure_flops(rank: RankContext) -> dict[str, Any]:  # Any: numbers, and a m
 def send_hello(state: RankState, flops: dict[str, Any]) -> None:
     """Sends what the supervisor needs before the first report."""
     rank, metrics = state.rank, state.start.metrics
+    chosen = state.choice.setting if rank.cfg.collect.mode == "auto" else None  # a checkpoint's
     rank.child.send(
         "hello",
+        mode=rank.cfg.collect_mode if chosen is None else chosen.mode,
         metrics=list(metrics.names),
         sums=metrics.sums.tolist(),
         counts=metrics.counts.tolist(),

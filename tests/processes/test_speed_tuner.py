@@ -36,10 +36,14 @@ def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_r
 
 @NEEDS_TWO_CORES
 def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: StartRun) -> None:
-    assert start_run(*AUTO).finish()[0] == 0
-    code, out, err = start_run("total_timesteps=1200", command=("resume", "run")).finish()
+    first = start_run(*AUTO, "collect.mode=auto")
+    assert first.finish()[0] == 0
+    chosen = [first.summary()[key] for key in ("threads", "mode")]
+    again = start_run("total_timesteps=1200", command=("resume", "run"))
+    code, out, err = again.finish()
     assert (code, err) == (0, "")
     assert "fastest: " not in out
+    assert [again.summary()[key] for key in ("threads", "mode")] == chosen
 
 
 def test_a_fixed_number_of_threads_stays(start_run: StartRun) -> None:

@@ -57,7 +57,7 @@ def test_ranks_try_threads_within_their_cores() -> None:
 
 def test_a_gpu_offers_the_sources_that_use_it() -> None:
     sources = [change for change in changes(machine=Machine(4, has_gpu=True)) if change.startswith("replay.source")]
-    assert sources == ["replay.source=direct", "replay.source=resident"]
+    assert sources == ["replay.source=direct", "replay.source=prefetch"]
 
 
 def test_the_start_has_the_values_that_stand_for_auto_and_null() -> None:

@@ -108,7 +108,8 @@ class Run:
         self.monitor.on_message(child, {"kind": kind, **fields})
 
     def start(self, env_steps: int = 0) -> None:
-        fields = {"updates": 0, "device": "cpu", "gpu": None, "threads": 2, "source": "replay", "backend": None}
+        fields = {"updates": 0, "device": "cpu", "gpu": None, "threads": 2, "source": "replay"}
+        fields |= {"mode": "overlap", "backend": None}  # the mode of a checkpoint
         sums = {"metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0), "flops": FLOPS}
         self.send("learner", "hello", **fields, **sums)
         self.send("collector", "hello", env_steps=env_steps, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
@@ -133,6 +134,7 @@ def run() -> Run:
 def test_the_counters_start_once_every_process_has_said_what_they_held(run: Run) -> None:
     run.start(env_steps=40)
     assert run.logger.of("start_from") == [40]
+    assert run.logger.of("set_speed") == [(2, "overlap")]
     assert run.logger.of("set_flops") == [{**FLOPS, "attainable_per_sec": {2: 1e9}}]
     assert run.logger.of("message") == ["learner 0: cpu, 2 threads, pid 7", "replay"]
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from offpolicy.logger.predictions import FEWEST, NUM_KEPT, PredictionError, judge_window, window_pipeline
+from offpolicy.config.schema import RunConfig
+from offpolicy.logger.predictions import (
+    FEWEST,
+    NUM_KEPT,
+    PredictionError,
+    judge_window,
+    possible_advice,
+    window_pipeline,
+)
 from offpolicy.logger.record import RunHeader
-from offpolicy.timing.phases import CoreClass
+from offpolicy.timing.bottleneck import PACK_BESIDE, PACK_IN_THREAD, Advice, Bottleneck, Verdict
+from offpolicy.timing.phases import CoreClass, LearnerPhase
 from offpolicy.timing.rates import Rates, compute_rates
 from offpolicy.types import CoreTotals, Snapshot
 from tests.unit.logger.conftest import MakeSnapshot
@@ -69,6 +79,23 @@ def test_overlapping_is_advised_where_a_core_is_free_for_it(
     verdict = judge_window(before, now, rates, given)
     assert verdict is not None
     assert ("collect.mode" in {advice.key for advice in verdict.advice}) is is_advised
+
+
+@pytest.mark.parametrize(
+    ("runner", "possible"),
+    [
+        ({"name": "single_gpu"}, ["collect.mode=auto", "runner.name=double_buffer", "replay.source=resident"]),
+        ({"name": "multi_gpu", "world_size": 2}, ["replay.source=prefetch", "replay.source=resident"]),
+        ({"name": "double_buffer"}, ["collect.mode=auto", "replay.source=prefetch"]),
+    ],
+)
+def test_no_advice_is_given_that_the_configuration_refuses(runner: dict[str, Any], possible: list[str]) -> None:
+    resident = Advice("", "replay.source", "resident")
+    advice = (Advice("", "collect.mode", "auto"), PACK_BESIDE, PACK_IN_THREAD, resident)
+    verdict = Verdict(Bottleneck.LEARNER, LearnerPhase.REPLAY_SAMPLE, "", advice)
+    config = RunConfig.from_mapping({"runner": runner}).to_mapping()
+    found = possible_advice(verdict, config, has_gpu=True).advice
+    assert [f"{each.key}={each.value}" for each in found] == possible
 
 
 def test_what_was_tried_is_preferred_to_what_products_take(header: RunHeader) -> None:

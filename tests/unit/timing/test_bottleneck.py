@@ -173,6 +173,7 @@ def test_the_text_of_a_setting_begins_with_it() -> None:
     assert {advice.text.partition(":")[0] for advice in settings} == {
         *("device=cuda", "device=cpu", "replay.source=resident", "runner.sync=parameters", "collect.mode=free"),
         *("checkpoint.replay=false", "eval.beside=true", "runner=double_buffer", "threads.learner=auto"),
+        "replay.source=prefetch",
     }
 
 
@@ -332,6 +333,35 @@ def test_a_single_environment_is_not_stepped_in_a_process_of_its_own() -> None:
     verdict = find_bottleneck({"collector_wait": 90, "train": 10}, {"env_step": 99, "other": 1}, rates(), "overlap")
     many, one = (verdict.for_run({"env": {"num_envs": number}}, has_gpu=False).advice for number in (2, 1))
     assert {advice.key for advice in many} - {advice.key for advice in one} == {"env.vectorization"}
+
+
+def test_what_the_configuration_refuses_is_not_advised_and_nothing_twice() -> None:
+    sides = {"replay_sample": 90, "train": 10}, {"learner_wait": 90, "env_step": 10}
+    packing = find_bottleneck(*sides, rates(), "overlap")
+    keys = [advice.key for advice in packing.for_run({}, has_gpu=False).advice]
+    assert (keys[0], "replay.source" in keys) == ("runner.name", False)
+    ranks = packing.for_run({}, has_gpu=False, is_allowed=lambda key, _: key != "runner.name")
+    assert ranks.advice[0].text.startswith("replay.source=prefetch")
+
+
+def test_without_a_gpu_nothing_is_kept_on_it() -> None:
+    waiting = find_bottleneck({"h2d": 90, "train": 10}, {"learner_wait": 90, "env_step": 10}, rates(), "overlap")
+    values = [{advice.value for advice in waiting.for_run({}, has_gpu=has_gpu).advice} for has_gpu in (True, False)]
+    assert ["resident" in found for found in values] == [True, False]
+
+
+def test_threads_that_no_run_tries_are_not_advised() -> None:
+    sides = {"train": 90, "other": 10}, {"learner_wait": 90, "env_step": 10}
+    found = find_bottleneck(*sides, rates(), "overlap", WindowEvidence(may_try_threads=False)).advice
+    assert "threads.learner" not in {advice.key for advice in found}
+    assert found
+
+
+def test_overlapping_is_advised_before_the_remedies_of_a_detail() -> None:
+    sides = {"collector_wait": 60, "train": 40}, {"learner_wait": 40, "env_step": 60}
+    evidence = WindowEvidence(resets=0.8, overlap_gain=1.6)
+    found = find_bottleneck(*sides, rates(100.0, 100.0, "alternate"), "alternate", evidence).advice
+    assert [advice.key for advice in found[:2]] == ["collect.mode", "env.vectorization"]
 
 
 def test_without_a_core_nothing_that_adds_load_is_advised() -> None:

@@ -94,7 +94,6 @@ def test_the_later_of_two_even_costs_is_longer_by_a_third() -> None:
 def test_what_each_mode_makes_of_costs_that_vary(mode: str, num_collectors: int, seconds: float) -> None:
     even = (np.arange(NUM_SLICES) + 0.5) / NUM_SLICES
     assert seconds_per_step(mode, even, [even] * num_collectors) == pytest.approx(seconds, rel=0.01)
-    assert seconds_per_step(mode, even, [even] * num_collectors, packer_s=2.0) == 2.0
 
 
 def test_in_free_mode_collectors_share_the_steps() -> None:

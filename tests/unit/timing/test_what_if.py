@@ -18,8 +18,8 @@ from offpolicy.timing.what_if import (
     TWICE_THE_BATCH,
     Capacities,
     Cores,
+    Options,
     Pipeline,
-    Setting,
     cores_of,
     flip_delay_s,
     pipeline_of,
@@ -29,7 +29,7 @@ from offpolicy.timing.what_if import (
 
 # Two collectors of 8 ms per env step: I = 250. The learner takes 10 ms: T = 100.
 COLLECTOR_S = {CollectorPhase.ENV_STEP: 0.006, CollectorPhase.ACTION_SELECT: 0.002}
-REPLAY = Setting(has_replay=True, updates_per_iteration=4.0, epochs=2, may_add_collector=True)
+REPLAY = Options(has_replay=True, updates_per_iteration=4.0, epochs=2, may_add_collector=True)
 LEARNER_S = {LearnerPhase.TRAIN: 0.008, LearnerPhase.REPLAY_SAMPLE: 0.001, LearnerPhase.WEIGHT_PUBLISH: 0.001}
 
 
@@ -82,7 +82,7 @@ def test_with_one_update_per_iteration_there_are_fewer_iterations_and_publicatio
 
 
 def test_what_cannot_be_is_not_offered() -> None:
-    odd = Setting(has_replay=False, updates_per_iteration=1.0, epochs=3, may_add_collector=False)
+    odd = Options(has_replay=False, updates_per_iteration=1.0, epochs=3, may_add_collector=False)
     changes = {what_if.change for what_if in what_ifs(pipeline(), odd)}
     assert not {ONE_MORE_COLLECTOR, HALVED_EPOCHS} & changes
 
@@ -181,9 +181,26 @@ def test_no_collector_is_added_and_no_thread_tried_where_there_is_no_core() -> N
     assert ONE_MORE_COLLECTOR in {what_if.change for what_if in what_ifs(on_cores(4.0, 2), threads)}
 
 
+def test_the_cores_of_a_host_are_shared_by_its_own_collectors() -> None:
+    """Two hosts of four cores, each with a rank of two threads and two collectors."""
+    cores = Cores(4.0, 2, num_hosts=2)
+    assert cores.crowding(2, 4) == 0.0
+    assert cores.crowding(4, 4) == 1.0
+    assert Cores(4.0, 2).crowding(2, 4) == 0.5
+
+
+def test_packing_takes_as_long_as_its_updates_and_rows_ask_for() -> None:
+    learner = {"train": 2.0, "replay_batch_wait": 8.0}
+    packed = pipeline_of({"env_step": 1.0}, learner, Capacities(1000.0, 10.0), 1, "free")
+    found = {what_if.change: what_if.pipeline.steps_per_sec for what_if in what_ifs(packed, REPLAY)}
+    assert found[HALVED_UTD] == pytest.approx(20.0)
+    assert found[TWICE_THE_BATCH] == pytest.approx(5.0)
+    assert found["train 20 % faster"] == pytest.approx(10.0)
+
+
 def test_seconds_by_threads_are_held_against_the_present_number() -> None:
-    assert cores_of(2.0, 2, 1, {1: 0.012, 2: 0.008}, 1.0).extra_s == pytest.approx({1: 0.004, 2: 0.0})
-    assert cores_of(2.0, 3, 1, {1: 0.012, 2: 0.008}, 1.0).extra_s == {}
+    assert cores_of(2.0, 2, 1, 1, {1: 0.012, 2: 0.008}, 1.0).extra_s == pytest.approx({1: 0.004, 2: 0.0})
+    assert cores_of(2.0, 3, 1, 1, {1: 0.012, 2: 0.008}, 1.0).extra_s == {}
 
 
 def test_a_pipeline_is_the_same_after_it_was_json() -> None:
