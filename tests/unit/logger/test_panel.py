@@ -75,7 +75,7 @@ def test_rollouts_have_their_age_duration_and_losses_instead_of_a_replay(
     assert "replay " not in shown
 
 
-LARGE = {
+LARGE: Record = {
     "perf/steps_per_sec": 12345.0, "perf/predicted_steps_per_sec": 12345.0, "perf/prediction_error_pct": 12.0,
     "perf/collector_capacity": 123456.0, "perf/learner_capacity": 12345.0, "perf/utd": 1.0, "perf/update_debt": 64.0,
     "perf/policy_lag": 1.0, "perf/sample_age": 500_000.0, "replay/fill": 1.0,
