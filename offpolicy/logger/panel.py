@@ -54,9 +54,9 @@ ROOMY = 30  # terminal lines from which on the panel has empty lines and the who
 LEFT_OUT = ("Eval Std", "Episodes")  # rows of the learning curves that a small terminal has no room for
 SPEEDS = (
     "perf/steps_per_sec",
+    "perf/predicted_steps_per_sec",
     "perf/collector_capacity",
     "perf/learner_capacity",
-    "perf/predicted_steps_per_sec",
     "perf/updates_per_sec",
 )
 
@@ -257,22 +257,30 @@ def _rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
     speeds = [(METRICS[key].row, rate(number(record, key))) for key in SPEEDS]
     error = number(record, "perf/prediction_error_pct")
     within = "" if error is None else f" +-{max(1.0, error):.0f}%"
-    speeds[3] = (speeds[3][0], f"{speeds[3][1]}{within} env steps/s")
-    utd, lag = ("utd", value("perf/utd", 2)), ("lag", value("perf/policy_lag", 1))
+    speeds[1] = (speeds[1][0], speeds[1][1] + within)
+    speeds[3] = (speeds[3][0], f"{speeds[3][1]} steps/s")
+    utd, lag = ("utd", value("perf/utd", 2)), ("lag", f"{value('perf/policy_lag', 1)} versions")
     if header.has_rollouts:
         lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)
         rollout = f"{milliseconds(number(record, ROLLOUT_KEY))} ms"
         states = [utd, lag, ("lag p95", value("perf/policy_lag_p95", 0)), ("rollout", rollout), ("lost", count(lost))]
     else:
-        replay = f"{count(number(record, 'replay/rows'))} ({percent(number(record, 'replay/fill'), 1.0)})"
-        age = count(number(record, "perf/sample_age"))
-        states = [utd, ("debt", value("perf/update_debt", 1)), lag, ("age", age), ("replay", replay)]
-    lines = [
-        Text("   ").join([Text.assemble((name + " ", "cyan"), (text, "bold")) for name, text in pairs])
-        for pairs in (speeds, states)
-    ]
-    joined = Text("   ").join(lines)
-    return [joined] if joined.cell_len <= width else lines
+        debt, age = f"{value('perf/update_debt', 0)} updates", f"{count(number(record, 'perf/sample_age'))} steps"
+        fill = number(record, "replay/fill")
+        replay = UNKNOWN if fill is None else f"{fill:.0%}"
+        states = [utd, ("debt", debt), lag, ("age", age), ("replay", replay)]
+    joined = _names_and_values([*speeds, *states])
+    return [joined] if joined.cell_len <= width else [_fitting(pairs, width) for pairs in (speeds, states)]
+
+
+def _fitting(pairs: Pairs, width: int) -> Text:
+    """Returns names and values in one line, without the last ones where the line would be longer than `width`."""
+    line = _names_and_values(pairs)
+    return line if line.cell_len <= width or len(pairs) == 1 else _fitting(pairs[:-1], width)
+
+
+def _names_and_values(pairs: Pairs) -> Text:
+    return Text("  ").join([Text.assemble((name + " ", "cyan"), (text, "bold")) for name, text in pairs])
 
 
 def _extra_lines(record: Record, header: RunHeader, *, is_broad: bool) -> list[Text]:

@@ -143,6 +143,21 @@ def test_no_metric_is_listed_twice_or_without_a_meaning() -> None:
     assert all(metric.unit and metric.window and metric.reduction for metric in METRICS.values())
 
 
+@pytest.mark.parametrize(
+    ("phase", "old"),
+    [
+        (CollectorPhase.LEARNER_WAIT, "Learner Wait"),
+        (CollectorPhase.HANDSHAKE, "Handshake"),
+        (CollectorPhase.SNAPSHOT, "Snapshot"),
+        (CollectorPhase.POST_BACKPRESSURE, "Hook Wait"),
+    ],
+)
+def test_the_page_finds_a_row_of_the_panel_by_its_former_name(phase: CollectorPhase, old: str) -> None:
+    metric = METRICS[f"timing/collector_{phase}_ms"]
+    assert metric.row != old
+    assert f"Its row was {old}." in metric.help
+
+
 def test_every_metric_of_an_algorithm_is_in_the_table() -> None:
     assert {f"train/{name}" for name in learner_metrics()} <= METRICS.keys()
 

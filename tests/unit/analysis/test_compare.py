@@ -164,13 +164,13 @@ def test_the_learner_wait_of_an_older_version_is_held_against_the_sum_of_what_wa
         (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     compared = read(*runs)
     found = rows(compared)
-    assert [cell.value for cell in found["Learner Wait, mixed"].cells] == [5.0, 4.0]
-    assert found["Learner Wait, mixed"].cells[1].verdict == "faster"
-    assert np.isnan(found["Learner Wait"].cells[0].value)
-    assert found["Learner Wait"].cells[1].value == 2.0
-    assert [section.title for section in sections(compared, None) if found["Learner Wait, mixed"] in section.rows] == [
-        "Collector, ms/vec step"
-    ]
+    assert [cell.value for cell in found["Idle (learner), mixed"].cells] == [5.0, 4.0]
+    assert found["Idle (learner), mixed"].cells[1].verdict == "faster"
+    assert np.isnan(found["Idle (learner)"].cells[0].value)
+    assert found["Idle (learner)"].cells[1].value == 2.0
+    assert [
+        section.title for section in sections(compared, None) if found["Idle (learner), mixed"] in section.rows
+    ] == ["Collector, ms/vec step"]
 
 
 def test_other_amounts_of_work_per_iteration_have_a_row(make_run: MakeRun) -> None:

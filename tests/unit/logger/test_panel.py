@@ -44,7 +44,7 @@ def test_the_panel_never_exceeds_its_terminal(record: Record, header: RunHeader,
 def test_every_row_of_the_table_is_shown(record: Record, header: RunHeader, width: int, height: int) -> None:
     shown = "\n".join(lines_of(record, header, width, height))
     timing = [metric.row for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
-    timing.remove("Hook Wait")
+    timing.remove("Episode Hook")
     assert len(timing) == 21
     for row in (*timing, "Iter Wall", "Cycle", "Return", "Eval", "Actor Loss", "Critic Loss"):
         assert row is not None
@@ -57,9 +57,9 @@ def test_the_wait_for_a_hook_has_a_row_where_there_is_one_and_costs_no_other(
 ) -> None:
     plain = "\n".join(lines_of(record, header, width, height))
     waiting = lines_of(record | {"timing/collector_post_backpressure_ms": 2.5}, header, width, height)
-    assert "Hook Wait" not in plain
-    assert any("Hook Wait" in line and "2.50" in line for line in waiting)
-    for row in ("Learner Wait", "Iter Wall", "Cycle", "Return", "Eval", "Actor Loss", "bottleneck", "advice"):
+    assert "Episode Hook" not in plain
+    assert any("Episode Hook" in line and "2.50" in line for line in waiting)
+    for row in ("Idle (learner)", "Iter Wall", "Cycle", "Return", "Eval", "Actor Loss", "bottleneck", "advice"):
         assert row in "\n".join(waiting)
 
 
@@ -75,11 +75,29 @@ def test_rollouts_have_their_age_duration_and_losses_instead_of_a_replay(
     assert "replay " not in shown
 
 
+LARGE: Record = {
+    "perf/steps_per_sec": 12345.0, "perf/predicted_steps_per_sec": 12345.0, "perf/prediction_error_pct": 12.0,
+    "perf/collector_capacity": 123456.0, "perf/learner_capacity": 12345.0, "perf/utd": 1.0, "perf/update_debt": 64.0,
+    "perf/policy_lag": 1.0, "perf/sample_age": 500_000.0, "replay/fill": 1.0,
+}  # fmt: skip
+SPEEDS = "│ thru 12345  pred 12345 +-12%  I collector 123456  T learner 12345 steps/s"
+STATES = "│ utd 1.00  debt 64 updates  lag 1.0 versions  age 500,000 steps  replay 100%"
+
+
+@pytest.mark.parametrize(("width", "updates"), [(80, ""), (100, "  upd/s 151.5")])
+def test_rates_have_units_and_the_last_one_is_left_out_where_it_has_no_room(
+    record: Record, header: RunHeader, width: int, updates: str
+) -> None:
+    shown = [line.split("   ")[0] for line in lines_of(record | LARGE, header, width, 24)]
+    assert f"{SPEEDS}{updates}" in shown
+    assert STATES in [line.rstrip("│ ") for line in shown]
+
+
 @pytest.mark.parametrize(
     ("width", "height", "expected"),
     [
-        (80, 24, "│ Train                   6.10   92.4% │ Snapshot                 0.00    0.0% │"),
-        (80, 24, "│ Sync Coordination       0.03    0.5% │ Learner Wait             6.36   96.4% │"),
+        (80, 24, "│ Train                   6.10   92.4% │ Checkpoint Part          0.00    0.0% │"),
+        (80, 24, "│ Sync Coordination       0.03    0.5% │ Idle (learner)           6.36   96.4% │"),
         (80, 24, "│ Return     -750.0  Ep Length    150.0 │"),
         (80, 24, "│ bottleneck learner(train 92%)  "),
         (160, 50, "because    it is busy "),

@@ -294,9 +294,9 @@ def test_without_samples_or_flops_the_table_says_nothing_of_them(make_snapshot: 
 
 def test_a_phase_that_most_runs_never_open_has_a_row_where_it_has_time(make_snapshot: Any) -> None:
     snapshot = make_snapshot(1000)
-    assert not any("Hook Wait" in line for line in printed(summary_of(snapshot)))
+    assert not any("Episode Hook" in line for line in printed(summary_of(snapshot)))
     snapshot.collectors[0].account.phases_ns["post_backpressure"] += 10**9
-    assert any("Hook Wait" in line and " 1.0 " in line for line in printed(summary_of(snapshot)))
+    assert any("Episode Hook" in line and " 1.0 " in line for line in printed(summary_of(snapshot)))
 
 
 def test_the_summary_holds_the_account_of_the_evaluator_where_there_is_one(make_snapshot: Any) -> None:
