@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,7 @@ class PrefetchSpec:
     num_slots: int = 2
     prefetch: bool = True  # False: batches are asked for only when they are needed, and exactly as many
     newest: bool = False  # an iteration's batches may be drawn only once the rows it needs have landed
+    is_crowded: Callable[[], bool] = lambda: False  # True while a thread that packs takes a core from the update
 
 
 class Packer:
@@ -200,7 +201,8 @@ class PrefetchSource(RateLimitedSource):
         for slot in slots:
             slot.last_use = packer.copy_stream.learner_mark()  # its memory may have been in use until here
         self._in_use, self._free = slots[0], deque(slots[1:])
-        self._resumed: deque[Request] = deque()
+        self._resumed: deque[Request] = deque()  # requests that were not submitted yet
+        self._is_postponed = False  # True from a sample to the release behind it, if packing waits for that
 
     @property
     def samples(self) -> int:
@@ -231,25 +233,50 @@ class PrefetchSource(RateLimitedSource):
         self.gather_fresh()
         if self._plan.newest:
             self._in_use.drop_rest()  # the next iteration needs newer rows
-        # Last: once the packer is awake, the two threads take turns with the interpreter.
-        while self._plan.prefetch and self._free and (self._packer.is_idle or not self._plan.newest):
-            self._submit()  # as much as there is room for; of the newest rows, only for the next iteration's
+        self._is_postponed = self._plan.prefetch and self._plan.is_crowded()
+        if not self._is_postponed:
+            self._submit_ahead()  # last: once the packer is awake, the two threads take turns with the interpreter
         return rows
+
+    def release(self) -> None:
+        """Grants the collectors what the next iteration needs, and has batches packed that were not yet asked for."""
+        if self._is_postponed:
+            self._resumed.extend(self._postponed())  # of the rows there are before the grant
+        super().release()
+        if self._is_postponed:
+            self._is_postponed = False
+            self._submit_ahead()
+
+    def _submit_ahead(self) -> None:
+        """Submits as much as there is room for; of the newest rows, only for the next iteration's."""
+        while self._plan.prefetch and self._free and (self._packer.is_idle or not self._plan.newest):
+            self._submit()
 
     def _submit(self) -> None:
         """Submits a free slot with a request that was open when the run was saved, else with a new one."""
         sampler, request = self._packer.sampler, self._resumed.popleft() if self._resumed else None
         if request is None or (request.bounds is not None and not sampler.has_written(request.bounds)):
             self._resumed.clear()
-            num_batches = self._spec.rate_limiter.max_updates if self._plan.prefetch else self.num_due
-            request = Request(num_batches, None if self._plan.newest else sampler.bounds(), self.next_needed)
+            request = self._new_request()
         slot = self._free.popleft()
         slot.accept(request)
         self._packer.submit(slot)
 
+    def _new_request(self) -> Request:
+        num_batches = self._spec.rate_limiter.max_updates if self._plan.prefetch else self.num_due
+        bounds = None if self._plan.newest else self._packer.sampler.bounds()
+        return Request(num_batches, bounds, self.next_needed)
+
+    def _postponed(self) -> list[Request]:
+        """Returns the requests for the free slots that have none yet."""
+        return [self._new_request() for _ in range(len(self._free) - len(self._resumed))]
+
     def random_state(self) -> dict[str, Any]:
         """Returns the sampler's stream and the open requests: a new source hands out the same batches."""
-        return self._packer.random_state(self._in_use)
+        state = self._packer.random_state(self._in_use)
+        if self._is_postponed:  # what `release` will ask for
+            state["requests"] += [request.to_json() for request in (*self._resumed, *self._postponed())]
+        return state
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Continues the sampler's stream and the open requests, if the state has any."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from offpolicy.collect.replay_writer import demonstration_rows
-from offpolicy.machine import available_memory
+from offpolicy.machine import available_memory, num_usable_cores
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.demonstration_sampler import EndlessRows, MixedSampler, ResidentDemos, Share
 from offpolicy.replay.demonstrations import read_demos
@@ -116,7 +116,14 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     """Returns a source whose packing thread fills and copies the next batches while the learner trains."""
     rank, index = replay.rank, replay.rank.child.index
     options = rank.cfg.replay
-    spec = PrefetchSpec(replay.source_spec, options.slots, options.prefetch, options.newest)
+
+    def is_crowded() -> bool:
+        """True if the update has all the cores: packing beside it would delay one of its threads, and with it all."""
+        busy = rank.cfg.runner.world_size * torch.get_num_threads() + rank.cfg.collect.num_collectors
+        return rank.device.type == "cpu" and busy > num_cores
+
+    num_cores = num_usable_cores()
+    spec = PrefetchSpec(replay.source_spec, options.slots, options.prefetch, options.newest, is_crowded)
     gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
     track = rank.open_track("packer", trace_names(PackerPhase), f"packer {index}")
     ledger: TimeAccount = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)

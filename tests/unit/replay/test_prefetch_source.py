@@ -32,8 +32,10 @@ LIMITER = RateLimiter(Fraction(1), start=10, start_updates=0, lead=0, credit=0, 
 SOURCE = SourceSpec(LAYOUT, LIMITER, batch_size=64, device=CPU, normalize_obs=True, fresh_rings=(0,))
 
 
-def spec_of(num_slots: int = 2, prefetch: bool = True, newest: bool = False, **source: Any) -> PrefetchSpec:
-    return PrefetchSpec(replace(SOURCE, **source), num_slots, prefetch, newest)
+def spec_of(
+    num_slots: int = 2, prefetch: bool = True, newest: bool = False, *, is_crowded: bool = False, **source: Any
+) -> PrefetchSpec:
+    return PrefetchSpec(replace(SOURCE, **source), num_slots, prefetch, newest, lambda: is_crowded)
 
 
 devices = pytest.mark.parametrize(
@@ -205,6 +207,26 @@ def test_the_next_batches_are_asked_for_as_soon_as_a_slot_is_taken_into_use(make
     take(source)
     wait_until_packed(source)
     assert len(source._packer._packed) == 1
+
+
+def test_where_packing_takes_a_core_from_the_update_it_begins_behind_the_grant(make_source: MakeSource) -> None:
+    world, asked = World(), list[int]()
+    source = make_source(world, is_crowded=True)
+    take(source)
+    assert source._packer.is_idle
+
+    def grant(env_steps: int) -> None:
+        asked.append(len(source._resumed))
+        world.collect(5)
+
+    world.grant = grant  # type: ignore[method-assign]
+    source.release()
+    wait_until_packed(source)
+    assert asked == [1]  # the request is made before the collectors are let go, and submitted then
+    assert int(take(source).max()) < 11
+    source.release()
+    source.release()  # nothing is asked for twice
+    assert len(source._free) == 0
 
 
 def test_without_prefetch_nothing_is_asked_for_before_it_is_needed(make_source: MakeSource) -> None:
@@ -428,22 +450,27 @@ def test_a_slot_is_shown_once_its_copy_is_done_and_copied_once_its_last_use_has_
 @pytest.mark.parametrize("num_slots", [1, 2, 3])
 @pytest.mark.parametrize("newest", [False, True])
 @pytest.mark.parametrize("max_updates", [1, 4])
+@pytest.mark.parametrize("is_crowded", [False, True])
 def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
-    make_source: MakeSource, *, num_slots: int, newest: bool, max_updates: int
+    make_source: MakeSource, *, num_slots: int, newest: bool, max_updates: int, is_crowded: bool
 ) -> None:
-    options = {"num_slots": num_slots, "newest": newest, "rate_limiter": replace(LIMITER, max_updates=max_updates)}
+    limiter = replace(LIMITER, max_updates=max_updates)
+    options = {"num_slots": num_slots, "newest": newest, "rate_limiter": limiter, "is_crowded": is_crowded}
     world = World()
     source = make_source(world, **options)
     for _ in range(6):
         take(source)
+        source.release()
         world.collect(1)
     take(source)
     state = json.loads(json.dumps(source.random_state()))  # saved before the collectors are let go
     rows, updates = world.rings[0].read_range(0, 17), source.updates
+    source.release()
     world.collect(1)
     expected = []
     for _ in range(6):
         expected.append(take(source))
+        source.release()
         world.collect(1)
 
     again = World()
@@ -451,9 +478,11 @@ def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
     resumed = make_source(again, sampler=again.sampler(), **options)
     resumed.set_random_state(state)
     resumed.updates = updates
+    resumed.release()
     again.collect(1)
     for batches in expected:
         assert torch.equal(take(resumed), batches)
+        resumed.release()
         again.collect(1)
 
 
