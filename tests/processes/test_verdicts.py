@@ -65,7 +65,8 @@ def test_resets_are_to_blame_where_they_take_the_time(tmp_path: Path) -> None:
     told = bottleneck(run)
     assert (told["verdict"], told["phase"]) == ("collector", "env_step"), told
     assert "because environments are reset" in told["reason"]
-    assert "reset" in told["advice"][0]
+    assert told["advice"][0].startswith("collect.mode=auto: ")  # the resets beside the updates
+    assert "reset" in told["advice"][1]
 
 
 @pytest.mark.slow
