@@ -35,10 +35,10 @@ FOLLOWED = {
     ),
     "eval.beside=true": (
         (
-            *(HEAVY_STEP, *SMALL, "threads.learner=1", "collect.mode=overlap", "eval.beside=false"),
-            *("eval.every=100", "eval.episodes=1", "env.kwargs.max_episode_steps=60", "total_timesteps=1000"),
+            *(HEAVY_STEP, *SMALL, "threads.learner=1", "eval.beside=false"),
+            *("eval.every=100", "eval.episodes=3", "env.kwargs.max_episode_steps=60", "total_timesteps=700"),
         ),
-        1.05,
+        1.3,
     ),
     "runner.sync=parameters": (
         (
