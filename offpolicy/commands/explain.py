@@ -122,7 +122,7 @@ def _slow_lines(timing: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gain(predicted: float, run: FinishedRun) -> str:
-    """Returns the change that is predicted, or that it is too small to be told from none."""
+    """Returns the change that is predicted, or that it is too small to differ from none."""
     gain = round(predicted / run.steps_per_sec - 1.0, 2) + 0.0  # no -0 %
     return "none" if abs(gain) <= (run.prediction_error or 0.0) else f"{gain:+.0%}"
 

@@ -60,7 +60,7 @@ def trial_overrides(cfg: RunConfig, eval_every: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A training run in a directory of its own."""
+    """A training run in a directory that holds nothing else."""
 
     words: Sequence[str]  # all overrides but `run_dir`
     directory: Path
@@ -73,7 +73,7 @@ class Trial:
         root, run_dir = str(Path(offpolicy.__file__).parents[1]), f"run_dir={self._run}"
         command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *self.words, run_dir]
         with (self.directory / "out").open("wb") as out, (self.directory / "err").open("wb") as err:
-            # A session of its own: Ctrl-C ends this process first, which then stops the trial.
+            # In a new session: Ctrl-C ends this process first, which then stops the trial.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )

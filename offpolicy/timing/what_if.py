@@ -43,9 +43,8 @@ class Cores:
     count: float  # those that other programs leave
     threads: int  # of each learner rank, now
     num_ranks: int = 1  # of this host
-    extra_s: Mapping[int, float] = field(
-        default_factory=dict
-    )  # seconds per env step more than now, by the number of threads
+    # Seconds per env step more than now, by the number of threads.
+    extra_s: Mapping[int, float] = field(default_factory=dict)
     beside_factor: float = 1.0
     num_hosts: int = 1  # with as many cores, ranks and collectors each
 

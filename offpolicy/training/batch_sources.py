@@ -24,7 +24,7 @@ from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import DeviceSpan, PackerPhase
 from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.virtual_speedup import DelayedLedger
-from offpolicy.training.rank_context import RankContext
+from offpolicy.training.rank_context import RankContext, num_busy_threads
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.resume import TrainingStart
 from offpolicy.training.run_memory import (
@@ -112,18 +112,19 @@ def direct_source(replay: Replay) -> ReplaySource:
     )
 
 
+def lacks_core(rank: RankContext, num_cores: int) -> bool:
+    """True if packing beside an update would delay one of its threads, and with it all: they have all the cores."""
+    return rank.device.type == "cpu" and num_busy_threads(rank.cfg, torch.get_num_threads()) > num_cores
+
+
 def prefetch_source(replay: Replay) -> PrefetchSource:
     """Returns a source whose packing thread fills and copies the next batches while the learner trains."""
     rank, index = replay.rank, replay.rank.child.index
     options = rank.cfg.replay
-
-    def is_crowded() -> bool:
-        """True if the update has all the cores: packing beside it would delay one of its threads, and with it all."""
-        busy = rank.cfg.runner.world_size * torch.get_num_threads() + rank.cfg.collect.num_collectors
-        return rank.device.type == "cpu" and busy > num_cores
-
     num_cores = num_usable_cores()
-    spec = PrefetchSpec(replay.source_spec, options.slots, options.prefetch, options.newest, is_crowded)
+    spec = PrefetchSpec(
+        replay.source_spec, options.slots, options.prefetch, options.newest, lambda: lacks_core(rank, num_cores)
+    )
     gate = learner_gate(rank.child, rank.job, rank.control, f"packer_wake-{index}", is_main=False)
     track = rank.open_track("packer", trace_names(PackerPhase), f"packer {index}")
     ledger: TimeAccount = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)

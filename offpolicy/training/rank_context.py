@@ -152,9 +152,13 @@ def pick_device(name: str, local_rank: int) -> torch.device:
 
 def is_crowded(cfg: RunConfig) -> bool:
     """True if this host's ranks, collectors and environment processes leave no core to a thread that only spins."""
+    return num_usable_cores() <= num_busy_threads(cfg, 1)
+
+
+def num_busy_threads(cfg: RunConfig, threads: int) -> int:
+    """Returns the threads that this host's ranks, with so many each, its collectors and environments keep busy."""
     workers = cfg.env.num_envs if cfg.env.vectorization == "async" else 0
-    busy = cfg.runner.world_size + cfg.collect.num_collectors * (1 + workers)
-    return num_usable_cores() <= busy
+    return cfg.runner.world_size * threads + cfg.collect.num_collectors * (1 + workers)
 
 
 def _device_traces(child: ChildContext, job: WorkerSpec) -> DeviceTraces:

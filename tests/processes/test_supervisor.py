@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import selectors
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from offpolicy.children import SPIN_COUNT
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
 from offpolicy.timing.clock import Stopwatch
@@ -40,3 +42,13 @@ def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pyt
         supervisor.run(lambda child, message: None, lambda: None, 60.0)
     assert supervisor.failure is not None
     assert supervisor.failure.cause.startswith("ModuleNotFoundError")
+
+
+def test_the_threads_of_children_spin_for_a_short_time(monkeypatch: pytest.MonkeyPatch, log_fd: int) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
+    with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
+        pid = supervisor.spawn("learner", 0, "offpolicy.no_such_module:main", {}, {})
+        assert f"GOMP_SPINCOUNT={SPIN_COUNT}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        supervisor.run(lambda child, message: None, lambda: None, 60.0)

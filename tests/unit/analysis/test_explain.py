@@ -35,6 +35,12 @@ def test_a_summary_without_an_account_is_refused(tmp_path: Path, changes: dict[s
         FinishedRun.read(finished_run(tmp_path / "run", **changes))
 
 
+def test_a_run_whose_collector_never_reported_is_refused(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run", learning={"collectors_s": [], "learner_s": {"train": 1.0}})
+    with pytest.raises(ConfigError, match="has no account to explain"):
+        FinishedRun.read(run)
+
+
 def test_a_run_that_has_not_ended_or_was_not_timed_is_refused(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run", timing={"learner": None, "collector": None})
     with pytest.raises(ConfigError, match="has no account to explain"):

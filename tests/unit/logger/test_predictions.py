@@ -20,7 +20,7 @@ from offpolicy.logger.record import RunHeader
 from offpolicy.timing.bottleneck import PACK_BESIDE, PACK_IN_THREAD, Advice, Bottleneck, Verdict
 from offpolicy.timing.phases import CoreClass, LearnerPhase
 from offpolicy.timing.rates import Rates, compute_rates
-from offpolicy.types import CoreTotals, Snapshot
+from offpolicy.types import CoreTotals, DeviceTotals, Snapshot
 from tests.unit.logger.conftest import MakeSnapshot
 
 MS = 1_000_000
@@ -96,6 +96,22 @@ def test_no_advice_is_given_that_the_configuration_refuses(runner: dict[str, Any
     config = RunConfig.from_mapping({"runner": runner}).to_mapping()
     found = possible_advice(verdict, config, has_gpu=True).advice
     assert [f"{each.key}={each.value}" for each in found] == possible
+
+
+@pytest.mark.parametrize("has_device", [False, True])
+def test_beside_a_device_the_learner_takes_one_core_and_its_threads_are_not_tried(
+    make_snapshot: MakeSnapshot, header: RunHeader, has_device: bool
+) -> None:
+    before, now = busy(make_snapshot(500), 1000, 0), busy(make_snapshot(1000), 4000, 0)
+    device = DeviceTotals(*[0] * 5, iterations=1000, launch_bound=0, dropped=0) if has_device else None
+    now = replace(now, learners=(replace(now.learners[0], device=device),))
+    given, rates = replace(header, learner_threads=2), compute_rates(before, now, "alternate")
+    pipeline, verdict = window_pipeline(before, now, rates, given), judge_window(before, now, rates, given)
+    assert pipeline is not None
+    assert pipeline.cores is not None
+    assert verdict is not None
+    assert pipeline.cores.threads == (1 if has_device else 2)
+    assert ("threads.learner" in {advice.key for advice in verdict.advice}) is not has_device
 
 
 def test_what_was_tried_is_preferred_to_what_products_take(header: RunHeader) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from offpolicy.errors import ConfigError
 from offpolicy.processes.shared_memory import WakeEvent
@@ -18,6 +19,7 @@ from offpolicy.training.batch_sources import (
     Replay,
     configured_source,
     demonstrations,
+    lacks_core,
     prefetch_source,
     rollout_source,
     source_identity,
@@ -53,6 +55,17 @@ def test_the_double_buffer_prefetches_into_the_configured_slots(make_rank: MakeR
     source = prefetch_source(replay_of(make_rank(**SMALL, replay={"slots": 3})))
     assert "3 slots" in source.describe()
     source.close()
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, False), (2, False), (3, True)])
+def test_packing_lacks_a_core_where_the_threads_of_the_update_have_them_all(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, threads: int, expected: bool
+) -> None:
+    rank = make_rank(**SMALL)  # one collector
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert lacks_core(rank, num_cores=3) is expected
+    object.__setattr__(rank, "device", torch.device("cuda"))
+    assert not lacks_core(rank, num_cores=3)
 
 
 def test_a_resident_copy_that_does_not_fit_is_refused(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:

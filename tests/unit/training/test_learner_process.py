@@ -15,8 +15,9 @@ from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.training import learner_process
 from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, InlineEvaluator
-from offpolicy.training.learner_process import build_learner, make_profiler, periodic_evaluation, train_rank
-from offpolicy.training.resume import load_start
+from offpolicy.training.learner_process import build_learner, make_profiler, periodic_evaluation, send_hello, train_rank
+from offpolicy.training.resume import RankState, load_start
+from offpolicy.training.speed_tuner import Setting
 from offpolicy.training.weight_publisher import WeightPublisher
 from offpolicy.types import Batch, Batches
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
@@ -105,8 +106,21 @@ class FakeSource:
         self.is_closed = True
 
 
-def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner_process, "attainable", lambda rank: None, raising=False)
+@pytest.mark.parametrize(("mode", "expected"), [("auto", "overlap"), ("alternate", "alternate")])
+def test_the_hello_names_the_mode_of_the_checkpoint_where_the_run_chooses_it(
+    make_rank: MakeRank, mode: str, expected: str
+) -> None:
+    rank = make_rank(eval={"episodes": 0}, timing={"enabled": False}, collect={"mode": mode}, **TINY)
+    ranks = ranks_of(FakeWorld())
+    learner = build_learner(rank, ranks)
+    state = RankState(rank, ranks, learner, FakeSource(), {}, (), load_start(rank, ranks, learner))
+    state.choice.setting = Setting(2, "overlap")
+    send_hello(state, {})
+    ((kind, message),) = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    assert (kind, message["mode"]) == ("hello", expected)
+
+
+def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank) -> None:
     rank = make_rank(eval={"episodes": 0}, timing={"enabled": False}, collect={"num_collectors": 1}, **TINY)
     rank.gate.has_snapshot = False  # type: ignore[attr-defined]  # no collectors: nothing to save
     ranks, source = ranks_of(FakeWorld()), FakeSource()
