@@ -24,6 +24,7 @@ from offpolicy.timing.ledger import make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.time_account import TimeAccount
 from offpolicy.training.learner_process import idle_phases
+from offpolicy.training.speed_tuner import NoTuner
 from offpolicy.types import Batches
 
 MS = 1_000_000
@@ -94,6 +95,7 @@ def _parts(work: _Work, stamps: _Stamps, ledger: TimeAccount, iterations: int) -
         evaluator=idle,
         checkpointer=idle,
         reporter=stamps,
+        tuner=NoTuner(),
         world=idle,
         stop=idle,
         ledger=ledger,
