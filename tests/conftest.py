@@ -17,7 +17,9 @@ from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUN_ID_VARIABLE = "OFFPOLICY_RUN_ID"
+SHARED_MEMORY = "/dev/shm"
 GRACE_S = 5.0  # by then nothing of a finished run may be left
+NEIGHBOUR_S = 90.0  # by then the runs that the other test worker has going are over
 
 # What runs remember of the machine, not among the user's own.
 os.environ["OFFPOLICY_CACHE"] = os.path.join(tempfile.gettempdir(), f"offpolicy-tests-{os.getuid()}")
@@ -44,7 +46,7 @@ class Traces:
     """
 
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    shm_before: frozenset[str] = field(default_factory=lambda: frozenset(os.listdir("/dev/shm")))
+    shm_before: frozenset[str] = field(default_factory=lambda: frozenset(os.listdir(SHARED_MEMORY)))
 
     @property
     def environ(self) -> dict[str, str]:
@@ -56,21 +58,43 @@ class Traces:
         return [pid for pid in _pids() if pid != os.getpid() and mark in _proc(pid, "environ").split(b"\0")]
 
     def shared_memory(self) -> list[str]:
-        """Entries of /dev/shm that are new and not mapped by a process of somebody else."""
-        new = set(os.listdir("/dev/shm")) - self.shm_before
+        """Entries of `SHARED_MEMORY` that are new and not mapped by a process of somebody else."""
+        new = set(os.listdir(SHARED_MEMORY)) - self.shm_before
         if not new:
             return []
         ours = set(self.processes())
         foreign = b"".join(_proc(pid, "maps") for pid in _pids() if pid not in ours)
-        return sorted(name for name in new if b"/dev/shm/" + name.encode() not in foreign)
+        return sorted(name for name in new if f"{SHARED_MEMORY}/{name}".encode() not in foreign)
 
     def assert_none(self, grace_s: float = GRACE_S) -> None:
-        """Fail unless processes and shared memory of the run are gone within `grace_s`."""
-        deadline = time.monotonic() + grace_s
-        while (self.processes() or self.shared_memory()) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        """Fail unless processes and shared memory of the run are gone within `grace_s`.
+
+        A child that another worker's test kills leaves semaphores that nobody maps until its run ends, for the run's
+        resource tracker removes them then. So what is left counts once the runs of the other workers are over.
+        """
+        _wait_while(lambda: bool(self.processes() or self.shared_memory()), grace_s)
         assert self.processes() == [], "processes of the run are still alive"
+        neighbours = _runs_of_other_workers() if self.shared_memory() else set()
+        _wait_while(lambda: bool(self.shared_memory() and neighbours & _runs_of_other_workers()), NEIGHBOUR_S)
+        _wait_while(lambda: bool(neighbours and self.shared_memory()), grace_s)
         assert self.shared_memory() == [], "shared memory of the run is still there"
+
+
+def _wait_while(condition: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _runs_of_other_workers() -> set[int]:
+    """Processes that tests in other xdist workers started: they inherit the name of their worker."""
+    own = f"PYTEST_XDIST_WORKER={os.environ.get('PYTEST_XDIST_WORKER', '')}".encode()
+    environs = {pid: _proc(pid, "environ").split(b"\0") for pid in _pids()}
+    return {
+        pid
+        for pid, environ in environs.items()
+        if own not in environ and any(entry.startswith(b"PYTEST_XDIST_WORKER=") for entry in environ)
+    }
 
 
 def _pids() -> list[int]:

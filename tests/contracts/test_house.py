@@ -23,6 +23,7 @@ ACROSS_MODULES = {
     *("algos/test_probe_environments.py", "algos/test_schedules.py", "algos/test_transcription.py"),
     *(
         "test_simulated_device.py",
+        "test_traces.py",
         "replay/test_on_simulated_device.py",
         "checkpoint/test_store_crash.py",
         "collect/test_rollout_flow.py",
