@@ -80,7 +80,7 @@ def train(cfg: RunConfig) -> int:
     host_plan = plan_host(plan.cfg, host)
     memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
     with plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
-        if is_complete(run, plan.cfg):
+        if host.is_alone and is_complete(run, plan.cfg):
             sys.stdout.write(already_complete(run.path, plan.cfg) + "\n")
             return EXIT_OK
         cfg = _run_config(plan, run, spec)

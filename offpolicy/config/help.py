@@ -39,7 +39,8 @@ def is_asked(words: Sequence[str]) -> bool:
 def train_help(words: Sequence[str]) -> str:
     """Returns the help that `offpolicy train WORDS` asks for, with the defaults of the algorithm that they choose."""
     tokens, topic = _split(words)
-    cfg = load_config(tokens)
+    is_student = "stage=adapt" in tokens and not any(token.startswith("teacher=") for token in tokens)
+    cfg = load_config([*tokens, "teacher=RUN"] if is_student else tokens)
     shown = [key for key in COMMON if key in keys_for(cfg.algo.info) and (key != "teacher" or cfg.algo.is_adapting)]
     values = values_by_key(cfg)
     if topic is not None:

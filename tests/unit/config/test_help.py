@@ -40,6 +40,10 @@ def test_the_values_are_those_of_the_algorithm(algo: str, value: str) -> None:
     assert f"  {value} " in train_help([f"algo={algo}", "-h"])
 
 
+def test_a_student_needs_no_teacher_to_ask_for_help() -> None:
+    assert "  teacher=RUN " in train_help(["algo=hora", "stage=adapt", "--help"])
+
+
 def test_a_word_finds_keys_by_name_and_else_by_meaning() -> None:
     assert keys_in(train_help(["--help", "algo.lr"])) == ["algo.lr", "algo.lr_schedule"]
     assert "replay.demos" in keys_in(train_help(["--help", "Minari"]))
