@@ -60,6 +60,12 @@ $(VENV)/.plot: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[plot]'
 	@touch $@
 
+# The extra `video`, with what draws and films every shipped environment.
+$(VENV)/.video: $(VENV)/.installed
+	@echo "Installing pygame and ffmpeg into $(VENV)." >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[video]'
+	@touch $@
+
 # The peers of `make bench-peers`, each in an environment of its own: never a dependency of offpolicy. They get our torch
 # and mujoco, so that only the trainers differ, and choose the rest. One that cannot be installed is no error here: the
 # benchmark names it, with the reason from install.log, and the next call tries again.
@@ -78,7 +84,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train tune eval play compare explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers bench-predictions docs clean
+.PHONY: help train resume list tune eval play compare explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers bench-predictions docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -87,24 +93,31 @@ help: ## list these commands
 train: $(VENV)/.installed ## train a policy: make train algo=sac|td3|appo|hora env=pendulum|halfcheetah|... key=value ...
 	@$(BIN)/offpolicy train $(GIVEN_WORDS)
 
+resume: $(VENV)/.installed ## continue a run: make resume [run=runs/sac/... total_timesteps=50000]
+	@$(BIN)/offpolicy resume $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) \
+	    $(foreach GIVEN_,$(filter-out run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(GIVEN_)=$(value $(GIVEN_))))
+
+list: $(VENV)/.installed ## list the runs, the newest first
+	@$(BIN)/offpolicy list
+
 tune: $(VENV)/.installed ## find a faster setting by short trials: make tune algo=td3 env=halfcheetah key=value ...
 	@$(BIN)/offpolicy tune $(GIVEN_WORDS)
 
-eval: $(VENV)/.installed ## evaluate: make eval run=runs/sac/... episodes=20, or runs="a=runs/... b=runs/..." [random=1 set=key=value]
+eval: $(VENV)/.installed ## evaluate: make eval [run=runs/sac/... episodes=20], or runs="a=runs/... b=runs/..." [random=1 set=key=value]
 	@$(BIN)/offpolicy eval $(call GIVEN_OPTIONS,run runs random set) $(call ENV_OPTIONS) $(if $(filter-out 0 false,$(random)),--random) \
 	    $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) $(call QUOTED_WORDS,runs)
 
-play: $(VENV)/.installed ## film a policy: make play run=runs/appo/... video=turning.gif [episodes= seed= set=key=value]
+play: $(VENV)/.installed $(VENV)/.video ## watch a policy, or film it: make play [run=runs/appo/... video=turning.gif episodes= seed= set=key=value]
 	@$(BIN)/offpolicy play $(call GIVEN_OPTIONS,run set) $(call ENV_OPTIONS) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
 
 compare: $(VENV)/.installed $(if $(filter png html,$(GIVEN_KEYS)),$(VENV)/.plot) ## hold runs against the first: make compare runs="a b" [png=x.png html=x.html markdown=x.md reference=-200]
 	@$(BIN)/offpolicy compare $(call GIVEN_OPTIONS,runs) $(call QUOTED_WORDS,runs)
 
 explain: $(VENV)/.installed ## where a run's time went: make explain run=runs/sac/... [before=runs/...]
-	@$(BIN)/offpolicy explain $(call GIVEN_OPTIONS,run) $(call SHELL_QUOTED,$(value run))
+	@$(BIN)/offpolicy explain $(call GIVEN_OPTIONS,run) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
 
 trace: $(VENV)/.installed $(if $(filter svg,$(GIVEN_KEYS)),$(VENV)/.plot) ## read a trace: make trace run=runs/sac/... [svg=x.svg iterations=3 start=0]
-	@$(BIN)/offpolicy trace $(call GIVEN_OPTIONS,run) $(call SHELL_QUOTED,$(value run))
+	@$(BIN)/offpolicy trace $(call GIVEN_OPTIONS,run) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
 
 tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make tensorboard [runs="a b" logdir=runs port=6006]
 ifneq ($(filter run runs,$(GIVEN_KEYS)),)

@@ -1,4 +1,4 @@
-"""The command line: `offpolicy train|resume|eval|play|record|explain|trace|compare|tune`.
+"""The command line: `offpolicy train|resume|list|eval|play|record|explain|trace|compare|tune`.
 
 Each command is imported when it is chosen, so that help and refusals need no torch and come within a second. The
 runners are found by name: the library does not depend on them.
@@ -7,31 +7,30 @@ runners are found by name: the library does not depend on them.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
 import importlib.util
-import shutil
 import sys
-import textwrap
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offpolicy import __version__
-from offpolicy.config.parsing import allowed_text
-from offpolicy.config.rules import owners
-from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
+from offpolicy.run_names import LATEST, ROOT, find_run
 
+if TYPE_CHECKING:
+    from offpolicy.config.schema import RunConfig
+
+RUN_HELP = "a run: its directory, the beginning of its name, or latest (default)"
 NO_PREFIX = "\0"  # keeps argparse from taking `--seed 3` for an option: our own refusal says what to write
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser().parse_args(words or ["--help"])
         return int(arguments.command(arguments))
     except ConfigError as error:
         count = len(error.problems)
@@ -46,95 +45,85 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def config_help() -> str:
-    """Returns every group with its options, and every key with its default, meaning and allowed values."""
-    from offpolicy.config.overrides import group_options
-
-    groups = [f"{name + '=...':<32} {', '.join(options)}" for name, options in group_options().items()]
-    return "\n".join(["groups:", *map(_wrapped, groups), "", "keys:", *_key_lines(RunConfig, "")])
-
-
-def _key_lines(cls: Any, prefix: str) -> list[str]:  # Any: one of our configuration dataclasses
-    """Returns one entry per field of `cls`: `key=default`, then its meaning and allowed values."""
-    hints = typing.get_type_hints(cls)
-    lines: list[str] = []
-    for spec in dataclasses.fields(cls):
-        hint = hints[spec.name]
-        if dataclasses.is_dataclass(hint):
-            lines += _key_lines(hint, f"{prefix}{spec.name}.")
-        else:
-            default = _as_override(getattr(cls(), spec.name))
-            entry = f"{prefix}{spec.name}={default}"
-            names = ", ".join(owners(spec.metadata.get("only", ()))).upper()
-            meaning = f"{names}: {spec.metadata['doc']}" if names else spec.metadata["doc"]
-            lines.append(_wrapped(f"{entry:<32} {meaning}; {allowed_text(hint, spec.metadata)}"))
-    return lines
-
-
-def _as_override(value: Any) -> str:
-    """Returns a default as it is written on the command line."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
-
-
-def _wrapped(entry: str) -> str:
-    width = max(60, shutil.get_terminal_size((120, 24)).columns)
-    wrapper = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent=" " * 35)
-    wrapper.break_on_hyphens = wrapper.break_long_words = False
-    return wrapper.fill(entry)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="offpolicy", description="Train policies with SAC, TD3, APPO or HORA and see where the wall time went."
+        prog="offpolicy",
+        description="Train policies with SAC, TD3, APPO or HORA and see where the wall time went.",
+        epilog="RUN is a run's directory, `latest`, or the beginning of its name. Begin with: offpolicy train algo=sac",
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    others = (_add_eval, _add_play, _add_record, _add_explain, _add_trace, _add_compare, _add_tune)
+    others = (_add_list, _add_eval, _add_play, _add_record, _add_explain, _add_trace, _add_compare, _add_tune)
     for add in (_add_train, _add_resume, *others):
         add(commands)
     return parser
 
 
 def _add_train(commands: Any) -> None:  # Any: argparse keeps the type of a subparsers action private
-    text = "train a policy: offpolicy train algo=td3 env=halfcheetah seed=3 (train --help lists every key)"
+    text = "train a policy: offpolicy train algo=td3 env=halfcheetah seed=3 (train --help shows the keys)"
     parser = commands.add_parser("train", help=text, prefix_chars=NO_PREFIX, add_help=False)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="groups and keys, in Hydra's grammar")
-    parser.set_defaults(command=_train, usage=parser.format_help)
+    parser.set_defaults(command=_train)
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    if _wrote_help(arguments, arguments.overrides):
-        return 0
+    from offpolicy.config.help import is_asked, train_help
     from offpolicy.config.overrides import load_config
+
+    if is_asked(arguments.overrides):
+        sys.stdout.write(train_help(arguments.overrides) + "\n")
+        return 0
 
     config = load_config(arguments.overrides)
     return int(_train_module().train(config))
 
 
 def _add_resume(commands: Any) -> None:
-    text = "continue a run from its newest checkpoint: offpolicy resume RUN_DIR total_timesteps=50000"
+    text = "continue a run from its newest checkpoint: offpolicy resume RUN total_timesteps=50000"
     parser = commands.add_parser("resume", help=text, prefix_chars=NO_PREFIX, add_help=False)
-    parser.add_argument("run", type=Path, help="the run's directory")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys to change, in Hydra's grammar")
-    parser.set_defaults(command=_resume, usage=parser.format_help)
+    parser.add_argument("words", nargs="*", metavar="run key=value", help="a run, and keys to change")
+    parser.set_defaults(command=_resume)
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    if _wrote_help(arguments, [str(arguments.run), *arguments.overrides]):
-        return 0
+    from offpolicy.config.help import is_asked, resume_help
     from offpolicy.config.overrides import load_values
 
-    overrides = load_values(arguments.overrides)
-    return int(_train_module().resume(_existing_run(arguments.run), overrides))
+    words = arguments.words
+    if is_asked(words):
+        sys.stdout.write(resume_help(words, _config_of) + "\n")
+        return 0
+    named = [word for word in words if Path(word).is_dir() or ("=" not in word and not word.startswith("-"))]
+    overrides = load_values([word for word in words if word not in named[:1]])
+    run = _existing_run(named[0] if named else LATEST)
+    return int(_train_module().resume(run, overrides))
+
+
+def _config_of(word: str) -> RunConfig:
+    from offpolicy.config.schema import read_config
+
+    return read_config(_existing_run(word))
+
+
+def _add_list(commands: Any) -> None:
+    text = "list the runs, the newest first: offpolicy list"
+    parser = commands.add_parser("list", help=text, description=text)
+    parser.add_argument("directory", type=Path, nargs="?", default=ROOT, help=f"where to look (default: {ROOT})")
+    parser.add_argument("--most", type=_positive, default=15, help="runs to show (default: 15)")
+    parser.set_defaults(command=_list)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.list_runs import list_runs
+
+    return list_runs(arguments.directory, arguments.most)
 
 
 def _add_eval(commands: Any) -> None:
-    text = "evaluate policies on the same episodes: offpolicy eval RUN_DIR [LABEL=RUN_DIR ...] --episodes 20"
+    text = "evaluate policies on the same episodes: offpolicy eval RUN [LABEL=RUN ...] --episodes 20"
     parser = commands.add_parser("eval", help=text, description=text)
     parser.add_argument(
-        "runs", nargs="+", metavar="[label=]run", help="a run's directory; all are held against the first"
+        "runs", nargs="*", metavar="[label=]run", help="runs; all are held against the first (default: latest)"
     )
     parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes of each (default: 10)")
     parser.add_argument("--random", action="store_true", help="random actions as one more policy")
@@ -145,17 +134,19 @@ def _add_eval(commands: Any) -> None:
 def _evaluate(arguments: argparse.Namespace) -> int:
     from offpolicy.analysis.runs import path_by_label
 
-    paths = {label: _existing_run(path) for label, path in path_by_label(arguments.runs).items()}
+    paths = {label: _existing_run(path) for label, path in path_by_label(arguments.runs or [LATEST]).items()}
     from offpolicy.commands.evaluate import evaluate
 
     return evaluate(paths, _choice(arguments), episodes=arguments.episodes, with_random=arguments.random)
 
 
 def _add_play(commands: Any) -> None:
-    text = "film a run's policy: offpolicy play RUN_DIR --video turning.gif"
+    text = "show a run's policy in a window, or film it: offpolicy play RUN --video turning.gif"
     parser = commands.add_parser("play", help=text, description=text)
-    parser.add_argument("run", type=_existing_run, help="the run's directory")
-    parser.add_argument("--video", type=Path, required=True, help="file to write: .gif, or .mp4 with offpolicy[video]")
+    parser.add_argument("run", nargs="?", default=LATEST, type=_existing_run, help=RUN_HELP)
+    parser.add_argument(
+        "--video", type=Path, help="file to write: .gif, or .mp4; without it, a window where there is a display"
+    )
     parser.add_argument("--episodes", type=_positive, default=1, help="complete episodes (default: 1)")
     _add_policy_options(parser)
     parser.set_defaults(command=_play)
@@ -168,9 +159,9 @@ def _play(arguments: argparse.Namespace) -> int:
 
 
 def _add_record(commands: Any) -> None:
-    text = "write episodes of a run's policy as demonstrations: offpolicy record RUN_DIR --out demos.npz"
+    text = "write episodes of a run's policy as demonstrations: offpolicy record RUN --out demos.npz"
     parser = commands.add_parser("record", help=text, description=text)
-    parser.add_argument("run", type=_existing_run, help="the run's directory")
+    parser.add_argument("run", nargs="?", default=LATEST, type=_existing_run, help=RUN_HELP)
     parser.add_argument("--out", type=Path, required=True, help="file to write: .npz, for replay.demos")
     parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes (default: 10)")
     _add_policy_options(parser)
@@ -202,9 +193,9 @@ def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is impor
 
 
 def _add_explain(commands: Any) -> None:
-    text = "say where a run's time went and what a change would bring: offpolicy explain RUN_DIR"
+    text = "say where a run's time went and what a change would bring: offpolicy explain RUN"
     parser = commands.add_parser("explain", help=text, description=text)
-    parser.add_argument("run", type=_existing_run, help="the directory of a run that has ended")
+    parser.add_argument("run", nargs="?", default=LATEST, type=_existing_run, help=RUN_HELP)
     parser.add_argument(
         "--before", type=_existing_run, help="the run that one key was changed after: how right was it?"
     )
@@ -218,9 +209,9 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _add_trace(commands: Any) -> None:
-    text = "read the trace of a run made with timing.trace=true: offpolicy trace RUN_DIR"
+    text = "read the trace of a run made with timing.trace=true: offpolicy trace RUN"
     parser = commands.add_parser("trace", help=text, description=text)
-    parser.add_argument("run", type=_existing_run, help="the run's directory")
+    parser.add_argument("run", nargs="?", default=LATEST, type=_existing_run, help=RUN_HELP)
     parser.add_argument("--svg", type=Path, help="file for a picture of a few typical iterations")
     parser.add_argument("--iterations", type=_positive, default=3, help="how many in the picture (default: 3)")
     parser.add_argument("--start", type=_not_negative, help="of a resumed run: which start (default: the last)")
@@ -299,17 +290,9 @@ def _whole_number(text: str, least: int) -> int:
     return number
 
 
-def _wrote_help(arguments: argparse.Namespace, words: Sequence[str]) -> bool:
-    """Writes the help of a command that takes overrides if one of `words` asks for it; True if so."""
-    is_asked = any(word in ("-h", "--help") for word in words)
-    if is_asked:
-        sys.stdout.write(f"{arguments.usage()}\n{config_help()}\n")
-    return is_asked
-
-
 def _existing_run(path: Path | str) -> Path:
-    """Returns `path` if it looks like a run's directory. Raises `ConfigError`, before torch is imported, if not."""
-    run = Path(path)
+    """Returns the directory of the run that `path` names. Raises `ConfigError`, before torch is imported, for none."""
+    run = find_run(path)
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"run: got {str(run)!r}, allowed the directory of a run (it has no config.yaml)")
     return run

@@ -5,29 +5,34 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.children import signals_held
 from offpolicy.config.parsing import flatten, is_within, merge
+from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.errors import ConfigError, SaveError
+from offpolicy.errors import EXIT_OK, ConfigError, SaveError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
-from offpolicy.launch.outcome import Outcome, conclude, outcome_of, print_failure
-from offpolicy.launch.preflight import RESUMABLE, check_fits, check_same, find_teacher, preflight
+from offpolicy.launch.outcome import Outcome, already_complete, conclude, is_complete, outcome_of, print_failure
+from offpolicy.launch.preflight import check_fits, check_same, find_teacher, preflight
+from offpolicy.launch.provenance import Provenance
 from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
+from offpolicy.run_names import mark_latest
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
-from offpolicy.timing.clock import Stopwatch
+from offpolicy.timing.clock import Stopwatch, unix_s
 from offpolicy.timing.core_ledger import open_core_ledger
 from offpolicy.timing.trace_reader import shrink_tracks
 from offpolicy.timing.trace_writer import begin_trace, open_track
@@ -46,10 +51,22 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
         raise ConfigError([f"{key}: cannot change when a run is resumed; allowed {allowed}" for key in refused])
     if HostInfo.of_launcher().job:
         raise ConfigError("resume: under torchrun write `offpolicy train run_dir=...` with the command of the start")
+    if isinstance(wanted := overrides.get("total_timesteps"), int):
+        _refuse_less(run, wanted)
     saved = merge(read_config(run).to_mapping(), overrides)
     if saved["replay"]["demos"] is None and "replay.demo_share" not in flatten(overrides):
         saved = merge(saved, {"replay": {"demo_share": ReplayConfig().demo_share}})  # no demonstrations, no share
     return train(RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"})))
+
+
+def _refuse_less(run: Path, wanted: int) -> None:
+    """Refuses a budget that a run has spent already. Raises `ConfigError`."""
+    done = max((checkpoint.env_steps for checkpoint in CheckpointStore(run / CHECKPOINTS).usable()), default=0)
+    if wanted < done:
+        raise ConfigError(
+            f"total_timesteps: got {wanted}, allowed more than {done}, the env steps that {run} has done;"
+            f" write total_timesteps={2 * done}"
+        )
 
 
 def train(cfg: RunConfig) -> int:
@@ -63,7 +80,14 @@ def train(cfg: RunConfig) -> int:
     host_plan = plan_host(plan.cfg, host)
     memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
     with plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
+        if host.is_alone and is_complete(run, plan.cfg):
+            sys.stdout.write(already_complete(run.path, plan.cfg) + "\n")
+            return EXIT_OK
         cfg = _run_config(plan, run, spec)
+        provenance = Provenance.of_this_process(unix_s())
+        provenance.note(run.path / "config.yaml")
+        if host.index == 0:
+            mark_latest(run.path)
         names = track_names(cfg, has_evaluator=host_plan.has_evaluator)
         trace_dir = begin_trace(run.path, names, cfg.timing.trace_mb) if cfg.timing.trace else None
         job = WorkerSpec(
@@ -81,11 +105,13 @@ def train(cfg: RunConfig) -> int:
         with _log_file(run.path / "train.log") as log_fd, contextlib.closing(open_run_logger(job, run)) as logger:
             announce(logger, job, run)
             try:
-                code, failure = _supervise(job, memory, logger, _supervisor_config(job, log_fd, watch), listener)
+                code, failure = _supervise(
+                    job, memory, logger, _supervisor_config(job, log_fd, watch), listener, provenance
+                )
             finally:  # when no process is left that could still write
                 if trace_dir is not None:
                     _write_trace(trace_dir, run.path, logger)
-    print_failure(failure)
+        print_failure(failure, run.path)
     return code
 
 
@@ -107,6 +133,7 @@ def _supervise(
     logger: OffPolicyLogger,
     limits: SupervisorConfig,
     listener: socket.socket | None,
+    provenance: Provenance,
 ) -> tuple[int, Failure | None]:
     """Runs the processes and writes the summary; signals are handled until it is written."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
@@ -126,7 +153,7 @@ def _supervise(
             outcome = Outcome("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}")
             raise
         finally:
-            is_written = conclude(Path(job.run_dir), monitor, logger, outcome)
+            is_written = conclude(Path(job.run_dir), monitor, logger, outcome, provenance)
     return outcome.exit_code or (0 if is_written else SaveError.exit_code), supervisor.failure
 
 

@@ -51,9 +51,11 @@ class FinishedRun:
         cfg = read_config(path)
         try:
             summary: Mapping[str, Any] = json.loads((path / "summary.json").read_text())
+        except FileNotFoundError:
+            reason = "has no summary.json, which is written when a run ends"
+            raise ConfigError(f"run: {path} {reason}; let it end, or write offpolicy resume {path}") from None
         except (OSError, ValueError) as error:
-            problem = f"{path / 'summary.json'} cannot be read: {error}"
-            raise ConfigError(f"run: {problem}; it is written when a run ends") from None
+            raise ConfigError(f"run: {path / 'summary.json'} cannot be read: {error}") from None
         try:
             timing, rates = summary["timing"], summary["rates"]
             collectors, learner = _phases_of(summary)

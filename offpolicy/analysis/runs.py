@@ -13,6 +13,7 @@ import yaml
 from offpolicy.analysis.records import RunRecords, read_run
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.errors import ConfigError
+from offpolicy.run_names import NoSuchRunError, find_run
 from offpolicy.types import Float64
 
 Config = Mapping[str, Any]  # Any: a value of config.yaml, by dotted key
@@ -61,16 +62,25 @@ class LabelledRuns:
 def parse_runs(words: Sequence[str]) -> list[tuple[str, Path]]:
     """Returns label and path of each `[label=]RUN`; a word that is a directory, though with = in its name, is a path.
 
+    A run may also be given as `latest` or by the beginning of its name. Raises `ConfigError` for several.
     A run without a label is named by the shortest end of its path that no other run has and that is no label yet.
     """
     parsed: list[tuple[str, Path]] = []
     for word in words:
         label, is_labelled, text = word.partition("=")
         is_bare = not is_labelled or Path(word).is_dir()
-        parsed.append(("", Path(word)) if is_bare else (label, Path(text)))
+        parsed.append(("", _path(word)) if is_bare else (label, _path(text)))
     given = {label for label, _ in parsed if label}
     bare = [path.resolve() for label, path in parsed if not label]
     return [(label or _short_name(path, bare, given), path) for label, path in parsed]
+
+
+def _path(word: str) -> Path:
+    """Returns the run that a word names, else its path: what reads it refuses it together with all others."""
+    try:
+        return find_run(word)
+    except NoSuchRunError:
+        return Path(word)
 
 
 def _short_name(path: Path, others: Sequence[Path], given: set[str]) -> str:

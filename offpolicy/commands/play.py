@@ -1,4 +1,4 @@
-"""`offpolicy play RUN --video FILE`: a saved policy at work, as a video file."""
+"""`offpolicy play RUN [--video FILE]`: a saved policy at work, in a window or as a video file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from offpolicy.collect.evaluation import Actor
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
-from offpolicy.envs.make import Env, make_env
+from offpolicy.envs.make import Env, find_spec, make_env
 from offpolicy.envs.spaces import action_map
 from offpolicy.envs.vector import env_seeds
 from offpolicy.errors import ConfigError, EnvFailure, SaveError
@@ -27,24 +27,58 @@ from offpolicy.seeding import env_seed
 
 DEFAULT_FPS = 30
 Picture = NDArray[np.uint8]  # [height, width, 3]
+NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
+FILE, WINDOW = "rgb_array", "human"  # Gymnasium's render modes
+DRAWN_BY_PYGAME = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text", "gymnasium.envs.box2d")
 WITH_FFMPEG = (".mp4", ".mkv", ".webm")
 
 
-def play(path: Path, choice: PolicyChoice, *, video: Path, episodes: int) -> int:
-    """Writes the video and prints what is in it. Raises `ConfigError`, `EnvFailure` or `SaveError`."""
-    check_video(video)
-    if "DISPLAY" not in os.environ:
+def play(path: Path, choice: PolicyChoice, *, video: Path | None, episodes: int) -> int:
+    """Shows the policy, or writes the video, and prints its returns. Raises `ConfigError`, `EnvFailure`, `SaveError`.
+
+    What is missing is said before the policy is loaded.
+    """
+    if video is None:
+        check_display(path)
+    else:
+        check_video(video)
+    if not has_display():
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's own choice opens a window
     run = SavedRun.find(path, choice)
+    check_drawing(run.env.id)
     seed = run.cfg.seed if choice.seed is None else choice.seed
-    film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=seed)
-    with contextlib.closing(film), Console(stderr=True).status(f"filming {run.env.id}"):
-        count = _write(film, video)
+    mode = FILE if video else WINDOW
+    film = Film(run.actor(choice.device), run.env, episodes=episodes, seed=seed, mode=mode)
+    doing = "filming" if video else "showing"
+    with contextlib.closing(film), Console(stderr=True).status(f"{doing} {run.env.id}"):
+        count = _write(film, video) if video else sum(1 for _ in film)
     returns = ", ".join(f"{value:,.1f}" for value in film.returns)
     Console(markup=False, highlight=False).print(
-        f"{video}: {count} pictures, {count / film.fps:.1f} s; returns {returns}", soft_wrap=True
+        f"{video or run.env.id}: {count} pictures, {count / film.fps:.1f} s; returns {returns}", soft_wrap=True
     )
     return 0
+
+
+def has_display() -> bool:
+    """True if a window can be opened."""
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def check_display(run: Path) -> None:
+    """Raises `ConfigError` where no window can be opened."""
+    if not has_display():
+        raise ConfigError(
+            f"--video: got none, and no window can be opened here; write offpolicy play {run} --video run.gif"
+        )
+
+
+def check_drawing(env_id: str) -> None:
+    """Raises `ConfigError` where the package that draws one of Gymnasium's own environments is missing."""
+    entry = str(find_spec(env_id).entry_point)
+    if entry.startswith(DRAWN_BY_PYGAME) and importlib.util.find_spec("pygame") is None:
+        raise ConfigError(
+            f"env.id: {env_id} is drawn by pygame: pip install 'offpolicy[video]' (make play installs it)"
+        )
 
 
 def check_video(path: Path) -> None:
@@ -54,10 +88,13 @@ def check_video(path: Path) -> None:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file name that ends in {', '.join(known)}")
     if kind in WITH_FFMPEG and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise ConfigError(f"--video: {kind} needs imageio-ffmpeg: pip install 'offpolicy[video]', or write a .gif")
+    is_new = not path.exists()
     try:
         path.open("ab").close()
     except OSError as error:
         raise ConfigError(f"--video: got {str(path)!r}, allowed a file that can be written: {error.strerror}") from None
+    if is_new:
+        path.unlink()
 
 
 def _write(film: Film, path: Path) -> int:
@@ -81,14 +118,15 @@ def _write(film: Film, path: Path) -> int:
 class Film:
     """The pictures of `episodes` episodes that begin like those of an evaluation, made while they are iterated."""
 
-    def __init__(self, act: Actor, env: EnvConfig, *, episodes: int, seed: int) -> None:
-        """Raises as `make_env`, and `ConfigError` where the environment draws no pictures."""
-        self._cfg = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": "rgb_array"})
+    def __init__(self, act: Actor, env: EnvConfig, *, episodes: int, seed: int, mode: str = FILE) -> None:  # noqa: PLR0913
+        """Raises as `make_env`, and `ConfigError` where the environment draws no pictures, or none in a window."""
+        self._cfg, self._mode = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": mode}), mode
         self._act, self._episodes, self._seed = act, episodes, seed
         with contextlib.closing(make_env(env)) as plain:
             modes = plain.metadata.get("render_modes", [])
-        if "rgb_array" not in modes:
-            raise ConfigError(f"env.id: {env.id} draws no pictures: its render modes are {modes}, needed rgb_array")
+        if mode not in modes:
+            instead = "; write --video run.gif" if FILE in modes else ""
+            raise ConfigError(f"env.id: {env.id} has the render modes {modes}, needed {mode}{instead}")
         self._env: Env = make_env(self._cfg)
         self.fps = int(self._env.metadata.get("render_fps", DEFAULT_FPS))
         self.returns: list[float] = []  # of the episodes that are over
@@ -115,6 +153,8 @@ class Film:
             self._env.close()
 
     def _picture(self) -> Picture:
+        if self._mode == WINDOW:  # the environment draws by itself
+            return NO_PICTURE
         try:
             picture: Any = self._env.render()
         except (ImportError, DependencyNotInstalled) as error:

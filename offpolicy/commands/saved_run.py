@@ -15,6 +15,7 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.launch.run_dir import is_running
 from offpolicy.nets.policy import make_policy
 from offpolicy.training.rank_context import pick_device
 from offpolicy.training.resume import learner_tensors
@@ -54,7 +55,7 @@ class SavedRun:
         for problem in store.rejected:
             sys.stderr.write(f"offpolicy: {problem}\n")
         if checkpoint is None:
-            raise CheckpointError(f"{path / CHECKPOINTS} holds no usable checkpoint")
+            raise CheckpointError(_why_none(path, cfg))
         return cls(path, cfg, spec, checkpoint, _changed_env(path, cfg, spec, choice.overrides))
 
     def actor(self, device: str) -> Actor:
@@ -63,6 +64,15 @@ class SavedRun:
         tensors, prefix = learner_tensors(self.checkpoint), "policy."
         policy.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
         return deterministic_actor(policy.to(pick_device(device, 0)))
+
+
+def _why_none(path: Path, cfg: RunConfig) -> str:
+    """Returns why a run has no checkpoint, and what helps."""
+    if is_running(path):
+        every = cfg.checkpoint.every
+        first = f"at env step {every:,} (checkpoint.every)" if 0 < every < cfg.total_timesteps else "at its end"
+        return f"run: {path} is in progress, and its first checkpoint comes {first}; Ctrl-C there saves one now"
+    return f"run: {path / CHECKPOINTS} holds no usable checkpoint: the run ended before it saved one; train again"
 
 
 def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping[str, Any]) -> EnvConfig:

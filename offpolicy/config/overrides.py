@@ -10,14 +10,20 @@ stage_env is loaded where there is one for the algorithm (and its stage) and the
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.config.parsing import flatten, merge
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.foreign_names import without_foreign
+from offpolicy.config.parsing import as_override, flatten, merge, nested
+from offpolicy.config.schema import RunConfig, read_values
+from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
+from offpolicy.config.tokens import instead_of_several, looks_like_id, misshapen
+from offpolicy.config.usable import default_of
 from offpolicy.errors import ConfigError
+from offpolicy.run_names import find_run
 
 OPTIONAL_GROUPS = ("experiment",)
 NAMED_BY = {"algo.name": "algo", "runner.name": "runner", "algo.stage": "stage"}  # the key that names a group's option
@@ -55,17 +61,40 @@ def load_config(tokens: Sequence[str]) -> RunConfig:
     algo, stage = (overrides.groups.get(group) for group in ("algo", "stage"))
     if stage == "adapt" and algo != "hora":
         raise ConfigError(f"stage: got adapt, allowed nothing with algo={algo or 'sac'}: only algo=hora has stages")
-    # With env.id it is another environment than the group's, whose tuned values say nothing about this one.
-    is_other = "id" in overrides.values.get("env", {})
-    groups = dict(overrides.groups) | (dict.fromkeys(AUTOMATIC_GROUPS, "none") if is_other else {})
-    tree = merge(merge(RunConfig().to_mapping(), _composed(groups)), overrides.values)
+    values = dict(overrides.values)
+    source = values.pop("config", None)
+    tree = _saved(source, overrides.groups) if source is not None else _chosen(overrides.groups, values)
     try:
-        config = RunConfig.from_mapping(_resolved(tree, problems))
+        config = RunConfig.from_mapping(_resolved(merge(tree, values), problems))
     except ConfigError as error:
         raise ConfigError(problems + list(error.problems)) from None
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def _chosen(groups: Mapping[str, str | None], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the chosen groups."""
+    # With env.id it is another environment than the group's, whose tuned values say nothing about this one.
+    is_other = "id" in values.get("env", {})
+    own = dict(groups) | (dict.fromkeys(AUTOMATIC_GROUPS, "none") if is_other else {})
+    return merge(RunConfig().to_mapping(), _composed(own))
+
+
+def _saved(source: Any, groups: Mapping[str, str | None]) -> dict[str, Any]:
+    """Returns the values of another run, `config=RUN` or `config=RUN/config.yaml`, without its directory.
+
+    Raises `ConfigError`, also for groups: those of that run stay.
+    """
+    if groups:
+        fix = f"leave config={source} out, or change single keys, such as algo.gamma=0.98"
+        raise ConfigError(
+            [f"{name}: got {option!r}, but config= has chosen the groups; {fix}" for name, option in groups.items()]
+        )
+    path = Path(str(source))
+    file = path if path.is_file() else find_run(path) / "config.yaml"
+    values = read_values(file)
+    return {key: value for key, value in values.items() if key not in ("run_dir", "resume")}
 
 
 def load_values(tokens: Sequence[str]) -> dict[str, Any]:  # Any: values are checked with the run's own configuration
@@ -81,53 +110,51 @@ def load_values(tokens: Sequence[str]) -> dict[str, Any]:  # Any: values are che
 
 
 def parse_overrides(tokens: Sequence[str]) -> Overrides:
-    """Sorts `key=value` tokens into groups and values; later ones win."""
-    options = group_options()
+    """Sorts `key=value` tokens into groups and values; later ones win. Keys of other trainers become problems."""
+    options, info = group_options(), _algorithm(tokens)
     groups: dict[str, str | None] = {}
     values: dict[str, Any] = {}
     problems: list[str] = []
     queue = list(tokens)
     while queue:
         token = queue.pop(0)
-        if token.startswith("--") and "=" not in token and queue and "=" not in queue[0] and queue[0][:1] != "-":
+        if token.startswith("-") and "=" not in token and queue and "=" not in queue[0] and queue[0][:1] != "-":
             token = f"{token} {queue.pop(0)}"  # `--key value` is one problem, not two
         try:
-            key, value = _parsed(token, options)
+            key, value = _parsed(token, options, info)
             if key in options:
                 groups[key] = _choice(key, value, options[key])
             else:
-                for part in reversed(key.split(".")):
-                    value = {part: value}
-                values = merge(values, value)
+                values = merge(values, nested({key: value}))
         except ConfigError as error:
             problems += error.problems
-    return Overrides(groups, values, tuple(problems))
+    return Overrides(groups, without_foreign(values, info, problems), tuple(problems))
 
 
-def _parsed(token: str, options: Mapping[str, Sequence[str]]) -> tuple[str, Any]:
+def _algorithm(tokens: Sequence[str]) -> AlgorithmInfo:
+    """Returns the algorithm that a command line seems to choose, whose names for things its refusals use."""
+    words = " ".join(tokens)
+    names, stages = (re.findall(rf"\b{group}[= ](\w+)", words) for group in ("algo", "stage"))
+    known = [name for name in names if any(info.name == name for info in ALGORITHMS)]
+    return algorithm_info(known[-1] if known else AlgoConfig().name, stages[-1] if stages else "")
+
+
+def _parsed(token: str, options: Mapping[str, Sequence[str]], info: AlgorithmInfo) -> tuple[str, Any]:
     """Returns key and value of one override. Raises `ConfigError` saying what to write instead."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    if token.startswith("-"):
-        key, _, text = token.lstrip("-").replace(" ", "=", 1).partition("=")
-        raise ConfigError(f"{token}: overrides have no dashes; write {key}={text or '<value>'}")
-    if token.startswith("~"):
-        raise ConfigError(f"{token}: keys cannot be deleted; write {token[1:].partition('=')[0]}=<value>")
-    if "=" not in token:
-        homes = [group for group, names in options.items() if token in names]
-        example = f"{homes[0]}={token}" if homes else f"{token}=<value>"
-        raise ConfigError(f"{token}: no '=' in it; write {example}")
+    if problem := misshapen(token, options, info):
+        raise ConfigError(problem)
     key, _, text = token.partition("=")
     try:
         override = OverridesParser.create().parse_override(token)
         value = override.value()
     except HydraException:
-        raise ConfigError(f"{token}: not understood; quote the value: {key}='\"{text}\"'") from None
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        raise ConfigError(f"{token}: not understood; quote the value: {key}='\"{quoted}\"'") from None
     if override.is_sweep_override():
-        raise ConfigError(
-            f"{token}: one run takes one value; write a list as {key}=[{text}], text as {key}='\"{text}\"'"
-        )
+        raise ConfigError(f"{token}: one run takes one value; {instead_of_several(key, text, options)}")
     if override.package is not None or "/" in override.key_or_group:
         raise ConfigError(
             f"{token}: got {override.key_or_group!r}, allowed a group ({', '.join(options)}) or a dotted key"
@@ -144,10 +171,10 @@ def _choice(group: str, value: Any, names: Sequence[str]) -> str | None:
         return None
     if isinstance(value, str) and value in names:
         return value
-    near = difflib.get_close_matches(str(value).lower(), names, 1)
-    guess = f"; did you mean {near[0]}?" if near else ""
-    other = f"; any other Gymnasium id: env.id={value}" if group == "env" and not near else ""
-    raise ConfigError(f"{group}: got {value!r}, allowed one of {', '.join(names)}{guess}{other}")
+    is_id = group == "env" and looks_like_id(str(value))
+    near = [] if is_id else difflib.get_close_matches(str(value).lower(), names, 1)
+    guess = f"; did you mean {near[0]}?" if near else f"; a Gymnasium id is written env.id={value}" if is_id else ""
+    raise ConfigError(f"{group}: got {value!r}, allowed one of {', '.join(names)}{guess}")
 
 
 def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:
@@ -177,7 +204,8 @@ def _resolved(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
         problems.append(f"{error.full_key}: {str(error.msg).splitlines()[0]}")
         return dict(tree)
     resolved = _mapping(container)
-    problems += [f"{key}: not given; write {key}=<value>" for key, value in flatten(resolved).items() if value == "???"]
+    missing = [key for key, value in flatten(resolved).items() if value == "???"]
+    problems += [f"{key}: not given; write {key}={as_override(default_of(key))}" for key in missing]
     return resolved
 
 

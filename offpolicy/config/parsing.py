@@ -166,10 +166,12 @@ def allowed_text(hint: Any, limits: Mapping[str, Any]) -> str:
 
 
 def _unknown(prefix: str, key: str, fields: Mapping[str, Any], known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(key), list(fields), 1)
+    usable = [name for name in fields if any(is_within(path, (prefix + name,)) for path in known)]
+    usable = usable or list(fields)  # of a value of several keys, such as a schedule
+    near = difflib.get_close_matches(str(key), usable, 1)
     elsewhere = [path for path in known if path.rsplit(".", 1)[-1] == key]
     guess = prefix + near[0] if near else elsewhere[0] if elsewhere else None
-    here = f"known keys here: {', '.join(fields)}"
+    here = f"known keys here: {', '.join(usable)}"
     return f"{prefix}{key}: unknown key; " + (f"did you mean {guess}? " if guess else "") + here
 
 
@@ -191,6 +193,25 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
+
+
+def as_override(value: Any) -> str:
+    """Returns a value as it is written on the command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"
+    return "[" + ",".join(map(as_override, value)) + "]" if isinstance(value, tuple | list) else str(value)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the nested mapping of values by dotted key."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        tree = merge(tree, value)
+    return tree
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,16 +7,25 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from offpolicy.config.foreign_names import advice
 from offpolicy.config.sections import (
     ALGORITHMS,
     FROM_REPLAY,
     FROM_ROLLOUTS,
     RANK_RUNNERS,
+    AlgoConfig,
     AlgorithmInfo,
     CollectConfig,
     ReplayConfig,
     RunSections,
     TimingConfig,
+)
+
+# Configuration that may change when a run is resumed; anything else would make it another experiment.
+RESUMABLE = (
+    *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
+    *("env.measure", "collect.hook", "collect.post_queue"),
+    *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
 )
 
 
@@ -38,6 +47,11 @@ def broken_rules(cfg: RunSections) -> list[str]:
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
         if hook is not None and not re.fullmatch(r"[\w.]+:\w+", hook):
             problems.append(f"{key}: got {hook!r}, allowed module:function, such as hooks:draw, or null")
+    if cfg.env.kwargs.get("render_mode") == "human":
+        problems.append(
+            "env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window;"
+            " offpolicy play RUN opens one"
+        )
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
@@ -72,7 +86,7 @@ def _unused_options(cfg: RunSections) -> list[str]:
     name = "hora stage=adapt" if algo.is_adapting else algo.name
     problems = [
         f"algo.{spec.name}: got {getattr(algo, spec.name)!r}, allowed nothing with algo={name}:"
-        f" it is for {', '.join(owners(spec.metadata['only']))}"
+        f" it is for {', '.join(owners(spec.metadata['only']))}{_instead(spec.name, algo)}"
         for spec in dataclasses.fields(algo)
         if algo.info not in spec.metadata.get("only", ALGORITHMS) and getattr(algo, spec.name) != spec.default
     ]
@@ -89,6 +103,12 @@ def _unused_options(cfg: RunSections) -> list[str]:
             f"collect.band: got {cfg.collect.band}, allowed nothing with algo={algo.name}: rollout.slots bounds it"
         )
     return problems
+
+
+def _instead(name: str, algo: AlgoConfig) -> str:
+    """Returns what to write for an option of another algorithm where this one has another name for it."""
+    instead = advice(name, getattr(algo, name), algo.info)
+    return f"; {instead}" if instead and instead.startswith("write") else ""
 
 
 def _replay_problems(cfg: RunSections) -> list[str]:
@@ -109,7 +129,7 @@ def _replay_problems(cfg: RunSections) -> list[str]:
     if cfg.algo.learning_starts >= cfg.total_timesteps:
         problems.append(
             f"algo.learning_starts: got {cfg.algo.learning_starts}, allowed less than"
-            f" total_timesteps={cfg.total_timesteps}: no update would ever happen"
+            f" total_timesteps={cfg.total_timesteps}: no update would ever happen; {_shorter_start(cfg)}"
         )
     if cfg.algo.batch_size % cfg.runner.world_size:
         problems.append(
@@ -117,6 +137,11 @@ def _replay_problems(cfg: RunSections) -> list[str]:
             f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
         )
     return problems
+
+
+def _shorter_start(cfg: RunSections) -> str:
+    steps = max(1, cfg.total_timesteps // 2)
+    return f"write algo.learning_starts={steps}" if cfg.total_timesteps > 1 else "write total_timesteps=2000"
 
 
 def impossible_share(cfg: RunSections, num_ranks: int) -> list[str]:
@@ -152,9 +177,19 @@ def _rollout_problems(cfg: RunSections) -> list[str]:
     if rows * ranks > cfg.total_timesteps:
         problems.append(
             f"total_timesteps: got {cfg.total_timesteps}, allowed at least {rows * ranks}, one batch of rollouts"
-            f" (rollout.length={cfg.rollout.length} x env.num_envs={cfg.env.num_envs} x {collectors} collectors)"
+            f" (rollout.length={cfg.rollout.length} x env.num_envs={cfg.env.num_envs} x {collectors} collectors);"
+            f" write {_smaller_rollouts(cfg)}"
         )
     return problems
+
+
+def _smaller_rollouts(cfg: RunSections) -> str:
+    """Returns the longest rollouts of which a batch fits into the run, else the shortest run that holds a batch."""
+    envs, ranks = cfg.env.num_envs * cfg.collect.num_collectors, cfg.runner.world_size
+    for length in range(min(cfg.rollout.length, cfg.total_timesteps // envs), 0, -1):
+        if (length * envs // ranks) % cfg.algo.num_minibatches == 0:
+            return f"total_timesteps={cfg.total_timesteps} rollout.length={length}"
+    return f"total_timesteps={cfg.rollout.length * envs}"
 
 
 def _runner_problems(cfg: RunSections) -> list[str]:

@@ -7,6 +7,7 @@ unknown keys with the nearest known one, wrong types, values out of range, impos
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,13 +15,16 @@ from typing import Any
 
 import yaml
 
+from offpolicy import __version__
 from offpolicy.config.parsing import build, flatten, keys_of
 from offpolicy.config.rules import broken_rules
-from offpolicy.config.sections import EnvConfig, RunSections
+from offpolicy.config.sections import ALGORITHMS, EnvConfig, RunSections
+from offpolicy.config.usable import keys_for
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import atomic_write
 from offpolicy.types import SpaceSpec
 
+VERSION_NOTE = "# offpolicy "  # begins the comment on a start of the run, with the version that wrote it
 OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # observations and stepping: not another task
 
 
@@ -32,7 +36,7 @@ class RunConfig(RunSections):
     def from_mapping(cls, raw: Mapping[str, Any]) -> RunConfig:
         """Returns the checked configuration. Raises `ConfigError` listing every problem."""
         problems: list[str] = []
-        config = build(cls, raw, problems, all_keys())
+        config = build(cls, raw, problems, _usable_keys(raw))
         if not problems:
             problems += broken_rules(config)
         if problems:
@@ -45,6 +49,15 @@ def all_keys() -> list[str]:
     return keys_of(RunConfig)
 
 
+def _usable_keys(raw: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of the algorithm that a configuration names; all of them where it names none."""
+    algo = raw.get("algo")
+    given = (algo.get("name"), algo.get("stage")) if isinstance(algo, Mapping) else (None, None)
+    infos = [info for info in ALGORITHMS if info.name == given[0]]
+    infos = [info for info in infos if info.stage == given[1]] or infos[:1]
+    return list(keys_for(infos[0])) if infos else all_keys()
+
+
 def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
     """Writes `config.yaml`, the resolved configuration, and `spaces.json`, the spaces. Raises `SaveError`."""
     files = {
@@ -52,6 +65,7 @@ def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
         path / "spaces.json": json.dumps(asdict(spec)),
     }
     for file, text in files.items():  # each whole or not at all: without it the run could not be resumed
+        text += _notes(file)
         if file.exists() and file.read_text() == text:
             continue
         try:
@@ -60,15 +74,42 @@ def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
             raise SaveError(f"{file}: {error.strerror}") from error
 
 
+def _notes(file: Path) -> str:
+    """Returns the comments of an earlier start of the run."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return "".join(f"{line}\n" for line in lines if line.startswith("#"))
+
+
 def read_config(path: Path) -> RunConfig:
     """Returns the configuration of a run directory. Raises `ConfigError`."""
+    file = path / "config.yaml"
+    tree = read_values(file)
     try:
-        tree = yaml.safe_load((path / "config.yaml").read_text())
-        if threads := tree.get("threads"):  # null was auto
-            tree["threads"] = {role: "auto" if number is None else number for role, number in threads.items()}
         return RunConfig.from_mapping(tree)
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path / 'config.yaml'}: cannot be read: {error}") from None
+    except ConfigError as error:
+        raise ConfigError([*_other_version(file), *error.problems]) from None
+
+
+def read_values(file: Path) -> dict[str, Any]:  # Any: values of a configuration
+    """Returns the values of a `config.yaml`, unchecked. Raises `ConfigError`."""
+    try:
+        tree = yaml.safe_load(file.read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
+        raise ConfigError(f"{file}: cannot be read: {reason}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{file}: got {type(tree).__name__}, allowed the mapping that a run writes")
+    if isinstance(threads := tree.get("threads"), dict):  # null was auto
+        tree["threads"] = {role: "auto" if number is None else number for role, number in threads.items()}
+    return tree
+
+
+def _other_version(file: Path) -> list[str]:
+    """Returns a line on the version that wrote a configuration which this one refuses."""
+    wrote = re.findall(rf"^{VERSION_NOTE}([\w.+]+)", file.read_text(), re.MULTILINE)
+    if not wrote or wrote[-1] == __version__:
+        return []
+    return [f"{file}: written by offpolicy {wrote[-1]}, this is {__version__}; pip install 'offpolicy=={wrote[-1]}'"]
 
 
 def read_spec(path: Path) -> SpaceSpec:

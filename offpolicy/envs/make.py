@@ -36,8 +36,6 @@ def make_env(cfg: EnvConfig) -> Env:
         raise ConfigError(
             f"env.kwargs.max_episode_steps: got {limit!r}, allowed a whole number >= 1, or -1 for no limit"
         )
-    if cfg.kwargs.get("render_mode") == "human":
-        raise ConfigError("env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window")
     spec = find_spec(cfg.id)
     creator = _load_creator(cfg.id, spec)
     mujoco = sys.modules.get("mujoco")  # loaded by now if this environment needs it
@@ -67,11 +65,25 @@ def find_spec(env_id: str) -> EnvSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        ids = {known.lower(): known for known in gymnasium.registry}
-        near = [ids[match] for match in difflib.get_close_matches(name.lower(), list(ids), 3, 0.5)]
-        closest = f" Closest ids: {', '.join(near)}." if near else ""
-        allowed = "allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0."
-        raise ConfigError(f"env.id: got {env_id!r}, {allowed} {error}{closest}") from error
+        raise ConfigError(f"env.id: got {env_id!r}, {_unknown_id(module, name)}") from error
+
+
+def _unknown_id(module: str, name: str) -> str:
+    """Returns what is allowed instead of an id that Gymnasium does not know."""
+    namespace, _, own = name.rpartition("/")
+    if namespace == "ALE":
+        return "allowed an environment that observes numbers, not pixels; write env.id=CartPole-v1 algo=appo"
+    ids = {known.lower(): known for known in gymnasium.registry}
+    near = [ids[match] for match in difflib.get_close_matches(name.lower(), list(ids), 3, 0.7)]
+    stem = own.rpartition("-v")[0]
+    versions = sorted((known for known in gymnasium.registry if known.rpartition("-v")[0] == stem), reverse=True)
+    if closest := versions or near:
+        prefix = f"{module}:" if module else ""
+        return f"unknown to Gymnasium; write env.id={prefix}{closest[0]}. Closest ids: {', '.join(closest)}"
+    where = module or (f"the package of {namespace}" if namespace else "a package")
+    return (
+        f"unknown to Gymnasium; allowed such as Pendulum-v1, and module:{name} where the module of {where} registers it"
+    )
 
 
 def failure_text(error: BaseException, skip: int = 1) -> str:

@@ -15,7 +15,7 @@ from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Proposal, agree
 from offpolicy.errors import ConfigError
-from offpolicy.launch.run_dir import RunDir, default_run_dir, has_same_parent
+from offpolicy.launch.run_dir import RunDir, default_run_dir, has_same_parent, refuse_file
 from offpolicy.timing.clock import wall_clock_stamp
 
 # Configuration keys that may differ between the hosts of a run.
@@ -33,6 +33,7 @@ class LaunchPlan:
     def claim(self) -> RunDir:
         """Locks this host's run directory and finds the checkpoint to resume from."""
         path = Path(self.cfg.run_dir or ".")
+        refuse_file(path)
         is_lost = not self.start_step and not CheckpointStore(path / CHECKPOINTS).usable()
         aside = None
         if self.host.job and (is_lost or not self.host.is_alone and not self.start_step) and has_same_parent(path):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
 from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
+from offpolicy.launch.provenance import Provenance
+from offpolicy.launch.run_dir import RunDir
+from offpolicy.logger.end_screen import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
@@ -41,7 +46,26 @@ def outcome_of(supervisor: Supervisor, monitor: Monitor) -> Outcome:
     return Outcome("failed", 1, "the learner left before the budget was spent")
 
 
-def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome) -> bool:
+def is_complete(run: RunDir, cfg: RunConfig) -> bool:
+    """True if the run of a claimed directory has reached the budget of `cfg`, and ended as it should."""
+    if run.checkpoint is None or run.checkpoint.env_steps < cfg.total_timesteps:
+        return False
+    try:
+        return bool(json.loads((run.path / "summary.json").read_text())["status"] == "completed")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def already_complete(path: Path, cfg: RunConfig) -> str:
+    """Returns what to say and to type where nothing is left to do."""
+    total, shown = cfg.total_timesteps, shown_path(path)
+    return (
+        f"already complete: {shown} has done its {total:,} env steps; nothing was changed\n"
+        f"go on with: offpolicy resume {shown} total_timesteps={2 * total}"
+    )
+
+
+def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome, provenance: Provenance) -> bool:
     """Writes and shows the summary; False if the disk does not take it."""
     summary = build_summary(
         monitor.snapshot(),
@@ -56,6 +80,7 @@ def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Out
         baseline=logger.baseline,
         config_mapping=logger.config_mapping,
     )
+    summary["run"] = provenance.section()
     note_what_ran(path / "config.yaml", logger.header)
     try:
         write_summary(path / "summary.json", summary)
@@ -77,13 +102,14 @@ def note_what_ran(config_file: Path, header: RunHeader) -> None:
         atomic_write(config_file, "\n".join([*lines, f"{ran} collect.mode={header.mode}", ""]), durable=False)
 
 
-def print_failure(failure: Failure | None) -> None:
-    """Writes the last block on stderr: the process that failed and its traceback."""
+def print_failure(failure: Failure | None, path: Path) -> None:
+    """Writes the last block on stderr: a traceback only of what is not ours, the process that failed, what to type."""
     if failure is None:
         return
-    cause = failure.cause.splitlines()[0]  # the traceback ends with all of it
+    cause, _, rest = failure.cause.partition("\n")  # the rest is the traceback of the user's environment or hook
     process = f"{failure.role} {failure.index} (pid {failure.pid})"
     head = f"offpolicy: {process} failed at env step {failure.env_steps:,}: {cause}"
+    shown = failure.traceback or (rest and f"{rest}\n")
     with contextlib.suppress(BrokenPipeError):
-        sys.stderr.write(f"{failure.traceback}{head}\n")
+        sys.stderr.write(f"{shown}offpolicy: what the processes printed: {shown_path(path / 'train.log')}\n{head}\n")
         sys.stderr.flush()

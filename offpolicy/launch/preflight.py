@@ -9,6 +9,7 @@ from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
+from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
@@ -19,12 +20,6 @@ from offpolicy.replay.demonstrations import read_demos
 from offpolicy.training.run_memory import check_memory, check_share
 from offpolicy.types import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
-# Configuration that may change when a run is resumed; anything else would make it another experiment.
-RESUMABLE = (
-    *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
-    *("env.measure", "collect.hook", "collect.post_queue"),
-    *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
-)
 # Configuration of the networks that a student takes over from its teacher.
 TEACHER_KEYS = ("hidden_dims", "activation", "latent_dim", "encoder_dims", "normalize_obs")
 
@@ -72,7 +67,7 @@ def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
     env, needed = cfg.env.id, (OBS, PRIVILEGED, HISTORY) if cfg.algo.is_adapting else (OBS, PRIVILEGED)
     if not set(needed) <= set(spec.obs_keys):
         got = f"the groups {', '.join(spec.obs_keys)}" if spec.obs_keys else "no groups"
-        advice = "see env.kwargs.groups" if "groups" in cfg.env.kwargs else "env=hand_rotation has them"
+        advice = "see env.kwargs.groups" if "groups" in cfg.env.kwargs else "write env=hand_rotation, which has them"
         raise ConfigError(
             f"env.id: {env} observes {got}, allowed a Dict with {', '.join(needed)} for algo=hora"
             f" stage={cfg.algo.stage}; {advice}"

@@ -83,6 +83,24 @@ def has_same_parent(path: Path) -> bool:
         return False
 
 
+def refuse_file(path: Path) -> None:
+    """Raises `ConfigError` where a file is in the way of a run directory."""
+    file = next((part for part in (path, *path.parents) if part.exists()), None)
+    if file is not None and not file.is_dir():
+        raise ConfigError(
+            f"run_dir: got {str(path)!r}, allowed a directory: {file} is a file; write run_dir={file.parent / 'mine'}"
+        )
+
+
+def is_running(path: Path) -> bool:
+    """True if the process that signed the lock of `path` is alive on this host; the lock itself is not touched."""
+    try:
+        holder = json.loads((path / LOCK).read_text())
+        return bool(holder["host"] == socket.gethostname() and os.path.exists(f"/proc/{holder['pid']}"))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
 def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
     """Returns `<root>/<algo>/<env id>/<stamp>-s<seed>`, with `-2`, `-3`, ... appended if taken. Creates nothing."""
     safe_env_id = re.sub(r"^\.+|[^A-Za-z0-9._-]", "_", env_id)

@@ -14,6 +14,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.errors import OffPolicyError
 from offpolicy.logger.console import View
+from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.predictions import PredictionError, judge_window, possible_advice
@@ -21,7 +22,7 @@ from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_reco
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerWatch, rank_series
-from offpolicy.logger.summary import RunResult, build_summary, final_table, write_summary
+from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.timing.bottleneck import SteadyCause, Verdict
 from offpolicy.timing.clock import Every, unix_s
@@ -277,7 +278,7 @@ class OffPolicyLogger:
         """Writes the summary to the sinks and shows it."""
         for sink in self._sinks:
             sink.finish(summary_mapping)
-        self._console.finish(final_table(summary_mapping))
+        self._console.finish(end_screen(summary_mapping, self.run_dir))
 
     def close(self) -> None:
         """Closes every sink and releases the terminal."""

@@ -1,25 +1,17 @@
-"""`summary.json` holds the outcome, rates and time account of a run; the final table shows them on the terminal."""
+"""`summary.json` holds the outcome, rates and time account of a run; `end_screen.py` shows them on the terminal."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from offpolicy.files import atomic_write
-from offpolicy.logger.console import cores_text, count, duration, fixed, rate, significant
-from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS
+from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS
 from offpolicy.logger.predictions import judge_window, possible_advice, window_pipeline
 from offpolicy.logger.record import RunHeader, flops_per_sec, samples_per_sec
 from offpolicy.logger.stragglers import straggler
@@ -27,7 +19,7 @@ from offpolicy.logger.timing_keys import cpu_ms_per_env_step
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.histogram import spreads_of
-from offpolicy.timing.phases import RARE, CollectorPhase, EvaluatorPhase, LearnerPhase
+from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates, compute_rates, num_updates
 from offpolicy.timing.thread_states import shares_of
 from offpolicy.timing.virtual_speedup import Measured, interval_of
@@ -41,16 +33,11 @@ from offpolicy.timing.windows import (
 )
 from offpolicy.types import Account, EvalResult, Snapshot
 
-SPEEDS = ("steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec")  # env steps/s
-FLOPS_PER_TFLOP = 1e12
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
 Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
-Row = tuple[str, str, str]
-RANK_BARRIER = str(LearnerPhase.RANK_BARRIER)
 LEARNER_NAMES = LEARNER_ROWS | {WARMUP: "Warm-up"}
 COLLECTOR_NAMES = COLLECTOR_ROWS | {WARMUP: "Warm-up"}
-STATUS_STYLES = {"completed": "bold green", "interrupted": "bold yellow", "failed": "bold red"}
 UNTIMED = Verdict(Bottleneck.UNKNOWN, None, "timing.enabled=false: no time was measured")
 UNBEGUN = Verdict(Bottleneck.WARMING_UP, None, "the run ended before its first update was timed")
 
@@ -243,105 +230,3 @@ def _without_cooldown(account: Account) -> Mapping[str, int]:
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping
     """Replaces `path` at once and durably: a reader sees the old file or the new one. Raises OSError."""
     atomic_write(path, json.dumps(mapping, indent=2, allow_nan=False) + "\n", durable=True)
-
-
-def final_table(summary: Section) -> RenderableType:
-    """Returns the final table of a run from the mapping of `summary.json`: outcome, time account, results."""
-    status, timing = summary["status"], summary["timing"]
-    headline = Text.assemble(
-        (status, STATUS_STYLES.get(status, "bold")),
-        f" after {count(summary['env_steps'])} steps, {count(summary['updates'])} updates,"
-        f" {duration(summary['wall_s'])}: {summary['reason']}",
-    )
-    accounts = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for side in ("Learner", "Collector"):
-        accounts.add_column(side)
-        accounts.add_column("s", justify="right")
-        accounts.add_column("%", justify="right")
-    left, right = _account_rows(timing["learner"], LEARNER_NAMES), _account_rows(timing["collector"], COLLECTOR_NAMES)
-    for learner, collector in zip_longest(left, right, fillvalue=("", "", "")):
-        accounts.add_row(*learner, *collector)
-    results = Table.grid(padding=(0, 2, 0, 0))
-    results.add_column(style="cyan", no_wrap=True)
-    results.add_column()
-    for name, value in _result_lines(summary):
-        results.add_row(name, Text(value, "bold yellow" if name == "bottleneck" else ""))
-    return Group(headline, accounts, results)
-
-
-def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[Row]:
-    """Returns a row for each phase, the warm-up, the residual and the wall; percentages sum to 100."""
-    if section is None:
-        return [("not timed", "", "")]
-    timed = {**section["phases_s"], "other": section["other_s"]}
-    seconds = {name: value for name, value in timed.items() if name not in RARE or value}
-    shares = percentages(list(seconds.values()))
-    rows = [(names[name], f"{value:.1f}", share) for (name, value), share in zip(seconds.items(), shares, strict=True)]
-    return [*rows, ("Wall", f"{section['wall_s']:.1f}", "100.0" if section["wall_s"] else "-")]
-
-
-def percentages(values: Sequence[float]) -> list[str]:
-    """Returns percentages with one decimal that sum to exactly 100.0: the largest remainders are rounded up."""
-    total = sum(values)
-    if total <= 0:
-        return ["-" for _ in values]
-    exact = [1000.0 * value / total for value in values]
-    tenths = [int(share // 1) for share in exact]
-    by_remainder = sorted(range(len(values)), key=lambda index: tenths[index] - exact[index])
-    for index in by_remainder[: 1000 - sum(tenths)]:
-        tenths[index] += 1
-    return [f"{share / 10:.1f}" for share in tenths]
-
-
-def _learner_lines(rates: Section) -> list[tuple[str, str]]:
-    """Returns the work of the learners as samples/s, and TFLOP/s of one of them while it is active, where known."""
-    samples, flops = rates["samples_per_sec"], rates["flops_per_sec"]
-    known = [f"{rate(samples)} samples/s"] if samples else []
-    known += [f"{flops / FLOPS_PER_TFLOP:.3g} TFLOP/s while active"] if flops else []
-    return [("learning", "  ".join(known))] if known else []
-
-
-def _result_lines(summary: Section) -> list[tuple[str, str]]:
-    """Returns names and values: rates, barrier waits of several ranks, the evaluation, the bottleneck with advice."""
-    rates, result, bottleneck = summary["rates"], summary["eval"], summary["bottleneck"]
-    speeds = [f"{METRICS[f'perf/{key}'].row} {rate(rates[key])}" for key in SPEEDS]
-    lines = _virtual_speedup_lines(summary.get("virtual_speedup"))
-    lines += [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
-    lines += _learner_lines(rates)
-    if (cores := summary["cores"]) is not None:
-        used = {row: seconds / cores["wall_s"] for row, seconds in cores["seconds"].items()}
-        step = f"; {significant(cores['cpu_ms_per_env_step'])} ms of CPU per env step"
-        lines.append(("cores", cores_text(used, cores["capacity"]) + step))
-    learners: Sequence[Section | None] = summary["timing"].get("learners", ())
-    waits_s = {
-        rank: section["phases_s"][RANK_BARRIER]
-        for rank, section in enumerate(learners)
-        # A rank without time after the warm-up has waited for nobody.
-        if section is not None and section["wall_s"] > section["phases_s"][WARMUP]
-    }
-    if waits_s:
-        waits = "/".join(fixed(reduce(waits_s.values()), 1) for reduce in (min, fmean, max))
-        lines.append(("ranks", f"{len(learners)}: barrier {waits} s (min/mean/max), {_straggler_text(summary)}"))
-    if result["episodes"]:
-        reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
-        lines.append(("evaluation", f"{reward} over {result['episodes']} episodes"))
-    where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
-    lines += [("bottleneck", bottleneck["verdict"] + where), ("because", bottleneck["reason"])]
-    return lines + [("advice" if index == 0 else "", advice) for index, advice in enumerate(bottleneck["advice"])]
-
-
-def _virtual_speedup_lines(section: Section | None) -> list[tuple[str, str]]:
-    """Returns the gain of the largest speed-up of each phase that was tried."""
-    if section is None:
-        return []
-    largest = max((row["percent"] for row in section["gains"]), default=0)
-    gains = [f"{row['phase']} {row['gain']:+.0%}" for row in section["gains"] if row["percent"] == largest]
-    text = f"with {largest} % less time: {', '.join(gains) or 'nothing measured'}; see offpolicy explain"
-    return [("slowed", "on purpose, by timing.virtual_speedup"), ("speed-up", text)]
-
-
-def _straggler_text(summary: Section) -> str:
-    late = summary["timing"]["straggler"]
-    if late is None:
-        return "none is late"
-    return f"rank {late['rank']} late {fixed(late['ms'], 1)} ms ({late['share']:.0%})"

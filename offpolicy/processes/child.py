@@ -123,11 +123,12 @@ def main() -> int:
         import_target(spec["target"])(context)
     except BaseException as error:  # the last frame of the process: everything is reported
         kind = type(error) if isinstance(error, OffPolicyError) else OffPolicyError
+        traceback.print_exc()  # into train.log, also that of an error whose text says all that a user needs
         context.send(
             "error",
             text=str(error),
             error=type(error).__name__,
-            traceback=traceback.format_exc(),
+            traceback="" if isinstance(error, OffPolicyError) else traceback.format_exc(),
             code=kind.exit_code,
             is_consequence=kind.is_consequence,
         )

@@ -27,7 +27,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("offpolicy", "tensorboard"):
         (tmp_path / ".venv/bin" / name).write_text(PROGRAM)
         (tmp_path / ".venv/bin" / name).chmod(0o755)
-    for stamp in (".python", ".installed", ".dev", ".plot"):
+    for stamp in (".python", ".installed", ".dev", ".plot", ".video"):
         (tmp_path / ".venv" / stamp).touch()
     return tmp_path
 

@@ -34,6 +34,13 @@ def test_a_run_completes_and_its_time_account_closes(start_run: Any, traces: Any
         path.name for path in run.directory.iterdir()
     }
     traces.assert_none()
+    assert summary["run"]["command"].startswith("offpolicy train ")
+    assert summary["run"]["command"] in (run.directory / "config.yaml").read_text()
+    assert len([line for line in out.splitlines() if "offpolicy eval run --episodes 20" in line]) == 1
+    before = (run.directory / "summary.json").read_bytes()
+    code, out, _ = start_run().finish()  # once more: complete, and left as it is
+    assert (code, (run.directory / "summary.json").read_bytes()) == (0, before)
+    assert "already complete: run has done its 600 env steps" in out
 
 
 @pytest.mark.parametrize(

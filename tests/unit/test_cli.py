@@ -58,6 +58,17 @@ def test_resume_hands_the_run_and_the_overrides_over(monkeypatch: pytest.MonkeyP
     assert runners.asked == [(tmp_path, {"log": {"every_s": 1}})]
 
 
+@pytest.mark.parametrize("words", [[], ["latest"], ["20260101"], ["runs/sac/Pendulum-v1/20260101-100000-s1"]])
+def test_resume_finds_the_run_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]) -> None:
+    run = Path("runs/sac/Pendulum-v1/20260101-100000-s1")
+    (tmp_path / run).mkdir(parents=True)
+    (tmp_path / run / "config.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    runners = Runners()
+    assert run_with(monkeypatch, runners, "resume", *words, "total_timesteps=9") == 0
+    assert runners.asked == [(run, {"total_timesteps": 9})]
+
+
 def test_tune_hands_words_and_options_over(monkeypatch: pytest.MonkeyPatch) -> None:
     runners = Runners()
     monkeypatch.setattr("offpolicy.commands.tune.tune", runners._record)
@@ -196,12 +207,26 @@ def test_refusing_starts_no_run(run_cli: Any, tmp_path: Path) -> None:
 def test_help_names_every_command_and_train_help_every_key(run_cli: Any) -> None:
     text = run_cli(["--help"]).stdout
     assert [command for command in ("train", "resume", "eval") if f"\n    {command} " not in text] == []
-    text = run_cli(["train", "--help"]).stdout
+    text = run_cli(["train", "--help", "all"]).stdout
     assert [key for key in all_keys() if f"\n  {key}=" not in text] == []
     assert "algo.gamma=0.99" in text
     assert "a number in [0.0, 1.0]" in text
 
 
-@pytest.mark.parametrize("argv", [[], ["nosuch"], ["eval"], ["eval", "x", "--episodes", "0"]])
+def test_the_command_alone_shows_its_help(run_cli: Any) -> None:
+    result = run_cli([])
+    assert (result.returncode, result.stdout) == (0, run_cli(["--help"]).stdout)
+
+
+def test_help_comes_at_once(run_cli: Any) -> None:
+    walls: list[float] = []
+    for _ in range(3):  # the fastest: others use the machine too
+        start = time.monotonic()
+        run_cli(["--help"])
+        walls.append(time.monotonic() - start)
+    assert min(walls) < 0.3
+
+
+@pytest.mark.parametrize("argv", [["nosuch"], ["eval"], ["eval", "x", "--episodes", "0"]])
 def test_a_wrong_command_exits_2(run_cli: Any, argv: list[str]) -> None:
     assert run_cli(argv).returncode == 2

@@ -46,7 +46,7 @@ def test_a_run_that_has_not_ended_or_was_not_timed_is_refused(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="has no account to explain"):
         FinishedRun.read(run)
     (run / "summary.json").unlink()
-    with pytest.raises(ConfigError, match="it is written when a run ends"):
+    with pytest.raises(ConfigError, match="which is written when a run ends"):
         FinishedRun.read(run)
 
 

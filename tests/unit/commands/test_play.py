@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offpolicy.commands.play import DEFAULT_FPS, Film, check_video, play
+from offpolicy.commands.play import DEFAULT_FPS, WINDOW, Film, check_drawing, check_video, play
 from offpolicy.commands.saved_run import PolicyChoice
 from offpolicy.config.sections import EnvConfig
 from offpolicy.errors import ConfigError, EnvFailure
@@ -71,7 +71,7 @@ def test_the_policy_sees_the_observations_and_its_actions_are_scaled() -> None:
 
 
 def test_an_environment_that_draws_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"draws no pictures: its render modes are \[\], needed rgb_array"):
+    with pytest.raises(ConfigError, match=r"has the render modes \[\], needed rgb_array$"):
         Film(lambda obs: obs, EnvConfig(id="offpolicy.envs.toy:Counter-v0"), episodes=1, seed=1)
 
 
@@ -99,3 +99,33 @@ def test_a_video_without_its_encoder_names_the_extra(tmp_path: Path, monkeypatch
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="allowed a file that can be written: No such file or directory"):
         check_video(tmp_path / "nowhere" / "x.gif")
+
+
+def test_without_a_display_a_file_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    choice = PolicyChoice(seed=None, step=None, device="cpu", overrides={})
+    with pytest.raises(ConfigError, match=r"no window can be opened here; write offpolicy play .* --video run\.gif"):
+        play(tmp_path, choice, video=None, episodes=1)
+
+
+def test_an_environment_without_a_window_names_the_file() -> None:
+    with pytest.raises(ConfigError, match="needed human; write --video run.gif"):
+        Film(lambda obs: obs, EnvConfig(id="PaintedForFilm-v0"), episodes=1, seed=1, mode=WINDOW)
+
+
+@pytest.mark.parametrize(("env_id", "is_refused"), [("Pendulum-v1", True), ("HalfCheetah-v5", False)])
+def test_a_missing_pygame_is_said_before_the_policy_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, is_refused: bool
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"drawn by pygame: pip install 'offpolicy\[video\]'"):
+            check_drawing(env_id)
+    else:
+        check_drawing(env_id)
+
+
+def test_trying_a_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_video(tmp_path / "x.gif")
+    assert list(tmp_path.iterdir()) == []

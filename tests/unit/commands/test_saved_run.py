@@ -57,6 +57,17 @@ def test_a_run_without_a_checkpoint_is_refused(run: Path, monkeypatch: pytest.Mo
         SavedRun.find(run, choice())
 
 
+@pytest.mark.parametrize(("total", "when"), [(20_000, "at its end"), (90_000, "at env step 50,000")])
+def test_of_a_run_in_progress_it_says_when_the_first_checkpoint_comes(
+    run: Path, monkeypatch: pytest.MonkeyPatch, total: int, when: str
+) -> None:
+    write_config(run, load_config([f"total_timesteps={total}"]), SPEC)
+    monkeypatch.setattr(FakeStore, "found", None)
+    monkeypatch.setattr(saved_run, "is_running", lambda path: True)
+    with pytest.raises(CheckpointError, match=f"is in progress, and its first checkpoint comes {when}"):
+        SavedRun.find(run, choice())
+
+
 def test_the_physics_of_the_environment_may_change(run: Path) -> None:
     assert SavedRun.find(run, choice(kwargs={"g": 5.0})).env.kwargs == {"g": 5.0}
 

@@ -140,14 +140,14 @@ def test_references_to_other_keys_are_filled_in() -> None:
         ("algo=null", "algo: got None, allowed one of appo, hora, sac, td3"),
         ("algo=", "algo: got '', allowed one of appo, hora, sac, td3"),
         ("--seed=3", "--seed=3: overrides have no dashes; write seed=3"),
-        ("--resume", "--resume: overrides have no dashes; write resume=<value>"),
+        ("--resume", "--resume: overrides have no dashes; write resume=auto"),
         ("td3", "td3: no '=' in it; write algo=td3"),
-        ("seed", "seed: no '=' in it; write seed=<value>"),
-        ("~seed", "~seed: keys cannot be deleted; write seed=<value>"),
-        ("seed=1,2", "seed=1,2: one run takes one value; write a list as seed=[1,2], text as seed='\"1,2\"'"),
+        ("seed", "seed: no '=' in it; write seed=1"),
+        ("~seed", "~seed: keys cannot be deleted; write seed=1, its default"),
+        ("seed=1,2", "seed=1,2: one run takes one value; write seed=1, and a command for each of the others"),
         ("run_dir=a=b", "run_dir=a=b: not understood; quote the value: run_dir='\"a=b\"'"),
         ("algo.name=td3", "algo.name=td3: alone it would leave the group's other values behind; write algo=td3"),
-        ("env=gym", "env.id: not given; write env.id=<value>"),
+        ("env=gym", "env.id: not given; write env.id=Pendulum-v1"),
         ("run_dir=${nosuch}", "run_dir: Interpolation key 'nosuch' not found"),
     ],
 )
@@ -161,7 +161,7 @@ def test_an_option_with_its_value_as_the_next_word_is_one_problem() -> None:
 
 def test_an_environment_that_is_no_file_is_refused_with_the_way_to_any_id() -> None:
     (problem,) = problems("env=MyRobot-v0")
-    assert problem.endswith("walker2d; any other Gymnasium id: env.id=MyRobot-v0")
+    assert problem.endswith("walker2d; a Gymnasium id is written env.id=MyRobot-v0")
 
 
 def test_a_package_or_a_path_of_groups_is_refused() -> None:

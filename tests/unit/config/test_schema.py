@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,22 @@ def test_only_what_makes_another_task_is_a_difference() -> None:
     one = EnvConfig(kwargs={"physics": "train", "num_threads": 1})
     other = EnvConfig(kwargs={"physics": "held_out", "num_threads": 2})
     assert env_differences(one, other) == ["env.kwargs.physics 'train', 'held_out'"]
+
+
+def test_a_configuration_of_another_version_names_both(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("future_key: 1\n# offpolicy 99.1, 2030-01-01T00:00:00+00:00 on vm\n")
+    with pytest.raises(ConfigError) as caught:
+        read_config(tmp_path)
+    first, second = caught.value.problems
+    assert "written by offpolicy 99.1, this is" in first
+    assert second.startswith("future_key: unknown key")
+
+
+def test_the_comments_of_a_run_outlive_its_resume(tmp_path: Path) -> None:
+    cfg = RunConfig.from_mapping({})
+    write_config(tmp_path, cfg, SPEC)
+    with (tmp_path / "config.yaml").open("a") as file:
+        file.write("# ran: threads.learner=2\n")
+    write_config(tmp_path, replace(cfg, total_timesteps=30_000), SPEC)
+    assert (tmp_path / "config.yaml").read_text().endswith("# ran: threads.learner=2\n")
+    assert read_config(tmp_path).total_timesteps == 30_000

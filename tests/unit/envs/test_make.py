@@ -27,7 +27,7 @@ def refusal(env_id: str, **kwargs: Any) -> str:
     [
         ("Pendlum-v1", "Closest ids: Pendulum-v1"),
         ("halfcheetah-v5", "Closest ids: HalfCheetah-v5"),
-        ("Pendulum-v7", "Closest ids: Pendulum-v1"),
+        ("Pendulum-v7", "write env.id=Pendulum-v1. Closest ids: Pendulum-v1"),
         ("offpolicy.envs.toy:PointMas-v0", "Closest ids: PointMass-v0"),
         ("no_such_module:Env-v0", "No module named 'no_such_module'; looked in "),
         ("HalfCheetah-v3", "gymnasium-robotics"),

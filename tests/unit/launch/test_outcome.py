@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from offpolicy.launch.outcome import Outcome, note_what_ran, outcome_of, print_failure
+from offpolicy.config.schema import RunConfig
+from offpolicy.launch.outcome import (
+    Outcome,
+    already_complete,
+    is_complete,
+    note_what_ran,
+    outcome_of,
+    print_failure,
+)
 from offpolicy.logger.record import RunHeader
 from offpolicy.processes.supervisor import Failure
 
@@ -63,9 +71,32 @@ def test_what_ran_stands_beside_what_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_last_line_on_stderr_names_the_process_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    print_failure(CRASH)
-    *traceback, last = capsys.readouterr().err.splitlines()
+    print_failure(CRASH, Path("/a/run"))
+    *traceback, log, last = capsys.readouterr().err.splitlines()
     assert traceback == ["Traceback ...", "RuntimeError: boom"]
     assert last == "offpolicy: learner 1 (pid 4711) failed at env step 800: RuntimeError: boom"
-    print_failure(None)
+    assert log == "offpolicy: what the processes printed: /a/run/train.log"
+    print_failure(None, Path("/a/run"))
     assert capsys.readouterr().err == ""
+
+
+def test_of_an_environment_its_own_traceback_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    print_failure(replace(HANG, cause="EnvFailure: step 7 raised\nTraceback\n  in step"), Path("/a"))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["Traceback", "  in step"]
+    assert lines[-1].endswith("EnvFailure: step 7 raised")
+
+
+@pytest.mark.parametrize(
+    ("done", "status", "is_over"),
+    [(1000, "completed", True), (999, "completed", False), (1000, "interrupted", False), (None, "completed", False)],
+)
+def test_only_a_run_that_ended_as_it_should_is_complete(
+    tmp_path: Path, done: int | None, status: str, is_over: bool
+) -> None:
+    (tmp_path / "summary.json").write_text(f'{{"status": "{status}"}}')
+    checkpoint = None if done is None else SimpleNamespace(env_steps=done)
+    run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
+    cfg = RunConfig.from_mapping({"total_timesteps": 1000, "algo": {"learning_starts": 100}})
+    assert is_complete(run, cfg) == is_over
+    assert "total_timesteps=2000" in already_complete(tmp_path, cfg)

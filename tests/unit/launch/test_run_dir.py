@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 import offpolicy
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
-from offpolicy.launch.run_dir import RunDir, default_run_dir
+from offpolicy.launch.run_dir import LOCK, RunDir, default_run_dir, is_running, refuse_file
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
 
@@ -278,3 +279,20 @@ def test_a_taken_default_name_gets_a_number(tmp_path: Path) -> None:
         path = default_run_dir(tmp_path, "sac", "Env-v0", "T", 1)
         assert path.name == expected
         path.mkdir(parents=True)
+
+
+def test_a_run_is_running_while_the_holder_of_its_lock_lives(tmp_path: Path) -> None:
+    assert not is_running(tmp_path)
+    for pid, is_alive in ((os.getpid(), True), (2**30, False)):
+        (tmp_path / LOCK).write_text(json.dumps({"pid": pid, "parent": 1, "host": socket.gethostname()}))
+        assert is_running(tmp_path) == is_alive
+    (tmp_path / LOCK).write_text(json.dumps({"pid": os.getpid(), "parent": 1, "host": "elsewhere"}))
+    assert not is_running(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["file", "file/run"])
+def test_a_file_in_the_way_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"run_dir: got .*, allowed a directory: .*file is a file; write run_dir="):
+        refuse_file(tmp_path / name)
+    refuse_file(tmp_path / "new/run")

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.summary import RunResult, build_summary, final_table, percentages, write_summary
+from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.timing.phases import CoreClass, LearnerPhase
 from offpolicy.timing.virtual_speedup import Measured
 from offpolicy.types import (
@@ -40,7 +41,7 @@ def summary_of(
 def printed(summary: dict[str, Any], width: int = 80) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(final_table(summary))
+        console.print(end_screen(summary, Path("runs/mine")))
     return capture.get().rstrip("\n").split("\n")
 
 
@@ -157,7 +158,7 @@ def test_several_ranks_are_listed_not_summed(make_snapshot: Any) -> None:
     assert "collectors" not in timing
 
 
-def test_the_final_table_names_the_straggler(make_snapshot: Any) -> None:
+def test_the_end_screen_names_the_straggler(make_snapshot: Any) -> None:
     lines = printed(summary_of(waiting(make_snapshot(1000), 3_000_000_000, 100_000_000)))
     shown = "ranks       2: barrier 0.1/1.6/3.0 s (min/mean/max), rank 1 late 2.9 ms (100%)"
     assert shown in [line.rstrip() for line in lines]
@@ -207,7 +208,7 @@ def test_with_timing_off_the_account_is_null_and_the_rates_stay(make_snapshot: A
     assert summary["timing"] == {"learner": None, "collector": None}
     assert summary["bottleneck"]["verdict"] == "unknown"
     assert summary["rates"]["steps_per_sec"] == pytest.approx(900 / 5.94)
-    assert "not timed" in "\n".join(printed(summary))
+    assert not any("Learner" in line for line in printed(summary))  # nothing to show
 
 
 def test_a_crash_before_the_first_report_still_has_a_summary() -> None:
@@ -217,7 +218,8 @@ def test_a_crash_before_the_first_report_still_has_a_summary() -> None:
     assert summary["eval"] == {"mean_reward": None, "std_reward": None, "episodes": 0}
     assert summary["bottleneck"]["verdict"] == "warming up"
     json.dumps(summary, allow_nan=False)
-    assert printed(summary)[0].startswith("failed after 0 steps, 0 updates, 0:00: learner 0: no such device")
+    assert printed(summary)[0].startswith("failed after 0 env steps, 0 updates, 0:00")
+    assert printed(summary)[1].rstrip() == "because     learner 0: no such device"
 
 
 def test_a_return_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: EvalResult) -> None:
@@ -247,34 +249,6 @@ def test_a_summary_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_summary(path, {"wall_s": float("nan")})
     assert json.loads(path.read_text()) == {"status": "completed"}
-
-
-@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [0.333, 0.333, 0.334], [1e-9, 5.0, 2.0, 0.0], [7.0] * 13])
-def test_percentages_sum_to_exactly_one_hundred(values: list[float]) -> None:
-    assert sum(round(10 * float(share)) for share in percentages(values)) == 1000
-
-
-def test_percentages_of_nothing_are_unknown() -> None:
-    assert percentages([0.0, 0.0]) == ["-", "-"]
-
-
-def test_the_final_table_fits_eighty_columns(make_snapshot: Any, evaluation: EvalResult) -> None:
-    lines = printed(summary_of(make_snapshot(1000), last_eval=evaluation, baseline=make_snapshot(100)))
-    shown = "\n".join(lines)
-    assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("completed after 2,000 steps, 1,000 updates, 0:08: 2,000 env steps done")
-    for text in (
-        "Train",
-        "6.1",
-        "70.9",
-        "Warm-up",
-        "23.3",
-        "100.0",
-        "-150.2 +/- 80.5 over 10 episodes",
-        "learner (train)",
-    ):
-        assert text in shown
-    assert "threads.learner=auto: the fastest number of threads" in shown
 
 
 def test_samples_and_flops_per_second_are_in_the_summary_and_its_table(make_snapshot: Any) -> None:
@@ -325,7 +299,7 @@ def test_the_summary_holds_what_the_cores_did_over_the_whole_run(make_snapshot: 
     assert cores["cpu_ms_per_env_step"] == 1300 * (10 - 4) / 500  # since the baseline, as the rates are
 
 
-def test_the_final_table_has_a_line_on_the_cores(make_snapshot: Any) -> None:
+def test_the_end_screen_has_a_line_on_the_cores(make_snapshot: Any) -> None:
     lines = printed(summary_of(with_cores(make_snapshot(1000), 10)), width=120)
     (line,) = [line for line in lines if line.startswith("cores")]
     expected = "learner 0.90  openmp 0.40  others 0.30  idle 0.40  of 2; 6.50 ms of CPU per env step"

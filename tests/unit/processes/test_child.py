@@ -124,12 +124,13 @@ def test_threads_are_shown_under_their_python_names(start: Any) -> None:
         ("nothing", 1, "AttributeError", "module 'role' has no attribute 'nothing'", False),
     ],
 )
-def test_an_error_is_reported_with_its_traceback_and_decides_the_exit_code(
+def test_an_error_is_reported_and_decides_the_exit_code(
     start: Any, function: str, code: int, error: str, text: str, is_consequence: bool
 ) -> None:
     child = start(function)
     (message,) = child.read()
-    assert message.pop("traceback").startswith("Traceback (most recent call last)")
+    traceback = message.pop("traceback")  # of an error of ours the text says it all, and train.log has the rest
+    assert traceback == "" if error.endswith(("ConfigError", "PeerLostError")) else traceback.startswith("Traceback (")
     assert message == {
         "kind": "error", "text": text, "error": error, "code": code, "is_consequence": is_consequence,
     }  # fmt: skip

@@ -1,0 +1,84 @@
+"""`offpolicy list`: the runs below a directory, the newest first: how far each is, what it reached and how fast."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from offpolicy.errors import ConfigError
+from offpolicy.launch.run_dir import is_running
+from offpolicy.logger.console import UNKNOWN, count, fixed, rate
+from offpolicy.logger.end_screen import STATUS_STYLES
+from offpolicy.run_names import runs_in
+
+TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
+RUNNING, KILLED = "running", "killed"
+Record = Mapping[str, Any]  # Any: a value of a JSON file
+
+
+def list_runs(root: Path, most: int) -> int:
+    """Prints the newest `most` runs below `root`. Raises `ConfigError` where there is none."""
+    runs = runs_in(root)
+    if not runs:
+        raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    table.add_column("status")
+    for name in ("env steps", "return", "steps/s"):
+        table.add_column(name, justify="right")
+    for run in runs[:most]:
+        status, *numbers = row(run)
+        table.add_row(str(run.relative_to(root)), f"[{STATUS_STYLES.get(status, 'bold')}]{status}[/]", *numbers)
+    console = Console(highlight=False)
+    console.print(table)
+    if len(runs) > most:
+        console.print(f"{len(runs) - most} older runs: offpolicy list {root} --most {len(runs)}", markup=False)
+    return 0
+
+
+def row(run: Path) -> tuple[str, str, str, str]:
+    """Returns status, env steps, return and env steps/s of a run; of one without an end from its last record."""
+    summary = _read(run / "summary.json")
+    if is_running(run) or not summary:
+        last = last_record(run / "metrics.jsonl")
+        reward = last.get("eval/mean_reward", last.get("rollout/ep_rew_mean"))
+        status = RUNNING if is_running(run) else KILLED
+        return status, count(last.get("env_steps")), fixed(reward, 1), rate(last.get("perf/steps_per_sec"))
+    reward, speed = summary["eval"]["mean_reward"], summary["rates"]["steps_per_sec"]
+    return summary.get("status", UNKNOWN), count(summary["env_steps"]), fixed(reward, 1), rate(speed)
+
+
+def last_record(path: Path) -> Record:
+    """Returns the last whole line of a JSONL file; empty where there is none."""
+    try:
+        with path.open("rb") as source:
+            source.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = source.read().splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        if found := _parsed(line):
+            return found
+    return {}
+
+
+def _read(path: Path) -> Record:
+    try:
+        return _parsed(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def _parsed(text: bytes) -> Record:
+    """Returns a JSON object; empty for anything else, such as a line that is being written."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,140 @@
+"""The texts of `train --help` and `resume --help`: the keys people set, one line each; all, or those of a word."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from offpolicy.config.overrides import group_options, load_config, load_values
+from offpolicy.config.parsing import allowed_text, as_override, is_within
+from offpolicy.config.rules import RESUMABLE, owners
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.usable import Spec, keys_for, specs
+from offpolicy.errors import ConfigError
+
+ALL = "all"
+ASKING = ("-h", "--help")
+# What people set, the most wanted first; those that the chosen algorithm has are shown.
+COMMON = (
+    *("total_timesteps", "seed", "device", "run_dir", "teacher", "env.id", "env.kwargs", "env.num_envs"),
+    *("env.vectorization", "algo.actor_lr", "algo.critic_lr", "algo.lr", "algo.lr_schedule", "algo.gamma", "algo.tau"),
+    *("algo.batch_size", "algo.learning_starts", "algo.utd", "algo.hidden_dims", "algo.epochs", "algo.num_minibatches"),
+    *("algo.clip", "algo.ent_coef", "rollout.length", "replay.capacity", "collect.num_collectors", "eval.every"),
+    *("eval.episodes", "checkpoint.every", "log.every_s", "log.wandb", "timing.trace", "threads.learner"),
+)
+COMMON_RESUMED = (
+    *("total_timesteps", "device", "eval.every", "eval.episodes", "checkpoint.every", "log.every_s", "log.panel"),
+    *("log.wandb", "timing.trace", "threads.learner", "threads.collector"),
+)
+NAME_WIDTH = 32
+
+
+def is_asked(words: Sequence[str]) -> bool:
+    """True if one of the words asks for help."""
+    return any(word in ASKING for word in words)
+
+
+def train_help(words: Sequence[str]) -> str:
+    """Returns the help that `offpolicy train WORDS` asks for, with the defaults of the algorithm that they choose."""
+    tokens, topic = _split(words)
+    is_student = "stage=adapt" in tokens and not any(token.startswith("teacher=") for token in tokens)
+    cfg = load_config([*tokens, "teacher=RUN"] if is_student else tokens)
+    shown = [key for key in COMMON if key in keys_for(cfg.algo.info) and (key != "teacher" or cfg.algo.is_adapting)]
+    values = values_by_key(cfg)
+    if topic is not None:
+        return _about(topic, specs(), values)
+    groups = {name: options for name, options in group_options().items() if name != "stage" or cfg.algo.name == "hora"}
+    return "\n".join(
+        [
+            "usage: offpolicy train [group=option ...] [key=value ...]",
+            "",
+            "groups, the first thing to choose:",
+            *(_one_line(f"{name}=...", ", ".join(options)) for name, options in groups.items()),
+            _one_line("config=RUN", "the configuration of another run, to change single keys of it"),
+            "",
+            f"keys that people set, with their values for algo={cfg.algo.name} env.id={cfg.env.id}:",
+            *(_one_line(f"{key}={as_override(values[key])}", specs()[key].limits["doc"]) for key in shown),
+            "",
+            "offpolicy train algo=td3 --help       the values of another algorithm",
+            "offpolicy train --help algo.lr        keys with a word in name or meaning",
+            "offpolicy train --help all            every key, with what is allowed",
+        ]
+    )
+
+
+def resume_help(words: Sequence[str], config_of: Callable[[str], RunConfig]) -> str:
+    """Returns the help that `offpolicy resume WORDS` asks for: only what may change, with the values of the run."""
+    tokens, topic = _split([word for word in words if "=" in word or word in (*ASKING, ALL)])
+    load_values(tokens)  # says what is wrong with them
+    run = next((word for word in words if "=" not in word and word not in (*ASKING, ALL)), None)
+    values = values_by_key(RunConfig() if run is None else config_of(run))
+    changeable = {key: spec for key, spec in specs().items() if is_within(key, RESUMABLE)}
+    if topic is not None:
+        return _about(topic, changeable, values)
+    whose = "of this run" if run is not None else "by default"
+    return "\n".join(
+        [
+            "usage: offpolicy resume RUN [key=value ...]",
+            "",
+            "RUN is a run's directory, latest, or the beginning of a run's name (offpolicy list).",
+            f"Everything else than these keys stays as it was; values {whose}:",
+            *(_one_line(f"{key}={as_override(values[key])}", changeable[key].limits["doc"]) for key in COMMON_RESUMED),
+            "",
+            f"offpolicy resume --help all            all {len(changeable)} keys that may change",
+        ]
+    )
+
+
+def values_by_key(cfg: RunConfig) -> dict[str, Any]:  # Any: a value of the configuration
+    """Returns the value of every declared key, whole where it is a mapping itself."""
+    tree, values = cfg.to_mapping(), dict[str, Any]()
+    for key in specs():
+        value: Any = tree
+        for part in key.split("."):
+            value = value[part]
+        values[key] = value
+    return values
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """Returns the overrides and the word that help is asked about, if there is one."""
+    asked = next(index for index, word in enumerate(words) if word in ASKING)
+    topic = next((word for word in words[asked + 1 :] if "=" not in word), None)
+    return [word for word in words if word not in ASKING and word != topic], topic
+
+
+def _about(topic: str, found: Mapping[str, Spec], values: Mapping[str, Any]) -> str:
+    """Returns whole entries of all keys, or of those with a word in name, meaning or allowed values."""
+    entries = [_entry(key, spec, values[key]) for key, spec in found.items()]
+    wanted = topic.strip(".=").lower()
+    if topic != ALL:
+        lines = [entry for entry, key in zip(entries, found, strict=True) if wanted in key.lower()]
+        lines = lines or [entry for entry in entries if wanted in " ".join(entry.lower().split())]
+        if not lines:
+            raise ConfigError(f"--help: got {topic!r}, allowed all, or a word of a key such as lr; no key has it")
+        return "\n".join(lines)
+    groups = [_wrapped(f"{name + '=...':<{NAME_WIDTH}} {', '.join(own)}") for name, own in group_options().items()]
+    return "\n".join([*(["groups:", *groups, ""] if len(found) == len(specs()) else []), "keys:", *entries])
+
+
+def _entry(key: str, spec: Spec, value: Any) -> str:
+    names = ", ".join(owners(spec.limits.get("only", ()))).upper()
+    meaning = f"{names}: {spec.limits['doc']}" if names else spec.limits["doc"]
+    return _wrapped(f"{f'{key}={as_override(value)}':<{NAME_WIDTH}} {meaning}; {allowed_text(spec.hint, spec.limits)}")
+
+
+def _width() -> int:
+    return max(60, shutil.get_terminal_size((120, 24)).columns)
+
+
+def _one_line(name: str, meaning: str) -> str:
+    room = _width() - 3 - max(NAME_WIDTH, len(name))
+    return f"  {name:<{NAME_WIDTH}} {textwrap.shorten(meaning, max(room, 12), placeholder=' ...')}"
+
+
+def _wrapped(entry: str) -> str:
+    wrapper = textwrap.TextWrapper(_width(), initial_indent="  ", subsequent_indent=" " * (NAME_WIDTH + 3))
+    wrapper.break_on_hyphens = wrapper.break_long_words = False
+    return wrapper.fill(entry)

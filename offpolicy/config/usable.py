@@ -1,0 +1,65 @@
+"""The keys that an algorithm uses, their defaults, and whether a value fits one: what a suggestion is tried against."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from offpolicy.config.parsing import build, is_within, keys_of, nested
+from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, RunSections
+
+FROM_REPLAY_ONLY, FROM_ROLLOUTS_ONLY = ("replay", "collect.band"), ("rollout",)
+
+
+@functools.cache
+def keys_for(info: AlgorithmInfo) -> tuple[str, ...]:
+    """Returns the dotted keys that are not refused with an algorithm."""
+    unused = FROM_REPLAY_ONLY if info.learns_from_rollouts else FROM_ROLLOUTS_ONLY
+    others = {
+        f"algo.{spec.name}"
+        for spec in dataclasses.fields(AlgoConfig)
+        if info not in spec.metadata.get("only", ALGORITHMS)
+    }
+    return tuple(key for key in keys_of(RunSections) if key not in others and not is_within(key, unused))
+
+
+class Spec(typing.NamedTuple):
+    """A key as it is declared."""
+
+    hint: Any  # Any: a type, or a union of types
+    limits: Mapping[str, Any]  # Any: the metadata of an `option`
+    default: Any  # Any: a value of the configuration
+
+
+@functools.cache
+def specs() -> Mapping[str, Spec]:
+    """Returns every dotted key of the configuration as it is declared."""
+    return dict(_specs(RunSections, ""))
+
+
+def _specs(cls: Any, prefix: str) -> typing.Iterator[tuple[str, Spec]]:  # Any: one of our configuration dataclasses
+    hints, defaults = typing.get_type_hints(cls), cls()
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _specs(hint, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}", Spec(hint, field.metadata, getattr(defaults, field.name))
+
+
+def default_of(key: str) -> Any:  # Any: a value of the configuration
+    """Returns a value that the key surely takes: its default, an example where that says nothing."""
+    examples = {"run_dir": "runs/mine", "env.kwargs.max_episode_steps": 1000, "algo.max_grad_norm": 0.5}
+    return examples[key] if key in examples else specs()[key].default
+
+
+def is_fit(key: str, value: Any) -> bool:  # Any: a value of the command line
+    """True if `key=value` is allowed, as far as that depends on nothing else."""
+    if is_within(key, ("env.kwargs",)):
+        return True
+    problems: list[str] = []
+    build(RunSections, nested({key: value}), problems, tuple(specs()))
+    return not problems

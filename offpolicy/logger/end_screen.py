@@ -1,0 +1,228 @@
+"""The last screen of a run, within 80 columns and 23 rows: what happened, what came out, what to type next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from offpolicy.logger.console import cores_text, count, duration, fixed, rate, significant
+from offpolicy.logger.metrics import METRICS
+from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, Section
+from offpolicy.timing.phases import LearnerPhase
+
+COMPLETED, INTERRUPTED, FAILED = "completed", "interrupted", "failed"
+STATUS_STYLES = {COMPLETED: "bold green", INTERRUPTED: "bold yellow", FAILED: "bold red"}
+SPEEDS = ("steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec")  # env steps/s
+FLOPS_PER_TFLOP = 1e12
+RANK_BARRIER = str(LearnerPhase.RANK_BARRIER)
+MOST_ROWS = 23  # of a terminal of 24, below which the shell writes its prompt
+MOST_PHASES = 4  # of a side, beside the rest of it
+LEAST_SHARE = 0.005  # of a side's wall: a phase below it is among the rest
+NAME_WIDTH, WIDTH = 12, 80
+LONGEST = 2 * (WIDTH - NAME_WIDTH) - 12  # characters of a line that may be wrapped once
+COMMAND_WIDTH = WIDTH - len("next  ") - len(" \\")
+LEAST_COMMANDS = 3  # that are kept on a full screen
+OPTIONAL = ("learning", "cores", "speed-up")  # lines that are left out of a full screen, in this order
+Line = tuple[str, str]
+
+
+def end_screen(summary: Section, run_dir: Path) -> RenderableType:
+    """Returns the last screen of a run from the mapping of `summary.json`.
+
+    Of a run without an update it shows no account. `offpolicy explain` has what is left out for want of rows.
+    """
+    lines = [*_outcome_lines(summary, run_dir), *(_result_lines(summary) if summary["updates"] else [])]
+    account = _account(summary["timing"]) if summary["updates"] else None
+    commands = [_typed(command) for command in _next_commands(summary, run_dir)]
+    room = MOST_ROWS - 1 - (account.row_count + 1 if account else 0)
+    for name in OPTIONAL:
+        if sum(map(_num_rows, lines)) + sum(map(len, commands)) > room:
+            lines = [line for line in lines if line[0] != name]
+    while len(commands) > LEAST_COMMANDS and sum(map(_num_rows, lines)) + sum(map(len, commands)) > room:
+        commands.pop()
+    results = _grid()
+    for name, value in lines:
+        results.add_row(name, Text(value, "bold yellow" if name == "bottleneck" else ""))
+    typed = [line for command in commands for line in command]
+    nexts = [Text.assemble(("next  " if i == 0 else " " * 6, "cyan"), (line, "bold")) for i, line in enumerate(typed)]
+    return Group(_headline(summary), results, *([account] if account else []), *nexts)
+
+
+def _headline(summary: Section) -> Text:
+    status, steps = summary["status"], count(summary["env_steps"])
+    done = f" after {steps} env steps, {count(summary['updates'])} updates, {duration(summary['wall_s'])}"
+    return Text.assemble((status, STATUS_STYLES.get(status, "bold")), done)
+
+
+def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[Line]:
+    """Yields why the run ended where that is not its goal, the return, and where everything is."""
+    if summary["status"] != COMPLETED:
+        yield "because", _short(summary["reason"].splitlines()[0] if summary["reason"] else "unknown")
+    if (result := summary["eval"])["episodes"]:
+        reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
+        yield "return", f"{reward} over {result['episodes']} episodes of evaluation"
+    yield "directory", shown_path(run_dir)
+
+
+def _result_lines(summary: Section) -> list[Line]:
+    """Returns names and values: rates, barrier waits of several ranks, cores, the bottleneck and the first advice."""
+    rates, bottleneck = summary["rates"], summary["bottleneck"]
+    lines = _virtual_speedup_lines(summary.get("virtual_speedup"))
+    if any(rates[key] for key in SPEEDS):
+        speeds = [f"{METRICS[f'perf/{key}'].row} {rate(rates[key])}" for key in SPEEDS if rates[key]]
+        lines += [("rates", "  ".join(speeds) + f" env steps/s  utd {fixed(rates['utd'], 2)}")]
+    lines += _learner_lines(rates) + _rank_lines(summary)
+    if (cores := summary["cores"]) is not None:
+        used = {row: seconds / cores["wall_s"] for row, seconds in cores["seconds"].items()}
+        step = f"; {significant(cores['cpu_ms_per_env_step'])} ms of CPU per env step"
+        lines.append(("cores", cores_text(used, cores["capacity"]) + step))
+    where = f" ({bottleneck['phase']})" if bottleneck["phase"] else ""
+    lines += [("bottleneck", _short(f"{bottleneck['verdict']}{where}: {bottleneck['reason']}"))]
+    return lines + [("advice", _short(advice)) for advice in bottleneck["advice"][:1]]
+
+
+def _learner_lines(rates: Section) -> list[Line]:
+    """Returns the work of the learners as samples/s, and TFLOP/s of one of them while it is active, where known."""
+    samples, flops = rates["samples_per_sec"], rates["flops_per_sec"]
+    known = [f"{rate(samples)} samples/s"] if samples else []
+    known += [f"{flops / FLOPS_PER_TFLOP:.3g} TFLOP/s while active"] if flops else []
+    return [("learning", "  ".join(known))] if known else []
+
+
+def _rank_lines(summary: Section) -> list[Line]:
+    """Returns how long several ranks waited at barriers, and which one they waited for."""
+    learners: Sequence[Section | None] = summary["timing"].get("learners", ())
+    waits_s = [
+        section["phases_s"][RANK_BARRIER]
+        for section in learners
+        # A rank without time after the warm-up has waited for nobody.
+        if section is not None and section["wall_s"] > section["phases_s"]["warmup"]
+    ]
+    if not waits_s:
+        return []
+    waits = "/".join(fixed(reduce(waits_s), 1) for reduce in (min, fmean, max))
+    return [("ranks", f"{len(learners)}: barrier {waits} s (min/mean/max), {_straggler_text(summary)}")]
+
+
+def _straggler_text(summary: Section) -> str:
+    late = summary["timing"]["straggler"]
+    if late is None:
+        return "none is late"
+    return f"rank {late['rank']} late {fixed(late['ms'], 1)} ms ({late['share']:.0%})"
+
+
+def _virtual_speedup_lines(section: Section | None) -> list[Line]:
+    """Returns the gain of the largest speed-up of each phase that was tried."""
+    if section is None:
+        return []
+    largest = max((row["percent"] for row in section["gains"]), default=0)
+    gains = [f"{row['phase']} {row['gain']:+.0%}" for row in section["gains"] if row["percent"] == largest]
+    text = f"with {largest} % less time: {', '.join(gains) or 'nothing measured'}; see offpolicy explain"
+    return [("slowed", "on purpose, by timing.virtual_speedup"), ("speed-up", text)]
+
+
+def _account(timing: Section) -> Table | None:
+    """Returns the largest phases of both sides; None where neither was timed."""
+    left = _account_rows(timing["learner"], LEARNER_NAMES)
+    right = _account_rows(timing["collector"], COLLECTOR_NAMES)
+    if not left and not right:
+        return None
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(f"{'time':<{NAME_WIDTH - 2}}", style="cyan")
+    for side in ("Learner", "Collector"):
+        table.add_column(side, min_width=16)
+        table.add_column("s", justify="right")
+        table.add_column("%", justify="right")
+    for learner, collector in zip_longest(left, right, fillvalue=("", "", "")):
+        table.add_row("", *learner, *collector)
+    return table
+
+
+def _account_rows(section: Section | None, names: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Returns the largest phases and the rest; seconds and percentages of all rows are those of the wall."""
+    if section is None or section["wall_s"] <= 0.0:
+        return []
+    seconds = {**section["phases_s"], "other": section["other_s"]}
+    largest = sorted(seconds, key=lambda name: -seconds[name])[:MOST_PHASES]
+    shown = {names[name]: seconds[name] for name in largest if seconds[name] >= LEAST_SHARE * section["wall_s"]}
+    shown["the rest"] = section["wall_s"] - sum(shown.values())
+    shares = percentages([max(value, 0.0) for value in shown.values()])
+    return [(name, f"{value:.1f}", share) for (name, value), share in zip(shown.items(), shares, strict=True)]
+
+
+def percentages(values: Sequence[float]) -> list[str]:
+    """Returns percentages with one decimal that sum to exactly 100.0: the largest remainders are rounded up."""
+    total = sum(values)
+    if total <= 0:
+        return ["-" for _ in values]
+    exact = [1000.0 * value / total for value in values]
+    tenths = [int(share // 1) for share in exact]
+    by_remainder = sorted(range(len(values)), key=lambda index: tenths[index] - exact[index])
+    for index in by_remainder[: 1000 - sum(tenths)]:
+        tenths[index] += 1
+    return [f"{share / 10:.1f}" for share in tenths]
+
+
+def shown_path(path: Path) -> str:
+    """Returns a path as it is typed from here: relative where it is below the working directory, quoted for a shell."""
+    whole, here = path.absolute(), Path.cwd()
+    return shlex.quote(os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole))
+
+
+def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
+    """Yields what to type next, most wanted first: only what this run has the files for."""
+    run, status = shown_path(run_dir), summary["status"]
+    saved = [int(path.name.removeprefix("step-")) for path in run_dir.glob("checkpoints/step-????????????")]
+    if status == FAILED and (run_dir / "train.log").is_file():
+        yield f"less {shown_path(run_dir / 'train.log')}"
+    if saved and status != COMPLETED:
+        yield f"offpolicy resume {run}"
+    if any(saved):
+        yield f"offpolicy eval {run} --episodes 20"
+        yield f"offpolicy play {run} --video x.gif"
+    if summary["updates"] and summary["timing"]["learner"] and (run_dir / "config.yaml").is_file():
+        yield f"offpolicy explain {run}"
+    if summary["updates"] and (other := _newest_beside(run_dir)) is not None:
+        yield f"offpolicy compare {shown_path(other)} {run}"
+    if any(run_dir.glob("events.out.tfevents.*")):
+        # The directory above holds the runs of the same algorithm and environment, unless run_dir chose another place.
+        yield f"tensorboard --logdir {shown_path(run_dir.parent if _newest_beside(run_dir) else run_dir)}"
+    if saved and status == COMPLETED:
+        yield f"offpolicy resume {run} total_timesteps={2 * summary['env_steps']}"
+
+
+def _newest_beside(run_dir: Path) -> Path | None:
+    """Returns the newest other run of the same directory."""
+    others = [file for file in run_dir.absolute().parent.glob("*/metrics.jsonl") if file.parent != run_dir.absolute()]
+    newest = max(others, key=lambda file: file.stat().st_mtime, default=None)
+    return None if newest is None else newest.parent
+
+
+def _typed(command: str) -> list[str]:
+    """Returns a command in lines that fit, each but the last with the backslash that lets a shell read on."""
+    lines = textwrap.wrap(command, COMMAND_WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+
+
+def _grid() -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="cyan", no_wrap=True, min_width=NAME_WIDTH - 2)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(text, LONGEST, placeholder=" ...")
+
+
+def _num_rows(line: Line) -> int:
+    return -(-len(line[1]) // (WIDTH - NAME_WIDTH))

@@ -1,0 +1,66 @@
+"""`offpolicy list`: a row per run, the newest first; what a run has not written is left open."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from offpolicy.commands.list_runs import last_record, list_runs, row
+from offpolicy.errors import ConfigError
+
+SUMMARY = {
+    "status": "completed",
+    "env_steps": 20000,
+    "eval": {"mean_reward": -151.26},
+    "rates": {"steps_per_sec": 99.7},
+}
+
+
+def make(run: Path, **files: object) -> Path:
+    run.mkdir(parents=True)
+    (run / "config.yaml").touch()
+    for name, content in files.items():
+        (run / {"summary": "summary.json", "metrics": "metrics.jsonl", "lock": ".lock"}[name]).write_text(
+            content if isinstance(content, str) else json.dumps(content)
+        )
+    return run
+
+
+def test_a_finished_run_has_its_outcome(tmp_path: Path) -> None:
+    assert row(make(tmp_path / "a", summary=SUMMARY)) == ("completed", "20,000", "-151.3", "99.7")
+
+
+def test_a_run_in_progress_is_read_from_its_last_record(tmp_path: Path) -> None:
+    lines = '{"env_steps": 100}\n{"env_steps": 200, "rollout/ep_rew_mean": -9.0, "perf/steps_per_sec": 50.0}\n{"env_st'
+    holder = {"pid": os.getpid(), "host": socket.gethostname()}
+    run = make(tmp_path / "a", summary=SUMMARY, metrics=lines, lock=holder)  # resumed: the summary is an older one
+    assert row(run) == ("running", "200", "-9.0", "50.0")
+
+
+def test_a_run_without_an_end_was_killed(tmp_path: Path) -> None:
+    assert row(make(tmp_path / "a", lock={"pid": 2**30, "host": socket.gethostname()})) == ("killed", "-", "-", "-")
+
+
+@pytest.mark.parametrize("text", ["", "[1]\n", "null", "not JSON"])
+def test_a_file_without_a_record_is_empty(tmp_path: Path, text: str) -> None:
+    assert last_record(make(tmp_path / "a", metrics=text) / "metrics.jsonl") == {}
+
+
+def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for age in range(3):
+        run = make(tmp_path / f"sac/Pendulum-v1/run-{age}", summary=SUMMARY)
+        os.utime(run / "config.yaml", (1e9 - age, 1e9 - age))
+    assert list_runs(tmp_path, 2) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("run-0") < shown.index("run-1")
+    assert "run-2" not in shown
+    assert "1 older runs" in shown.replace("\n", " ")
+
+
+def test_a_directory_without_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="directory: got .* holds no run"):
+        list_runs(tmp_path, 5)

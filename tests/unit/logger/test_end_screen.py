@@ -1,0 +1,138 @@
+"""The last screen fits a terminal of 24 rows and ends with commands that can be typed as they stand."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from offpolicy import cli
+from offpolicy.logger.end_screen import MOST_ROWS, end_screen, percentages, shown_path
+from offpolicy.logger.record import RunHeader
+from offpolicy.logger.summary import RunResult, build_summary
+from offpolicy.timing.virtual_speedup import Measured
+from offpolicy.types import EvalResult, Snapshot
+
+HEADER = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="alternate", total_timesteps=2000)
+REASONS = {
+    "completed": "2,000 env steps done",
+    "interrupted": "stopped by a signal; checkpoint saved at env step 1,500",
+    "failed": "learner 0: NumericsError: critic_loss is nan at update 900",
+}
+RUN = Path("runs/sac/Pendulum-v1/20261122-124100-s1")
+MakeRun = Callable[..., Path]
+
+
+def summary_of(snapshot: Snapshot, status: str = "completed", **result: Any) -> dict[str, Any]:
+    return build_summary(snapshot, HEADER, RunResult(status=status, exit_code=0, reason=REASONS[status], **result))
+
+
+def printed(summary: dict[str, Any], run: Path = RUN, width: int = 80) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(end_screen(summary, run))
+    return [line.rstrip() for line in capture.get().rstrip("\n").split("\n")]
+
+
+def commands(lines: list[str]) -> list[str]:
+    first = next(index for index, line in enumerate(lines) if line.startswith("next"))
+    return "\n".join(line[6:] for line in lines[first:]).replace("\\\n", "").split("\n")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with everything that a run leaves, beside an older one; the working directory is above both."""
+    monkeypatch.chdir(tmp_path)
+    for place in (RUN, RUN.with_name("20261121-090000-s1")):
+        place.mkdir(parents=True)
+        for name in ("config.yaml", "metrics.jsonl", "events.out.tfevents.1", "train.log"):
+            (place / name).touch()
+        for step in (0, 1500):
+            (place / f"checkpoints/step-{step:012d}").mkdir(parents=True)
+    return RUN
+
+
+@pytest.mark.parametrize("status", list(REASONS))
+def test_the_screen_of_a_full_run_fits_a_terminal(
+    run: Path, make_snapshot: Any, evaluation: EvalResult, status: str
+) -> None:
+    gains = {"train": {"50": [1.4, 1.5]}, "env_step": {"50": [1.02, 1.02]}}
+    summary = summary_of(make_snapshot(1000), status, last_eval=evaluation, virtual_speedup=Measured(100.0, gains))
+    summary["bottleneck"] |= {"reason": "the learner " * 60, "advice": ["threads.learner=2 " * 60] * 5}
+    lines = printed(summary)
+    assert len(lines) <= MOST_ROWS
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == f"{status} after 2,000 env steps, 1,000 updates, 0:08"
+
+
+def test_it_says_what_came_out_and_where_it_is(run: Path, make_snapshot: Any, evaluation: EvalResult) -> None:
+    lines = printed(summary_of(make_snapshot(1000), last_eval=evaluation))
+    assert "return      -150.2 +/- 80.5 over 10 episodes of evaluation" in lines
+    assert f"directory   {run}" in lines
+    assert any("Train " in line and " 6.1 " in line and " 70.9" in line for line in lines)
+    assert any("Warm-up " in line and " 2.0 " in line and " 23.3" in line for line in lines)
+    assert any(line.startswith("bottleneck  learner (train): ") for line in lines)
+
+
+def test_a_completed_run_offers_more_episodes_and_more_steps(run: Path, make_snapshot: Any) -> None:
+    assert commands(printed(summary_of(make_snapshot(1000)))) == [
+        f"offpolicy eval {run} --episodes 20",
+        f"offpolicy play {run} --video x.gif",
+        f"offpolicy explain {run}",
+        f"offpolicy compare {run.with_name('20261121-090000-s1')} {run}",
+        f"tensorboard --logdir {run.parent}",
+        f"offpolicy resume {run} total_timesteps=4000",
+    ]
+
+
+def test_an_interrupted_run_offers_to_go_on_first(run: Path, make_snapshot: Any) -> None:
+    assert commands(printed(summary_of(make_snapshot(1000), "interrupted")))[0] == f"offpolicy resume {run}"
+
+
+def test_a_failed_run_shows_the_cause_and_its_log(run: Path, make_snapshot: Any) -> None:
+    lines = printed(summary_of(make_snapshot(1000), "failed"))
+    assert lines[1] == f"because     {REASONS['failed']}"
+    assert commands(lines)[:2] == [f"less {run}/train.log", f"offpolicy resume {run}"]
+
+
+def test_a_run_that_never_learnt_shows_no_zeros(run: Path, make_snapshot: Any) -> None:
+    lines = printed(summary_of(make_snapshot(0), "interrupted"))
+    assert not any("0.0" in line or "Train" in line or "bottleneck" in line for line in lines)
+    assert len(lines) <= 9
+
+
+def test_nothing_is_offered_that_the_run_has_no_files_for(
+    tmp_path: Path, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = printed(summary_of(make_snapshot(1000)), Path("bare"))
+    assert not any(line.startswith("next") for line in lines)
+
+
+@pytest.mark.parametrize("status", list(REASONS))
+def test_every_command_is_understood(run: Path, make_snapshot: Any, status: str) -> None:
+    for line in commands(printed(summary_of(make_snapshot(1000), status))):
+        program, *words = shlex.split(line)
+        if program == "offpolicy":
+            cli._parser().parse_args(words)
+
+
+def test_a_command_that_is_too_long_goes_on_in_the_next_line(tmp_path: Path, make_snapshot: Any) -> None:
+    run = tmp_path.with_name("a run") / ("long" * 8)
+    (run / "checkpoints/step-000000001500").mkdir(parents=True)
+    lines = printed(summary_of(make_snapshot(10)), run)
+    assert any(line.endswith("\\") for line in lines)
+    assert f"offpolicy eval {shown_path(run)} --episodes 20" in commands(lines)
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [0.333, 0.333, 0.334], [1e-9, 5.0, 2.0, 0.0], [7.0] * 13])
+def test_percentages_sum_to_exactly_one_hundred(values: list[float]) -> None:
+    assert sum(round(10 * float(share)) for share in percentages(values)) == 1000
+
+
+def test_percentages_of_nothing_are_unknown() -> None:
+    assert percentages([0.0, 0.0]) == ["-", "-"]
