@@ -1,6 +1,6 @@
 """Pictures: time and learning curves of labelled runs, and a few typical iterations of a traced run.
 
-The only module that imports matplotlib, which is an extra: `pip install 'offpolicy[plot]'`.
+Needs matplotlib, which is an extra: `pip install 'offpolicy[plot]'`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offpolicy.analysis.colors import COLORS, LINES, PALETTE
 from offpolicy.analysis.compare import COLLECTOR_KEYS, LEARNER_KEYS, composite_rows, foreign_rows, mean_of_runs
 from offpolicy.analysis.learning_curves import RETURNS, common_end
 from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.errors import ConfigError
+from offpolicy.logger.colors import COLORS, LINES, PALETTE
 from offpolicy.logger.metrics import COMPOSITES
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.trace_reader import ThreadTrack

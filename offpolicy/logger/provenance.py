@@ -19,7 +19,7 @@ def command_line(argv: Sequence[str] | None = None) -> str:
 
 def git_commit(directory: Path) -> str | None:
     """Returns the commit of the repository around `directory`, `-dirty` after changes; None without one."""
-    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):  # no git here, or a repository too large to look at

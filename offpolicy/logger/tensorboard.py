@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -27,6 +28,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from offpolicy.config.parsing import plain
 from offpolicy.files import AppendFile
+from offpolicy.logger.account_picture import AccountHistory
 from offpolicy.logger.charts import ChartSelection
 from offpolicy.logger.hparams import FINAL_METRICS, FIRST, final_values, used_options
 from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
@@ -58,6 +60,7 @@ class TensorBoardSink:
         self._selection = ChartSelection(is_full=is_full, num_ranks=header.world_size)
         self._described: set[str] = set()
         self._charts: Charts = {}
+        self._history = AccountHistory()
         self._file = AppendFile(_event_path(run_dir, int(header.started_unix_s)))
         self._pending = BytesIO()
         self._writer = RecordWriter(self._pending)
@@ -74,11 +77,13 @@ class TensorBoardSink:
     def write(self, record: Record) -> None:
         """Writes scalars at the record's env steps; those of a new evaluation at the step of its policy."""
         self._wall_s = _number(record.get("wall_s"))
+        self._history.add(record)
         rest, evaluation = self._evaluations.take(record)
         step = int(_number(record.get("env_steps")))
         self._scalars(step, self._selection.select(rest))
         if evaluation:
             self._scalars(int(_number(evaluation["eval/env_steps"])), self._selection.select(evaluation))
+            self._picture(step)
         if (charts := self._selection.charts()) != self._charts:  # a reader takes the newest layout
             self._charts = charts
             self._event(step, summary=_layout_summary(charts))
@@ -98,6 +103,7 @@ class TensorBoardSink:
         """Writes the final values of the hparams metrics, and the status of the session."""
         self._wall_s = summary["wall_s"]
         self._scalars(summary["env_steps"], final_values(summary))
+        self._picture(summary["env_steps"])
         ok = summary["status"] == "completed"
         end = plugin_data_pb2.SessionEndInfo(
             status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
@@ -127,6 +133,16 @@ class TensorBoardSink:
                 self._described.add(value.tag)
                 value.metadata.summary_description = _description(value.tag)
         self._event(step, summary=summary_pb2.Summary(value=values))
+
+    def _picture(self, step: int) -> None:
+        """Writes a picture of the account so far, if one is due."""
+        png = self._history.due_picture(self._wall_s)
+        if png is not None:
+            width, height = struct.unpack_from(">II", png, 16)  # of the PNG's header
+            image = summary_pb2.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
+            self._event(
+                step, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag="account", image=image)])
+            )
 
     def _event(self, step: int = 0, **content: Any) -> None:  # Any: the one-of of the event's kinds
         event = event_pb2.Event(wall_time=self._started_s + self._wall_s, step=step, **content)
