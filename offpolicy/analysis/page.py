@@ -31,7 +31,8 @@ h3{font-size:1em;margin:.8em 0 .3em} p{margin:.4em 0;max-width:60em}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,23em),1fr));gap:1em 2em} .grid>*{min-width:0}
 .wide{overflow-x:auto} table{border-collapse:collapse} th,td{padding:.15em .8em .15em 0;text-align:right;
 vertical-align:top;white-space:nowrap} th:first-child,td:first-child,.text td,.text th{text-align:left}
-.text td{white-space:normal;overflow-wrap:anywhere;min-width:6em} thead th{border-bottom:1px solid var(--line)}
+.text td{white-space:normal;overflow-wrap:anywhere;min-width:5em} .text td:first-child{overflow-wrap:normal}
+thead th{border-bottom:1px solid var(--line)}
 svg{display:block;width:100%;height:auto} svg text{font:10px system-ui,sans-serif;fill:var(--text)}
 svg path{stroke:var(--line);stroke-width:1;fill:none} .key{display:flex;flex-wrap:wrap;gap:.1em 1em;margin:.3em 0}
 .key i{display:inline-block;width:.8em;height:.8em;margin-right:.35em;border:1px solid var(--line)}
@@ -77,7 +78,8 @@ def _outcome(runs: Sequence[ReportedRun]) -> str:
         "train, % of the learner's wall": _train_percent,
         "bottleneck": lambda run: run.verdicts[-1].label if run.verdicts else NO_VALUE,
     }
-    table = _table(["", *_labels(runs)], ([name, *map(cell, runs)] for name, cell in rows.items()))
+    head = ["", *(escape(run.label) for run in runs)]
+    table = _table(head, ([name, *map(cell, runs)] for name, cell in rows.items()), "text")
     return table + _grid(_verdict(run) for run in runs)
 
 
@@ -90,14 +92,16 @@ def _verdict(run: ReportedRun) -> str:
 
 
 def _curves(runs: Sequence[ReportedRun]) -> str:
-    charts = [
-        f"<div><h3>{name} over {title}</h3>{chart}</div>"
-        for key, name in RETURNS.items()
-        for axis, title in (("env_steps", "env steps"), ("wall_s", "wall time, s"))
-        if (chart := _curve_chart(runs, key, axis, f"{name} over {title}"))
-    ]
     key = _key((run.label, _color(index)) for index, run in enumerate(runs))
-    return key + _grid(charts) if charts else ""
+    rows = "".join(_grid(_curve_charts(runs, key, name)) for key, name in RETURNS.items())
+    return key + rows if rows else ""
+
+
+def _curve_charts(runs: Sequence[ReportedRun], key: str, name: str) -> Iterator[str]:
+    """Yields a curve over env steps and one over wall time."""
+    for axis, title in (("env_steps", "env steps"), ("wall_s", "wall time, s")):
+        if chart := _curve_chart(runs, key, axis, f"{name} over {title}"):
+            yield f"<div><h3>{name} over {title}</h3>{chart}</div>"
 
 
 def _curve_chart(runs: Sequence[ReportedRun], key: str, axis: str, alt: str) -> str:
@@ -254,10 +258,6 @@ def _known(summary: Mapping[str, Any], section: str, key: str) -> str:  # Any: t
 
 def _color(index: int) -> str:
     return LINES[index % len(LINES)]
-
-
-def _labels(runs: Sequence[ReportedRun]) -> list[str]:
-    return [escape(run.label) for run in runs]
 
 
 def _key(entries: Iterator[tuple[str, str]]) -> str:

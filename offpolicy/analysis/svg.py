@@ -17,11 +17,13 @@ from offpolicy.analysis.report import quantity
 from offpolicy.types import Float64
 
 WIDTH, HEIGHT = 360.0, 220.0
-LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 8.0, 34.0  # margins of a chart with axes
+LEFT, RIGHT, TOP, BOTTOM = 48.0, 18.0, 8.0, 34.0  # margins of a chart with axes
 BAR, GAP = 18.0, 8.0  # height of a bar, and of what is between two
-LABEL_CHARACTERS = 30  # of a bar's label, at most
+LABEL_CHARACTERS = 60  # of a bar's label, at most
 LEAST_PERCENT = 9.0  # a narrower piece of a bar has no number in it
 LIGHT = 150.0  # luminance from which the text on a colour is dark
+LEAST_LOSS = 0.005  # fraction of the highest bar of a waterfall
+TOTAL, LOSS, GAIN = "#3b6fb5", "#d55e00", "#009e73"
 NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
 POINTS = 400  # of a line, at most
 
@@ -116,23 +118,27 @@ def stacked_bars(bars: Mapping[str, Sequence[Piece]], alt: str) -> str:
 
 
 def waterfall_chart(steps: Sequence[tuple[str, float]], alt: str) -> str:
-    """Draws how a rate falls from cause to cause: (cause, what is left after it); the last bar is what was done."""
+    """Draws how a rate falls from cause to cause: (cause, what is left after it); the last bar is what was done.
+
+    A cause too small to be seen is a part of the one after it.
+    """
     if not steps:
         return ""
-    highest, row, body = max(left for _, left in steps), BAR + GAP + 12.0, ""
-    before = None
-    for index, (cause, left) in enumerate([*steps, ("done", steps[-1][1])]):
-        top = index * row + 12.0
-        is_whole = before is None or index == len(steps)
-        low, high = (0.0, left) if is_whole else (min(left, before or 0.0), max(left, before or 0.0))
-        lost = "" if is_whole else f", {left - (before or 0.0):+,.1f}"
-        color = "#3b6fb5" if is_whole else "#d55e00" if left <= (before or 0.0) else "#009e73"
-        body += _text(0.0, top - 3.0, _short(f"{cause}: {left:,.1f}{lost}", 60), "start")
-        body += _box(
-            WIDTH * low / highest, top, max(WIDTH * (high - low) / highest, 0.7), color, f"{cause}: {left:,.1f}"
-        )
-        before = left
-    return _svg((len(steps) + 1) * row, alt, body)
+    highest, row, before = max(left for _, left in steps), BAR + GAP + 12.0, 0.0
+    bars = [("", steps[0][0], 0.0, steps[0][1])]
+    for index, (cause, left) in enumerate(steps[1:], 2):
+        before = bars[-1][3]
+        if index == len(steps) or abs(left - before) >= LEAST_LOSS * highest:
+            bars.append((f", {left - before:+,.1f}", cause, before, left))
+    bars.append(("", "done", 0.0, steps[-1][1]))
+    body = ""
+    for index, (change, cause, before, left) in enumerate(bars):
+        top, low = index * row + 12.0, min(before, left)
+        color = TOTAL if not change else LOSS if left <= before else GAIN
+        label = f"{cause}: {left:,.1f}{change}"
+        body += _text(0.0, top - 3.0, label, "start")
+        body += _box(WIDTH * low / highest, top, max(WIDTH * abs(left - before) / highest, 0.7), color, label)
+    return _svg(len(bars) * row, alt, body)
 
 
 def _frame(x_low: float, x_high: float, y_low: float, y_high: float) -> Frame:
@@ -180,8 +186,8 @@ def _text(x: float, y: float, text: str, anchor: str, color: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{fill}>{escape(text)}</text>'
 
 
-def _short(text: str, most: int = LABEL_CHARACTERS) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _short(text: str) -> str:
+    return text if len(text) <= LABEL_CHARACTERS else f"{text[: LABEL_CHARACTERS - 1]}…"
 
 
 def _luminance(color: str) -> float:

@@ -81,8 +81,13 @@ def test_a_waterfall_says_what_each_cause_cost() -> None:
     assert waterfall_chart([], "") == ""
 
 
+def test_a_cause_too_small_to_be_seen_is_a_part_of_the_one_after_it() -> None:
+    svg = waterfall_chart([("min(I, T)", 100.0), ("Log", 99.9), ("the rest", 99.8)], "")
+    assert texts(svg) == ["min(I, T): 100.0", "the rest: 99.8, -0.2", "done: 99.8"]
+
+
 def test_names_are_escaped_and_long_labels_cut() -> None:
-    svg = stacked_bars({"<b>" + 40 * "x": [Piece("a&b", "#000000", 100.0)]}, '"<')
-    assert texts(svg)[0] == "<b>" + 26 * "x" + "…"
+    svg = stacked_bars({"<b>" + 80 * "x": [Piece("a&b", "#000000", 100.0)]}, '"<')
+    assert texts(svg)[0] == "<b>" + 56 * "x" + "…"
     assert re.match(rf'<svg viewBox="0 0 {WIDTH:g} ', svg)
     assert HEIGHT < WIDTH
