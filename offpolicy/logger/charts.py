@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from offpolicy.logger.metrics import CHARTS, METRICS, ONCE_USED
+from offpolicy.logger.metrics import CHARTS, METRICS, ONCE_USED, WITH_RANKS
 from offpolicy.logger.record import Record
 
 AXIS = ("env_steps", "iteration", "wall_s")
-RANKS = "rank/"  # with one rank these are its own phases once more
 SHOWN = frozenset(key for charts in CHARTS.values() for keys in charts.values() for key in keys)
 
 
@@ -42,6 +41,6 @@ class ChartSelection:
     def _is_shown(self, key: str, value: float) -> bool:
         if key not in METRICS:  # a key of one rank, or UniLab's name of another key
             return True
-        if key not in SHOWN or (key.startswith(RANKS) and not self._has_ranks):
+        if key not in SHOWN or (key in WITH_RANKS and not self._has_ranks):
             return False
         return value != 0.0 or key in self._seen or key not in ONCE_USED

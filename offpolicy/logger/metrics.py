@@ -202,8 +202,9 @@ _TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encodi
 METRICS = read_metrics(_TABLE["group"])
 # Keys by category and chart of TensorBoard's dashboard, in the order of the patterns, then of the metrics.
 CHARTS = {category: read_charts(charts, METRICS) for category, charts in _TABLE["charts"].items()}
-ONCE_USED = frozenset(
-    key for key in METRICS if any(fnmatchcase(key, pattern) for pattern in _TABLE["tensorboard"]["once_used"])
+ONCE_USED, WITH_RANKS = (
+    frozenset(key for key in METRICS if any(fnmatchcase(key, pattern) for pattern in _TABLE["tensorboard"][name]))
+    for name in ("once_used", "with_ranks")
 )
 # Rows of the panel by phase, in the order of the phases.
 LEARNER_ROWS = {str(phase): METRICS[learner_key(phase)].row for phase in LearnerPhase}

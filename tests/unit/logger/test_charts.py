@@ -38,7 +38,8 @@ def test_full_writes_every_number_but_the_axis() -> None:
 @pytest.mark.parametrize(("num_ranks", "has_ranks"), [(1, False), (2, True)])
 def test_keys_of_ranks_need_several_ranks(num_ranks: int, has_ranks: bool) -> None:
     keys = selected(dict.fromkeys(GOLDEN, 1.0), num_ranks=num_ranks)
-    assert ("rank/rank_barrier_max_ms" in keys) is has_ranks
+    for key in ("rank/rank_barrier_max_ms", "timing/learner_rank_barrier_ms", "share/learner_param_sync_pct"):
+        assert (key in keys) is has_ranks
 
 
 def test_a_phase_is_written_from_its_first_time_on() -> None:
