@@ -63,7 +63,8 @@ def test_charts_without_a_value_are_left_out() -> None:
 
 
 def test_learning_and_rates_come_before_phases_and_shares() -> None:
-    assert list(CHARTS)[:4] == [
+    assert list(CHARTS)[:5] == [
+        "Overview",
         "Learning",
         "Rates",
         "Learner phases, ms per iteration",
