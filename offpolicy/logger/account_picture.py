@@ -11,6 +11,7 @@ from offpolicy.logger.colors import COLORS
 from offpolicy.logger.metrics import LEARNER_ROWS, share_key
 from offpolicy.logger.record import Record
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import Float64
 
 EVERY_S = 60.0  # wall seconds between two pictures, at least: one takes a few tenths of a second
 MOST_RECORDS = 500  # kept: of a longer run every second one, then every fourth, ...
@@ -47,7 +48,7 @@ class AccountHistory:
         return account_png(np.array(self._rows))
 
 
-def account_png(rows: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> bytes:
+def account_png(rows: Float64) -> bytes:
     """Draws the phases as layers up to 100 %. rows: [n, 1 + phases], env steps and percents."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -58,7 +58,12 @@ def test_a_directory_without_event_files_is_refused(tmp_path: Path, capsys: pyte
 def test_the_value_of_an_option_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     """`make tensorboard runs="a=.. b=.." port=6199` was refused: "run: got '6199'"."""
     run, started = run_at(tmp_path / "run"), list[list[str]]()
-    monkeypatch.setattr("subprocess.call", lambda command: started.append(command) or 0)
+
+    def start(command: list[str]) -> int:
+        started.append(command)
+        return 0
+
+    monkeypatch.setattr("subprocess.call", start)
     assert main([*words, "--host", "0.0.0.0", f"a={run}", f"b={run}"]) == 0
     assert [word for word in started[0] if word.startswith(("--port", "--host"))] == ["--port=6199", "--host=0.0.0.0"]
 

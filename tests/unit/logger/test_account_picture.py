@@ -10,6 +10,7 @@ from offpolicy.logger.account_picture import EVERY_S, MOST_RECORDS, AccountHisto
 from offpolicy.logger.metrics import share_key
 from offpolicy.logger.record import Record
 from offpolicy.timing.phases import LearnerPhase
+from offpolicy.types import Float64
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -49,8 +50,13 @@ def test_there_is_no_picture_of_one_record_or_without_matplotlib(monkeypatch: py
 
 
 def test_of_a_long_run_evenly_spaced_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[np.ndarray[tuple[int, int], np.dtype[np.float64]]] = []
-    monkeypatch.setattr(account_picture, "account_png", lambda rows: drawn.append(rows) or PNG)
+    drawn: list[Float64] = []
+
+    def draw(rows: Float64) -> bytes:
+        drawn.append(rows)
+        return PNG
+
+    monkeypatch.setattr(account_picture, "account_png", draw)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     history(*map(timed, range(5 * MOST_RECORDS))).due_picture(EVERY_S)
     steps = drawn[0][:, 0]
