@@ -31,7 +31,7 @@ h3{font-size:1em;margin:.8em 0 .3em} p{margin:.4em 0;max-width:60em}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,23em),1fr));gap:1em 2em} .grid>*{min-width:0}
 .wide{overflow-x:auto} table{border-collapse:collapse} th,td{padding:.15em .8em .15em 0;text-align:right;
 vertical-align:top;white-space:nowrap} th:first-child,td:first-child,.text td,.text th{text-align:left}
-.text td{white-space:normal;overflow-wrap:anywhere;min-width:5em} .text td:first-child{overflow-wrap:normal}
+.text td,td:first-child{white-space:normal;overflow-wrap:break-word} @media(max-width:30em){.text{font-size:12px}}
 thead th{border-bottom:1px solid var(--line)}
 svg{display:block;width:100%;height:auto} svg text{font:10px system-ui,sans-serif;fill:var(--text)}
 svg path{stroke:var(--line);stroke-width:1;fill:none} .key{display:flex;flex-wrap:wrap;gap:.1em 1em;margin:.3em 0}
