@@ -84,7 +84,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play compare explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers bench-predictions docs clean
+.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers bench-predictions docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -113,13 +113,16 @@ play: $(VENV)/.installed $(VENV)/.video ## watch a policy, or film it: make play
 compare: $(VENV)/.installed $(if $(filter png html,$(GIVEN_KEYS)),$(VENV)/.plot) ## hold runs against the first: make compare runs="a b" [png=x.png html=x.html markdown=x.md reference=-200]
 	@$(BIN)/offpolicy compare $(call GIVEN_OPTIONS,runs) $(call QUOTED_WORDS,runs)
 
+report: $(VENV)/.installed ## runs on one page, without network: make report runs="a=runs/... b=runs/..." html=report.html
+	@$(BIN)/offpolicy report $(call GIVEN_OPTIONS,runs) $(call QUOTED_WORDS,runs)
+
 explain: $(VENV)/.installed ## where a run's time went: make explain run=runs/sac/... [before=runs/...]
 	@$(BIN)/offpolicy explain $(call GIVEN_OPTIONS,run) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
 
 trace: $(VENV)/.installed $(if $(filter svg,$(GIVEN_KEYS)),$(VENV)/.plot) ## read a trace: make trace run=runs/sac/... [svg=x.svg iterations=3 start=0]
 	@$(BIN)/offpolicy trace $(call GIVEN_OPTIONS,run) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
 
-tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make tensorboard [runs="a b" logdir=runs port=6006]
+tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make tensorboard [runs="a=runs/... b=runs/..." port=6006]
 ifneq ($(filter run runs,$(GIVEN_KEYS)),)
 	@$(BIN)/python -m offpolicy.commands.tensorboard $(call GIVEN_OPTIONS,run runs) \
 	    $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) $(call QUOTED_WORDS,runs)

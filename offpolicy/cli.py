@@ -1,4 +1,4 @@
-"""The command line: `offpolicy train|resume|list|eval|play|record|explain|trace|compare|tune`.
+"""The command line: `offpolicy train|resume|list|eval|play|record|explain|trace|compare|report|tune`.
 
 Each command is imported when it is chosen, so that help and refusals need no torch and come within a second. The
 runners are found by name: the library does not depend on them.
@@ -53,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    others = (_add_list, _add_eval, _add_play, _add_record, _add_explain, _add_trace, _add_compare, _add_tune)
+    explaining = (_add_explain, _add_trace, _add_compare, _add_report)
+    others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune)
     for add in (_add_train, _add_resume, *others):
         add(commands)
     return parser
@@ -250,6 +251,20 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     files = {"png": arguments.png, "markdown": arguments.markdown, "html": arguments.html}
     return compare(arguments.runs, arguments.reference, fail_on=arguments.fail_on, **files)
+
+
+def _add_report(commands: Any) -> None:
+    text = "write runs as one page, curves and time side by side: offpolicy report RUN [RUN ...] --html report.html"
+    parser = commands.add_parser("report", help=text, description=text)
+    parser.add_argument("runs", nargs="+", metavar="[label=]run", help="a run's directory, finished or not")
+    parser.add_argument("--html", type=Path, required=True, help="file to write; it needs no other and no network")
+    parser.set_defaults(command=_report)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.report import report
+
+    return report(arguments.runs, arguments.html)
 
 
 def _add_tune(commands: Any) -> None:

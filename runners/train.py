@@ -24,7 +24,7 @@ from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import Outcome, already_complete, conclude, is_complete, outcome_of, print_failure
 from offpolicy.launch.preflight import check_fits, check_same, find_teacher, preflight
-from offpolicy.launch.provenance import Provenance
+from offpolicy.logger.provenance import Provenance
 from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger

@@ -19,9 +19,11 @@ from offpolicy.timing.what_if import (
     ONE_MORE_COLLECTOR,
     TWICE_THE_BATCH,
     Capacities,
+    Loss,
     Options,
     Pipeline,
     pipeline_of,
+    waterfall,
     what_ifs,
 )
 
@@ -33,6 +35,7 @@ CHANGED_KEYS = {
     "algo.batch_size": (TWICE_THE_BATCH, 2.0),
     "algo.epochs": (HALVED_EPOCHS, 0.5),
 }
+NS = 1e9  # ns per s
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,13 @@ class FinishedRun:
     def between_pauses(self) -> float:
         """Env steps per second between evaluations and checkpoints."""
         return self.steps_per_sec / (1.0 - self.pause_fraction)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """The env steps per second lost by each cause, from what both sides could do to what they did."""
+        phases_ns = {phase: round(NS * seconds) for phase, seconds in self.learner_s.items()}
+        capacities = self.pipeline.collector_capacity, self.pipeline.own_learner_capacity
+        return waterfall(*capacities, self.pipeline.mode, self.steps_per_sec, phases_ns)
 
     @property
     def what_ifs(self) -> dict[str, Pipeline]:

@@ -1,6 +1,6 @@
 """Pictures: time and learning curves of labelled runs, and a few typical iterations of a traced run.
 
-The only module that imports matplotlib, which is an extra: `pip install 'offpolicy[plot]'`.
+Needs matplotlib, which is an extra: `pip install 'offpolicy[plot]'`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from offpolicy.analysis.compare import COLLECTOR_KEYS, LEARNER_KEYS, composite_r
 from offpolicy.analysis.learning_curves import RETURNS, common_end
 from offpolicy.analysis.runs import LabelledRuns
 from offpolicy.errors import ConfigError
+from offpolicy.logger.colors import COLORS, LINES, PALETTE
 from offpolicy.logger.metrics import COMPOSITES
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.trace_reader import ThreadTrack
@@ -36,9 +37,6 @@ WIDTH_IN, BAR_IN, CURVE_IN, DPI = 9.0, 0.42, 3.0, 110
 
 # ---- labelled runs
 
-# Okabe and Ito (2008): colour-blind readers can tell them apart. Lines: without the yellow, which is faint on white.
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
-LINES = tuple(colour for colour in PALETTE if colour != "#F0E442")
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "//", "..")  # of phases beyond the palette, so that no two look alike
 SHOWN_FRACTION = 0.01  # fraction of the longest bar: smaller phases are drawn together
@@ -159,20 +157,6 @@ MICRO = 1e6  # ns per ms
 HALF_TRACK = 0.41  # half the height of a track, in tracks
 CHARACTER_IN = 0.075  # a generous width of a character of a phase's name
 LEAST_WIDTH = 0.0005  # fraction of the window: narrower boxes are left out, and phases without wider ones
-# Strong colours for work, pale ones for waiting.
-COLORS: dict[str, str] = {
-    LearnerPhase.TRAIN: "#3b6fb5", LearnerPhase.PARAM_SYNC: "#8a4fa3", LearnerPhase.REPLAY_SAMPLE: "#e08a2c",
-    LearnerPhase.H2D: "#b5651d", LearnerPhase.WEIGHT_PUBLISH: "#3f9155", LearnerPhase.SYNC_COORDINATION: "#1f9e9e",
-    LearnerPhase.EVALUATION: "#8c8c2f", LearnerPhase.CHECKPOINT: "#5b4636", LearnerPhase.LOG: "#a0526a",
-    LearnerPhase.COLLECTOR_WAIT: "#f3e3c3", LearnerPhase.REPLAY_BATCH_WAIT: "#fbd9c0",
-    LearnerPhase.RANK_BARRIER: "#e6d6ee",
-    CollectorPhase.ENV_STEP: "#c0504d", CollectorPhase.ACTION_SELECT: "#d9a441", CollectorPhase.WEIGHT_APPLY: "#6aa84f",
-    CollectorPhase.REPLAY_WRITE: "#4a90a4", CollectorPhase.LEARNER_WAIT: "#dbe5f1", CollectorPhase.HANDSHAKE: "#a07cc0",
-    CollectorPhase.POST_BACKPRESSURE: "#f7d0d0", CollectorPhase.SNAPSHOT: "#7f7f7f",
-    PackerPhase.PACK: "#e08a2c", PackerPhase.COPY: "#b5651d", PackerPhase.REQUEST_WAIT: "#ececec",
-    PackerPhase.ROWS_WAIT: "#f3e3c3", PackerPhase.SLOT_WAIT: "#fbd9c0",
-    "other": "#bdbdbd",
-}  # fmt: skip
 WAITS = {phase for phase in COLORS if phase.endswith("_wait")} | {
     LearnerPhase.RANK_BARRIER,
     CollectorPhase.POST_BACKPRESSURE,

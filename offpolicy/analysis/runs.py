@@ -126,7 +126,7 @@ def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
     for label, paths in named.items():
         try:
             runs = tuple(map(read_run, paths))
-            labelled = LabelledRuns(label, runs, tuple(map(_config, paths)), tuple(map(_threads, paths)))
+            labelled = LabelledRuns(label, runs, tuple(map(flat_config, paths)), tuple(map(_threads, paths)))
             _check(labelled)
             compared.append(labelled)
         except ConfigError as error:
@@ -136,7 +136,7 @@ def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
     return compared
 
 
-def _config(path: Path) -> Config:
+def flat_config(path: Path) -> Config:
     """Returns `config.yaml` by dotted key, of whatever version; empty where there is none to read."""
     try:
         tree = yaml.safe_load((path / "config.yaml").read_text())

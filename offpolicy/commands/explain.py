@@ -14,9 +14,9 @@ from rich.table import Table
 from offpolicy.analysis.explain import FinishedRun, what_if_between
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, WHOLE
 from offpolicy.timing.phases import CollectorPhase
-from offpolicy.timing.what_if import Pipeline, flip_delay_s, waterfall
+from offpolicy.timing.what_if import Pipeline, flip_delay_s
 
-MICRO, NS = 1e6, 1e9
+MICRO = 1e6
 SLOW_PHASES = 3  # phases named as the cause of slow iterations, at most
 SHOWN_FRACTION = 0.05  # fraction of the median iteration that the p99 of a phase must reach to be shown
 
@@ -84,10 +84,9 @@ def _waterfall(run: FinishedRun) -> Table:
     """Returns the way from what both sides could do together to what they did."""
     pipeline = run.pipeline
     table = _table(f"env steps per second, mode {pipeline.mode}", "", "I", "T", "left", "lost")
-    phases_ns = {phase: round(NS * seconds) for phase, seconds in run.learner_s.items()}
     capacities = pipeline.collector_capacity, pipeline.own_learner_capacity
     before = None
-    for cause, left in waterfall(*capacities, pipeline.mode, run.steps_per_sec, phases_ns):
+    for cause, left in run.losses:
         first = [f"{capacity:,.0f}" for capacity in capacities] if before is None else ["", ""]
         lost = "" if before is None else f"{before - left:,.1f}"
         table.add_row(LEARNER_NAMES.get(cause, cause), *first, f"{left:,.1f}", lost)

@@ -304,7 +304,9 @@ class LogConfig:
         "spread", "learner ranks in the records; all: each phase of each rank", choices=("spread", "all")
     )
     panel: str = option("auto", "terminal panel; auto: only when stdout is a terminal", choices=("auto", "on", "off"))
-    tensorboard: bool = option(True, "write TensorBoard events")
+    tensorboard: bool | Literal["full"] = option(
+        True, "write TensorBoard events: what its charts show; full: every key of the records"
+    )
     wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))
     wandb_project: str = option("offpolicy", "Weights & Biases project")
     unilab_keys: bool = option(False, "write every value also under the name that UniLab gives it, for its dashboards")

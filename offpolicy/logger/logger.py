@@ -331,7 +331,7 @@ def _opened(
         # Imported on demand: it takes half a second.
         from offpolicy.logger.tensorboard import TensorBoardSink
 
-        return TensorBoardSink(run_dir, config, header, resume_step)
+        return TensorBoardSink(run_dir, config, header, resume_step, is_full=log.tensorboard == "full")
 
     def wandb() -> Sink:
         from offpolicy.logger.wandb import WandbSink  # optional back-end

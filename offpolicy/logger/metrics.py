@@ -92,6 +92,11 @@ def spread_key(side: str, phase: str, statistic: str) -> str:
     return f"spread/{side}_{phase}_{statistic}_ms"
 
 
+def share_key(side: str, phase: str) -> str:
+    """Returns the key of a phase in percent of the wall of its side, learner or collector."""
+    return f"share/{side}_{phase}_pct"
+
+
 def core_key(row: str) -> str:
     """Returns the key of a class of the core ledger."""
     return f"cores/{row}_ms_per_s"
@@ -128,6 +133,16 @@ def read_metrics(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Metric]:  
                 row=fields.get("row", ""),
             )
     return metrics
+
+
+def read_charts(charts: Mapping[str, Sequence[str]], metrics: Mapping[str, Metric]) -> Mapping[str, Sequence[str]]:
+    """Returns the keys of each chart by its title; a title with a place in it stands for one chart per key."""
+    found: dict[str, list[str]] = {}
+    for title, patterns in charts.items():
+        for pattern in patterns:
+            for key in (key for key in metrics if fnmatchcase(key, pattern)):
+                found.setdefault(title.format(key=key, row=metrics[key].row or key), []).append(key)
+    return found
 
 
 class Alias(NamedTuple):
@@ -185,14 +200,12 @@ def vocabulary_of(keys: Iterable[str]) -> Vocabulary:
 
 _TABLE = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
 METRICS = read_metrics(_TABLE["group"])
-# Keys by category and chart of TensorBoard's dashboard, in the order of the metrics.
-CHARTS = {
-    category: {
-        title: [key for key in METRICS if any(fnmatchcase(key, pattern) for pattern in patterns)]
-        for title, patterns in charts.items()
-    }
-    for category, charts in _TABLE["charts"].items()
-}
+# Keys by category and chart of TensorBoard's dashboard, in the order of the patterns, then of the metrics.
+CHARTS = {category: read_charts(charts, METRICS) for category, charts in _TABLE["charts"].items()}
+ONCE_USED, WITH_RANKS = (
+    frozenset(key for key in METRICS if any(fnmatchcase(key, pattern) for pattern in _TABLE["tensorboard"][name]))
+    for name in ("once_used", "with_ranks")
+)
 # Rows of the panel by phase, in the order of the phases.
 LEARNER_ROWS = {str(phase): METRICS[learner_key(phase)].row for phase in LearnerPhase}
 COLLECTOR_ROWS = {str(phase): METRICS[collector_key(phase)].row for phase in CollectorPhase}

@@ -38,7 +38,7 @@ PHASE_OF = {
 UNKNOWN = (
     *("rank/", "prefetch/", "cpu/collector_", "perf/policy_lag", "perf/sample_age", "replay/"),
     *(f"{prefix}{phase}_" for phase in ("evaluation", "checkpoint", "log")
-      for prefix in ("timing/learner_", "spread/learner_")),
+      for prefix in ("timing/learner_", "spread/learner_", "share/learner_")),
 )  # fmt: skip
 CAPACITY = "collector_active_steps_per_sec"  # the caller's name of I
 

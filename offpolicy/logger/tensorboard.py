@@ -1,4 +1,4 @@
-"""TensorBoard events without torch and without tensorflow: scalars over env steps, grouped charts, hparams.
+"""TensorBoard events without torch and without tensorflow: scalars over env steps, charts, options, texts.
 
 Events are written by the calling thread, one write per record: `SafeSink` catches the error of a full disk, which a
 writer thread would only print.
@@ -12,27 +12,36 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as layout_metadata
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.plugins.scalar import metadata as scalar_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from offpolicy.config.parsing import flatten
+from offpolicy.config.parsing import plain
 from offpolicy.files import AppendFile
-from offpolicy.logger.metrics import CHARTS
+from offpolicy.logger.account_picture import AccountHistory
+from offpolicy.logger.charts import ChartSelection
+from offpolicy.logger.hparams import FINAL_METRICS, FIRST, final_values, used_options
+from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
+from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import NewEvaluations, Summary
+from offpolicy.machine import cpu_model, versions
+from offpolicy.timing.clock import unix_s
 from offpolicy.types import EpisodeRecord
 
-FINAL_METRICS = ("eval/mean_reward", "perf/steps_per_sec")
-AXIS = ("env_steps", "iteration", "wall_s")
+PICTURE = "timing/account"  # in the group of the phases, so that the page still opens on evaluations
+Charts = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 class TensorBoardSink:
@@ -44,10 +53,17 @@ class TensorBoardSink:
         config: Mapping[str, Any],  # Any: nested configuration values
         header: RunHeader,
         resume_step: int | None,
+        *,
+        is_full: bool = False,
     ) -> None:
+        """`is_full`: write every key of the records, not only those of the charts."""
         self._started_s = header.started_unix_s
         self._wall_s = 0.0
         self._evaluations = NewEvaluations()
+        self._selection = ChartSelection(is_full=is_full, num_ranks=header.world_size)
+        self._described: set[str] = set()
+        self._charts: Charts = {}
+        self._history = AccountHistory()
         self._file = AppendFile(_event_path(run_dir, int(header.started_unix_s)))
         self._pending = BytesIO()
         self._writer = RecordWriter(self._pending)
@@ -56,17 +72,24 @@ class TensorBoardSink:
             # Readers drop what earlier files hold from this step on.
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._event(resume_step + 1, session_log=start)
-        self._event(0, summary=_layout_summary())
-        self._event(0, summary=_hparams_summary(config, header.started_unix_s))
-        self._flush()
+        self._event(0, summary=_hparams_summary(used_options(config, header), header.started_unix_s))
+        step = resume_step or 0
+        self.text("configuration", f"```yaml\n{yaml.safe_dump(plain(dict(config)), sort_keys=False)}```", step)
+        self.text("run", _origin(run_dir), step)
 
     def write(self, record: Record) -> None:
         """Writes scalars at the record's env steps; those of a new evaluation at the step of its policy."""
         self._wall_s = _number(record.get("wall_s"))
+        self._history.add(record)
         rest, evaluation = self._evaluations.take(record)
-        self._scalars(int(_number(record.get("env_steps"))), rest)
+        step = int(_number(record.get("env_steps")))
+        self._scalars(step, self._selection.select(rest))
         if evaluation:
-            self._scalars(int(_number(evaluation["eval/env_steps"])), evaluation)
+            self._scalars(int(_number(evaluation["eval/env_steps"])), self._selection.select(evaluation))
+            self._picture(step)
+        if (charts := self._selection.charts()) != self._charts:  # a reader takes the newest layout
+            self._charts = charts
+            self._event(step, summary=_layout_summary(charts))
         self._flush()
 
     def episode(self, episode: EpisodeRecord) -> None:
@@ -82,9 +105,8 @@ class TensorBoardSink:
     def finish(self, summary: Summary) -> None:
         """Writes the final values of the hparams metrics, and the status of the session."""
         self._wall_s = summary["wall_s"]
-        final: Record = {"eval/mean_reward": summary["eval"]["mean_reward"]}
-        final["perf/steps_per_sec"] = summary["rates"]["steps_per_sec"]
-        self._scalars(summary["env_steps"], {key: value for key, value in final.items() if value is not None})
+        self._scalars(summary["env_steps"], final_values(summary))
+        self._picture(summary["env_steps"])
         ok = summary["status"] == "completed"
         end = plugin_data_pb2.SessionEndInfo(
             status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
@@ -106,13 +128,25 @@ class TensorBoardSink:
         self._pending.truncate()
         self._file.append(piece)
 
-    def _scalars(self, step: int, record: Record) -> None:
-        values = [
-            summary_pb2.Summary.Value(tag=key, simple_value=value)
-            for key, value in record.items()
-            if value is not None and not isinstance(value, str) and key not in AXIS
-        ]
+    def _scalars(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Writes numbers; the first of a key with its description, which readers keep."""
+        values = [summary_pb2.Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        for value in values:
+            if value.tag not in self._described:
+                self._described.add(value.tag)
+                value.metadata.summary_description = _description(value.tag)
+                # TensorBoard's fast loader drops a description without these two.
+                value.metadata.data_class = summary_pb2.DATA_CLASS_SCALAR
+                value.metadata.plugin_data.plugin_name = scalar_metadata.PLUGIN_NAME
         self._event(step, summary=summary_pb2.Summary(value=values))
+
+    def _picture(self, step: int) -> None:
+        """Writes a picture of the account so far, if one is due."""
+        png = self._history.due_picture(self._wall_s)
+        if png is not None:
+            width, height = struct.unpack_from(">II", png, 16)  # of the PNG's header
+            image = summary_pb2.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
+            self._event(step, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=PICTURE, image=image)]))
 
     def _event(self, step: int = 0, **content: Any) -> None:  # Any: the one-of of the event's kinds
         event = event_pb2.Event(wall_time=self._started_s + self._wall_s, step=step, **content)
@@ -121,6 +155,21 @@ class TensorBoardSink:
 
 def _number(value: float | str | None) -> float:
     return value if isinstance(value, int | float) else 0.0
+
+
+def _description(key: str) -> str:
+    """Returns the meaning and unit of a key from the metric table; '' for a name of another trainer."""
+    metric = METRICS.get(RANK_IN_KEY.sub("rank/<r>/", key))
+    return f"{metric.help} Unit: {metric.unit}; over: {metric.window}; of: {metric.reduction}." if metric else ""
+
+
+def _origin(run_dir: Path) -> str:
+    """Returns where the run came from, as a table: the directory, the command, the commit, the versions."""
+    start = Provenance.of_this_process(unix_s())
+    found = {"directory": str(run_dir), "command": start.command, "git commit": start.git_commit or "none"}
+    found |= {package: version or "not installed" for package, version in versions().items()}
+    rows = [f"| {name} | `{value}` |" for name, value in (found | {"cpu": cpu_model()}).items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
 
 
 def _event_path(run_dir: Path, started_s: int) -> Path:
@@ -137,10 +186,10 @@ def _string_tensor(content: str | bytes) -> tensor_pb2.TensorProto:
     return tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[raw], tensor_shape=shape)
 
 
-def _layout_summary() -> summary_pb2.Summary:
-    """Returns the custom-scalars dashboard: charts with a line per key, each key as a regular expression."""
+def _layout_summary(categories: Charts) -> summary_pb2.Summary:
+    """Returns the custom-scalars dashboard: charts with a line per key and run, each key as a regular expression."""
     layout = layout_pb2.Layout()
-    for category, charts in CHARTS.items():
+    for category, charts in categories.items():
         chart_pbs = [
             layout_pb2.Chart(
                 title=title, multiline=layout_pb2.MultilineChartContent(tag=[f"^{re.escape(key)}$" for key in keys])
@@ -156,19 +205,25 @@ def _layout_summary() -> summary_pb2.Summary:
     return summary_pb2.Summary(value=[value])
 
 
-def _hparams_summary(config: Mapping[str, Any], started_s: float) -> summary_pb2.Summary:
-    """Returns the experiment and the start of its session in this same run, so that no extra run directory appears."""
+def _hparams_summary(options: Mapping[str, Any], started_s: float) -> summary_pb2.Summary:  # Any: values of options
+    """Returns the experiment and the start of its session in this same run, so that no extra run directory appears.
+
+    TensorBoard sorts the options by name, those that it calls different first.
+    """
     infos = []
     start = plugin_data_pb2.SessionStartInfo(start_time_secs=started_s)
-    for key, value in flatten(config).items():
+    for key, value in options.items():
         if isinstance(value, bool):
             start.hparams[key].bool_value, data_type = value, api_pb2.DATA_TYPE_BOOL
         elif isinstance(value, int | float):
             start.hparams[key].number_value, data_type = value, api_pb2.DATA_TYPE_FLOAT64
         else:
             start.hparams[key].string_value, data_type = str(value), api_pb2.DATA_TYPE_STRING
-        infos.append(api_pb2.HParamInfo(name=key, type=data_type))
-    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=key)) for key in FINAL_METRICS]
+        infos.append(api_pb2.HParamInfo(name=key, type=data_type, differs=key in FIRST))
+    metrics = [
+        api_pb2.MetricInfo(name=api_pb2.MetricName(tag=metric.key), display_name=metric.name)
+        for metric in FINAL_METRICS
+    ]
     experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
     data = plugin_data_pb2.HParamsPluginData
     return summary_pb2.Summary(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from offpolicy.logger.metrics import (
@@ -16,6 +16,7 @@ from offpolicy.logger.metrics import (
     learner_key,
     prefetch_key,
     rank_key,
+    share_key,
     spread_key,
     state_key,
 )
@@ -92,6 +93,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record[PIPELINE_KEY] = sum(learner.mean_ms(phase) for phase in PIPELINE)
         record |= _spread_keys("learner", ITERATION, learner) | _slow_keys("learner", learner)
         record |= _state_keys("learner", (*LearnerPhase, ITERATION), learner.states)
+        record |= _share_keys("learner", LearnerPhase, learner)
     if collector is not None and collector.iterations > 0:
         record |= {collector_key(phase): collector.mean_ms(phase) for phase in CollectorPhase}
         record["perf/collector_cycle_ms"] = collector.wall_ns / collector.iterations / NS_PER_MS
@@ -100,6 +102,7 @@ def phase_keys(learner: Elapsed | None, collector: Elapsed | None, rollout_ms: f
         record[RESET_KEY] = None if reset_ns is None else reset_ns / collector.iterations / NS_PER_MS
         record |= _spread_keys("collector", CYCLE, collector) | _slow_keys("collector", collector)
         record |= _state_keys("collector", (*CollectorPhase, CYCLE), collector.states)
+        record |= _share_keys("collector", CollectorPhase, collector)
     return record
 
 
@@ -125,6 +128,13 @@ def _state_keys(side: str, phases: Sequence[str], states: States | None) -> Numb
                 record[state_key("blocked", side, phase)] = 100.0 * shares.blocked
                 record[state_key("runnable", side, phase)] = 100.0 * shares.runnable
     return record
+
+
+def _share_keys(side: str, phases: Iterable[str], window: Elapsed) -> Numbers:
+    """Returns the phases of one side in percent of its wall."""
+    if window.wall_ns <= 0:
+        return {}
+    return {share_key(side, phase): 100.0 * window.phases_ns.get(phase, 0) / window.wall_ns for phase in phases}
 
 
 def core_keys(previous: Snapshot | None, current: Snapshot, num_hosts: int) -> Numbers:

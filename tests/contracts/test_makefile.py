@@ -107,6 +107,11 @@ def test_compare_takes_runs_and_options_as_words(checkout: Path) -> None:
     assert report["argv"] == ["compare", "--png", "out file.png", "a=runs/x", "b=runs/y"]
 
 
+def test_report_takes_runs_and_its_file(checkout: Path) -> None:
+    report = make(checkout, "report", "runs=a=runs/x b=runs/y", "html=out file.html")
+    assert report["argv"] == ["report", "--html", "out file.html", "a=runs/x", "b=runs/y"]
+
+
 def test_tensorboard_shows_the_runs_that_are_named(checkout: Path) -> None:
     shutil.copy(checkout / ".venv/bin/tensorboard", checkout / ".venv/bin/python")
     argv = ["-m", "offpolicy.commands.tensorboard", "--port", "7"]

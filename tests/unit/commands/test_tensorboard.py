@@ -52,3 +52,22 @@ def test_a_directory_without_event_files_is_refused(tmp_path: Path, capsys: pyte
         link([str(tmp_path / "empty")], tmp_path)
     assert main([str(tmp_path / "empty")]) == 2
     assert "allowed a directory with event files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--port", "6199"], ["--port=6199"]])
+def test_the_value_of_an_option_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    """`make tensorboard runs="a=.. b=.." port=6199` was refused: "run: got '6199'"."""
+    run, started = run_at(tmp_path / "run"), list[list[str]]()
+
+    def start(command: list[str]) -> int:
+        started.append(command)
+        return 0
+
+    monkeypatch.setattr("subprocess.call", start)
+    assert main([*words, "--host", "0.0.0.0", f"a={run}", f"b={run}"]) == 0
+    assert [word for word in started[0] if word.startswith(("--port", "--host"))] == ["--port=6199", "--host=0.0.0.0"]
+
+
+def test_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--logdir", "x", f"a={run_at(tmp_path / 'run')}"])

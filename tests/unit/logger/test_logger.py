@@ -232,6 +232,19 @@ def test_the_configuration_chooses_the_sinks(
     assert stream.getvalue().startswith("5% step=1100/20000")
 
 
+@pytest.mark.parametrize(("word", "is_full"), [(True, False), ("full", True)])
+def test_full_hands_every_key_to_tensorboard(
+    tmp_path: Path, header: RunHeader, make_snapshot: Any, word: bool | str, is_full: bool
+) -> None:
+    cfg = RunConfig.from_mapping({"log": {"tensorboard": word, "panel": "off"}})
+    logger = open_logger(tmp_path, cfg, header, None)
+    logger.log_interval(make_snapshot(100))
+    logger.close()
+    (row,) = read_event_rows(event_paths(tmp_path))
+    assert "perf/steps_per_sec" in row
+    assert ("replay/rows" in row) is is_full
+
+
 def test_a_sink_that_cannot_open_does_not_stop_the_run(
     tmp_path: Path, header: RunHeader, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

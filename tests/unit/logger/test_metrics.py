@@ -26,6 +26,7 @@ from offpolicy.logger.metrics import (
     learner_key,
     prefetch_key,
     rank_key,
+    read_charts,
     read_metrics,
     read_vocabularies,
     spread_key,
@@ -103,8 +104,19 @@ def test_the_keys_of_phases_are_in_the_table() -> None:
 
 def test_every_chart_shows_something_and_every_curve_is_in_one() -> None:
     assert all(keys for charts in CHARTS.values() for keys in charts.values())
-    shown = {key for keys in CHARTS["Learning curves"].values() for key in keys}
-    assert shown == {key for key, metric in METRICS.items() if metric.kind is MetricClass.CURVE}
+    shown = {key for name in ("Overview", "Learning") for keys in CHARTS[name].values() for key in keys}
+    assert shown >= {key for key, metric in METRICS.items() if metric.kind is MetricClass.CURVE}
+
+
+def test_a_title_with_a_place_in_it_is_one_chart_per_key() -> None:
+    metrics = read_metrics(groups(PHASES))
+    charts = read_charts({"{row}": ["*_env_step_ms", "*_snapshot_ms"], "{key}": ["*_other_ms"], "all": ["*"]}, metrics)
+    assert {title: keys for title, keys in charts.items() if title != "all"} == {
+        "ENV_STEP": ["timing/collector_env_step_ms"],
+        "SNAPSHOT": ["timing/collector_snapshot_ms"],
+        "timing/collector_other_ms": ["timing/collector_other_ms"],
+    }
+    assert len(charts["all"]) == len(CollectorPhase)
 
 
 E0 = {

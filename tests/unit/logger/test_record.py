@@ -14,6 +14,7 @@ import pytest
 from offpolicy.algos.flops import count_work
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import RunConfig
+from offpolicy.logger.metrics import share_key
 from offpolicy.logger.predictions import judge_window
 from offpolicy.logger.record import (
     EpisodeWindow,
@@ -45,7 +46,7 @@ from tests.fakes import FakeClock
 
 GOLDEN = Path(__file__).with_name("golden_record.json")
 NO_EPISODES = EpisodeWindow()
-TIMED = ("timing/", "cpu/", "perf/bottleneck", "perf/iter", "rank/", "prefetch/")
+TIMED = ("timing/", "share/", "cpu/", "perf/bottleneck", "perf/iter", "rank/", "prefetch/")
 
 
 def test_a_full_record_equals_the_golden_file(record: Record) -> None:
@@ -63,6 +64,12 @@ def test_the_phases_of_each_side_sum_to_its_wall(record: Record) -> None:
     collector = sum(record[f"timing/collector_{phase}_ms"] for phase in CollectorPhase)  # type: ignore[misc]
     assert learner == pytest.approx(record["perf/iter_ms"], rel=1e-12)
     assert collector == pytest.approx(record["perf/collector_cycle_ms"], rel=1e-12)
+
+
+def test_the_shares_of_each_side_sum_to_a_hundred_percent(record: Record) -> None:
+    for side, phases in (("learner", LearnerPhase), ("collector", CollectorPhase)):
+        assert sum(record[share_key(side, phase)] for phase in phases) == pytest.approx(100.0)  # type: ignore[misc]
+    assert record["share/learner_train_pct"] == pytest.approx(100.0 * 6.1 / 6.6)
 
 
 def test_a_phase_that_never_opened_is_zero_not_absent(record: Record) -> None:

@@ -10,19 +10,19 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from offpolicy.logger.metrics import METRICS, MetricClass
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
 from offpolicy.logger.tensorboard import TensorBoardSink
-from offpolicy.timing.phases import CoreClass, PackerPhase
 
-CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256]}, "seed": 3, "timing": {"enabled": True}}
+CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256], "auto_alpha": True}, "seed": 3}
+TEXTS = ("configuration", "run")
 SUMMARY = {
     "status": "completed",
     "wall_s": 9.0,
     "env_steps": 2100,
     "eval": {"mean_reward": -140.0},
     "rates": {"steps_per_sec": 150.0},
+    "timing": {"learner": {"wall_s": 10.0, "phases_s": {"train": 6.0, "warmup": 2.0}}},
 }
 
 
@@ -36,15 +36,15 @@ def points(run_dir: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in read(run_dir).Scalars(tag)]
 
 
-def write(run_dir: Path, header: RunHeader, resume_step: int | None, *records: Record) -> None:
-    sink = TensorBoardSink(run_dir, CONFIG, header, resume_step)
+def write(run_dir: Path, header: RunHeader, resume_step: int | None, *records: Record, is_full: bool = False) -> None:
+    sink = TensorBoardSink(run_dir, CONFIG, header, resume_step, is_full=is_full)
     for record in records:
         sink.write(record)
     sink.close()
 
 
-def test_every_number_of_a_record_is_a_scalar_over_env_steps(tmp_path: Path, header: RunHeader, record: Record) -> None:
-    write(tmp_path, header, None, record)
+def test_full_writes_every_number_of_a_record_over_env_steps(tmp_path: Path, header: RunHeader, record: Record) -> None:
+    write(tmp_path, header, None, record, is_full=True)
     accumulator = read(tmp_path)
     numbers = {key for key, value in record.items() if not isinstance(value, str)} - {
         "env_steps",
@@ -81,38 +81,62 @@ def tags_of(chart: Any) -> list[str]:
     return [tag.strip("^$").replace("\\", "") for tag in chart.multiline.tag]
 
 
-def test_charts_are_grouped_and_name_known_tags(tmp_path: Path, header: RunHeader, record: Record) -> None:
-    write(tmp_path, header, None, record)
-    accumulator = read(tmp_path)
-    (event,) = accumulator.Tensors("custom_scalars__config__")
+def layout_of(run_dir: Path) -> list[tuple[str, list[str]]]:
+    """Categories of the newest layout, each with the keys of its charts."""
+    event = read(run_dir).Tensors("custom_scalars__config__")[-1]
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
-    assert [category.title for category in layout.category] == [
-        "Learner phases",
-        "Collector phases",
-        "Spread",
-        "Cores",
-        "Ranks",
-        "Prefetch",
-        "Rates",
-        "Staleness",
-        "Learning curves",
-    ]
-    charts = {category.title: category.chart for category in layout.category}
-    assert len(charts["Learner phases"][0].multiline.tag) == 13
-    assert len(charts["Collector phases"][0].multiline.tag) == 9
-    assert "^timing/learner_train_ms$" in charts["Learner phases"][0].multiline.tag
-    assert tags_of(charts["Spread"][0]) == [f"spread/learner_iter_{name}_ms" for name in ("p50", "p95", "p99", "max")]
-    assert tags_of(charts["Cores"][0]) == [f"cores/{row}_ms_per_s" for row in CoreClass]
-    assert [tags_of(chart) for chart in charts["Ranks"]] == [
-        ["rank/rank_barrier_min_ms", "rank/rank_barrier_mean_ms", "rank/rank_barrier_max_ms"],
-        ["rank/late_ms"],
-        ["rank/straggler"],
-    ]
-    assert tags_of(charts["Prefetch"][0]) == [f"prefetch/{phase}_ms" for phase in PackerPhase]
-    assert tags_of(charts["Staleness"][0]) == ["perf/policy_lag", "perf/policy_lag_p95"]
-    shown = {tag for chart in charts["Learning curves"] for tag in tags_of(chart)}
-    assert shown == {metric.key for metric in METRICS.values() if metric.kind is MetricClass.CURVE}
-    assert all(chart.multiline.tag for category in layout.category for chart in category.chart)
+    return [(one.title, [tag for chart in one.chart for tag in tags_of(chart)]) for one in layout.category]
+
+
+def test_a_chart_has_one_key_and_appears_with_its_first_value(
+    tmp_path: Path, header: RunHeader, record: Record
+) -> None:
+    key = "timing/learner_h2d_ms"
+    write(tmp_path, header, None, record)
+    first = dict(layout_of(tmp_path))
+    assert list(first)[:3] == ["Overview", "Learning", "Rates"]
+    assert key not in first["Learner phases, ms per iteration"]
+    write(tmp_path, header, None, record, record | {"env_steps": 2100, key: 1.0})
+    category = dict(layout_of(tmp_path))["Learner phases, ms per iteration"]
+    assert set(category) == {*first["Learner phases, ms per iteration"], key}
+    layout = read(tmp_path).Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0]
+    charts = [chart for one in layout_pb2.Layout.FromString(layout).category for chart in one.chart]
+    assert {len(chart.multiline.tag) for chart in charts} == {1}
+
+
+def test_the_scalars_are_those_of_the_charts(tmp_path: Path, header: RunHeader, record: Record) -> None:
+    write(tmp_path, header, None, record)
+    shown = {key for _, keys in layout_of(tmp_path) for key in keys}
+    assert set(read(tmp_path).Tags()["scalars"]) == shown
+
+
+def test_a_scalar_has_the_meaning_and_unit_of_the_table(tmp_path: Path, header: RunHeader) -> None:
+    write(tmp_path, header, None, {"env_steps": 1, "perf/utd": 1.0}, {"env_steps": 2, "perf/utd": 1.0})
+    metadata_of = read(tmp_path).SummaryMetadata("perf/utd")
+    assert metadata_of.summary_description.startswith("Updates per env step, achieved after warm-up.")
+    assert "Unit: updates/env step;" in metadata_of.summary_description
+    assert metadata_of.plugin_data.plugin_name == "scalars"  # or the fast loader drops the description
+    assert points(tmp_path, "perf/utd") == [(1, 1.0), (2, 1.0)]
+
+
+def test_a_new_evaluation_brings_a_picture_of_the_account(
+    tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = (7).to_bytes(4, "big") + (3).to_bytes(4, "big")
+    monkeypatch.setattr("offpolicy.logger.account_picture.account_png", lambda rows: 16 * b"x" + size)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    evaluated = record | {"wall_s": 100.0, "eval/env_steps": 1999}
+    write(tmp_path, header, None, record, evaluated, evaluated | {"env_steps": 2100, "wall_s": 200.0})
+    (image,) = read(tmp_path).Images("timing/account")
+    assert (image.step, image.width, image.height) == (2000, 7, 3)
+
+
+def test_the_configuration_and_the_origin_are_texts(tmp_path: Path, header: RunHeader) -> None:
+    write(tmp_path, header, None)
+    texts = {tag: read(tmp_path).Tensors(f"{tag}/text_summary")[0].tensor_proto.string_val[0].decode() for tag in TEXTS}
+    assert "  gamma: 0.99\n" in texts["configuration"]
+    assert "| command | `" in texts["run"]
+    assert "| git commit | `" in texts["run"]
 
 
 def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
@@ -123,12 +147,14 @@ def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
     start = metadata.parse_session_start_info_plugin_data(contents[metadata.SESSION_START_INFO_TAG])
     assert start.hparams["algo.gamma"].number_value == 0.99
     assert start.hparams["algo.hidden_dims"].string_value == "[256, 256]"
-    assert start.hparams["timing.enabled"].bool_value is True
+    assert start.hparams["algo.auto_alpha"].bool_value is True
     experiment = metadata.parse_experiment_plugin_data(contents[metadata.EXPERIMENT_TAG])
-    assert [info.name.tag for info in experiment.metric_infos] == ["eval/mean_reward", "perf/steps_per_sec"]
+    tags = ["eval/mean_reward", "time/elapsed_s", "perf/steps_per_sec", "share/learner_train_pct"]
+    assert [info.name.tag for info in experiment.metric_infos] == tags
+    assert [info.name for info in experiment.hparam_infos if info.differs] == ["algo.name"]
     end = metadata.parse_session_end_info_plugin_data(contents[metadata.SESSION_END_INFO_TAG])
     assert end.status == api_pb2.STATUS_SUCCESS
-    assert points(tmp_path, "eval/mean_reward") == [(2100, -140.0)]
+    assert [points(tmp_path, tag) for tag in tags] == [[(2100, value)] for value in (-140.0, 9.0, 150.0, 75.0)]
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 

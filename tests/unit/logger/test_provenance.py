@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from offpolicy import __version__
-from offpolicy.launch.provenance import Provenance, git_commit
+from offpolicy.logger.provenance import Provenance, git_commit
 
 
 def git(directory: Path, *words: str) -> str:

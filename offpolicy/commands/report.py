@@ -1,0 +1,25 @@
+"""`offpolicy report RUN [RUN ...] --html FILE`: runs on one page that needs no other file and no network."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from offpolicy.analysis.page import page
+from offpolicy.analysis.reported_run import read_reported
+from offpolicy.errors import ConfigError
+from offpolicy.files import atomic_write
+
+
+def report(words: Sequence[str], html: Path) -> int:
+    """Writes the page of the runs of `[label=]RUN ...`. Raises `ConfigError`."""
+    if html.is_dir() or not html.resolve().parent.is_dir():
+        raise ConfigError(f"--html: got {str(html)!r}, allowed a file in a directory that exists")
+    runs = read_reported(words)
+    text = page(runs)
+    atomic_write(html, text, durable=False)
+    sys.stdout.write(
+        f"written: {html} ({len(runs)} run{'s' * (len(runs) > 1)}, {len(text.encode()) / 1024:,.0f} KiB)\n"
+    )
+    return 0

@@ -1,0 +1,61 @@
+"""The options of a run that TensorBoard's table of hyper-parameters lists: those that the run uses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from offpolicy.config.parsing import flatten, is_within
+from offpolicy.config.sections import ALGORITHMS, AlgoConfig, algorithm_info
+from offpolicy.logger.record import RunHeader
+
+FIRST = ("algo.name", "env.id", "runner.name")
+# Options that change neither what a run learns nor how fast.
+LEFT_OUT = ("run_dir", "resume", "log", "checkpoint", "timing", "env.measure")
+
+
+class FinalMetric(NamedTuple):
+    """A scalar whose last value stands in the table, and its name there."""
+
+    key: str
+    name: str
+
+
+FINAL_METRICS = (
+    FinalMetric("eval/mean_reward", "final return"),
+    FinalMetric("time/elapsed_s", "time to it, s"),
+    FinalMetric("perf/steps_per_sec", "env steps/s"),
+    FinalMetric("share/learner_train_pct", "train, % of the wall"),
+)
+
+
+def used_options(config: Mapping[str, Any], header: RunHeader) -> dict[str, Any]:  # Any: values of the configuration
+    """Returns the options by dotted key, `FIRST` first; without those of other algorithms and those that are null."""
+    options = {key: value for key, value in flatten(config).items() if value is not None}
+    info = algorithm_info(header.algo, header.stage)
+    unused = set(LEFT_OUT)
+    if info in ALGORITHMS:
+        unused.add("replay" if info.learns_from_rollouts else "rollout")
+        owners = {spec.name: spec.metadata.get("only", ALGORITHMS) for spec in dataclasses.fields(AlgoConfig)}
+        unused |= {f"algo.{name}" for name, infos in owners.items() if info not in infos}
+    used = {key: value for key, value in options.items() if not is_within(key, tuple(unused))}
+    return {key: used[key] for key in FIRST if key in used} | used
+
+
+def final_values(summary: Mapping[str, Any]) -> dict[str, float]:  # Any: the nested mapping of summary.json
+    """Returns the values of `FINAL_METRICS` over the whole run, as far as they are known."""
+    learner = summary["timing"]["learner"]
+    found = {
+        "eval/mean_reward": summary["eval"]["mean_reward"],
+        "time/elapsed_s": summary["wall_s"],
+        "perf/steps_per_sec": summary["rates"]["steps_per_sec"],
+        "share/learner_train_pct": _share(learner, "train") if learner is not None else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _share(account: Mapping[str, Any], phase: str) -> float | None:
+    """Returns a phase in percent of the time after the warm-up."""
+    after_s = account["wall_s"] - account["phases_s"].get("warmup", 0.0)
+    return 100.0 * account["phases_s"][phase] / after_s if after_s > 0 else None
