@@ -86,15 +86,19 @@ class Monitor:
                 self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
-            case "activity":
-                self._logger.activity(message["text"])
-            case "note" | "warning" as kind:
-                self._logger.message(message["text"] if kind == "note" else f"warning: {message['text']}")
+            case "note" | "warning" | "activity" as kind:
+                self._show(kind, message["text"])
             case "done":
                 self._read_cores()  # now: the learners' threads are gone when the last record is written
                 self.is_complete = bool(message["is_complete"])
                 self.stopped_by = message["stopped_by"]
                 self._agreed_steps = message["env_steps"]
+
+    def _show(self, kind: str, text: str) -> None:
+        if kind == "activity":
+            self._logger.activity(text)
+        else:
+            self._logger.message(text if kind == "note" else f"warning: {text}")
 
     @property
     def _has_started(self) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from offpolicy.logger.console import number
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS, METRICS, collector_key, learner_key
 from offpolicy.logger.record import Record, RunHeader
-from offpolicy.timing.bottleneck import Bottleneck, Verdict
+from offpolicy.timing.bottleneck import Verdict
 from offpolicy.timing.phases import LEARNER_WAITS, CollectorPhase, LearnerPhase
 
 # The rows of the contract stand in every panel, in this order.
@@ -51,7 +51,7 @@ class Side(NamedTuple):
 
     name: str
     unit: str
-    bottleneck: Bottleneck  # the verdict that names this side
+    kind: type[LearnerPhase] | type[CollectorPhase]
     standing: Sequence[str]
     optional: Sequence[str]
     rows: Mapping[str, str]  # names by phase
@@ -61,11 +61,11 @@ class Side(NamedTuple):
 
 
 LEARNER = Side(
-    "Learner", "ms/iteration", Bottleneck.LEARNER, STANDING, OPTIONAL, LEARNER_ROWS, learner_key,
+    "Learner", "ms/iteration", LearnerPhase, STANDING, OPTIONAL, LEARNER_ROWS, learner_key,
     "perf/iter_ms", "cpu/learner_pct",
 )  # fmt: skip
 COLLECTOR = Side(
-    "Collector", "ms/vector step", Bottleneck.COLLECTOR, COLLECTOR_STANDING, COLLECTOR_OPTIONAL, COLLECTOR_ROWS,
+    "Collector", "ms/vector step", CollectorPhase, COLLECTOR_STANDING, COLLECTOR_OPTIONAL, COLLECTOR_ROWS,
     collector_key, "perf/collector_cycle_ms", "cpu/collector_pct",
 )  # fmt: skip
 
@@ -98,7 +98,7 @@ def account_rows(  # noqa: PLR0913  # what is shown, and the room for it
     `is_full`. Those without room are one row together. The wall has the last row, where there is room for it.
     """
     wall_ms = number(record, side.wall_key)
-    named = verdict.phase if verdict is not None and side.rows.get(str(verdict.phase)) and _names(verdict, side) else None
+    named = _named_phase(verdict, side)
     standing = list(side.standing)
     possible = [phase for phase in side.optional if is_full or phase == named or side.phase_key(phase) in seen]
     possible.sort(key=lambda phase: phase != named)
@@ -120,10 +120,10 @@ def num_rows(side: Side, seen: Collection[str], *, is_full: bool) -> int:
     return len(side.standing) + len(optional) + 1
 
 
-def _names(verdict: Verdict, side: Side) -> bool:
-    """True if the phase of the verdict is one of this side: both have phases of the same name, such as `other`."""
-    kind = LearnerPhase if side.bottleneck is Bottleneck.LEARNER else CollectorPhase
-    return isinstance(verdict.phase, kind)
+def _named_phase(verdict: Verdict | None, side: Side) -> str | None:
+    """Returns the phase of this side that the verdict names: both sides have phases of one name, such as `other`."""
+    phase = verdict.phase if verdict is not None else None
+    return str(phase) if isinstance(phase, side.kind) else None
 
 
 def _ordered(side: Side, standing: Sequence[str], optional: Sequence[str]) -> list[str]:
@@ -131,9 +131,7 @@ def _ordered(side: Side, standing: Sequence[str], optional: Sequence[str]) -> li
     return [*standing, *(phase for phase in side.optional if phase in optional)]
 
 
-def _row(
-    side: Side, phase: str, record: Record, header: RunHeader, wall_ms: float | None, named: str | None
-) -> Row:
+def _row(side: Side, phase: str, record: Record, header: RunHeader, wall_ms: float | None, named: str | None) -> Row:
     ms = number(record, side.phase_key(phase))
     share = ms / wall_ms if ms is not None and wall_ms else None
     note = _why_none(phase, header) if side is LEARNER else ""

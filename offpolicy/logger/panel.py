@@ -21,8 +21,6 @@ from offpolicy.types import EvalResult
 REFRESH_S = 0.25  # least seconds between two drawings of records: each costs milliseconds
 MESSAGE_RECORDS = 3  # records for which a message stands in the panel
 MOST_MESSAGES = 200  # that are printed again when the panel is closed
-# What a record says about anything but time: the last frame takes these from the closing record.
-COURSE = ("env_steps", "time/elapsed_s", "rollout/", "eval/", "train/n_updates")
 
 
 class Panel:
@@ -58,11 +56,9 @@ class Panel:
         total = self._shown.header.total_timesteps
         is_closing = self._is_stopping or (number(record, "env_steps") or 0.0) >= total
         if is_closing and "perf/iter_ms" in self._shown.record:
-            verdict = self._shown.verdict
-            times = {key: value for key, value in self._shown.record.items() if not key.startswith(COURSE)}
-            record = times | {key: value for key, value in record.items() if key.startswith(COURSE)}
-            record["time/eta_s"] = None
-        self._shown.add(record, verdict)
+            self._shown.end_with(record)
+        else:
+            self._shown.add(record, verdict)
         if self._shown.num_records >= self._message_until:
             self._shown.message = ""
         wall_s = number(record, "time/elapsed_s") or number(record, "wall_s") or 0.0
@@ -121,7 +117,7 @@ class Panel:
             message = self._messages.popleft()
             self._output(lambda message=message: self._console.print(Text(message)))  # type: ignore[misc]  # bound now
         if self._shown.num_records:
-            self._shown.message, self._shown.activity = "", self._shown.activity if self._is_stopping else ""
+            self._shown.message = self._shown.activity = ""
             self._shown.num_records = 0
             self._output(lambda: self._console.print(render(self._shown, self._room())))
 

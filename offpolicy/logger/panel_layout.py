@@ -120,7 +120,7 @@ def _progress(shown: Shown, room: Room) -> Table:
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True, overflow="crop" if room.ascii_only else "ellipsis")
     bar = ProgressBar(1.0, done, complete_style="green", finished_style="green")
-    grid.add_row(bar, progress_text(shown.record, shown.header))
+    grid.add_row(bar, progress_text(shown.record, shown.header, is_narrow=room.width < TWO_COLUMNS))
     return grid
 
 
@@ -230,7 +230,9 @@ def _row_text(row: Row, width: int, *, ascii_only: bool) -> Text:
     style = "bold yellow" if row.is_bottleneck else "bold" if row.is_wall else "" if row.ms else "bright_black"
     style = "bright_black" if row.note else style
     shown = row.note or milliseconds(row.ms)
-    line = Text(f"{_cut(row.name, NAME, ascii_only=ascii_only):<{NAME}} {shown:>{MS}} {_percent(row.share):>{SHARE}}", style)
+    line = Text(
+        f"{_cut(row.name, NAME, ascii_only=ascii_only):<{NAME}} {shown:>{MS}} {_percent(row.share):>{SHARE}}", style
+    )
     length = width - line.cell_len - 1
     if row.share and not row.is_wall and not row.note and length > 0:
         color = "yellow" if row.is_bottleneck else "blue" if row.is_wait else "green"

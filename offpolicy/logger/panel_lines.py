@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +51,9 @@ LEGEND: Mapping[str, str] = {
     "age": "how many env steps ago the sampled rows were collected, on average",
     "idle": "waiting is no fault of the side that waits: look at the other one",
 }
-STATES_OF_ROLLOUTS = ("perf/policy_lag", "perf/policy_lag_p95")
+LEAST_MS = 0.005  # rounded to 0.01
+# What a record says about anything but time.
+COURSE = ("env_steps", "time/elapsed_s", "rollout/", "eval/", "train/n_updates")
 
 
 @dataclass(slots=True)
@@ -74,10 +77,24 @@ class Shown:
         self.record, self.verdict, self.num_records = record, verdict, self.num_records + 1
         self.returns.add(number(record, "rollout/ep_rew_mean"))
         self.speeds.add(number(record, "perf/steps_per_sec") if "perf/iter_ms" in record else None)
-        self.seen |= {key for key in record if number(record, key)}
+        self.seen |= {key for key in record if abs(number(record, key) or 0.0) >= _least(key)}
+        self._note_best(record)
+
+    def end_with(self, record: Record) -> None:
+        """Takes over the course of learning from a record that holds the end of the run, and none of its times."""
+        times = {key: value for key, value in self.record.items() if not key.startswith((*COURSE, "time/eta_s"))}
+        self.record = times | {key: value for key, value in record.items() if key.startswith(COURSE)}
+        self._note_best(record)
+
+    def _note_best(self, record: Record) -> None:
         mean = number(record, "eval/mean_reward")
         if mean is not None and (self.best is None or mean > self.best[0]):
             self.best = (mean, number(record, "eval/env_steps") or 0.0)
+
+
+def _least(key: str) -> float:
+    """Returns the least value with which a key has a row: a phase's time is not rounded to 0.00."""
+    return LEAST_MS if key.startswith("timing/") else sys.float_info.min
 
 
 def fitting(parts: Sequence[Text], width: int, gap: str = "  ") -> Text:
@@ -96,12 +113,13 @@ def _curve(history: History, room: int, *, ascii_only: bool) -> list[Text]:
     return [Text(curve, "green")] if curve else []
 
 
-def progress_text(record: Record, header: RunHeader) -> str:
-    """Returns share, steps, elapsed time and the time left, if that is known."""
+def progress_text(record: Record, header: RunHeader, *, is_narrow: bool = False) -> str:
+    """Returns share, steps, the elapsed time unless it is narrow, and the time left, if that is known."""
     steps = number(record, "env_steps") or 0.0
     eta = number(record, "time/eta_s")
     done = f"{min(1.0, steps / header.total_timesteps):4.0%}  {count(steps)} / {count(header.total_timesteps)} steps"
-    return f"{done}   elapsed {duration(number(record, 'time/elapsed_s'))}" + (f"   ETA {duration(eta)}" if eta else "")
+    elapsed = "" if is_narrow and eta else f"   elapsed {duration(number(record, 'time/elapsed_s'))}"
+    return done + elapsed + (f"   ETA {duration(eta)}" if eta else "")
 
 
 def return_line(shown: Shown, width: int, *, ascii_only: bool) -> Text:
@@ -249,7 +267,9 @@ def device_line(record: Record) -> list[Text]:
     train_ms = number(record, device_key(DeviceSpan.TRAIN))
     if train_ms is None:
         return []
-    copies = "+".join(milliseconds(number(record, device_key(span))) for span in (DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN))
+    copies = "+".join(
+        milliseconds(number(record, device_key(span))) for span in (DeviceSpan.H2D, DeviceSpan.H2D_HIDDEN)
+    )
     busy = percent(number(record, "device/busy_share"), 1.0)
     launch_bound = percent(number(record, "device/launch_bound"), 1.0)
     line = f"train {milliseconds(train_ms)} ms   h2d {copies} hidden   busy {busy}   launch-bound {launch_bound}"

@@ -48,7 +48,9 @@ def sparkline(points: Sequence[float], width: int, *, ascii_only: bool = False) 
     means = [_mean(points[start:stop]) for start, stop in zip(edges[:-1], edges[1:], strict=True)]
     levels = ASCII_LEVELS if ascii_only else BLOCKS
     low, span = min(means), max(means) - min(means)
-    return "".join(levels[min(len(levels) - 1, int(len(levels) * (mean - low) / span)) if span else 0] for mean in means)
+    return "".join(
+        levels[min(len(levels) - 1, int(len(levels) * (mean - low) / span)) if span else 0] for mean in means
+    )
 
 
 def _mean(values: Sequence[float]) -> float:
