@@ -78,7 +78,7 @@ def render_help(shown: Shown, room: Room) -> RenderableType:
         Text.assemble(("yellow  ", "bold yellow"), "the bottleneck; red: other programs have the cores"),
         Text.assemble(("blue    ", "blue"), "a side waits for the other one, a rank or the packer"),
         Text.assemble(("ms, %   ", "cyan"), "a side's times sum to its last row; two sides are never added"),
-        Text.assemble(("keys    ", "cyan"), "? help and back   Ctrl-C saves a checkpoint and ends, twice: ends now"),
+        Text.assemble(("keys    ", "cyan"), "? help and back   Ctrl-C saves and ends, twice: ends now"),
     ]
     for line in lines:
         line.no_wrap, line.overflow = True, "crop" if room.ascii_only else "ellipsis"

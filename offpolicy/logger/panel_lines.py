@@ -42,7 +42,7 @@ LEAST_CURVE = 8
 # What the short names mean, one after another in the last line, all at once with `?`.
 LEGEND: Mapping[str, str] = {
     "thru": "env steps per second of wall time, as measured",
-    "pred": "env steps per second that both sides together could reach as configured",
+    "pred": "env steps per second that both sides could reach as configured",
     "I": "env steps per second of the collector alone, without waiting",
     "T": "env steps per second that the learner alone could take",
     "utd": "gradient updates per env step, as achieved",

@@ -50,8 +50,9 @@ class Terminal(io.StringIO):
         elif private and number == "25":
             self.has_cursor = command == "h"
         elif command == "H":
-            self._row = 0
-            self._alternate[0] = "" if self.is_alternate else self._alternate[0]
+            self._row = int(number.partition(";")[0] or 1) - 1
+            if self.is_alternate and self._row < self.height:
+                self._alternate[self._row] = ""  # the panel writes whole lines
 
     def _newline(self) -> None:
         if not self.is_alternate:
@@ -65,6 +66,6 @@ class Terminal(io.StringIO):
 
     def _print(self, plain: str) -> None:
         if self.is_alternate:
-            self._alternate[self._row] += plain
+            self._alternate[min(self._row, self.height - 1)] += plain
         else:
             self.ordinary[-1] += plain

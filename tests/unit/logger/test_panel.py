@@ -58,6 +58,7 @@ def test_a_resize_leaves_no_ghost(header: RunHeader, record: Record, width: int,
         one.panel.record(record, VERDICT)
     resized.resize(width, height)
     assert resized.terminal.frame == fresh.terminal.frame
+    assert "thru" in resized.text
     assert [line.strip() for line in resized.terminal.ordinary] == [""]
 
 

@@ -45,7 +45,7 @@ def test_the_return_stands_with_its_course_the_evaluation_and_the_best_one(heade
     line = return_line(shown_after(header, *records), 120, ascii_only=False).plain
     assert line == "return       -800.0  ▁▅█  eval -450.0 ±5.0  best -300.0 at 1,000  first -1000.0"
     narrow = return_line(shown_after(header, *records), 56, ascii_only=True).plain
-    assert narrow == "return       -800.0  _=#  eval -450.0 +-5.0"
+    assert narrow == "return       -800.0  _+#  eval -450.0 +-5.0"
 
 
 def test_the_speed_stands_with_its_course_and_what_it_could_be(header: RunHeader) -> None:
@@ -137,7 +137,7 @@ def test_contention_is_red() -> None:
 def test_rates_have_units(record: Record, header: RunHeader) -> None:
     rates, states = rate_lines(record, header, 80)
     assert rates.plain.endswith("env steps/s")
-    assert states.plain == "utd 1.00  debt 0 updates  lag 0.0 versions  age 500 steps  replay 10% full"
+    assert states.plain == "utd 1.00  debt 0 updates  lag 0.5 versions  age 500 steps  replay 10% full"
     (both,) = rate_lines(record, header, 150)
     assert both.plain == f"{rates.plain}  {states.plain}"
 

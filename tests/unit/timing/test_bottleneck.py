@@ -169,7 +169,7 @@ def test_advice_names_only_configuration_keys(table: Mapping[str, tuple[Advice, 
 
 
 def test_the_text_of_a_setting_begins_with_it() -> None:
-    settings = [advice for several in LEARNER_ADVICE.values() for advice in several if advice.key is not None]
+    settings = [advice for several in LEARNER_ADVICE.values() for advice in several if advice.value is not None]
     assert {advice.text.partition(":")[0] for advice in settings} == {
         *("device=cuda", "device=cpu", "replay.source=resident", "runner.sync=parameters", "collect.mode=free"),
         *("checkpoint.replay=false", "eval.beside=true", "runner=double_buffer", "threads.learner=auto"),
