@@ -251,9 +251,13 @@ def test_a_signal_ends_the_wait_for_the_next_tick(monkeypatch: pytest.MonkeyPatc
             stage.processes["learner-0"].exit(0)
 
         sender = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        sender.start()
+        end = threading.Timer(1.0, lambda: stage.processes["learner-0"].exit(0) if not reported else None)
+        for timer in (sender, end):
+            timer.start()
         stage.run(on_signal=answer)
-        sender.join()
+        for timer in (sender, end):
+            timer.join()
+    assert reported
     assert 0.2 <= reported[0] < 0.4
 
 
