@@ -146,10 +146,7 @@ class Verdict:
         ]  # fmt: skip
         if PACK_BESIDE in possible:
             possible = [advice for advice in possible if advice != PACK_IN_THREAD]  # the same
-        return replace(self, advice=tuple(possible[:MOST_ADVICE]))
-        left_out = {*(() if has_gpu else ("cuda",)), *(("async",) if is_single else ())}
-        possible = (advice for advice in self.advice if not advice.is_followed(config) and advice.value not in left_out)
-        return replace(self, advice=tuple(advice.typed(config) for advice in islice(possible, MOST_ADVICE)))
+        return replace(self, advice=tuple(advice.typed(config) for advice in possible[:MOST_ADVICE]))
 
 
 WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet")
