@@ -33,9 +33,14 @@ def versions() -> dict[str, str | None]:
 
 def available_memory() -> int:
     """Returns the bytes that the kernel, or this process's cgroup, can still give."""
+    return memory()[0]
+
+
+def memory() -> tuple[int, int]:
+    """Returns the bytes that can still be had, and those that there are, within the limits of this process's cgroup."""
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         fields = dict(line.split(":", 1) for line in meminfo)
-    available = int(fields["MemAvailable"].split()[0]) * 1024
+    available, total = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
     for limit_path, usage_path in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -45,7 +50,8 @@ def available_memory() -> int:
                 text = limit.read().strip()
                 if text != "max":
                     available = min(available, max(int(text) - int(usage.read()), 0))
-    return available
+                    total = min(total, int(text))
+    return available, total
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,18 @@ class CoreTotals:
     classes_ns: Mapping[str, int]  # by `CoreClass`
 
 
+@dataclass(frozen=True, slots=True)
+class SystemLoad:
+    """The load of the machine at one instant, of all programs; None for what is not known."""
+
+    memory_gib: float
+    memory_total_gib: float
+    gpu_pct: float | None = None  # of the run's first GPU, as all of its numbers
+    vram_gib: float | None = None
+    vram_total_gib: float | None = None
+    gpu_watts: float | None = None
+
+
 NUM_LAGS = 32  # classes of policy lag: 0 to 30 versions, and more
 
 
@@ -364,3 +376,4 @@ class Snapshot:
     update_debt: float | None  # updates owed: (env_steps - start of learning) * utd - updates; None without a UTD
     evaluator: EvaluatorTotals | None = None  # None where rank 0 evaluates
     cores: CoreTotals | None = None  # of this host; None when timing is off
+    system: SystemLoad | None = None  # of this host

@@ -146,7 +146,7 @@ def _supervise(
                 if cores is not None:
                     cores.add(role, pid)
             logger.status("starting")
-            supervisor.run(monitor.on_message, monitor.on_tick, job.cfg.env.step_timeout_s)
+            supervisor.run(monitor.on_message, monitor.on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
             outcome = outcome_of(supervisor, monitor)
             monitor.log_rest()
         except BaseException as error:

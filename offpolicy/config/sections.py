@@ -303,7 +303,11 @@ class LogConfig:
     ranks: str = option(
         "spread", "learner ranks in the records; all: each phase of each rank", choices=("spread", "all")
     )
-    panel: str = option("auto", "terminal panel; auto: only when stdout is a terminal", choices=("auto", "on", "off"))
+    panel: str = option(
+        "auto",
+        "terminal panel; auto: only when stdout is a terminal; full: as auto, with every row and metric",
+        choices=("auto", "on", "off", "full"),
+    )
     tensorboard: bool | Literal["full"] = option(
         True, "write TensorBoard events: what its charts show; full: every key of the records"
     )

@@ -10,6 +10,7 @@ import numpy as np
 from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.machine_load import SystemMonitor
 from offpolicy.processes.control_page import HostWord, RankWord
 from offpolicy.processes.reports import LearnerReports
 from offpolicy.processes.supervisor import Child
@@ -24,6 +25,7 @@ from offpolicy.types import CollectorTotals, CoreTotals, EvalResult, LearnerTota
 # Names of a trace's counters.
 LAG, DEBT, ROWS = "policy lag, versions", "update debt, updates", "replay rows"
 TRACED_LEVELS = (LAG, DEBT, ROWS)
+STOPPING = "stopping, saving a checkpoint; Ctrl-C again ends now"
 LATE_S = 2.0  # seconds after which a missing report is no longer waited for: its sender is in a long step
 
 
@@ -43,6 +45,7 @@ class Monitor:
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
         self._trace, self._core_ledger = trace, cores
         self._cores: CoreTotals | None = None  # as read last
+        self._system = SystemMonitor(None)
         self._num_hosts = num_hosts
         self._due = Every(elapsed_s, cfg.log.every_s)
         self._requested_s: float | None = None
@@ -83,13 +86,19 @@ class Monitor:
                 self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
-            case "note" | "warning" as kind:
-                self._logger.message(message["text"] if kind == "note" else f"warning: {message['text']}")
+            case "note" | "warning" | "activity" as kind:
+                self._show(kind, message["text"])
             case "done":
                 self._read_cores()  # now: the learners' threads are gone when the last record is written
                 self.is_complete = bool(message["is_complete"])
                 self.stopped_by = message["stopped_by"]
                 self._agreed_steps = message["env_steps"]
+
+    def _show(self, kind: str, text: str) -> None:
+        if kind == "activity":
+            self._logger.activity(text)
+        else:
+            self._logger.message(text if kind == "note" else f"warning: {text}")
 
     @property
     def _has_started(self) -> bool:
@@ -103,6 +112,8 @@ class Monitor:
         )
         if child.index == 0:
             self._logger.set_speed(message["threads"], message["mode"])
+            self._logger.set_device(message["device"])
+            self._system = SystemMonitor(message["device"])
             self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]
@@ -147,8 +158,13 @@ class Monitor:
     def _updates(self) -> int:
         return self._shared.control.leader.get(RankWord.UPDATES)
 
+    def on_signal(self) -> None:
+        """Says that the run is being stopped, at once: the learner may need seconds for its iteration and the save."""
+        self._logger.stopping(STOPPING)
+
     def on_tick(self) -> None:
         """Logs the finished episodes, and a record when the requested reports have come."""
+        self._logger.tick()
         self.drain_episodes()
         if self._trace is not None:
             self._trace_levels(self._trace)
@@ -191,6 +207,7 @@ class Monitor:
             update_debt=self._debt(env_steps),
             evaluator=evaluator.read() if evaluator is not None else None,
             cores=self._cores,
+            system=self._system.read(),
         )
 
     def _read_cores(self) -> None:
@@ -248,7 +265,19 @@ class Monitor:
         elif self._updates == 0:
             first = self._rate_limiter.start
             is_early = 0 < env_steps < first
-            self._logger.status(f"collecting steps before learning {env_steps}/{first}" if is_early else "starting")
+            self._logger.status(
+                f"collecting steps before learning {env_steps}/{first}" if is_early else self._waiting_for
+            )
+
+    @property
+    def _waiting_for(self) -> str:
+        """What the run waits for at its start."""
+        runner, collect = self._cfg.runner.world_size, self._cfg.collect.num_collectors
+        names = [f"learner {rank}" for rank in range(runner)] + [f"collector {index}" for index in range(collect)]
+        missing = [name for name in names if name not in self._hellos]
+        if missing:
+            return f"starting: waiting for {', '.join(missing)} to load torch and make environments"
+        return "starting: waiting for the first update"
 
 
 def _by_threads(numbers: Mapping[str, float]) -> dict[int, float]:

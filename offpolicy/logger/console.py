@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import Verdict
+from offpolicy.types import EvalResult
 
 UNKNOWN = "-"
 LEAST_CORES = 0.005  # rounded to 0.01
@@ -93,8 +94,23 @@ class View(Protocol):
     def status(self, status: str) -> None:
         """Shows the status of the run before its first record."""
 
+    def set_header(self, header: RunHeader) -> None:
+        """Takes over what has become known of the run."""
+
+    def evaluation(self, result: EvalResult) -> None:
+        """Shows an evaluation that has just ended."""
+
+    def activity(self, activity: str) -> None:
+        """Shows what the run does besides learning, such as `evaluating`; '' when it learns again."""
+
+    def stopping(self, message: str) -> None:
+        """Shows at once that the run is being stopped."""
+
     def message(self, message: str) -> None:
         """Shows a line that stays readable."""
+
+    def tick(self) -> None:
+        """Answers keys and a resized terminal; called about ten times a second."""
 
     def finish(self, table: RenderableType) -> None:
         """Shows the final table; nothing follows but `close`."""
@@ -104,19 +120,31 @@ class View(Protocol):
 
 
 def plain_line(record: Record, total_timesteps: int) -> str:
-    """Returns one interval in one line of ASCII."""
+    """Returns one interval in one line of ASCII; the time left only where it is known."""
     steps = int(number(record, "env_steps") or 0)
-    wait_ms = number(record, "timing/learner_collector_wait_ms")
+    eta = number(record, "time/eta_s")
     return (
         f"{100 * steps // total_timesteps}% step={steps}/{total_timesteps}"
         f" ret={fixed(number(record, 'rollout/ep_rew_mean'), 1)}"
-        f" thru={rate(number(record, 'perf/steps_per_sec'))}"
-        f" I={rate(number(record, 'perf/collector_capacity'))}"
-        f" T={rate(number(record, 'perf/learner_capacity'))}"
-        f" wait={fixed(wait_ms, 1)}{'' if wait_ms is None else 'ms'}"
+        f" thru={_with_unit(rate(number(record, 'perf/steps_per_sec')), '/s')}"
+        f" I={_with_unit(rate(number(record, 'perf/collector_capacity')), '/s')}"
+        f" T={_with_unit(rate(number(record, 'perf/learner_capacity')), '/s')}"
+        f" wait={_with_unit(fixed(number(record, 'timing/learner_collector_wait_ms'), 1), 'ms')}"
         f" utd={fixed(number(record, 'perf/utd'), 2)}"
-        f" eta={duration(number(record, 'time/eta_s'))}"
+        f"{f' eta={duration(eta)}' if eta else ''}"
         f" bottleneck={text(record, 'perf/bottleneck') or '-'}"
+    )
+
+
+def _with_unit(value: str, unit: str) -> str:
+    return value if value == UNKNOWN else value + unit
+
+
+def evaluation_line(result: EvalResult) -> str:
+    """Returns an evaluation in one line of ASCII."""
+    return (
+        f"evaluation step={result.env_steps} ret={result.mean_reward:.1f} std={result.std_reward:.1f}"
+        f" episodes={result.episodes}"
     )
 
 
@@ -127,14 +155,35 @@ class PlainLines:
         self._stream = stream
         self._header = header
         self._is_open = True
+        self._status = ""
+
+    def set_header(self, header: RunHeader) -> None:
+        """Takes over what has become known of the run."""
+        self._header = header
 
     def record(self, record: Record, verdict: Verdict | None = None) -> None:
         """Writes the line of the record."""
         self._line(plain_line(record, self._header.total_timesteps))
 
+    def evaluation(self, result: EvalResult) -> None:
+        """Writes the line of the evaluation."""
+        self._line(evaluation_line(result))
+
     def status(self, status: str) -> None:
-        """Writes the status as a line."""
-        self._line(status)
+        """Writes the status as a line, once."""
+        if status != self._status:
+            self._status = status
+            self._line(status)
+
+    def activity(self, activity: str) -> None:
+        """Writes nothing: an evaluation and a checkpoint are lines when they end."""
+
+    def stopping(self, message: str) -> None:
+        """Writes the message as a line."""
+        self._line(message)
+
+    def tick(self) -> None:
+        """Does nothing: a file has neither keys nor a size."""
 
     def message(self, message: str) -> None:
         """Writes the message as it is."""

@@ -30,6 +30,7 @@ from offpolicy.timing.rates import Rates, RateWindow, compute_rates, num_updates
 from offpolicy.timing.windows import learner_windows, of_iterations
 from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
 
+STEADY_S = 4.0  # seconds of learning before the time left is estimated
 NO_COLLECTOR = "the loop reported no times of a collector (update_collector_timing)"
 
 
@@ -128,6 +129,7 @@ class OffPolicyLogger:
         """
         tried_s = self.header.tried_update_s if update_s is None else update_s
         self.header = replace(self.header, learner_threads=learner_threads, mode=mode, tried_update_s=tried_s)
+        self._console.set_header(self.header)
 
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Records the window since the last call, and warns of a rank that delays the others."""
@@ -138,7 +140,9 @@ class OffPolicyLogger:
         if self._error.median is not None:
             record["perf/prediction_error_pct"] = 100.0 * self._error.median
         self._error.add(rates)
-        if self._learning is not None:
+        if self._learning is None or snapshot.wall_s - self._learning.wall_s < STEADY_S:
+            record.pop("time/eta_s", None)  # nothing is known yet: an estimate would be hours off
+        else:
             # Since learning began, not of this window: an evaluation inside the window would multiply the time left.
             since = compute_rates(self._learning, learning, header.mode, header.num_hosts)
             remaining = eta_s(snapshot, since, header.total_timesteps)
@@ -183,8 +187,9 @@ class OffPolicyLogger:
             sink.episode(episode)
 
     def log_eval(self, result: EvalResult) -> None:
-        """Keeps an evaluation for the records from the next one on."""
+        """Shows an evaluation, and keeps it for the records from the next one on."""
         self.last_eval = result
+        self._console.evaluation(result)
 
     def log_step(  # noqa: PLR0913  # the names and order of UniLab's logger
         self,
@@ -273,6 +278,23 @@ class OffPolicyLogger:
     def message(self, text: str) -> None:
         """Shows a line that stays readable."""
         self._console.message(text)
+
+    def activity(self, text: str) -> None:
+        """Shows what the run does besides learning; '' when it learns again."""
+        self._console.activity(text)
+
+    def stopping(self, text: str) -> None:
+        """Shows at once that the run is being stopped."""
+        self._console.stopping(text)
+
+    def tick(self) -> None:
+        """Lets the terminal answer keys and a new size."""
+        self._console.tick()
+
+    def set_device(self, device: str) -> None:
+        """Sets the device that the learner has chosen, for the panel."""
+        self.header = replace(self.header, device=device)
+        self._console.set_header(self.header)
 
     def finish(self, summary_mapping: Summary) -> None:
         """Writes the summary to the sinks and shows it."""

@@ -21,6 +21,7 @@ from offpolicy.logger.timing_keys import (
     hook_keys,
     phase_keys,
     prefetch_keys,
+    system_keys,
 )
 from offpolicy.timing.bottleneck import (
     Verdict,
@@ -135,7 +136,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
         "perf/update_debt": current.update_debt,
         "perf/learner_threads": header.learner_threads or None,
     }
-    record |= core_keys(previous, current, header.num_hosts)
+    record |= core_keys(previous, current, header.num_hosts) | system_keys(current)
     record |= rollout_keys(previous, current) if header.has_rollouts else _replay_keys(previous, current)
     record |= _flops_keys(rates, collectors, header) | hook_keys(previous, current)
     if verdict is not None:

@@ -148,6 +148,13 @@ def core_keys(previous: Snapshot | None, current: Snapshot, num_hosts: int) -> N
     return record
 
 
+def system_keys(current: Snapshot) -> Numbers:
+    """Returns the load of the machine, as far as it is known."""
+    if current.system is None:
+        return {}
+    return {f"system/{name}": getattr(current.system, name) for name in current.system.__dataclass_fields__}
+
+
 def cpu_ms_per_env_step(previous: Snapshot | None, current: Snapshot, num_hosts: int) -> float | None:
     """Returns the CPU time of all processes of the run per env step; None without either in the window."""
     window = cores_elapsed(previous, current)

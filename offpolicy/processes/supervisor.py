@@ -29,6 +29,7 @@ from offpolicy.processes.watchdog import PEER_GRACE_S, Watchdog
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process
 STACKS_S = 0.2  # for a signalled child to write its stacks
 TICK_S = 0.1  # at most, between two checks of the children
+SECOND_S = 0.5  # a signal so soon after the first is the same one: launchers forward what their child has got too
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ class Supervisor:
         self._children: list[Child] = []
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._deadline_s: float | None = None
-        self._num_signals = 0
+        self._signalled_s: float | None = None  # when the first signal came
+        self._is_signal_known = True  # False from a signal until the caller of `run` knows
         self.failure: Failure | None = None
         self.signal_code = 0  # of the first signal, unless a failure came before it
 
@@ -150,10 +152,23 @@ class Supervisor:
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
         return process.pid
 
-    def run(self, on_message: MessageHandler, on_tick: Callable[[], None], step_timeout_s: float) -> None:
-        """Supervises until every child has exited. `on_tick` is called about ten times a second."""
+    def run(
+        self,
+        on_message: MessageHandler,
+        on_tick: Callable[[], None],
+        step_timeout_s: float,
+        on_signal: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Supervises until every child has exited. `on_tick` is called about ten times a second.
+
+        `on_signal` is called at once when the first signal has come: a signal wakes the loop.
+        """
         while self._children:
-            for key, _ in self._selector.select(TICK_S):
+            events = self._selector.select(TICK_S)
+            if not self._is_signal_known:
+                self._is_signal_known = True
+                on_signal()
+            for key, _ in events:
                 if key.data is None:
                     self._wake_read.recv(64)
                 elif key.data not in self._children:
@@ -283,9 +298,11 @@ class Supervisor:
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first signal: finish and save. A second Ctrl-C: kill."""
-        self._num_signals += 1
-        if self._num_signals > 1 and number == signal.SIGINT:
+        """The first signal: finish and save. A second Ctrl-C, not sooner than a hand is: kill."""
+        now_s = self._config.elapsed_s()
+        if self._signalled_s is None:
+            self._signalled_s, self._is_signal_known = now_s, False
+        elif number == signal.SIGINT and now_s - self._signalled_s >= SECOND_S:
             self._kill_all()
             return
         if self.failure is None:

@@ -58,19 +58,45 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A change to try. Where it is to set `key=value`, a configuration shows whether that has been done."""
+    """A change to try. Where it is to set `key=value`, a configuration shows whether that has been done.
+
+    Where it is to multiply the number under `key` by `factor`, a configuration shows what to type.
+    """
 
     text: str
     key: str | None = None
     value: str | bool | None = None
     needs_core: bool = False  # it brings nothing where no core is idle
+    factor: float | None = None
 
     def is_followed(self, config: Mapping[str, Any]) -> bool:  # Any: nested configuration values
         """True if the configuration has `key=value`."""
+        return self.key is not None and self.factor is None and self._configured(config) == self.value
+
+    def typed(self, config: Mapping[str, Any]) -> Advice:  # Any: nested configuration values
+        """Returns the advice with the words to type, such as `env.num_envs=8`, where the configuration has a number."""
+        now = self._configured(config) if self.factor is not None else None
+        if isinstance(now, bool) or not isinstance(now, int | float) or not now or self.factor is None:
+            return self
+        new = now * self.factor if isinstance(now, float) else max(1, int(now * self.factor))
+        if new == now:
+            return self
+        effect = self.text.partition(": ")[2]
+        return replace(self, text=f"{self.key}={new}: {effect}, now {now}", factor=None)
+
+    def _configured(self, config: Mapping[str, Any]) -> Any:  # Any: nested configuration values
         found: Any = config
         for name in self.key.split(".") if self.key is not None else ():
             found = found.get(name) if isinstance(found, Mapping) else None
-        return self.key is not None and found == self.value
+        return found
+
+
+def _raise(key: str, effect: str) -> Advice:
+    return Advice(f"raise {key}: {effect}", key, factor=2)
+
+
+def _lower(key: str, effect: str) -> Advice:
+    return Advice(f"lower {key}: {effect}", key, factor=0.5)
 
 
 def _setting(key: str, value: str | bool, effect: str = "", *, needs_core: bool = False) -> Advice:
@@ -120,7 +146,7 @@ class Verdict:
         ]  # fmt: skip
         if PACK_BESIDE in possible:
             possible = [advice for advice in possible if advice != PACK_IN_THREAD]  # the same
-        return replace(self, advice=tuple(possible[:MOST_ADVICE]))
+        return replace(self, advice=tuple(advice.typed(config) for advice in possible[:MOST_ADVICE]))
 
 
 WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet")
@@ -155,11 +181,11 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
-        Advice("lower algo.utd, algo.batch_size or algo.hidden_dims: less work per env step"),
+        _lower("algo.batch_size", "less work per env step, as with a lower algo.utd or algo.hidden_dims"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (
         _setting("replay.source", "resident", ": with CUDA and runner=single_gpu or multi_gpu, sample on the device"),
-        Advice("raise replay.slots: more batches packed ahead"),
+        _raise("replay.slots", "more batches packed ahead"),
         Advice("lower algo.batch_size or algo.utd: batches are asked for faster than packed"),
     ),
     LearnerPhase.REPLAY_SAMPLE: (
@@ -173,26 +199,29 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         _setting("replay.source", "resident", ": keep a copy of the rows on the device"),
         _setting("device", "cpu", ": small batches can cost more to copy than to learn"),
     ),
-    LearnerPhase.RANK_BARRIER: (EXCHANGE_SELDOM, Advice("lower runner.world_size: ranks wait for the slowest one")),
+    LearnerPhase.RANK_BARRIER: (
+        EXCHANGE_SELDOM,
+        _lower("runner.world_size", "ranks wait for the slowest one"),
+    ),
     LearnerPhase.PARAM_SYNC: (
         EXCHANGE_SELDOM,
-        Advice("lower runner.world_size: the exchange costs more than it saves"),
+        _lower("runner.world_size", "the exchange costs more than it saves"),
     ),
     LearnerPhase.SYNC_COORDINATION: (
-        Advice("raise env.num_envs: fewer handshakes per env step"),
+        _raise("env.num_envs", "fewer handshakes per env step"),
         _setting("collect.mode", "free"),
     ),
-    LearnerPhase.WEIGHT_PUBLISH: (Advice("raise env.num_envs: more updates between two publications"),),
+    LearnerPhase.WEIGHT_PUBLISH: (_raise("env.num_envs", "more updates between two publications"),),
     LearnerPhase.EVALUATION: (
         _setting("eval.beside", "true", ": evaluate in another process", needs_core=True),
-        Advice("raise eval.every"),
-        Advice("lower eval.episodes"),
+        _raise("eval.every", "more seldom"),
+        _lower("eval.episodes", "a shorter evaluation"),
     ),
     LearnerPhase.CHECKPOINT: (
-        Advice("raise checkpoint.every"),
+        _raise("checkpoint.every", "more seldom"),
         _setting("checkpoint.replay", False, ": resume without the replay rows"),
     ),
-    LearnerPhase.LOG: (Advice("raise log.every_s"),),
+    LearnerPhase.LOG: (_raise("log.every_s", "more seldom"),),
     LearnerPhase.OTHER: (TRY_THREADS,),
 }
 # For algorithms that use every transition once: no UTD, no batch size, no packing.
@@ -201,16 +230,16 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
-        Advice("lower algo.epochs, algo.num_minibatches or algo.hidden_dims: less work per env step"),
+        _lower("algo.epochs", "less work per env step, as with a lower algo.num_minibatches or algo.hidden_dims"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (),
-    LearnerPhase.CHECKPOINT: (Advice("raise checkpoint.every"),),
+    LearnerPhase.CHECKPOINT: (_raise("checkpoint.every", "more seldom"),),
     LearnerPhase.REPLAY_SAMPLE: (
         Advice("lower env.num_envs or rollout.length: copying rollouts takes longer than learning"),
     ),
     LearnerPhase.H2D: (_setting("device", "cpu", ": small batches can cost more to copy than to learn"),),
-    LearnerPhase.SYNC_COORDINATION: (Advice("raise rollout.length: fewer handshakes per env step"),),
-    LearnerPhase.WEIGHT_PUBLISH: (Advice("raise rollout.length: more updates between two publications"),),
+    LearnerPhase.SYNC_COORDINATION: (_raise("rollout.length", "fewer handshakes per env step"),),
+    LearnerPhase.WEIGHT_PUBLISH: (_raise("rollout.length", "more updates between two publications"),),
 }
 COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     CollectorPhase.ENV_STEP: (
@@ -220,21 +249,21 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
             " instead of sync: step the environments in processes of their own",
             needs_core=True,
         ),
-        Advice("raise env.num_envs: more transitions per vector step"),
+        _raise("env.num_envs", "more transitions per vector step"),
     ),
     CollectorPhase.ACTION_SELECT: (
-        Advice("raise env.num_envs: one forward pass serves them all"),
+        _raise("env.num_envs", "one forward pass serves them all"),
         Advice("threads.collector: give inference more CPU threads", needs_core=True),
     ),
-    CollectorPhase.WEIGHT_APPLY: (Advice("raise env.num_envs: more transitions per weight version"),),
-    CollectorPhase.REPLAY_WRITE: (Advice("raise env.num_envs: more rows per write"),),
+    CollectorPhase.WEIGHT_APPLY: (_raise("env.num_envs", "more transitions per weight version"),),
+    CollectorPhase.REPLAY_WRITE: (_raise("env.num_envs", "more rows per write"),),
     CollectorPhase.POST_BACKPRESSURE: (
         Advice("make the function of collect.hook faster: collecting waits for it"),
         Advice("raise collect.post_queue, if episodes end in bursts"),
     ),
-    CollectorPhase.HANDSHAKE: (Advice("raise env.num_envs: fewer handshakes per env step"),),
-    CollectorPhase.SNAPSHOT: (Advice("raise checkpoint.every"),),
-    CollectorPhase.OTHER: (Advice("raise env.num_envs: fewer rounds of the collector's loop per env step"),),
+    CollectorPhase.HANDSHAKE: (_raise("env.num_envs", "fewer handshakes per env step"),),
+    CollectorPhase.SNAPSHOT: (_raise("checkpoint.every", "more seldom"),),
+    CollectorPhase.OTHER: (_raise("env.num_envs", "fewer rounds of the collector's loop per env step"),),
 }
 DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     Detail.RESETS: (
@@ -244,11 +273,11 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
             " instead of sync: the other environments step while one is reset",
             needs_core=True,
         ),
-        Advice("raise env.num_envs: more transitions beside each reset"),
+        _raise("env.num_envs", "more transitions beside each reset"),
         Advice("raise the time limit of the episodes, if the task allows it"),
     ),
     Detail.LAUNCH_BOUND: (
-        Advice("raise algo.batch_size: a kernel costs the same launch for more rows"),
+        _raise("algo.batch_size", "a kernel costs the same launch for more rows"),
         Advice("raise algo.hidden_dims only if the task needs it: the device has room"),
         _setting("device", "cpu", ": networks this small can be faster without launches"),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, Draft
@@ -39,7 +40,8 @@ class Checkpointer:
         """Saves; a full disk does not end the training."""
         env_steps = self._collectives.env_steps
         try:
-            self._save()
+            with self._activity():
+                self._save()
         except SaveError as error:
             if self._rank.is_leader:
                 self._rank.warn(f"checkpoint at {env_steps} not saved: {error}")
@@ -47,7 +49,11 @@ class Checkpointer:
 
     def run_last(self, *, is_complete: bool) -> None:
         """Saves the end, whatever ended the run. Raises `SaveError`."""
-        self._save()
+        with self._activity():
+            self._save()
+
+    def _activity(self) -> AbstractContextManager[None]:
+        return self._rank.activity("saving a checkpoint: learning waits")
 
     def _save(self) -> None:
         """Raises `SaveError` or `NumericsError`, on every rank."""

@@ -81,9 +81,10 @@ class PeriodicEvaluation:
             return False
         if self._evaluated_step != self._collectives.env_steps:
             self._evaluate(self._collectives.env_steps)
-        while self._is_result_missing():
-            if self._collectives.agree(is_stopping=self._rank.is_stopping()):
-                return not self._is_result_missing()
+        with self._rank.activity("evaluating the final policy"):
+            while self._is_result_missing():
+                if self._collectives.agree(is_stopping=self._rank.is_stopping()):
+                    return not self._is_result_missing()
         return True
 
     def close(self) -> None:
@@ -122,7 +123,8 @@ class InlineEvaluator:
 
     def evaluate(self, env_steps: int) -> None:
         """Evaluates the present weights and sends the result."""
-        result = self._evaluation.evaluate(self._publisher.flat, env_steps, self._publisher.version)
+        with self._rank.activity(f"evaluating {self._rank.cfg.eval.episodes} episodes: learning waits"):
+            result = self._evaluation.evaluate(self._publisher.flat, env_steps, self._publisher.version)
         self._is_known = result is not None  # a stop leaves an evaluation without a result
         if result is not None:
             self._rank.child.send("eval", **result._asdict())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,6 +137,18 @@ class RankContext:
     def warn(self, text: str) -> None:
         """Sends a warning for the run's log."""
         self.child.send("warning", text=text)
+
+    @contextlib.contextmanager
+    def activity(self, text: str) -> Iterator[None]:
+        """Tells the panel what this rank does besides learning; of several ranks, the first one does."""
+        if self.rank != 0:
+            yield
+            return
+        self.child.send("activity", text=text)
+        try:
+            yield
+        finally:
+            self.child.send("activity", text="")
 
 
 def pick_device(name: str, local_rank: int) -> torch.device:

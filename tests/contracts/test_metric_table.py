@@ -40,7 +40,7 @@ from offpolicy.timing.phases import CollectorPhase, CoreClass, EvaluatorPhase, L
 from offpolicy.types import (HISTOGRAM_BINS, NUM_LAGS, Account, ArrivalTotals, CoreTotals, TaggedTime,
     CollectorTotals, DeviceTotals, EpisodeRecord,
     EvalResult, EvaluatorTotals, HookTotals, LearnerTotals, SchedulerStats, SlowTime, MetricTotals, RolloutTotals,
-    Snapshot)
+    Snapshot, SystemLoad)
 
 def snapshot(k):
     def account(phases):
@@ -62,7 +62,8 @@ def snapshot(k):
         (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k,
         hook=HookTotals(k, 1, 10**6 * k, 10**5 * k)),), k, 1000, 0.0,
         EvaluatorTotals(account(EvaluatorPhase), k, 1, 2),
-        CoreTotals(k * 10**9, k * len(CoreClass), dict.fromkeys(CoreClass, k)))
+        CoreTotals(k * 10**9, k * len(CoreClass), dict.fromkeys(CoreClass, k)),
+        SystemLoad(3.0, 8.0, 45.0, 2.0, 24.0, 240.0))
 
 def main():
     run_dir = Path(sys.argv[1])
@@ -201,5 +202,6 @@ def test_stdout_without_a_terminal_has_one_line_per_interval(
 ) -> None:
     lines = finished[1].stdout.splitlines()
     assert lines[0] == "starting"
-    assert [line.split()[1] for line in lines[1:6]] == [f"step={n}/2000" for n in (110, 120, 130, 140, 150)]
-    assert lines[6].startswith("completed after 150 steps")
+    assert lines[1] == "evaluation step=60 ret=-2.0 std=0.5 episodes=3"
+    assert [line.split()[1] for line in lines[2:7]] == [f"step={n}/2000" for n in (110, 120, 130, 140, 150)]
+    assert lines[7].startswith("completed after 150 steps")

@@ -69,6 +69,9 @@ class FakeLogger:
     def set_speed(self, learner_threads: int, mode: str) -> None:
         self.calls.append(("set_speed", (learner_threads, mode)))
 
+    def tick(self) -> None:
+        pass
+
     def __getattr__(self, name: str) -> Any:
         return lambda argument: self.calls.append((name, argument))
 
@@ -129,6 +132,40 @@ class Run:
 @pytest.fixture
 def run() -> Run:
     return Run()
+
+
+def test_at_the_start_the_monitor_names_those_that_it_waits_for(run: Run) -> None:
+    run.tick(EVERY_S + 1.0)
+    run.tick(EVERY_S + 2.0 + LATE_S)
+    waits = "starting: waiting for learner 0, collector 0 to load torch and make environments"
+    assert run.logger.of("status") == [waits]
+    run.start()
+    run.tick(3 * EVERY_S)
+    run.tick(3 * EVERY_S + 1.0 + LATE_S)
+    assert run.logger.of("status")[1:] == ["starting: waiting for the first update"]
+
+
+def test_a_signal_is_said_at_once(run: Run) -> None:
+    run.monitor.on_signal()
+    assert run.logger.of("stopping") == ["stopping, saving a checkpoint; Ctrl-C again ends now"]
+
+
+def test_what_the_learner_does_besides_learning_reaches_the_panel(run: Run) -> None:
+    for text in ("evaluating", ""):
+        run.send("learner", "activity", text=text)
+    assert run.logger.of("activity") == ["evaluating", ""]
+    assert run.logger.of("message") == []
+
+
+def test_the_device_that_the_learner_chose_is_known(run: Run) -> None:
+    run.start()
+    assert run.logger.of("set_device") == ["cpu"]
+
+
+def test_every_snapshot_holds_the_load_of_the_machine(run: Run) -> None:
+    system = run.monitor.snapshot().system
+    assert system is not None
+    assert 0.0 < system.memory_gib < system.memory_total_gib
 
 
 def test_the_counters_start_once_every_process_has_said_what_they_held(run: Run) -> None:

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from offpolicy.logger.console import PlainLines, duration, milliseconds, plain_line, rate, significant
 from offpolicy.logger.record import Record, RunHeader
+from offpolicy.types import EvalResult
 
 EXAMPLE: Record = {
     "env_steps": 2000,
@@ -27,15 +29,13 @@ EXAMPLE: Record = {
 
 def test_the_plain_line_is_the_documented_one() -> None:
     assert plain_line(EXAMPLE, 20_000) == (
-        "10% step=2000/20000 ret=-812.3 thru=151.2 I=4100 T=155.0 wait=0.1ms utd=1.00 eta=1:58"
+        "10% step=2000/20000 ret=-812.3 thru=151.2/s I=4100/s T=155.0/s wait=0.1ms utd=1.00 eta=1:58"
         " bottleneck=learner(train 94%)"
     )
 
 
 def test_a_plain_line_without_data_has_dashes() -> None:
-    assert plain_line({"env_steps": 0}, 20_000) == (
-        "0% step=0/20000 ret=- thru=- I=- T=- wait=- utd=- eta=- bottleneck=-"
-    )
+    assert plain_line({"env_steps": 0}, 20_000) == ("0% step=0/20000 ret=- thru=- I=- T=- wait=- utd=- bottleneck=-")
 
 
 def test_a_pipe_gets_one_flushed_line_per_record(header: RunHeader) -> None:
@@ -43,6 +43,39 @@ def test_a_pipe_gets_one_flushed_line_per_record(header: RunHeader) -> None:
     with os.fdopen(reader) as source, os.fdopen(writer, "w") as sink:
         PlainLines(sink, header).record(EXAMPLE)
         assert source.readline() == plain_line(EXAMPLE, 20_000) + "\n"
+
+
+def lines_of(header: RunHeader, *calls: tuple[str, object]) -> list[str]:
+    stream = io.StringIO()
+    view = PlainLines(stream, header)
+    for name, argument in calls:
+        getattr(view, name)(argument)
+    return stream.getvalue().splitlines()
+
+
+def test_an_evaluation_is_a_line_when_it_ends(header: RunHeader) -> None:
+    result = EvalResult(env_steps=1500, mean_reward=-150.25, std_reward=80.5, mean_length=200.0, episodes=10)
+    assert lines_of(header, ("activity", "evaluating"), ("evaluation", result), ("activity", "")) == [
+        "evaluation step=1500 ret=-150.2 std=80.5 episodes=10"
+    ]
+
+
+def test_what_is_waited_for_is_one_line_however_often_it_is_said(header: RunHeader) -> None:
+    waits = [("status", text) for text in ("for learner 0", "for learner 0", "for learner 0", "for the first update")]
+    assert lines_of(header, *waits) == ["for learner 0", "for the first update"]
+
+
+def test_stopping_is_a_line(header: RunHeader) -> None:
+    assert lines_of(header, ("stopping", "stopping, saving")) == ["stopping, saving"]
+
+
+def test_the_lines_know_a_header_that_has_changed(header: RunHeader) -> None:
+    stream = io.StringIO()
+    view = PlainLines(stream, header)
+    view.set_header(replace(header, total_timesteps=4000))
+    view.tick()
+    view.record(EXAMPLE)
+    assert stream.getvalue().startswith("50% step=2000/4000 ")
 
 
 def test_a_closed_pipe_never_raises(header: RunHeader) -> None:

@@ -195,6 +195,16 @@ def test_a_slow_rank_causes_one_warning(tmp_path: Path, header: RunHeader, make_
     assert "learner rank 1 has been slow for 60 s: 6.4 ms of its own" in stream.getvalue()
 
 
+def test_no_time_left_is_guessed_before_there_is_anything_to_guess_from(
+    logger: OffPolicyLogger, make_snapshot: Any
+) -> None:
+    early = [logger.log_interval(make_snapshot(updates)) for updates in (0, 10, 20, 500)]
+    assert all("time/eta_s" not in record for record in early)
+    known = logger.log_interval(make_snapshot(1000))
+    assert known["time/eta_s"] == pytest.approx(18_000 * 0.0066, rel=0.01)
+    logger.close()
+
+
 def test_the_time_left_is_that_of_all_hosts(tmp_path: Path, header: RunHeader, make_snapshot: Any) -> None:
     two = dataclasses.replace(header, num_hosts=2)
     logger = OffPolicyLogger(tmp_path, {}, two, [], PlainLines(io.StringIO(), two))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,7 +81,12 @@ class Stage:
         self.send(name, **message)
         self.processes[name].exit(code)
 
-    def run(self, script: dict[int, Any] | None = None, tick_s: float = 1.0) -> Failure | None:
+    def run(
+        self,
+        script: dict[int, Any] | None = None,
+        tick_s: float = 1.0,
+        on_signal: Callable[[], None] = lambda: None,
+    ) -> Failure | None:
         """Runs until all children have exited; `script` has a call by tick."""
         ticks = iter(range(100_000))
 
@@ -86,7 +94,7 @@ class Stage:
             self.now_s += tick_s
             (script or {}).get(next(ticks), lambda: None)()
 
-        self.supervisor.run(lambda child, m: self.messages.append((child.name, m)), on_tick, STEP_TIMEOUT_S)
+        self.supervisor.run(lambda child, m: self.messages.append((child.name, m)), on_tick, STEP_TIMEOUT_S, on_signal)
         return self.supervisor.failure
 
     def stop_level(self) -> int:
@@ -219,6 +227,49 @@ def test_the_first_signal_stops_the_run_in_order(number: signal.Signals, code: i
     with Stage("learner-0") as stage:
         assert stage.run({0: lambda: os.kill(os.getpid(), number), 5: exit_of(stage, "learner-0")}) is None
         assert (stage.supervisor.signal_code, stage.stop_level()) == (code, Stop.EXIT)
+
+
+def test_a_signal_is_reported_once_and_before_the_next_tick() -> None:
+    with Stage("learner-0") as stage:
+        reported: list[float] = []
+        script = {
+            3: lambda: os.kill(os.getpid(), signal.SIGINT),
+            4: lambda: os.kill(os.getpid(), signal.SIGTERM),
+            6: exit_of(stage, "learner-0"),
+        }
+        assert stage.run(script, on_signal=lambda: reported.append(stage.now_s)) is None
+        assert reported == [104.0]  # the tick that sent it began at 104
+
+
+def test_a_signal_ends_the_wait_for_the_next_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.processes.supervisor.TICK_S", 10.0)
+    begun_s, reported = time.monotonic(), list[float]()
+    with Stage("learner-0") as stage:
+
+        def answer() -> None:
+            reported.append(time.monotonic() - begun_s)
+            stage.processes["learner-0"].exit(0)
+
+        sender = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        end = threading.Timer(1.0, lambda: stage.processes["learner-0"].exit(0) if not reported else None)
+        for timer in (sender, end):
+            timer.start()
+        stage.run(on_signal=answer)
+        for timer in (sender, end):
+            timer.join()
+    assert reported
+    assert 0.2 <= reported[0] < 0.4
+
+
+def test_two_interrupts_at_almost_the_same_time_are_one() -> None:
+    def interrupt_twice() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            stage.now_s += 0.02
+
+    with Stage("learner-0") as stage:
+        assert stage.run({0: interrupt_twice, 5: exit_of(stage, "learner-0")}) is None
+        assert stage.processes["learner-0"].code == 0
 
 
 def test_a_second_interrupt_kills_at_once() -> None:

@@ -169,7 +169,7 @@ def test_advice_names_only_configuration_keys(table: Mapping[str, tuple[Advice, 
 
 
 def test_the_text_of_a_setting_begins_with_it() -> None:
-    settings = [advice for several in LEARNER_ADVICE.values() for advice in several if advice.key is not None]
+    settings = [advice for several in LEARNER_ADVICE.values() for advice in several if advice.value is not None]
     assert {advice.text.partition(":")[0] for advice in settings} == {
         *("device=cuda", "device=cpu", "replay.source=resident", "runner.sync=parameters", "collect.mode=free"),
         *("checkpoint.replay=false", "eval.beside=true", "runner=double_buffer", "threads.learner=auto"),
@@ -298,7 +298,36 @@ def test_advice_that_is_followed_already_is_left_out(config: dict[str, Any], is_
     verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
     advice = verdict.for_run(config, has_gpu=False).advice
     assert ("env.vectorization" in {one.key for one in advice}) is is_advised
-    assert Advice("raise env.num_envs: more transitions per vector step") in advice
+    assert "raise env.num_envs: more transitions per vector step" in {one.text for one in advice}
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"env": {"num_envs": 4}}, "env.num_envs=8: more transitions per vector step, now 4"),
+        ({"env": {"num_envs": "four"}}, "raise env.num_envs: more transitions per vector step"),
+        ({}, "raise env.num_envs: more transitions per vector step"),
+    ],
+)
+def test_advice_to_change_a_number_is_the_words_to_type(config: dict[str, Any], text: str) -> None:
+    verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
+    assert text in {advice.text for advice in verdict.for_run(config, has_gpu=False).advice}
+
+
+def test_a_number_to_lower_stays_one_that_is_allowed() -> None:
+    verdict = find_bottleneck({"evaluation": 9}, {"learner_wait": 9}, rates(), "overlap")
+    texts = [
+        [
+            advice.text
+            for advice in verdict.for_run({"eval": {"episodes": number, "every": 1_000_000}}, has_gpu=False).advice
+        ]
+        for number in (10, 1)
+    ]
+    assert texts[0][1:] == [
+        "eval.every=2000000: more seldom, now 1000000",
+        "eval.episodes=5: a shorter evaluation, now 10",
+    ]
+    assert "eval.episodes=1: a shorter evaluation, now 1" not in texts[1]
 
 
 def test_advice_to_set_a_truth_value_is_left_out_where_it_is_set() -> None:

@@ -13,7 +13,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import HostWord, RankWord, Stop
 from offpolicy.timing.trace_writer import create_tracks
-from offpolicy.training.rank_context import is_crowded, pick_device
+from offpolicy.training.rank_context import RankContext, is_crowded, pick_device
 from tests.unit.training.conftest import MakeRank
 
 TWO_RANKS = {"runner": {"name": "multi_gpu", "world_size": 2}}
@@ -42,6 +42,27 @@ def test_asking_for_a_stop_counts_as_progress(make_rank: MakeRank) -> None:
     rank.control.host.set(HostWord.STOP, Stop.FINISH)
     assert rank.is_stopping()
     assert rank.words.get(RankWord.PROGRESS) == 2
+
+
+def activities(rank: RankContext) -> list[str]:
+    sent: list[tuple[str, dict[str, Any]]] = rank.child.sent  # type: ignore[attr-defined]  # a fake
+    return [fields["text"] for kind, fields in sent if kind == "activity"]
+
+
+def test_the_first_rank_says_what_it_does_and_when_it_is_done(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    with rank.activity("evaluating"):
+        assert activities(rank) == ["evaluating"]
+    with pytest.raises(ZeroDivisionError), rank.activity("saving"):
+        _ = 1 / 0
+    assert activities(rank) == ["evaluating", "", "saving", ""]
+
+
+def test_other_ranks_do_not_say_it_again(make_rank: MakeRank) -> None:
+    rank = make_rank(index=1, **TWO_RANKS)
+    with rank.activity("saving"):
+        pass
+    assert activities(rank) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from offpolicy.logger.metrics import METRICS, MetricClass
+from offpolicy.logger.panel_layout import Room, render, render_help, render_status
+from offpolicy.logger.panel_lines import LEGEND, Shown
+from offpolicy.logger.record import Record, RunHeader
+from offpolicy.timing.bottleneck import Advice, Bottleneck, Detail, Verdict
+from offpolicy.timing.phases import LearnerPhase, PackerPhase
+
+SIZES = [(80, 24), (160, 50), (100, 30), (60, 20), (80, 20), (60, 15), (100, 40), (120, 30), (250, 70)]
+SEVEN = ("Collector Wait", "Replay Batch Wait", "H2D Copy", "Rank Barrier", "Sync Coordination", "Train", "Param Sync")
+FIRST = ("return", "thru", "bottleneck", "try")
+
+VERDICT = Verdict(
+    Bottleneck.LEARNER, LearnerPhase.TRAIN, "it is busy", (Advice("threads.learner=2: faster"), Advice("do less")), 0.92
+)
+
+
+def shown_of(record: Record, header: RunHeader, verdict: Verdict = VERDICT) -> Shown:
+    shown = Shown(header)
+    for number in range(8):
+        shown.add({**record, "rollout/ep_rew_mean": -1000.0 + 50 * number}, verdict)
+    return shown
+
+
+def lines_of(
+    record: Record, header: RunHeader, width: int, height: int, *, ascii_only: bool = False, is_full: bool = False
+) -> list[str]:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8")
+    console = Console(file=stream, width=width, height=height, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(render(shown_of(record, header), Room(width, height, ascii_only, is_full)))
+    return capture.get().rstrip("\n").split("\n")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("is_full", [False, True])
+def test_the_panel_never_exceeds_its_terminal(
+    record: Record, header: RunHeader, width: int, height: int, is_full: bool
+) -> None:
+    for known in ({}, LATE, ON_DEVICE, CORES, LATE | ON_DEVICE | CORES | EACH_RANK):
+        lines = lines_of(record | known, dataclasses.replace(header, world_size=2), width, height, is_full=is_full)
+        assert len(lines) <= height
+        assert {cell_len(line) for line in lines} == {width}
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_what_people_look_at_and_the_rows_of_the_contract_stand_in_every_size(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    lines = [line.strip("│ ") for line in lines_of(record, header, width, height)]
+    assert [line.split()[0] for line in lines[2:6]] == list(FIRST)
+    assert "steps" in lines[1]
+    for row in SEVEN:
+        assert sum(line.startswith(row) for line in lines) == 1
+    assert "the learner: Train takes 92% of its time" in lines[4]
+    assert "try        threads.learner=2: faster" in lines[5]
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 35), (160, 50)])
+def test_the_full_panel_has_every_row_of_the_table(record: Record, header: RunHeader, width: int, height: int) -> None:
+    full, usual = ("\n".join(lines_of(record, header, width, height, is_full=is_full)) for is_full in (True, False))
+    timing = [metric.row for metric in METRICS.values() if metric.kind is MetricClass.EXCLUSIVE]
+    assert len(timing) == 22
+    for row in (*timing, "Iter Wall", "Cycle", "Actor Loss", "Critic Loss"):
+        assert row in full
+    hook = METRICS["timing/collector_post_backpressure_ms"].row
+    assert hook not in usual
+    assert "Evaluation" not in usual
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 12), (59, 24), (80, 14)])
+def test_below_60_by_15_there_is_the_plain_line(record: Record, header: RunHeader, width: int, height: int) -> None:
+    lines = lines_of(record, header, width, height)
+    assert "".join(lines).startswith("10% step=2000/20000 ret=-650.0 thru=")
+    assert max(map(cell_len, lines)) <= width
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "expected"),
+    [
+        (80, 24, "│ Train                 6.10  92% ███▊ │"),
+        (80, 24, "│ Rank Barrier      one rank 0.0%      │"),
+        (60, 20, "│ Train                 6.10  92% ██████████████████████▏  │"),
+        (60, 20, "│ Collector:  "),
+        (160, 50, "because    it is busy "),
+    ],
+)
+def test_values_stand_in_their_rows(record: Record, header: RunHeader, width: int, height: int, expected: str) -> None:
+    assert expected in "\n".join(lines_of(record, header, width, height))
+
+
+@pytest.mark.parametrize("verdict", [VERDICT, dataclasses.replace(VERDICT, detail=Detail.LAUNCH_BOUND)])
+def test_only_the_row_of_the_bottleneck_is_highlighted(record: Record, header: RunHeader, verdict: Verdict) -> None:
+    console = Console(width=80, height=24, color_system="standard", force_terminal=True)
+    with console.capture() as capture:
+        console.print(render(shown_of(record, header, verdict), Room(80, 24)))
+    lit = [line for line in capture.get().split("\n") if "\x1b[1;33m" in line]
+    assert ["the learner" in line or line.find("Train ") > 0 for line in lit] == [True, True]
+
+
+LATE: Record = {
+    "rank/num": 2,
+    "rank/straggler": 1,
+    "rank/late_ms": 40.4,
+    "rank/late_share": 0.98,
+    "rank/rank_barrier_min_ms": 0.1,
+    "rank/rank_barrier_mean_ms": 20.26,
+    "rank/rank_barrier_max_ms": 40.5,
+}
+OF_RANKS = "ranks 2: barrier 0.1/20.3/40.5 ms (min/mean/max), rank 1 late 40.4 ms (98%)"
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 24), (160, 50)])
+def test_two_ranks_add_a_line_and_no_other_line_is_lost(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    shown = "\n".join(lines_of(record | LATE, dataclasses.replace(header, world_size=2), width, height))
+    assert f"│ {OF_RANKS} " in shown
+    for row in ("Train", "Iter Wall", "Cycle", "thru", "utd", "bottleneck", "try"):
+        assert row in shown
+
+
+@pytest.mark.parametrize(("late", "shown"), [({"rank/late_ms": 0.1}, "none is late"), ({}, "(min/mean/max), -")])
+def test_where_none_is_late_beyond_chance_none_is_named(
+    record: Record, header: RunHeader, late: Record, shown: str
+) -> None:
+    waits = {key: value for key, value in LATE.items() if "late" not in key and "straggler" not in key}
+    known = {key: value for key, value in record.items() if not key.startswith("rank/")}
+    lines = lines_of(known | waits | late, dataclasses.replace(header, world_size=2), 80, 24)
+    assert shown in "\n".join(lines)
+
+
+EACH_RANK: Record = {
+    f"rank/{rank}/{name}": value + rank
+    for rank in range(2)
+    for name, value in (
+        ("train_ms", 6.5), ("collector_wait_ms", 0.5), ("rank_barrier_ms", 0.25), ("param_sync_ms", 0.75),
+        ("iter_ms", 8.0), ("late_ms", 0.0), ("cpu_pct", 97.0),
+    )
+}  # fmt: skip
+OF_RANK_1 = "rank 1 train 7.50  collector wait 1.50  barrier 1.25  sync 1.75  wall 9.00  late 1.00  cpu 98.0%"
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "is_shown"), [(100, 40, True), (160, 50, True), (99, 40, False), (100, 24, False)]
+)
+def test_a_broad_panel_has_a_line_for_every_rank_and_the_packer(
+    record: Record, header: RunHeader, width: int, height: int, is_shown: bool
+) -> None:
+    packer: Record = {f"prefetch/{phase}_ms": 1.5 for phase in PackerPhase}
+    lines = lines_of(record | LATE | EACH_RANK | packer, dataclasses.replace(header, world_size=2), width, height)
+    shown = "\n".join(lines)
+    assert OF_RANKS in shown
+    assert (OF_RANK_1 in shown, "packer request wait 1.50   rows wait 1.50" in shown) == (is_shown, is_shown)
+    assert len(lines) <= height
+    assert {cell_len(line) for line in lines} == {width}
+
+
+def test_without_a_packer_there_is_no_line_for_it(record: Record, header: RunHeader) -> None:
+    assert "packer" not in "\n".join(lines_of(record, header, 160, 50))
+
+
+def test_of_many_ranks_the_first_have_lines(record: Record, header: RunHeader) -> None:
+    each: Record = {f"rank/{rank}/iter_ms": 8.0 for rank in range(64)}
+    shown = "\n".join(lines_of(record | LATE | each, dataclasses.replace(header, world_size=64), 160, 50))
+    assert "rank 7 train" in shown
+    assert "rank 8 train" not in shown
+    assert "bottleneck" in shown
+
+
+def test_one_rank_adds_no_line(record: Record, header: RunHeader) -> None:
+    assert "barrier 0" not in "\n".join(lines_of(record, header, 160, 50))
+
+
+def test_a_rank_without_an_iteration_is_missing_from_the_line(record: Record, header: RunHeader) -> None:
+    lines = lines_of(record | LATE, dataclasses.replace(header, world_size=3), 80, 24)
+    assert "ranks 2 of 3: barrier 0.1/" in "\n".join(lines)
+
+
+ON_DEVICE: Record = {
+    "device/train_ms": 5.25,
+    "device/h2d_ms": 0.02,
+    "device/h2d_hidden_ms": 0.5,
+    "device/busy_share": 0.8125,
+    "device/launch_bound": 0.03,
+}
+OF_DEVICE = "device train 5.25 ms   h2d 0.02+0.50 hidden   busy 81.2%   launch-bound 3.0%"
+
+
+CORES: Record = {
+    "cores/capacity": 2.0, "cores/learner_ms_per_s": 980.0, "cores/openmp_ms_per_s": 310.0,
+    "cores/supervisor_ms_per_s": 4.0, "cores/others_ms_per_s": -3.0, "cores/idle_ms_per_s": 600.0,
+    "system/memory_gib": 3.1, "system/memory_total_gib": 7.8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (160, 50)])
+def test_the_machine_has_a_line(record: Record, header: RunHeader, width: int, height: int) -> None:
+    lines = "\n".join(lines_of(record | CORES, header, width, height))
+    assert "cpu 1.4 of 2 cores  memory 3.1 of 7.8 GiB" in lines
+    assert ("cores learner 0.98  openmp 0.31  idle 0.60  of 2" in lines) == (width == 160)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
+def test_the_device_has_one_line_and_nothing_else_is_lost(
+    record: Record, header: RunHeader, width: int, height: int
+) -> None:
+    shown = "\n".join(lines_of(record | ON_DEVICE, header, width, height))
+    for text in (OF_DEVICE, *SEVEN, "Iter Wall", "Cycle", "utd", "thru", "bottleneck", "try"):
+        assert text in shown
+    assert "launch-bound" not in "\n".join(lines_of(record, header, width, height))
+
+
+def test_of_ranks_and_a_device_a_small_terminal_shows_the_ranks_and_keeps_the_advice(
+    record: Record, header: RunHeader
+) -> None:
+    two = dataclasses.replace(header, world_size=2)
+    small, large = ("\n".join(lines_of(record | LATE | ON_DEVICE, two, *size)) for size in ((80, 24), (160, 50)))
+    assert OF_RANKS in small
+    assert "try  " in small
+    assert OF_DEVICE not in small
+    assert OF_RANKS in large
+    assert OF_DEVICE in large
+
+
+def test_the_title_shows_collectors_and_an_unusual_runner(record: Record, header: RunHeader) -> None:
+    usual = dataclasses.replace(header, num_envs=8)
+    several = dataclasses.replace(usual, num_collectors=2, runner="multi_gpu")
+    assert "| alternate | 8 envs ─" in lines_of(record, usual, 80, 24)[0]
+    assert "| alternate | 2 collectors x 8 envs | multi_gpu ─" in lines_of(record, several, 80, 24)[0]
+
+
+def test_the_ascii_panel_is_ascii(record: Record, header: RunHeader) -> None:
+    foreign = dataclasses.replace(header, env_id="Größe-v0")
+    for width, height in (*SIZES, (40, 12)):
+        assert "\n".join(lines_of(record, foreign, width, height, ascii_only=True)).isascii()
+
+
+def test_an_empty_record_shows_dashes(header: RunHeader) -> None:
+    shown = "\n".join(lines_of({"env_steps": 0}, header, 80, 24))
+    assert "│ Train                    -    -" in shown
+    assert "thru              - env steps/s" in shown
+
+
+def test_markup_in_a_name_is_text(record: Record, header: RunHeader) -> None:
+    odd = dataclasses.replace(header, env_id="[red]X[/red]-v0")
+    assert "[red]X[/red]-v0" in lines_of(record, odd, 80, 24)[0]
+
+
+def test_huge_values_never_push_their_row_out_of_the_frame(record: Record, header: RunHeader) -> None:
+    huge = {key: -1.23456789e12 if isinstance(value, float) else value for key, value in record.items()}
+    for width, height in SIZES:
+        assert {cell_len(line) for line in lines_of(huge, header, width, height)} == {width}
+
+
+def test_help_explains_every_short_name_in_80_by_24(record: Record, header: RunHeader) -> None:
+    console = Console(width=80, height=24, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(render_help(shown_of(record, header), Room(80, 24)))
+    lines = capture.get().rstrip("\n").split("\n")
+    assert len(lines) <= 24
+    assert "…" not in capture.get()
+    for name, meaning in LEGEND.items():
+        assert any(line.startswith(f"│ {name} ") and meaning in line for line in lines)
+
+
+def test_before_the_first_record_the_panel_says_what_it_waits_for(header: RunHeader) -> None:
+    console = Console(width=80, height=24, color_system=None, force_terminal=False)
+    said = [f"message {number}" for number in range(40)]
+    with console.capture() as capture:
+        console.print(render_status("waiting for learner 0", said, header, Room(80, 24)))
+    lines = capture.get().rstrip("\n").split("\n")
+    assert len(lines) == 24
+    assert "waiting for learner 0" in lines[1]
+    assert "message 39" in lines[-2]
