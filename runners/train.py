@@ -24,11 +24,11 @@ from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import Outcome, already_complete, conclude, is_complete, outcome_of, print_failure
 from offpolicy.launch.preflight import check_fits, check_same, find_teacher, preflight
-from offpolicy.logger.provenance import Provenance
 from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.logger.provenance import Provenance
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace

@@ -12,10 +12,10 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
 from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
-from offpolicy.logger.provenance import Provenance
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.end_screen import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
+from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.processes.supervisor import Failure, Supervisor

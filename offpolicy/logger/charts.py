@@ -24,7 +24,9 @@ class ChartSelection:
 
     def select(self, record: Record) -> dict[str, float]:
         """Returns the numbers of a record to write."""
-        numbers = {key: value for key, value in record.items() if isinstance(value, int | float) and key not in AXIS}
+        numbers = {
+            key: float(value) for key, value in record.items() if isinstance(value, int | float) and key not in AXIS
+        }
         chosen = {key: value for key, value in numbers.items() if self._is_full or self._is_shown(key, value)}
         self._seen |= chosen.keys()
         return chosen

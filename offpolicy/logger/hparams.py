@@ -34,7 +34,7 @@ def used_options(config: Mapping[str, Any], header: RunHeader) -> dict[str, Any]
     """Returns the options by dotted key, `FIRST` first; without those of other algorithms and those that are null."""
     options = {key: value for key, value in flatten(config).items() if value is not None}
     info = algorithm_info(header.algo, header.stage)
-    unused = set(LEFT_OUT)
+    unused: set[str] = set(LEFT_OUT)
     if info in ALGORITHMS:
         unused.add("replay" if info.learns_from_rollouts else "rollout")
         owners = {spec.name: spec.metadata.get("only", ALGORITHMS) for spec in dataclasses.fields(AlgoConfig)}

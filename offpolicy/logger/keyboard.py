@@ -14,7 +14,7 @@ class Keyboard:
 
     def __init__(self, stream: TextIO | None) -> None:
         self._fd: int | None = None
-        self._saved: list[object] = []
+        self._saved: list[int | list[bytes | int]] = []
         with contextlib.suppress(OSError, ValueError, AttributeError, termios.error):
             fd = stream.fileno() if stream is not None else -1
             if os.isatty(fd) and _is_foreground(fd):
