@@ -123,12 +123,8 @@ trace: $(VENV)/.installed $(if $(filter svg,$(GIVEN_KEYS)),$(VENV)/.plot) ## rea
 	@$(BIN)/offpolicy trace $(call GIVEN_OPTIONS,run) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
 
 tensorboard: $(VENV)/.installed ## show the curves of all runs, or of some: make tensorboard [runs="a=runs/... b=runs/..." port=6006]
-ifneq ($(filter run runs,$(GIVEN_KEYS)),)
-	@$(BIN)/python -m offpolicy.commands.tensorboard $(call GIVEN_OPTIONS,run runs) \
+	@$(BIN)/offpolicy tensorboard $(call GIVEN_OPTIONS,run runs) \
 	    $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run))) $(call QUOTED_WORDS,runs)
-else
-	@$(BIN)/tensorboard --logdir runs $(call GIVEN_OPTIONS)
-endif
 
 # Two tests at a time, one per core, but for those marked `alone`. The fast tests of a file share its fixtures; the long
 # ones share nothing, and the first to be free takes the next. (xdist's groups do nothing with pytest 9.2.)

@@ -1,4 +1,4 @@
-"""The command line: `offpolicy train|resume|list|eval|play|record|explain|trace|compare|report|tune`.
+"""The command line: `offpolicy train|resume|list|eval|play|record|explain|trace|compare|report|tensorboard|tune`.
 
 Each command is imported when it is chosen, so that help and refusals need no torch and come within a second. The
 runners are found by name: the library does not depend on them.
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
-    explaining = (_add_explain, _add_trace, _add_compare, _add_report)
+    explaining = (_add_explain, _add_trace, _add_compare, _add_report, _add_tensorboard)
     others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune)
     for add in (_add_train, _add_resume, *others):
         add(commands)
@@ -265,6 +265,25 @@ def _report(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.report import report
 
     return report(arguments.runs, arguments.html)
+
+
+def _add_tensorboard(commands: Any) -> None:
+    text = "show the curves of all runs, or of some, in a browser: offpolicy tensorboard [RUN ...]"
+    parser = commands.add_parser("tensorboard", help=text, description=text)
+    parser.add_argument("runs", nargs="*", metavar="[label=]run", help="runs to show (default: all)")
+    parser.add_argument("--logdir", type=Path, default=ROOT, help=f"where all runs are (default: {ROOT})")
+    parser.add_argument("--port", type=int, default=6006, help="port to serve at (default: 6006)")
+    parser.add_argument("--host", help="address to serve at, such as 0.0.0.0 for other machines")
+    parser.add_argument("--reload_interval", type=_positive, help="seconds between two looks for new records")
+    parser.add_argument("--samples_per_plugin", help="points kept per chart, such as scalars=5000")
+    parser.set_defaults(command=_tensorboard)
+
+
+def _tensorboard(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.tensorboard import tensorboard
+
+    options = {name: getattr(arguments, name) for name in ("port", "host", "reload_interval", "samples_per_plugin")}
+    return tensorboard(arguments.runs, arguments.logdir, options)
 
 
 def _add_tune(commands: Any) -> None:

@@ -1,29 +1,48 @@
-"""`make tensorboard runs="a=RUN b=RUN" port=6006`: chosen runs in one TensorBoard, with the charts of their layout.
+"""`offpolicy tensorboard [RUN ...]`: runs in one TensorBoard, each under its own name, with the charts of their layout.
 
 A directory of links: `--logdir_spec` goes without the fast loader, calls the runs `a/.` and, as TensorBoard says
-itself, lacks some features.
+itself, lacks some features. `--logdir runs` would show the newest run twice, for `runs/latest` is a link to it.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import filter as matching
 from pathlib import Path
 
 from offpolicy.analysis.records import EVENT_FILES, event_paths
 from offpolicy.analysis.runs import paths_by_label
 from offpolicy.errors import ConfigError
 
-# Options of TensorBoard that are handed on: type, default, meaning.
-OPTIONS: Mapping[str, tuple[type[int] | type[str], int | str | None, str]] = {
-    "port": (int, 6006, "port to serve at"),
-    "host": (str, None, "address to serve at, such as 0.0.0.0 for other machines"),
-    "reload_interval": (int, None, "seconds between two looks for new records"),
-    "samples_per_plugin": (str, None, "points kept per chart, such as scalars=5000"),
-}
+LINK_AGAIN_S = 5.0  # until runs that have begun meanwhile are shown too
+Options = Mapping[str, int | str | None]  # of TensorBoard, by name; None: its own default
+
+
+def tensorboard(words: Sequence[str], root: Path, options: Options) -> int:
+    """Serves the runs of `[label=]RUN ...`, or all below `root`, until TensorBoard is stopped. Raises `ConfigError`."""
+    with tempfile.TemporaryDirectory(prefix="offpolicy-tensorboard-") as name:
+        directory = Path(name)
+        if words:
+            link(words, directory)
+        elif not link_all(root, directory):
+            raise ConfigError(f"run: {root} holds no run with event files ({EVENT_FILES}): offpolicy train writes one")
+        given = [f"--{option}={value}" for option, value in options.items() if value is not None]
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", name, *given]
+        sys.stderr.write(f"one chart per phase: http://localhost:{options['port']}/#custom_scalars\n")
+        with subprocess.Popen(command) as server:
+            try:
+                while True:
+                    try:
+                        return server.wait(LINK_AGAIN_S)
+                    except subprocess.TimeoutExpired:
+                        if not words:
+                            link_all(root, directory)
+            except KeyboardInterrupt:  # TensorBoard has had the signal as well
+                return 0
 
 
 def link(words: Sequence[str], directory: Path) -> list[Path]:
@@ -39,10 +58,28 @@ def link(words: Sequence[str], directory: Path) -> list[Path]:
         for label, paths in named.items()
         for index, path in enumerate(paths, 1)
     ]
-    for place, path in links:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(path.resolve(), target_is_directory=True)
-    return [place for place, _ in links]
+    return [_link(place, path) for place, path in links]
+
+
+def link_all(root: Path, directory: Path) -> list[Path]:
+    """Links in `directory`, under their paths below `root`, the runs that are not there yet, and returns the links."""
+    names = [(path.relative_to(root) if path != root else root.resolve().name, path) for path in _with_events(root)]
+    places = [(directory / name, path) for name, path in names]
+    return [_link(place, path) for place, path in places if not place.exists()]
+
+
+def _with_events(root: Path) -> Iterator[Path]:
+    """Yields directories below `root` with event files, of whatever trainer; links are not followed."""
+    for name, children, files in os.walk(root):
+        if matching(files, EVENT_FILES):
+            children.clear()
+            yield Path(name)
+
+
+def _link(place: Path, path: Path) -> Path:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(path.resolve(), target_is_directory=True)
+    return place
 
 
 def _names(labels: Sequence[str]) -> dict[str, str]:
@@ -57,33 +94,3 @@ def _names(labels: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"run: the labels {other} and {label} are both linked as {name}; call one otherwise")
         names[label] = name
     return names
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serves until TensorBoard is stopped."""
-    arguments = _parser().parse_args(argv)
-    options = [f"--{name}={getattr(arguments, name)}" for name in OPTIONS if getattr(arguments, name) is not None]
-    with tempfile.TemporaryDirectory(prefix="offpolicy-tensorboard-") as directory:
-        try:
-            link(arguments.runs, Path(directory))
-        except ConfigError as error:
-            sys.stderr.write("".join(f"offpolicy: {problem}\n" for problem in error.problems))
-            return error.exit_code
-        sys.stderr.write(f"one chart per phase: http://localhost:{arguments.port}/#custom_scalars\n")
-        try:
-            return subprocess.call([sys.executable, "-m", "tensorboard.main", "--logdir", directory, *options])
-        except KeyboardInterrupt:
-            return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Returns the parser: each option of TensorBoard by name, or its value would be taken for a run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="[label=]run", help="a run's directory and what to call it")
-    for name, (kind, default, text) in OPTIONS.items():
-        parser.add_argument(f"--{name}", type=kind, default=default, help=f"{text} (default: {default})")
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -194,8 +194,8 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     if summary["updates"] and (other := _newest_beside(run_dir)) is not None:
         yield f"offpolicy compare {shown_path(other)} {run}"
     if any(run_dir.glob("events.out.tfevents.*")):
-        # The directory above holds the runs of the same algorithm and environment, unless run_dir chose another place.
-        yield f"tensorboard --logdir {shown_path(run_dir.parent if _newest_beside(run_dir) else run_dir)}"
+        others = [] if (other := _newest_beside(run_dir)) is None else [shown_path(other)]
+        yield f"offpolicy tensorboard {' '.join([*others, run])}"
     if saved and status == COMPLETED:
         yield f"offpolicy resume {run} total_timesteps={2 * summary['env_steps']}"
 

@@ -58,7 +58,7 @@ def snapshot(k):
         sample_age_sum=9.0 * k, metrics=metrics, rollouts=rollouts,
         device=DeviceTotals(*[k * 10**6] * 5, iterations=k, launch_bound=0, dropped=0),
         arrivals=ArrivalTotals(k, k, late_ms * k * 10**6, late_ms * k * 10**6)) for late_ms in (0, 5))
-    return Snapshot(1.0 + k / 100, 100 + k, k, ranks,
+    return Snapshot(1.0 + k / 5, 100 + k, k, ranks,
         (CollectorTotals(steps, 100 + k, 100 + k, 0.0, k, rollouts=k,
         hook=HookTotals(k, 1, 10**6 * k, 10**5 * k)),), k, 1000, 0.0,
         EvaluatorTotals(account(EvaluatorPhase), k, 1, 2),
@@ -204,4 +204,4 @@ def test_stdout_without_a_terminal_has_one_line_per_interval(
     assert lines[0] == "starting"
     assert lines[1] == "evaluation step=60 ret=-2.0 std=0.5 episodes=3"
     assert [line.split()[1] for line in lines[2:7]] == [f"step={n}/2000" for n in (110, 120, 130, 140, 150)]
-    assert lines[7].startswith("completed after 150 steps")
+    assert lines[7].startswith("completed after 150 env steps, 50 updates, 0:11")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from offpolicy.commands.tensorboard import link, main
+from offpolicy.cli import main
+from offpolicy.commands import tensorboard
+from offpolicy.commands.tensorboard import link, link_all
 from offpolicy.errors import ConfigError
 
 
@@ -50,24 +54,78 @@ def test_a_directory_without_event_files_is_refused(tmp_path: Path, capsys: pyte
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="allowed a directory with event files"):
         link([str(tmp_path / "empty")], tmp_path)
-    assert main([str(tmp_path / "empty")]) == 2
+    assert main(["tensorboard", str(tmp_path / "empty")]) == 2
     assert "allowed a directory with event files" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--port", "6199"], ["--port=6199"]])
-def test_the_value_of_an_option_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    """`make tensorboard runs="a=.. b=.." port=6199` was refused: "run: got '6199'"."""
-    run, started = run_at(tmp_path / "run"), list[list[str]]()
+def test_all_runs_are_linked_once_and_those_that_begin_later(tmp_path: Path) -> None:
+    root, links = tmp_path / "runs", tmp_path / "links"
+    runs = [run_at(root / "sac/Pendulum-v1/a"), run_at(root / "b")]
+    (root / "latest").symlink_to(runs[0], target_is_directory=True)
+    assert sorted(str(place.relative_to(links)) for place in link_all(root, links)) == ["b", "sac/Pendulum-v1/a"]
+    assert link_all(root, links) == []
+    later = run_at(root / "td3/c")
+    assert [place.resolve() for place in link_all(root, links)] == [later]
 
-    def start(command: list[str]) -> int:
-        started.append(command)
+
+def test_a_run_itself_may_be_where_all_runs_are(tmp_path: Path) -> None:
+    run = run_at(tmp_path / "run")
+    assert link_all(run, tmp_path / "links") == [tmp_path / "links/run"]
+
+
+def test_without_any_run_the_command_says_what_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tensorboard", "--logdir", str(tmp_path)]) == 2
+    assert "holds no run with event files" in capsys.readouterr().err
+
+
+class Server:
+    """What is started in place of TensorBoard."""
+
+    commands: ClassVar[list[list[str]]] = []
+
+    def __init__(self, command: list[str]) -> None:
+        self.commands.append(command)
+        self._links = Path(command[command.index("--logdir") + 1])
+        self._num_waits = 0
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, timeout_s: float) -> int:
+        """Runs on once, in which time a run begins; ends when that one is shown."""
+        self._num_waits += 1
+        if self._num_waits == 1:
+            run_at(Path("runs/later"))
+            raise subprocess.TimeoutExpired("tensorboard", timeout_s)
+        assert (self._links / "later").is_dir() == (not any(place.is_symlink() for place in self._links.glob("a")))
         return 0
 
-    monkeypatch.setattr("subprocess.call", start)
-    assert main([*words, "--host", "0.0.0.0", f"a={run}", f"b={run}"]) == 0
-    assert [word for word in started[0] if word.startswith(("--port", "--host"))] == ["--port=6199", "--host=0.0.0.0"]
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    monkeypatch.setattr(tensorboard.subprocess, "Popen", Server)
+    monkeypatch.setattr(Server, "commands", [])
+    monkeypatch.chdir(tmp_path)
+    return Server.commands
+
+
+@pytest.mark.parametrize("words", [["--port", "6199"], ["--port=6199"]])
+def test_the_value_of_an_option_is_no_run(commands: list[list[str]], tmp_path: Path, words: list[str]) -> None:
+    """`make tensorboard runs="a=.. b=.." port=6199` was refused: "run: got '6199'"."""
+    run = run_at(tmp_path / "run")
+    assert main(["tensorboard", *words, "--host", "0.0.0.0", f"a={run}", f"b={run}"]) == 0
+    assert [word for word in commands[0] if word.startswith(("--port", "--host"))] == ["--port=6199", "--host=0.0.0.0"]
+
+
+def test_runs_that_begin_while_it_serves_are_shown_too(commands: list[list[str]]) -> None:
+    run_at(Path("runs/first"))
+    assert main(["tensorboard"]) == 0
+    assert len(commands) == 1
 
 
 def test_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["--logdir", "x", f"a={run_at(tmp_path / 'run')}"])
+        main(["tensorboard", "--logdir_spec", "x", f"a={run_at(tmp_path / 'run')}"])

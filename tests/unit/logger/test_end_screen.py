@@ -84,7 +84,7 @@ def test_a_completed_run_offers_more_episodes_and_more_steps(run: Path, make_sna
         f"offpolicy play {run} --video x.gif",
         f"offpolicy explain {run}",
         f"offpolicy compare {run.with_name('20261121-090000-s1')} {run}",
-        f"tensorboard --logdir {run.parent}",
+        f"offpolicy tensorboard {run.with_name('20261121-090000-s1')} {run}",
         f"offpolicy resume {run} total_timesteps=4000",
     ]
 

@@ -38,8 +38,8 @@ def test_keys_are_read_without_echo_and_the_terminal_gets_its_settings_back() ->
         os.write(master, b"?")
         while b"read" not in said.partition(b"ready")[2] or not said.endswith(b"\n"):
             said += terminal.read(1024)
-    assert b"read ? True True" in said
-    assert os.waitpid(pid, 0)[1] == 0
+        assert b"read ? True True" in said
+        assert os.waitpid(pid, 0)[1] == 0  # before the terminal is closed, which is a signal to its session
 
 
 def test_without_a_terminal_there_are_no_keys() -> None:
