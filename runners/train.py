@@ -81,6 +81,7 @@ def train(cfg: RunConfig) -> int:
     memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
     with plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
         if host.is_alone and is_complete(run, plan.cfg):
+            check_same(plan.cfg, read_config(run.path))
             sys.stdout.write(already_complete(run.path, plan.cfg) + "\n")
             return EXIT_OK
         cfg = _run_config(plan, run, spec)

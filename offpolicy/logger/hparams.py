@@ -10,7 +10,8 @@ from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, algorithm_info
 from offpolicy.logger.record import RunHeader
 
-FIRST = ("algo.name", "env.id", "runner.name")
+# As many as TensorBoard shows before the results.
+FIRST = ("algo.name", "env.id", "runner.name", "seed", "total_timesteps")
 # Options that change neither what a run learns nor how fast.
 LEFT_OUT = ("run_dir", "resume", "log", "checkpoint", "timing", "env.measure")
 

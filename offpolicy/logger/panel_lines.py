@@ -210,7 +210,7 @@ def reason_lines(verdict: Verdict | None) -> list[Text]:
 def rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
     """Returns the capacities and the state of updates and rows: two lines, one where both fit."""
     rates = [
-        ("I collector", rate(number(record, "perf/collector_capacity"))),
+        ("alone: I collector", rate(number(record, "perf/collector_capacity"))),
         ("T learner", rate(number(record, "perf/learner_capacity")) + " env steps/s"),
     ]
     states = [("utd", fixed(number(record, "perf/utd"), 2))]

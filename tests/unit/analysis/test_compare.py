@@ -164,12 +164,12 @@ def test_the_learner_wait_of_an_older_version_is_held_against_the_sum_of_what_wa
         (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     compared = read(*runs)
     found = rows(compared)
-    assert [cell.value for cell in found["Idle (learner), mixed"].cells] == [5.0, 4.0]
-    assert found["Idle (learner), mixed"].cells[1].verdict == "faster"
-    assert np.isnan(found["Idle (learner)"].cells[0].value)
-    assert found["Idle (learner)"].cells[1].value == 2.0
+    assert [cell.value for cell in found["Waits for learner, mixed"].cells] == [5.0, 4.0]
+    assert found["Waits for learner, mixed"].cells[1].verdict == "faster"
+    assert np.isnan(found["Waits for learner"].cells[0].value)
+    assert found["Waits for learner"].cells[1].value == 2.0
     assert [
-        section.title for section in sections(compared, None) if found["Idle (learner), mixed"] in section.rows
+        section.title for section in sections(compared, None) if found["Waits for learner, mixed"] in section.rows
     ] == ["Collector, ms/vec step"]
 
 

@@ -99,7 +99,7 @@ def test_an_unfinished_run_says_so_instead_of_a_verdict(tmp_path: Path) -> None:
     (run / "summary.json").unlink()
     text = page_of(str(run))
     assert "<td>not ended</td>" in text
-    assert "it is written when a run ends" in text
+    assert "which is written when a run ends" in text
     assert "What a change would bring" not in text
 
 

@@ -74,7 +74,7 @@ def test_a_run_that_has_not_ended_has_records_and_says_what_it_lacks(tmp_path: P
     (path / "summary.json").unlink()
     (run,) = read_reported([str(path)])
     assert (run.summary, run.finished) == ({}, None)
-    assert "it is written when a run ends" in run.problem
+    assert "which is written when a run ends" in run.problem
     assert run.account("learner")
 
 

@@ -151,7 +151,7 @@ def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
     experiment = metadata.parse_experiment_plugin_data(contents[metadata.EXPERIMENT_TAG])
     tags = ["eval/mean_reward", "time/elapsed_s", "perf/steps_per_sec", "share/learner_train_pct"]
     assert [info.name.tag for info in experiment.metric_infos] == tags
-    assert [info.name for info in experiment.hparam_infos if info.differs] == ["algo.name"]
+    assert [info.name for info in experiment.hparam_infos if info.differs] == ["algo.name", "seed"]
     end = metadata.parse_session_end_info_plugin_data(contents[metadata.SESSION_END_INFO_TAG])
     assert end.status == api_pb2.STATUS_SUCCESS
     assert [points(tmp_path, tag) for tag in tags] == [[(2100, value)] for value in (-140.0, 9.0, 150.0, 75.0)]

@@ -185,7 +185,7 @@ def test_a_side_that_was_not_given_a_core_is_not_to_blame() -> None:
     assert (verdict.bottleneck, verdict.phase) == ("contention", "train")
     assert verdict.label == "contention(train: descheduled 40%)"
     assert verdict.reason.startswith("the learner could have run and was not given a core for 40% of the time; ")
-    assert verdict.advice[0].text.startswith("free the cores")
+    assert verdict.advice[0].text.startswith("top: ")
 
 
 def test_the_other_sides_want_of_a_core_bounds_nothing() -> None:

@@ -67,7 +67,11 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
         run_if_due(saver)
     assert saved(rank) == ["step-000000000120"]
     assert state.eval_steps == [30]
-    assert rank.child.sent == [("checkpoint", {"env_steps": 120})]  # type: ignore[attr-defined]  # a fake child
+    assert rank.child.sent == [  # type: ignore[attr-defined]  # a fake child
+        ("activity", {"text": "saving a checkpoint: learning waits"}),
+        ("checkpoint", {"env_steps": 120}),
+        ("activity", {"text": ""}),
+    ]
     assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
 
 
@@ -98,7 +102,8 @@ def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank
     state.error = SaveError("no space left on device")
     world.env_steps = 100
     run_if_due(saver)
-    (warning,) = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    begun, ended, warning = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    assert (begun[0], ended) == ("activity", ("activity", {"text": ""}))
     assert warning == ("warning", {"text": "checkpoint at 100 not saved: no space left on device"})
     leave_snapshots(rank)
     with pytest.raises(SaveError, match="no space left"):

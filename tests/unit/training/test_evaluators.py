@@ -146,7 +146,11 @@ def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_ran
     publisher.publish()
     evaluator = InlineEvaluator(rank, publisher, last_step=0)
     evaluator.evaluate(40)
-    (kind, fields), *rest = rank.child.sent  # type: ignore[attr-defined]  # a fake child
-    assert (kind, fields["env_steps"], fields["episodes"], fields["policy_version"], rest) == ("eval", 40, 2, 1, [])
+    begun, ended, (kind, fields) = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    assert (kind, fields["env_steps"], fields["episodes"], fields["policy_version"]) == ("eval", 40, 2, 1)
+    assert (begun, ended) == (
+        ("activity", {"text": "evaluating 2 episodes: learning waits"}),
+        ("activity", {"text": ""}),
+    )
     assert (evaluator.last_result_step, evaluator.wait_result()) == (40, True)
     evaluator.close()
