@@ -28,7 +28,9 @@ def find_run(word: str | Path) -> Path:
     if str(word) == LATEST:
         return _latest()
     start = str(word).removeprefix(f"{ROOT}/").rstrip("/")
-    found = [run for run in runs_in(ROOT) if start and any(name.startswith(start) for name in _names(run))]
+    runs = runs_in(ROOT) if start else []
+    found = [run for run in runs if start in _names(run)]  # a whole name comes before beginnings of others
+    found = found or [run for run in runs if any(name.startswith(start) for name in _names(run))]
     if len(found) == 1:
         return found[0]
     if path.is_dir() and str(word):  # of another trainer, with the files of TensorBoard only

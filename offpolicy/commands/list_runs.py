@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import is_running
@@ -28,18 +29,31 @@ def list_runs(root: Path, most: int) -> int:
     if not runs:
         raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("run", overflow="fold")
-    table.add_column("status")
-    for name in ("env steps", "return", "steps/s"):
-        table.add_column(name, justify="right")
-    for run in runs[:most]:
+    names = {run: short_name(run, runs) for run in runs[:most]}
+    table.add_column("run", no_wrap=True, min_width=max(map(len, names.values())))
+    table.add_column("of", no_wrap=True, overflow="ellipsis")  # the only one that gives way to a narrow terminal
+    table.add_column("status", no_wrap=True, min_width=len("interrupted"))
+    for title, width in (("env steps", 9), ("return", 7), ("steps/s", 7)):
+        table.add_column(title, justify="right", no_wrap=True, min_width=width)
+    for run, name in names.items():
         status, *numbers = row(run)
-        table.add_row(str(run.relative_to(root)), f"[{STATUS_STYLES.get(status, 'bold')}]{status}[/]", *numbers)
+        kind = str(run.relative_to(root)).removesuffix(name).rstrip("/")
+        table.add_row(Text(name), Text(kind), Text(status, STATUS_STYLES.get(status, "bold")), *numbers)
     console = Console(highlight=False)
     console.print(table)
     if len(runs) > most:
         console.print(f"{len(runs) - most} older runs: offpolicy list {root} --most {len(runs)}", markup=False)
     return 0
+
+
+def short_name(run: Path, runs: Sequence[Path]) -> str:
+    """Returns the shortest end of a run's path that no other run of `runs` has: commands take it for the run."""
+    others = [other.parts for other in runs if other != run]
+    for length in range(1, len(run.parts)):
+        end = run.parts[-length:]
+        if not any(parts[-length:] == end for parts in others):
+            return "/".join(end)
+    return str(run)
 
 
 def row(run: Path) -> tuple[str, str, str, str]:

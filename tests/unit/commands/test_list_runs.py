@@ -11,6 +11,7 @@ import pytest
 
 from offpolicy.commands.list_runs import last_record, list_runs, row
 from offpolicy.errors import ConfigError
+from offpolicy.run_names import find_run
 
 SUMMARY = {
     "status": "completed",
@@ -59,6 +60,20 @@ def test_the_newest_are_shown_and_the_others_counted(tmp_path: Path, capsys: pyt
     assert shown.index("run-0") < shown.index("run-1")
     assert "run-2" not in shown
     assert "1 older runs" in shown.replace("\n", " ")
+
+
+def test_the_name_of_a_run_is_whole_and_is_one_that_commands_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["sac/a_very_long_module_name:Env-v0/20261122-143042-s1", "sac/Env-v1/20261122-143042-s12", "td3/X/b", "b"]
+    for name in names:
+        make(Path("runs") / name, summary=SUMMARY)
+    list_runs(Path("runs"), 5)
+    shown = {line.split()[0] for line in capsys.readouterr().out.splitlines()[3:] if line.split()}
+    assert {str(find_run(name).relative_to("runs")) for name in shown} == set(names)
+    assert "20261122-143042-s1" in shown
 
 
 def test_a_directory_without_runs_is_refused(tmp_path: Path) -> None:
