@@ -19,6 +19,7 @@ from offpolicy.logger.end_screen import STATUS_STYLES
 from offpolicy.run_names import runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
+OTHER_COLUMNS, LEAST_KIND = 52, 8  # characters of all columns but the first two, and the fewest of the second
 RUNNING, KILLED = "running", "killed"
 Record = Mapping[str, Any]  # Any: a value of a JSON file
 
@@ -28,18 +29,19 @@ def list_runs(root: Path, most: int) -> int:
     runs = runs_in(root)
     if not runs:
         raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    console = Console(highlight=False)
     names = {run: short_name(run, runs) for run in runs[:most]}
-    table.add_column("run", no_wrap=True, min_width=max(map(len, names.values())))
-    table.add_column("of", no_wrap=True, overflow="ellipsis")  # the only one that gives way to a narrow terminal
-    table.add_column("status", no_wrap=True, min_width=len("interrupted"))
-    for title, width in (("env steps", 9), ("return", 7), ("steps/s", 7)):
-        table.add_column(title, justify="right", no_wrap=True, min_width=width)
+    room = console.width - max(map(len, names.values())) - OTHER_COLUMNS
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("run", no_wrap=True)
+    table.add_column("of", no_wrap=True, overflow="ellipsis", max_width=max(LEAST_KIND, room))
+    table.add_column("status", no_wrap=True)
+    for title in ("env steps", "return", "steps/s"):
+        table.add_column(title, justify="right", no_wrap=True)
     for run, name in names.items():
         status, *numbers = row(run)
         kind = str(run.relative_to(root)).removesuffix(name).rstrip("/")
         table.add_row(Text(name), Text(kind), Text(status, STATUS_STYLES.get(status, "bold")), *numbers)
-    console = Console(highlight=False)
     console.print(table)
     if len(runs) > most:
         console.print(f"{len(runs) - most} older runs: offpolicy list {root} --most {len(runs)}", markup=False)

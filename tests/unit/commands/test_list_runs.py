@@ -71,7 +71,9 @@ def test_the_name_of_a_run_is_whole_and_is_one_that_commands_take(
     for name in names:
         make(Path("runs") / name, summary=SUMMARY)
     list_runs(Path("runs"), 5)
-    shown = {line.split()[0] for line in capsys.readouterr().out.splitlines()[3:] if line.split()}
+    lines = [line for line in capsys.readouterr().out.splitlines()[3:] if line.split()]
+    assert all(line.split()[-4:] == ["completed", "20,000", "-151.3", "99.7"] for line in lines)
+    shown = {line.split()[0] for line in lines}
     assert {str(find_run(name).relative_to("runs")) for name in shown} == set(names)
     assert "20261122-143042-s1" in shown
 
