@@ -19,7 +19,7 @@ from offpolicy.logger.end_screen import STATUS_STYLES
 from offpolicy.run_names import runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
-OTHER_COLUMNS, LEAST_KIND = 52, 8  # characters of all columns but the first two, and the fewest of the second
+OTHER_COLUMNS, LEAST_KIND = 47, 8  # characters of all columns but the first two, and the fewest of the second
 RUNNING, KILLED = "running", "killed"
 Record = Mapping[str, Any]  # Any: a value of a JSON file
 
@@ -32,7 +32,7 @@ def list_runs(root: Path, most: int) -> int:
     console = Console(highlight=False)
     names = {run: short_name(run, runs) for run in runs[:most]}
     room = console.width - max(map(len, names.values())) - OTHER_COLUMNS
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("run", no_wrap=True)
     table.add_column("of", no_wrap=True, overflow="ellipsis", max_width=max(LEAST_KIND, room))
     table.add_column("status", no_wrap=True)
