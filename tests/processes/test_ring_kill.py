@@ -64,7 +64,7 @@ def start_writer(fd: int, variant: str) -> subprocess.Popen[bytes]:
 def sample(ring: Ring, rng: np.random.Generator, count: int = 4096) -> tuple[int, int]:
     """Rows that were called intact, and how many of them were not what their index says."""
     newest, oldest = ring.committed, ring.oldest
-    if newest == oldest:
+    if newest <= oldest:  # empty, or written round between the two reads, when this process had no core
         return 0, 0
     index = rng.integers(oldest, newest, count)
     out = np.empty((count, WIDTH))
@@ -82,15 +82,17 @@ def fire(variant: str, kills: int) -> tuple[int, int, bool]:
     went_back = False
     for _ in range(kills):
         writer = start_writer(block.fd, variant)
-        before = ring.committed
-        while ring.committed == before:
-            time.sleep(0.001)
-        until = time.monotonic() + chance.uniform(0.0, 0.05)
-        while time.monotonic() < until:
-            counts = sample(ring, rng)
-            seen, bad = seen + counts[0], bad + counts[1]
-        writer.kill()
-        writer.wait()
+        try:
+            before = ring.committed
+            while ring.committed == before:
+                time.sleep(0.001)
+            until = time.monotonic() + chance.uniform(0.0, 0.05)
+            while time.monotonic() < until:
+                counts = sample(ring, rng)
+                seen, bad = seen + counts[0], bad + counts[1]
+        finally:
+            writer.kill()
+            writer.wait()
         went_back |= ring.committed < committed
         committed = ring.committed
         for _ in range(3):  # what the dead writer left
