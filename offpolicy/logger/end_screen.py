@@ -201,8 +201,9 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
 
 
 def _newest_beside(run_dir: Path) -> Path | None:
-    """Returns the newest other run of the same directory."""
-    others = [file for file in run_dir.absolute().parent.glob("*/metrics.jsonl") if file.parent != run_dir.absolute()]
+    """Returns the newest other run of the same directory; not `latest`, which is a link to this one."""
+    files = run_dir.absolute().parent.glob("*/metrics.jsonl")
+    others = [file for file in files if file.parent != run_dir.absolute() and not file.parent.is_symlink()]
     newest = max(others, key=lambda file: file.stat().st_mtime, default=None)
     return None if newest is None else newest.parent
 

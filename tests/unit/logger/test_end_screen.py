@@ -78,6 +78,11 @@ def test_it_says_what_came_out_and_where_it_is(run: Path, make_snapshot: Any, ev
     assert any(line.startswith("bottleneck  learner (train): ") for line in lines)
 
 
+def test_a_run_is_not_compared_with_the_link_to_itself(run: Path, make_snapshot: Any) -> None:
+    (run.parent / "latest").symlink_to(run.name, target_is_directory=True)
+    assert not any("latest" in command for command in commands(printed(summary_of(make_snapshot(1000)))))
+
+
 def test_a_completed_run_offers_more_episodes_and_more_steps(run: Path, make_snapshot: Any) -> None:
     assert commands(printed(summary_of(make_snapshot(1000)))) == [
         f"offpolicy eval {run} --episodes 20",
