@@ -120,20 +120,21 @@ class View(Protocol):
 
 
 def plain_line(record: Record, total_timesteps: int) -> str:
-    """Returns one interval in one line of ASCII; the time left only where it is known."""
+    """Returns one interval in one line of ASCII; what is not known, as at the end of a run, is left out."""
     steps = int(number(record, "env_steps") or 0)
     eta = number(record, "time/eta_s")
-    return (
-        f"{100 * steps // total_timesteps}% step={steps}/{total_timesteps}"
-        f" ret={fixed(number(record, 'rollout/ep_rew_mean'), 1)}"
-        f" thru={_with_unit(rate(number(record, 'perf/steps_per_sec')), '/s')}"
-        f" I={_with_unit(rate(number(record, 'perf/collector_capacity')), '/s')}"
-        f" T={_with_unit(rate(number(record, 'perf/learner_capacity')), '/s')}"
-        f" wait={_with_unit(fixed(number(record, 'timing/learner_collector_wait_ms'), 1), 'ms')}"
-        f" utd={fixed(number(record, 'perf/utd'), 2)}"
-        f"{f' eta={duration(eta)}' if eta else ''}"
-        f" bottleneck={text(record, 'perf/bottleneck') or '-'}"
-    )
+    parts = {
+        "ret": fixed(number(record, "rollout/ep_rew_mean"), 1),
+        "thru": _with_unit(rate(number(record, "perf/steps_per_sec")), "/s"),
+        "I": _with_unit(rate(number(record, "perf/collector_capacity")), "/s"),
+        "T": _with_unit(rate(number(record, "perf/learner_capacity")), "/s"),
+        "wait": _with_unit(fixed(number(record, "timing/learner_collector_wait_ms"), 1), "ms"),
+        "utd": fixed(number(record, "perf/utd"), 2),
+        "eta": duration(eta) if eta else UNKNOWN,
+        "bottleneck": text(record, "perf/bottleneck") or UNKNOWN,
+    }
+    known = "".join(f" {name}={value}" for name, value in parts.items() if value != UNKNOWN)
+    return f"{100 * steps // total_timesteps}% step={steps}/{total_timesteps}{known}"
 
 
 def _with_unit(value: str, unit: str) -> str:

@@ -30,6 +30,9 @@ from offpolicy.timing.windows import Elapsed, cores_elapsed, learner_elapsed, ta
 from offpolicy.types import Snapshot
 
 NUM_KEPT = 20  # predictions whose errors are known
+# Shorter windows, such as the rest at the end of a run, are not judged: a clock ends with its last iteration, the
+# scheduler's counters with the reading, and a few milliseconds of difference would be most of the window.
+LEAST_JUDGED_NS = 50_000_000
 FEWEST = 3  # predictions from which an error is stated
 
 
@@ -73,7 +76,9 @@ def judge_window(
     shown: Cause | None = None,
     error: float | None = None,
 ) -> Verdict | None:
-    """Returns the verdict on the window; None with timing off, without an update, or if a side did not report in it.
+    """Returns the verdict on the window.
+
+    None with timing off, without an update, in a window of some milliseconds, or if a side did not report in it.
 
     `shown` is the cause to name, with the numbers of this window; None: the window's own. `error` is that of the
     predictions before, as a fraction; None: not known yet.
@@ -85,7 +90,7 @@ def judge_window(
         return WARMING_UP
     if previous is not None and num_updates(current) == num_updates(previous):
         return None
-    if learner.wall_ns <= 0 or collector.wall_ns <= 0:
+    if learner.wall_ns <= 0 or collector.wall_ns <= 0 or min(learner.total_ns, collector.total_ns) < LEAST_JUDGED_NS:
         return None
     late, cores = straggler(previous, current), cores_elapsed(previous, current)
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)

@@ -398,15 +398,15 @@ def test_steps_with_both_sides_get_a_verdict_and_no_advice_on_keys_they_do_not_h
 ) -> None:
     monkeypatch.setattr(step_totals, "scheduler_stats", lambda: SchedulerStats())  # whoever else uses the cores
     with closing(open_step_logger(tmp_path / "run", HEADER, QUIET)) as logger:
-        logger.update_collector_timing({"env_step_ms": 2.0, "sync_coordination_ms": 8.0})
+        logger.update_collector_timing({"env_step_ms": 20.0, "sync_coordination_ms": 80.0})
         for iteration in range(1, 20):
             info = {"throughput_steps": 1, "learner_samples_per_iter": 8}
-            logger.log_step(iteration, train_time=0.009, collector_wait_time=0.001, extra_info=info)
+            logger.log_step(iteration, train_time=0.09, collector_wait_time=0.01, extra_info=info)
         logger.finish_steps()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["bottleneck"]["verdict"], summary["bottleneck"]["phase"]) == ("learner", "train")
     assert summary["bottleneck"]["advice"] == []
-    assert summary["rates"]["collector_capacity"] == pytest.approx(500.0)
+    assert summary["rates"]["collector_capacity"] == pytest.approx(50.0)
     last = records_of(tmp_path / "run")[-1]
     assert last["perf/bottleneck"] == "learner(train 90%)"
     assert "perf/bottleneck_advice" not in last

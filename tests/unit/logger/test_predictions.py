@@ -126,3 +126,13 @@ def test_a_side_that_did_nothing_has_no_pipeline(make_snapshot: MakeSnapshot, he
     assert window_pipeline(now, now, nothing, header) is None
     untimed = make_snapshot(1000, is_timed=False)
     assert window_pipeline(None, untimed, compute_rates(None, untimed, "alternate"), header) is None
+
+
+@pytest.mark.parametrize(("iterations", "is_judged"), [(1000, True), (501, False)])
+def test_a_window_of_a_few_milliseconds_is_not_judged(
+    make_snapshot: MakeSnapshot, header: RunHeader, iterations: int, *, is_judged: bool
+) -> None:
+    """The rest of a run between its last record and its end read "descheduled 1491%"."""
+    before, now = make_snapshot(500), make_snapshot(iterations)
+    rates = compute_rates(before, now, "alternate")
+    assert (judge_window(before, now, rates, header) is not None) is is_judged
