@@ -1,6 +1,7 @@
-"""The panel of a finished run as an SVG, as it stood at one of its records: the picture in README.md.
+"""The panel of a finished run, as it stood at one of its records: the picture in README.md, and panels in pages.
 
 python -m benchmarks.panel_picture RUN_DIR docs/img/panel.svg [--record -2] [--width 100] [--height 30]
+python -m benchmarks.panel_picture RUN_DIR panel.txt --record 40 --width 80 --height 24
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
@@ -22,6 +24,7 @@ from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import WARMING_UP, Advice, Bottleneck, Detail, Verdict
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 
+WEB_FONT = re.compile(r',\s*url\("http[^)]*\) format\("\w+"\)')  # a picture in a page loads nothing
 LABEL = re.compile(r"(?P<side>\w+)\((?P<phase>\w+)(?:: (?P<detail>[\w-]+))? (?P<share>\d+)%\)")
 
 
@@ -68,7 +71,7 @@ def main() -> None:
     """Writes the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("svg", type=Path)
+    parser.add_argument("file", type=Path, help="to write: a picture where its name ends in .svg, else text")
     parser.add_argument("--record", type=int, default=-2, help="the last one holds the end of the run")
     parser.add_argument("--width", type=int, default=100)
     parser.add_argument("--height", type=int, default=30)
@@ -78,7 +81,13 @@ def main() -> None:
         force_terminal=True,
     )  # fmt: skip
     console.print(render(read_course(options.run_dir, options.record), Room(options.width, options.height)))
-    options.svg.write_text(console.export_svg(title="make train algo=sac", theme=MONOKAI))
+    is_picture = options.file.suffix == ".svg"
+    picture_format = WEB_FONT.sub("", CONSOLE_SVG_FORMAT)
+    options.file.write_text(
+        console.export_svg(title="make train algo=sac", theme=MONOKAI, code_format=picture_format)
+        if is_picture
+        else console.export_text()
+    )
 
 
 if __name__ == "__main__":
