@@ -189,7 +189,7 @@ def _account(shown: Shown, room: Room, rows: int) -> Table:
         cells = [column[index] if index < len(column) else Text("") for column in columns]
         for cell, width in zip(cells, widths, strict=True):
             cell.truncate(width, pad=True)
-        table.add_row(Text(f" {separator} ", "bright_black").join(cells))
+        table.add_row(Text.assemble((f" {separator} ", "bright_black")).join(cells))
     return table
 
 

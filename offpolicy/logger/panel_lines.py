@@ -49,7 +49,7 @@ LEGEND: Mapping[str, str] = {
     "debt": "gradient updates still owed for the steps collected",
     "lag": "how many weight versions the acting policy is behind",
     "age": "how many env steps ago the sampled rows were collected, on average",
-    "idle": "waiting is no fault of the side that waits: look at the other one",
+    "waits": "a side that waits is not the cause: look at the other one",
 }
 LEAST_MS = 0.005  # rounded to 0.01
 # What a record says about anything but time.

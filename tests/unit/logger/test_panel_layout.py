@@ -106,6 +106,16 @@ def test_only_the_row_of_the_bottleneck_is_highlighted(record: Record, header: R
     assert ["the learner" in line or line.find("Train ") > 0 for line in lit] == [True, True]
 
 
+def test_only_rows_without_time_are_dimmed(record: Record, header: RunHeader) -> None:
+    console = Console(width=80, height=24, color_system="standard", force_terminal=True)
+    with console.capture() as capture:
+        console.print(render(shown_of(record, header), Room(80, 24)))
+    drawn = capture.get()
+    assert "\x1b[90mParam Sync" in drawn
+    assert "Replay Sample" in drawn
+    assert "mReplay Sample" not in drawn  # no style before it
+
+
 LATE: Record = {
     "rank/num": 2,
     "rank/straggler": 1,
