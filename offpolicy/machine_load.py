@@ -10,6 +10,7 @@ from offpolicy.machine import memory
 from offpolicy.types import SystemLoad
 
 GIB = 2**30
+NAME_BYTES = 96  # NVML's own bound of a GPU's name
 LIBRARY = "libnvidia-ml.so.1"  # a part of the driver
 
 
@@ -29,6 +30,9 @@ class Gpu:
         self._library = ctypes.CDLL(LIBRARY)
         self._handle = ctypes.c_void_p()
         self._call("nvmlInit_v2")
+        # CUDA counts the fastest GPU first and NVML by PCI bus: the same only where all are of one kind.
+        if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len(self._kinds()) > 1:
+            raise OSError("GPUs of several kinds: NVML's numbers are not CUDA's; set CUDA_DEVICE_ORDER=PCI_BUS_ID")
         names = [name.strip() for name in visible.split(",")] if visible else []
         name = names[index] if index < len(names) else str(index)
         if name.isdigit():
@@ -54,6 +58,17 @@ class Gpu:
         self._call("nvmlDeviceGetPowerUsage", self._handle, ctypes.byref(milliwatts))
         return milliwatts.value / 1000.0
 
+    def _kinds(self) -> set[bytes]:
+        """Returns the names of the GPUs of this machine, each once."""
+        count, kinds = ctypes.c_uint(), set[bytes]()
+        self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+        for index in range(count.value):
+            handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(NAME_BYTES)
+            self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            self._call("nvmlDeviceGetName", handle, name, ctypes.c_uint(NAME_BYTES))
+            kinds.add(name.value)
+        return kinds
+
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._library, name)(*arguments)
         if code != 0:
@@ -75,13 +90,20 @@ class SystemMonitor:
             available, total = memory()
         except (OSError, KeyError, ValueError):
             return None
-        gpu_pct = watts = used_gib = vram_gib = None
+        gpu_pct = watts = used_gib = total_gib = None
         if self._gpu is not None:
             with contextlib.suppress(OSError, AttributeError):  # a virtual GPU, or a slice, does not tell all of it
                 used, vram = self._gpu.memory()
-                used_gib, vram_gib = used / GIB, vram / GIB
+                used_gib, total_gib = used / GIB, vram / GIB
             with contextlib.suppress(OSError, AttributeError):
                 gpu_pct = self._gpu.utilization_pct()
             with contextlib.suppress(OSError, AttributeError):
                 watts = self._gpu.watts()
-        return SystemLoad((total - available) / GIB, total / GIB, gpu_pct, used_gib, vram_gib, watts)
+        return SystemLoad(
+            memory_gib=(total - available) / GIB,
+            memory_total_gib=total / GIB,
+            gpu_pct=gpu_pct,
+            vram_gib=used_gib,
+            vram_total_gib=total_gib,
+            gpu_watts=watts,
+        )

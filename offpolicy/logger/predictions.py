@@ -39,7 +39,7 @@ FEWEST = 3  # predictions from which an error is stated
 def possible_advice(verdict: Verdict, config: Mapping[str, Any], *, has_gpu: bool) -> Verdict:  # Any: nested values
     """Returns the verdict with the advice that the run of this configuration can take: what is valid, at most three."""
 
-    def is_allowed(key: str, value: str | bool) -> bool:
+    def is_allowed(key: str, value: str | bool | float) -> bool:
         section, _, name = key.rpartition(".")
         changed = {**config, section: {**config.get(section, {}), name: value}} if section else {**config, key: value}
         try:

@@ -56,6 +56,9 @@ class Cause(NamedTuple):
     detail: Detail | None = None
 
 
+IsAllowed = Callable[[str, str | bool | float], bool]  # True if a run's configuration takes `key=value`
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """A change to try. Where it is to set `key=value`, a configuration shows whether that has been done.
@@ -73,13 +76,16 @@ class Advice:
         """True if the configuration has `key=value`."""
         return self.key is not None and self.factor is None and self._configured(config) == self.value
 
-    def typed(self, config: Mapping[str, Any]) -> Advice:  # Any: nested configuration values
-        """Returns the advice with the words to type, such as `env.num_envs=8`, where the configuration has a number."""
+    def typed(self, config: Mapping[str, Any], is_allowed: IsAllowed) -> Advice:  # Any: nested configuration values
+        """Returns the advice with the words to type, such as `env.num_envs=8`.
+
+        It stays as it is where the configuration has no number, or `is_allowed` refuses the new one.
+        """
         now = self._configured(config) if self.factor is not None else None
         if isinstance(now, bool) or not isinstance(now, int | float) or not now or self.factor is None:
             return self
         new = now * self.factor if isinstance(now, float) else max(1, int(now * self.factor))
-        if new == now:
+        if new == now or self.key is None or not is_allowed(self.key, new):
             return self
         effect = self.text.partition(": ")[2]
         return replace(self, text=f"{self.key}={new}: {effect}, now {now}", factor=None)
@@ -130,7 +136,7 @@ class Verdict:
         config: Mapping[str, Any],  # Any: nested configuration values
         *,
         has_gpu: bool,
-        is_allowed: Callable[[str, str | bool], bool] = lambda key, value: True,
+        is_allowed: IsAllowed = lambda key, value: True,
     ) -> Verdict:
         """The verdict with the first advice that the run can take.
 
@@ -146,7 +152,7 @@ class Verdict:
         ]  # fmt: skip
         if PACK_BESIDE in possible:
             possible = [advice for advice in possible if advice != PACK_IN_THREAD]  # the same
-        return replace(self, advice=tuple(advice.typed(config) for advice in possible[:MOST_ADVICE]))
+        return replace(self, advice=tuple(advice.typed(config, is_allowed) for advice in possible[:MOST_ADVICE]))
 
 
 WARMING_UP = Verdict(Bottleneck.WARMING_UP, None, "no update has been timed yet")
@@ -181,7 +187,7 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
-        _lower("algo.batch_size", "less work per env step, as with a lower algo.utd or algo.hidden_dims"),
+        _lower("algo.batch_size", "less work per env step; or a lower algo.utd or algo.hidden_dims"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (
         _setting("replay.source", "resident", ": with CUDA and runner=single_gpu or multi_gpu, sample on the device"),
@@ -214,14 +220,14 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.WEIGHT_PUBLISH: (_raise("env.num_envs", "more updates between two publications"),),
     LearnerPhase.EVALUATION: (
         _setting("eval.beside", "true", ": evaluate in another process", needs_core=True),
-        _raise("eval.every", "more seldom"),
+        _raise("eval.every", "less often"),
         _lower("eval.episodes", "a shorter evaluation"),
     ),
     LearnerPhase.CHECKPOINT: (
-        _raise("checkpoint.every", "more seldom"),
+        _raise("checkpoint.every", "less often"),
         _setting("checkpoint.replay", False, ": resume without the replay rows"),
     ),
-    LearnerPhase.LOG: (_raise("log.every_s", "more seldom"),),
+    LearnerPhase.LOG: (_raise("log.every_s", "less often"),),
     LearnerPhase.OTHER: (TRY_THREADS,),
 }
 # For algorithms that use every transition once: no UTD, no batch size, no packing.
@@ -230,10 +236,10 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
-        _lower("algo.epochs", "less work per env step, as with a lower algo.num_minibatches or algo.hidden_dims"),
+        _lower("algo.epochs", "less work per env step; or a lower algo.num_minibatches or algo.hidden_dims"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (),
-    LearnerPhase.CHECKPOINT: (_raise("checkpoint.every", "more seldom"),),
+    LearnerPhase.CHECKPOINT: (_raise("checkpoint.every", "less often"),),
     LearnerPhase.REPLAY_SAMPLE: (
         Advice("lower env.num_envs or rollout.length: copying rollouts takes longer than learning"),
     ),
@@ -262,7 +268,7 @@ COLLECTOR_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         Advice("raise collect.post_queue, if episodes end in bursts"),
     ),
     CollectorPhase.HANDSHAKE: (_raise("env.num_envs", "fewer handshakes per env step"),),
-    CollectorPhase.SNAPSHOT: (_raise("checkpoint.every", "more seldom"),),
+    CollectorPhase.SNAPSHOT: (_raise("checkpoint.every", "less often"),),
     CollectorPhase.OTHER: (_raise("env.num_envs", "fewer rounds of the collector's loop per env step"),),
 }
 DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {

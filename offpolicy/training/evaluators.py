@@ -64,9 +64,14 @@ class PeriodicEvaluation:
         return self._evaluator.last_result_step if self._evaluator is not None else self._last_step
 
     def is_due(self) -> bool:
-        """True if a multiple of `eval.every` env steps was passed since the last time."""
-        every = self._every
-        return every > 0 and self._collectives.env_steps // every > self._last_step // every
+        """True if a multiple of `eval.every` env steps was passed since the last time.
+
+        That of the whole budget is left to `run_last`: the learner may have updates to make still, and what comes after
+        the collectors' last step is in none of their rates.
+        """
+        every, steps = self._every, self._collectives.env_steps
+        is_last = steps >= self._rank.cfg.total_timesteps
+        return every > 0 and not is_last and steps // every > self._last_step // every
 
     def run(self) -> None:
         """Evaluates."""
@@ -123,7 +128,8 @@ class InlineEvaluator:
 
     def evaluate(self, env_steps: int) -> None:
         """Evaluates the present weights and sends the result."""
-        with self._rank.activity(f"evaluating {self._rank.cfg.eval.episodes} episodes: learning waits"):
+        count = self._rank.cfg.eval.episodes
+        with self._rank.activity(f"evaluating {count} episode{'s' * (count > 1)}: learning waits"):
             result = self._evaluation.evaluate(self._publisher.flat, env_steps, self._publisher.version)
         self._is_known = result is not None  # a stop leaves an evaluation without a result
         if result is not None:

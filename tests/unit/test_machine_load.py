@@ -10,18 +10,25 @@ from offpolicy.machine_load import GIB, Gpu, SystemMonitor
 
 
 class FakeLibrary:
-    """NVML with one GPU at 45 %, 2 of 24 GiB and 240.5 W; `refused` calls return an error."""
+    """NVML with GPUs at 45 %, 2 of 24 GiB and 240.5 W; `refused` calls return an error."""
 
     def __init__(self, *refused: str) -> None:
         self.refused, self.asked = refused, list[tuple[str, Any]]()
+        self.names = [b"H200"]
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: 3 if name in self.refused else self._answer(name, arguments)
 
     def _answer(self, name: str, arguments: tuple[Any, ...]) -> int:
+        if name == "nvmlDeviceGetCount_v2":
+            arguments[0]._obj.value = len(self.names)
+            return 0
         if name.startswith("nvmlDeviceGetHandle"):
             key = arguments[0]
             self.asked.append((name, getattr(key, "value", key)))
+        if name == "nvmlDeviceGetName":
+            arguments[1].value = self.names[self.asked[-1][1]]
+            return 0
         answer: Any = arguments[1]._obj if name.startswith("nvmlDeviceGet") else None
         if name == "nvmlDeviceGetUtilizationRates":
             answer.gpu = 45
@@ -69,7 +76,7 @@ def test_a_gpu_that_does_not_tell_all_tells_the_rest(library: FakeLibrary) -> No
 )
 def test_the_gpu_is_the_one_that_cuda_shows(library: FakeLibrary, visible: str | None, asked: tuple[str, Any]) -> None:
     Gpu(1, visible)
-    assert library.asked == [asked]
+    assert library.asked[-1] == asked
 
 
 def test_without_a_driver_there_are_no_numbers_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,3 +87,14 @@ def test_without_a_driver_there_are_no_numbers_of_a_gpu(monkeypatch: pytest.Monk
     load = SystemMonitor("cuda:0").read()
     assert load is not None
     assert load.gpu_pct is None
+
+
+@pytest.mark.parametrize(("order", "expected"), [("", None), ("PCI_BUS_ID", 45.0)])
+def test_of_gpus_of_several_kinds_only_the_bus_says_which_is_meant(
+    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch, order: str, expected: float | None
+) -> None:
+    library.names = [b"T4", b"H200"]
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    load = SystemMonitor("cuda:0").read()
+    assert load is not None
+    assert load.gpu_pct == expected

@@ -324,7 +324,7 @@ def test_a_number_to_lower_stays_one_that_is_allowed() -> None:
         for number in (10, 1)
     ]
     assert texts[0][1:] == [
-        "eval.every=2000000: more seldom, now 1000000",
+        "eval.every=2000000: less often, now 1000000",
         "eval.episodes=5: a shorter evaluation, now 10",
     ]
     assert "eval.episodes=1: a shorter evaluation, now 1" not in texts[1]
@@ -402,3 +402,10 @@ def test_without_a_core_nothing_that_adds_load_is_advised() -> None:
     assert verdict.bottleneck == Bottleneck.CONTENTION
     assert {advice.key for advice in verdict.advice} == {None, "threads.learner"}
     assert all(advice.value in (None, "auto") for advice in verdict.advice)
+
+
+def test_a_number_that_the_configuration_refuses_is_not_typed() -> None:
+    verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")
+    config = {"env": {"num_envs": 4}}
+    advised = verdict.for_run(config, has_gpu=False, is_allowed=lambda key, value: (key, value) != ("env.num_envs", 8))
+    assert "raise env.num_envs: more transitions per vector step" in {advice.text for advice in advised.advice}

@@ -74,6 +74,17 @@ def test_the_end_is_not_evaluated_twice(make_rank: MakeRank) -> None:
     assert evaluator.asked == [200, 250, -1]
 
 
+def test_the_evaluation_of_the_whole_budget_is_left_to_the_end(make_rank: MakeRank) -> None:
+    """In the last iteration it was the time of an iteration, and of none of the rates: 73 env steps/s were "lost"."""
+    evaluator = FakeEvaluator()
+    periodic, world = evaluation(make_rank, evaluator, total_timesteps=1200, eval={"every": 600, "episodes": 1})
+    for world.env_steps in (600, 1200, 1204):
+        run_if_due(periodic)
+    assert evaluator.asked == [600]
+    assert periodic.run_last(is_complete=True)
+    assert evaluator.asked == [600, 1204]
+
+
 def test_an_environment_that_fails_on_rank_0_ends_every_rank(make_rank: MakeRank) -> None:
     failure = EnvFailure("it broke")
     on_rank_0, world = evaluation(make_rank, FakeEvaluator(failure), eval={"every": 100, "episodes": 1})
