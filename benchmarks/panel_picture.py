@@ -44,11 +44,12 @@ def read_verdict(record: Record) -> Verdict | None:
 def read_header(run_dir: Path) -> RunHeader:
     """Returns what the panel says of a run in its title."""
     config: dict[str, Any] = yaml.safe_load((run_dir / "config.yaml").read_text())  # Any: configuration values
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())  # Any: a nested mapping
     return RunHeader(
         algo=config["algo"]["name"],
         env_id=config["env"]["id"],
         seed=config["seed"],
-        mode=config["collect"]["mode"],
+        mode=summary["mode"],
         total_timesteps=config["total_timesteps"],
         device=config["device"] if config["device"] != "auto" else "cpu",
         num_envs=config["env"]["num_envs"],

@@ -21,7 +21,6 @@ DOCS = REPOSITORY / "docs"
 STEP = re.compile(r"`([\w/]+\.py):([\w.]+)`")
 PAGES = [*sorted(DOCS.rglob("*.md")), *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 FOLLOWED = [REPOSITORY / "README.md", DOCS / "tutorial.md"]  # typed line by line by newcomers
-TO_COME = ("docs/img/panel.svg",)  # drawn by benchmarks.panel_picture from a run; to be removed here with its arrival
 MAX_WIDTH = 100  # characters of a line; tables, code and long links cannot be wrapped
 
 
@@ -152,8 +151,6 @@ def test_the_first_page_is_short() -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_links_lead_to_pages_and_headings_that_exist(path: Path) -> None:
     for link in links(path.read_text()):
-        if link in TO_COME:
-            continue
         name, _, heading = link.partition("#")
         target = (path.parent / name).resolve() if name else path
         assert target.exists(), link
