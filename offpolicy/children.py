@@ -12,20 +12,25 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeAlias
 
 from offpolicy import errors
 from offpolicy.errors import ConfigError, OffPolicyError
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
-TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAVE_SIGNAL = signal.SIGUSR1  # save a checkpoint now, and go on
+RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other processes of a run do nothing about them
 # Rounds in which a thread of libgomp waits for the others before it gives its core away. By default it spins for
 # milliseconds, and where another program has the core of one of them an update takes several times as long. With a
 # third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
 SPIN_COUNT = "3000"
 OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
+
+Handler: TypeAlias = Callable[[int, FrameType | None], Any]  # Any: ignored
 
 _PR_SET_PDEATHSIG = 1
 _ROOT = str(Path(__file__).resolve().parents[1])
@@ -154,9 +159,24 @@ def die_with_parent(parent_pid: int) -> None:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Blocks the terminal's signals. A child started inside inherits that, and unblocks them once it ignores them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+    """Blocks the run's signals. A child started inside inherits that, and unblocks them once it ignores them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, RUN_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)
+
+
+def handle_signals(numbers: Sequence[signal.Signals], handler: Handler) -> dict[signal.Signals, Any]:
+    """Installs a handler and returns those before it. A signal ignored at entry (nohup, `cmd &`) stays ignored."""
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heeded}
+
+
+def leave_signals() -> None:
+    """Does nothing about the run's signals, which are the supervisor's; those that came while held are dropped.
+
+    A handler that does nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
+    """
+    handle_signals(RUN_SIGNALS, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)

@@ -10,6 +10,7 @@ class HostWord(IntEnum):
 
     STOP = 0  # a Stop
     REPORT_REQUEST = 1  # number of reports requested so far
+    SAVE_REQUEST = 2  # number of checkpoints that the user has asked for
 
 
 class RankWord(IntEnum):
