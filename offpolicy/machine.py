@@ -54,6 +54,14 @@ def memory() -> tuple[int, int]:
     return available, total
 
 
+def load_per_core() -> float:
+    """Returns how many threads want to run for each core of this process, over the last minute."""
+    try:
+        return os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    except OSError:  # a sandbox without /proc
+        return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class CpuQuota:
     """The limit of a cgroup on the CPU time of all its processes."""

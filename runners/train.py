@@ -187,7 +187,9 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> Superv
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
-    return SupervisorConfig(run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.host.num_hosts, peer_s)
+    return SupervisorConfig(
+        run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.host.num_hosts, peer_s, job.cfg.runner.start_timeout_s
+    )
 
 
 @contextlib.contextmanager

@@ -8,15 +8,15 @@ the lock of its arrays.
 
 from __future__ import annotations
 
+import json
 import multiprocessing.context
-import pickle
 import socket
 from typing import Any
 
 from offpolicy.children import signals_held
 
 NAME = "offpolicy_spawn"  # that Gymnasium asks multiprocessing for
-LONGEST = 65_536  # characters of a traceback; the socket takes three times as many bytes at once
+LONGEST = 8_192  # characters of an error and of its traceback, twelve bytes each at most: so much a socket takes at once
 
 
 class ErrorQueue:
@@ -26,18 +26,15 @@ class ErrorQueue:
         self._reader, self._writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def put(self, error: tuple[int, Any, Any, str]) -> None:
-        """Sends index, type, value and traceback; a value that cannot be sent becomes its text."""
+        """Sends index, type, value and traceback, as text."""
         index, kind, value, trace = error
-        trace = trace[-LONGEST:]
-        try:
-            message = pickle.dumps((index, kind, value, trace))
-        except Exception:  # whatever the user's own class raises
-            message = pickle.dumps((index, RuntimeError, str(value)[-LONGEST:], trace))
-        self._writer.sendall(message)
+        text = f"{getattr(kind, '__name__', kind)}: {value}"
+        self._writer.sendall(json.dumps([index, text[:LONGEST], trace[-LONGEST:]]).encode())
 
-    def get(self) -> Any:
-        """Returns the next error; waits for it."""
-        return pickle.loads(self._reader.recv(4 * LONGEST))  # from our own worker
+    def get(self) -> tuple[int, type[Exception], str, str]:
+        """Returns the next error, as a `RuntimeError`; waits for it."""
+        index, text, trace = json.loads(self._reader.recv(32 * LONGEST))
+        return index, RuntimeError, text, trace
 
     def close(self) -> None:
         """Closes both ends in this process."""

@@ -122,5 +122,12 @@ class ControlPage:
         """True while the process waits for another one."""
         return bool(self._section(role, index).get(_IS_WAITING[role]))
 
+    def is_asked(self, role: str, index: int) -> bool:
+        """True while a collector owes a snapshot, or any process its exit: it has no reason to wait."""
+        if self.host.get(HostWord.STOP) == Stop.EXIT:
+            return True
+        done = self.collectors[index].get(CollectorWord.SNAPSHOT_DONE) if role == "collector" else 0
+        return role == "collector" and self.leader.get(RankWord.SNAPSHOT_REQUEST) > done
+
     def _section(self, role: str, index: int) -> ControlWords:
         return {"learner": self.ranks, "collector": self.collectors, "evaluator": (self.evaluator,)}[role][index]

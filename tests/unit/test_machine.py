@@ -31,6 +31,12 @@ def test_the_memory_at_hand_is_a_sensible_number() -> None:
     assert 2**26 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def test_the_load_is_that_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
+    assert machine.load_per_core() == 1.5
+
+
 # -- CPU quotas -------------------------------------------------------------------------------------------------------
 
 

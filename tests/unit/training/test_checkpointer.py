@@ -71,6 +71,19 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
     assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
 
 
+def test_a_checkpoint_that_the_user_asked_for_is_saved_at_once_and_announced(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    saver, _ = checkpointer(rank, world)
+    world.env_steps = 70
+    run_if_due(saver)
+    assert saved(rank) == []
+    world.is_saving = True
+    run_if_due(saver)
+    assert saved(rank) == ["step-000000000070"]
+    note = {"text": "checkpoint saved at env step 70: SIGUSR1 asked for it"}
+    assert rank.child.sent[-1] == ("note", note)  # type: ignore[attr-defined]  # a fake child
+
+
 def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_rank: MakeRank) -> None:
     rank, world = make_rank(collect={"num_collectors": 2}), FakeWorld()
     saver, _ = checkpointer(rank, world)
