@@ -16,7 +16,9 @@ from typing import Any
 from offpolicy.children import signals_held
 
 NAME = "offpolicy_spawn"  # that Gymnasium asks multiprocessing for
-LONGEST = 8_192  # characters of an error and of its traceback, twelve bytes each at most: so much a socket takes at once
+LONGEST = (
+    8_192  # characters of an error and of its traceback, twelve bytes each at most: so much a socket takes at once
+)
 
 
 class ErrorQueue:

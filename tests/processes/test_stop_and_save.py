@@ -1,4 +1,4 @@
-"""Signals and processes that must cost nothing: save now, ignored signals, frozen collectors, what environments leave."""
+"""Save now, ignored signals, frozen processes, what environments leave behind, runs that start together."""
 
 from __future__ import annotations
 
