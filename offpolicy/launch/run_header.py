@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.config.schema import env_differences, read_config
+from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.launch.resources import has_gpu
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
@@ -62,6 +63,11 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         else:
             parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
         logger.message(f"{num_ranks} learner ranks average {how}: {parts}")
+    if job.spec.max_episode_steps is None:
+        logger.message(
+            f"warning: {cfg.env.id} has no time limit: an evaluation cuts its episodes after {MAX_EPISODE_STEPS:,}"
+            " steps, training does not; set one with env.kwargs.max_episode_steps=1000"
+        )
     for problem in run.rejected:
         logger.message(f"warning: {problem}")
     if job.start_step:

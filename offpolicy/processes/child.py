@@ -23,6 +23,7 @@ from typing import Any
 
 from offpolicy.children import ORPHANED, die_with_parent, leave_signals, resolve
 from offpolicy.errors import OffPolicyError
+from offpolicy.processes.oom import be_killed_first
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
 PR_SET_NAME = 15
@@ -105,6 +106,7 @@ def main() -> int:
     leave_signals()
     die_with_supervisor(spec["supervisor_pid"], spec["lifeline_fd"])
     take_name(spec["role"], spec["index"])
+    be_killed_first(spec["role"])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing

@@ -23,6 +23,7 @@ from offpolicy.children import describe_exit, signals_held, with_bounded_spin
 from offpolicy.errors import HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
+from offpolicy.processes.oom import OomWatch
 from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.watchdog import FROZEN_S, PEER_GRACE_S, Watchdog
@@ -111,6 +112,7 @@ class Supervisor:
             self._control, self._config.elapsed_s, self._config.peer_timeout_s, self._config.start_timeout_s
         )
         self._strangers = children_of(os.getpid())
+        self._oom = OomWatch()
         self._entered.enter_context(adopting())
         self._entered.enter_context(self._signals)
         self._selector.register(self._signals.fd, selectors.EVENT_READ, None)
@@ -245,7 +247,8 @@ class Supervisor:
         error = child.error
         if self.failure is not None and not (self.failure.is_consequence and not error.get("is_consequence")):
             return
-        end = describe_exit(code).removeprefix("was ") + (" without being asked to" if code >= 0 else "")
+        killed = self._oom.cause() if code == -signal.SIGKILL else None
+        end = (killed or describe_exit(code)).removeprefix("was ") + (" without being asked to" if code >= 0 else "")
         cause = error.get("text") or f"{end}; what it printed is in train.log"
         self._fail(
             child,
