@@ -30,8 +30,8 @@ NO_PREFIX = "\0"  # keeps argparse from taking `--seed 3` for an option: our own
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    open_streams()
     try:
+        open_streams()
         arguments = _parser().parse_args(words or ["--help"])
         return int(arguments.command(arguments))
     except ConfigError as error:
