@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offpolicy.children import describe_exit, signals_held, with_bounded_spin
+from offpolicy.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
 from offpolicy.errors import HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
-from offpolicy.processes.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
 from offpolicy.processes.oom import OomWatch
 from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent

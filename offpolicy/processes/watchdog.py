@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from offpolicy.descendants import is_stopped
 from offpolicy.machine import load_per_core
 from offpolicy.processes.control_page import ControlPage, RankWord
-from offpolicy.processes.descendants import is_stopped
 
 WORKER_GRACE_S = 8.0  # beyond the step timeout: a collector that finds a worker silent closes the others, then names it
 LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included

@@ -182,3 +182,13 @@ def test_held_signals_arrive_after_the_block() -> None:
 def test_the_spin_of_openmp_is_bounded_unless_the_user_says_otherwise(chosen: dict[str, str]) -> None:
     assert with_bounded_spin({"HOME": "/h"}) == {"HOME": "/h", "GOMP_SPINCOUNT": SPIN_COUNT}
     assert with_bounded_spin(chosen) == chosen
+
+
+def leave_behind(_: None) -> int:
+    """Starts a process in a session of its own; returns its pid."""
+    return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
+
+
+def test_a_process_that_a_call_has_detached_ends_with_the_call() -> None:
+    pid = call_in_child(f"{__name__}:leave_behind")
+    assert not Path(f"/proc/{pid}").exists()

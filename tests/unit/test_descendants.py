@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from offpolicy.processes.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
+from offpolicy.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
 
 # Starts two processes in sessions of their own and leaves: a shell, which waits for its child, and a sleep.
 LEAVE = (
