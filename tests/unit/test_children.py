@@ -44,6 +44,7 @@ def die(number):
 def quit_at_once(code): os._exit(code)
 def hang(_): threading.Event().wait()
 def start_sleeper(_): return subprocess.Popen(["sleep", "60"]).pid
+def detach_sleeper(_): return subprocess.Popen(["sleep", "60"], start_new_session=True).pid
 def write_pid(path):
     with open(path, "w") as file: print(os.getpid(), file=file)
     threading.Event().wait()
@@ -184,11 +185,6 @@ def test_the_spin_of_openmp_is_bounded_unless_the_user_says_otherwise(chosen: di
     assert with_bounded_spin(chosen) == chosen
 
 
-def leave_behind(_: None) -> int:
-    """Starts a process in a session of its own; returns its pid."""
-    return subprocess.Popen(["sleep", "300"], start_new_session=True).pid
-
-
 def test_a_process_that_a_call_has_detached_ends_with_the_call() -> None:
-    pid = call_in_child(f"{__name__}:leave_behind")
+    pid = call_in_child("callee:detach_sleeper")
     assert not Path(f"/proc/{pid}").exists()
