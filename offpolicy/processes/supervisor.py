@@ -312,7 +312,8 @@ class Supervisor:
             is_frozen = self._watchdog.is_frozen(child.role, child.index, child.process.pid)
             if is_frozen and not child.is_learner and not child.is_killed:
                 text = f"{child.name} (pid {child.process.pid}) did not react for {FROZEN_S:g} s and was killed"
-                on_message(child, {"kind": "warning", "text": f"{text}; its episodes begin anew"})
+                lost = "; its episodes begin anew after a resume" if child.role == "collector" else ""
+                on_message(child, {"kind": "warning", "text": f"{text}{lost}"})
                 child.is_killed = True
                 child.process.kill()
 
