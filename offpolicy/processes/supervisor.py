@@ -328,7 +328,7 @@ class Supervisor:
                 if not child.is_learner and not self._control.is_waiting(child.role, child.index):
                     child.is_killed = True
                     child.process.kill()
-        if left_s < 0:
+        if left_s < 0 and self._children:
             if self.failure is None and self._stop_level == Stop.FINISH:
                 cause = f"did not finish within {self._config.stop_timeout_s:g} s of the stop request"
                 self._fail(self._culprit(), HangError.exit_code, cause)
