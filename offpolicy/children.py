@@ -178,6 +178,38 @@ def handle_signals(numbers: Sequence[signal.Signals], handler: Handler) -> dict[
     return {number: signal.signal(number, handler) for number in heeded}
 
 
+class SignalKeeper:
+    """A handler that keeps the signals which have come until somebody takes them."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._numbers.append(number)
+
+    def take(self) -> list[int]:
+        """Returns the signals that have come since the last call."""
+        numbers, self._numbers = self._numbers, []
+        return numbers
+
+
+@contextlib.contextmanager
+def signals_kept() -> Iterator[None]:
+    """Keeps the run's signals for whoever handles them next, or until the end of the block.
+
+    To block them is not enough: the kernel gives a signal that the main thread blocks to a thread of a library.
+    """
+    keeper = SignalKeeper()
+    before = handle_signals(RUN_SIGNALS, keeper)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for kept in keeper.take():
+            os.kill(os.getpid(), kept)
+
+
 def leave_signals() -> None:
     """Does nothing about the run's signals, which are the supervisor's; those that came while held are dropped.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_held
+from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_held, signals_kept
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
@@ -83,7 +83,7 @@ def train(cfg: RunConfig) -> int:
         teacher_step = find_teacher(plan, spec)
         host_plan = plan_host(plan.cfg, host)
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
-    with plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
+    with signals_kept(), plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
         if host.is_alone and is_complete(run, plan.cfg):
             sys.stdout.write(already_complete(run.path, plan.cfg) + "\n")
             return EXIT_OK

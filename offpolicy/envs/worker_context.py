@@ -81,7 +81,8 @@ class WorkerContext(multiprocessing.context.SpawnContext):
 
     def Array(self, typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True) -> Any:  # noqa: N802
         """Returns shared numbers whose lock is none."""
-        return super().Array(typecode_or_type, size_or_initializer, lock=NoLock())
+        no_lock: Any = NoLock()  # Any: typeshed knows the locks of multiprocessing only
+        return super().Array(typecode_or_type, size_or_initializer, lock=no_lock)
 
 
 def worker_context() -> str:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from types import FrameType
 
-from offpolicy.children import RUN_SIGNALS, SAVE_SIGNAL, handle_signals
+from offpolicy.children import RUN_SIGNALS, SAVE_SIGNAL, SignalKeeper, handle_signals
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 SECOND_S = 0.5  # a signal so soon after the first is the same one: launchers forward what their child has got too
@@ -26,7 +26,7 @@ class RunSignals:
         *,
         on_stop: Callable[[], None],
         on_kill: Callable[[], None],
-        on_save: Callable[[], None],
+        on_save: Callable[[], object],
     ) -> None:
         self._elapsed_s, self._on_stop, self._on_kill, self._on_save = elapsed_s, on_stop, on_kill, on_save
         self._first_s: float | None = None
@@ -39,6 +39,9 @@ class RunSignals:
         self._old_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._old_handlers = handle_signals(RUN_SIGNALS, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)  # those that came while held are taken now
+        for keeper in self._old_handlers.values():
+            for number in keeper.take() if isinstance(keeper, SignalKeeper) else ():
+                self._on_signal(number, None)
         return self
 
     def __exit__(self, *_: object) -> None:

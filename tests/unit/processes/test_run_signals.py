@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from offpolicy.children import signals_held, signals_kept
 from offpolicy.processes.run_signals import RunSignals
 
 
@@ -84,3 +86,20 @@ def test_a_signal_makes_the_descriptor_readable_until_it_is_drained(calls: Calls
     assert select.select([calls.signals.fd], [], [], 0.0)[0]
     calls.signals.drain()
     assert not select.select([calls.signals.fd], [], [], 0.0)[0]
+
+
+def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_run() -> None:
+    calls = Calls()
+    with signals_kept():
+        sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))  # this thread does not block it
+        with signals_held():
+            sender.start()
+            sender.join()
+        assert calls.made == []
+        with calls.signals:
+            assert (calls.made, calls.signals.exit_code) == (["stop"], 130)
+
+
+def test_a_signal_that_nobody_took_arrives_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), signals_kept():
+        os.kill(os.getpid(), signal.SIGINT)
