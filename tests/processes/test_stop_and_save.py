@@ -101,6 +101,7 @@ def find_nothing(traces: Traces) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_the_learner_that_froze_is_named_when_a_stop_fails(start_run: Any, traces: Traces) -> None:
     run = start_run(*ENDLESS)
     run.wait_for_updates()
