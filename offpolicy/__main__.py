@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from offpolicy.cli import main
+from offpolicy.start import interrupts_exit
+
+
+def main() -> int:
+    """Runs the command; a Ctrl-C during the imports ends it without a traceback."""
+    with interrupts_exit():
+        from offpolicy.cli import main as command
+    return command()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,20 +12,26 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeAlias
 
 from offpolicy import errors
+from offpolicy.descendants import adopting, children_of, kill_adopted
 from offpolicy.errors import ConfigError, OffPolicyError
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
-TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAVE_SIGNAL = signal.SIGUSR1  # save a checkpoint now, and go on
+RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other processes of a run do nothing about them
 # Rounds in which a thread of libgomp waits for the others before it gives its core away. By default it spins for
 # milliseconds, and where another program has the core of one of them an update takes several times as long. With a
 # third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
 SPIN_COUNT = "3000"
 OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
+
+Handler: TypeAlias = Callable[[int, FrameType | None], Any]  # Any: ignored
 
 _PR_SET_PDEATHSIG = 1
 _ROOT = str(Path(__file__).resolve().parents[1])
@@ -69,14 +75,16 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
     other error as `ChildRaised`. Raises `ChildTimeout` after `timeout_s` and `ChildError` if the child died.
     """
     request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
+    known = children_of(os.getpid())
     # Files, not pipes: a program that the function started may hold them open long after the answer.
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output:
         source.write(json.dumps(request).encode())
         source.seek(0)
         command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
-        with subprocess.Popen(
+        popen = subprocess.Popen(
             command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),), start_new_session=True
-        ) as child:
+        )
+        with adopting(), popen as child:
             try:
                 code = child.wait(timeout_s)
             except subprocess.TimeoutExpired as error:
@@ -84,6 +92,8 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+                kill_adopted(known)  # what the function has started in a session of its own
         answer.seek(0)
         text, printed = answer.read(), _tail(output)
     if code != 0 or not text:
@@ -154,9 +164,56 @@ def die_with_parent(parent_pid: int) -> None:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Blocks the terminal's signals. A child started inside inherits that, and unblocks them once it ignores them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
+    """Blocks the run's signals. A child started inside inherits that, and unblocks them once it ignores them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, RUN_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)
+
+
+def handle_signals(numbers: Sequence[signal.Signals], handler: Handler) -> dict[signal.Signals, Any]:
+    """Installs a handler and returns those before it. A signal ignored at entry (nohup, `cmd &`) stays ignored."""
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heeded}
+
+
+class SignalKeeper:
+    """A handler that keeps the signals which have come until somebody takes them."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._numbers.append(number)
+
+    def take(self) -> list[int]:
+        """Returns the signals that have come since the last call."""
+        numbers, self._numbers = self._numbers, []
+        return numbers
+
+
+@contextlib.contextmanager
+def signals_kept() -> Iterator[None]:
+    """Keeps the run's signals for whoever handles them next, or until the end of the block.
+
+    To block them is not enough: the kernel gives a signal that the main thread blocks to a thread of a library.
+    """
+    keeper = SignalKeeper()
+    before = handle_signals(RUN_SIGNALS, keeper)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for kept in keeper.take():
+            os.kill(os.getpid(), kept)
+
+
+def leave_signals() -> None:
+    """Does nothing about the run's signals, which are the supervisor's; those that came while held are dropped.
+
+    A handler that does nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
+    """
+    handle_signals(RUN_SIGNALS, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)

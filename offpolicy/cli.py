@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from offpolicy import __version__
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 from offpolicy.run_names import LATEST, ROOT, find_run
+from offpolicy.start import interrupts_exit, open_streams
 
 if TYPE_CHECKING:
     from offpolicy.config.schema import RunConfig
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
+        open_streams()
         arguments = _parser().parse_args(words or ["--help"])
         return int(arguments.command(arguments))
     except ConfigError as error:
@@ -68,15 +70,16 @@ def _add_train(commands: Any) -> None:  # Any: argparse keeps the type of a subp
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from offpolicy.config.help import is_asked, train_help
-    from offpolicy.config.overrides import load_config
+    with interrupts_exit():
+        from offpolicy.config.help import is_asked, train_help
+        from offpolicy.config.overrides import load_config
 
-    if is_asked(arguments.overrides):
-        sys.stdout.write(train_help(arguments.overrides) + "\n")
-        return 0
+        if is_asked(arguments.overrides):
+            sys.stdout.write(train_help(arguments.overrides) + "\n")
+            return 0
 
-    config = load_config(arguments.overrides)
-    return int(_train_module().train(config))
+        config, module = load_config(arguments.overrides), _train_module()
+    return int(module.train(config))
 
 
 def _add_resume(commands: Any) -> None:
@@ -87,17 +90,18 @@ def _add_resume(commands: Any) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from offpolicy.config.help import is_asked, resume_help
-    from offpolicy.config.overrides import load_values
+    with interrupts_exit():
+        from offpolicy.config.help import is_asked, resume_help
+        from offpolicy.config.overrides import load_values
 
-    words = arguments.words
-    if is_asked(words):
-        sys.stdout.write(resume_help(words, _config_of) + "\n")
-        return 0
-    named = [word for word in words if Path(word).is_dir() or ("=" not in word and not word.startswith("-"))]
-    overrides = load_values([word for word in words if word not in named[:1]])
-    run = _existing_run(named[0] if named else LATEST)
-    return int(_train_module().resume(run, overrides))
+        words = arguments.words
+        if is_asked(words):
+            sys.stdout.write(resume_help(words, _config_of) + "\n")
+            return 0
+        named = [word for word in words if Path(word).is_dir() or ("=" not in word and not word.startswith("-"))]
+        overrides = load_values([word for word in words if word not in named[:1]])
+        run, module = _existing_run(named[0] if named else LATEST), _train_module()
+    return int(module.resume(run, overrides))
 
 
 def _config_of(word: str) -> RunConfig:

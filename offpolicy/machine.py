@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,6 +13,8 @@ from pathlib import Path
 
 CPU_INFO = Path("/proc/cpuinfo")
 SELF = Path("/proc/self")
+NO_LIMIT = 2**60  # bytes; version 1 writes almost 2**63 where there is none
+_V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 
 
@@ -32,26 +35,71 @@ def versions() -> dict[str, str | None]:
 
 
 def available_memory() -> int:
-    """Returns the bytes that the kernel, or this process's cgroup, can still give."""
+    """Returns the bytes that the kernel, this process's cgroups and its own limit can still give."""
     return memory()[0]
 
 
-def memory() -> tuple[int, int]:
-    """Returns the bytes that can still be had, and those that there are, within the limits of this process's cgroup."""
+def memory(process: Path = SELF) -> tuple[int, int]:
+    """Returns the bytes that can still be had, and those that there are, within the limits of this process.
+
+    These are its cgroup's, those of all around it, and `ulimit -v`.
+    """
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         fields = dict(line.split(":", 1) for line in meminfo)
     available, total = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    for limit_path, usage_path in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        if os.path.exists(limit_path):
-            with open(limit_path, encoding="ascii") as limit, open(usage_path, encoding="ascii") as usage:
-                text = limit.read().strip()
-                if text != "max":
-                    available = min(available, max(int(text) - int(usage.read()), 0))
-                    total = min(total, int(text))
+    for group in memory_limits(process):
+        available, total = min(available, group.available), min(total, group.limit)
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if address_space != resource.RLIM_INFINITY:
+        available, total = min(available, max(address_space - _mapped_bytes(process), 0)), min(total, address_space)
     return available, total
+
+
+def _mapped_bytes(process: Path) -> int:
+    return int((process / "statm").read_text().split()[0]) * resource.getpagesize()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The limit of a cgroup on the memory of all its processes."""
+
+    limit: int  # bytes
+    used: int  # bytes, without the files that the kernel could forget at once
+    directory: Path
+
+    @property
+    def available(self) -> int:
+        """Bytes that its processes can still have."""
+        return max(self.limit - self.used, 0)
+
+
+def memory_limits(process: Path = SELF) -> list[MemoryLimit]:
+    """Returns the memory limits of this process's cgroup and of those around it, of both versions of cgroups."""
+    limits = []
+    for directory in memory_cgroups(process):
+        for names in (("memory.max", "memory.current", "inactive_file"), _V1_NAMES):
+            with contextlib.suppress(OSError, ValueError, KeyError):  # the other version; "max" is no limit
+                limit, used = (int((directory / name).read_text()) for name in names[:2])
+                if limit >= NO_LIMIT:
+                    continue
+                counted = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+                limits.append(MemoryLimit(limit, used - int(counted[names[2]]), directory))
+    return limits
+
+
+def memory_cgroups(process: Path = SELF) -> list[Path]:
+    """Returns the directories of the cgroups that can limit this process's memory; none without cgroups."""
+    with contextlib.suppress(OSError):
+        return list(_cgroups(process, "memory"))
+    return []
+
+
+def load_per_core() -> float:
+    """Returns how many threads want to run for each core of this process, over the last minute."""
+    try:
+        return os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    except OSError:  # a sandbox without /proc
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +123,7 @@ def cpu_quotas(process: Path = SELF) -> list[CpuQuota]:
     """Returns the CPU limits of this process's cgroup and of those around it, of both versions of cgroups."""
     quotas: list[CpuQuota] = []
     with contextlib.suppress(OSError):  # no cgroups
-        for directory in _cpu_cgroups(process):
+        for directory in _cgroups(process, "cpu"):
             cores = _quota_cores(directory)
             if cores is not None:
                 quotas.append(CpuQuota(cores, directory))
@@ -92,8 +140,8 @@ def usable_cores(cpus: int, quotas: list[CpuQuota]) -> float:
     return min([float(cpus), *(quota.cores for quota in quotas)])
 
 
-def _cpu_cgroups(process: Path) -> Iterator[Path]:
-    """Yields the directories of the cgroups that limit the CPU time of the process, from its own up to the topmost.
+def _cgroups(process: Path, name: str) -> Iterator[Path]:
+    """Yields the directories of the process's cgroups with the controller `name`, from its own up to the topmost.
 
     A container may see only the part of the hierarchy that is mounted; its own path may then lie outside of it.
     """
@@ -104,10 +152,10 @@ def _cpu_cgroups(process: Path) -> Iterator[Path]:
     for line in (process / "mountinfo").read_text().splitlines():
         mounted, _, system = line.partition(" - ")
         (root, point), (kind, _, options) = mounted.split()[3:5], system.split()[:3]
-        controller = "cpu" if kind == "cgroup" else ""
+        controller = name if kind == "cgroup" else ""
         if controller not in paths or kind not in ("cgroup", "cgroup2"):
             continue
-        if kind == "cgroup" and "cpu" not in options.split(","):
+        if kind == "cgroup" and name not in options.split(","):
             continue
         top = Path(point)
         within = Path(paths[controller])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.children import signals_held
+from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_held, signals_kept
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
@@ -27,10 +27,12 @@ from offpolicy.launch.preflight import check_fits, check_same, find_teacher, pre
 from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
+from offpolicy.launch.train_log import open_train_log, trim_train_log
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
+from offpolicy.start import interrupts_exit
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
 from offpolicy.timing.clock import Stopwatch, unix_s
 from offpolicy.timing.core_ledger import open_core_ledger
@@ -72,14 +74,16 @@ def _refuse_less(run: Path, wanted: int) -> None:
 def train(cfg: RunConfig) -> int:
     """Trains from the start, or continues the run of the run directory; returns the exit code."""
     watch = Stopwatch()
-    host = follow_launcher(cfg)
-    spec = preflight(cfg)
-    plan = plan_launch(cfg, host)
-    host = plan.host  # with what the hosts have agreed on
-    teacher_step = find_teacher(plan, spec)
-    host_plan = plan_host(plan.cfg, host)
-    memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
-    with plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
+    handle_signals([SAVE_SIGNAL], lambda *_: None)  # there is nothing to save before the processes have started
+    with interrupts_exit():  # nothing is made yet that would stay
+        host = follow_launcher(cfg)
+        spec = preflight(cfg)
+        plan = plan_launch(cfg, host)
+        host = plan.host  # with what the hosts have agreed on
+        teacher_step = find_teacher(plan, spec)
+        host_plan = plan_host(plan.cfg, host)
+        memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
+    with signals_kept(), plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
         if host.is_alone and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
             sys.stdout.write(already_complete(run.path, plan.cfg) + "\n")
@@ -103,7 +107,7 @@ def train(cfg: RunConfig) -> int:
             teacher_step=teacher_step,
             trace_dir=str(trace_dir) if trace_dir else None,
         )
-        with _log_file(run.path / "train.log") as log_fd, contextlib.closing(open_run_logger(job, run)) as logger:
+        with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(open_run_logger(job, run)) as logger:
             announce(logger, job, run)
             try:
                 code, failure = _supervise(
@@ -118,7 +122,7 @@ def train(cfg: RunConfig) -> int:
 
 def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
     """Writes and returns the configuration of the claimed run. Raises `ConfigError` if it cannot continue this way."""
-    cfg = plan.cfg
+    cfg = replace(plan.cfg, run_dir=str(run.path))
     if run.checkpoint is not None:
         saved = read_config(run.path)
         check_same(cfg, saved)
@@ -147,7 +151,12 @@ def _supervise(
                 if cores is not None:
                     cores.add(role, pid)
             logger.status("starting")
-            supervisor.run(monitor.on_message, monitor.on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
+
+            def on_tick() -> None:
+                monitor.on_tick()
+                trim_train_log(limits.log_fd)
+
+            supervisor.run(monitor.on_message, on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
             outcome = outcome_of(supervisor, monitor)
             monitor.log_rest()
         except BaseException as error:
@@ -188,7 +197,9 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> Superv
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
-    return SupervisorConfig(run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.host.num_hosts, peer_s)
+    return SupervisorConfig(
+        run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.host.num_hosts, peer_s, job.cfg.runner.start_timeout_s
+    )
 
 
 @contextlib.contextmanager
@@ -199,16 +210,6 @@ def _store_listener(cfg: RunConfig, host: HostInfo) -> Iterator[socket.socket | 
         return
     with socket.create_server((LOOPBACK_HOST, 0)) as listener:
         yield listener
-
-
-@contextlib.contextmanager
-def _log_file(path: Path) -> Iterator[int]:
-    """Opens the file that the children's stdout and stderr are appended to."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _write_trace(trace_dir: Path, run_dir: Path, logger: OffPolicyLogger) -> None:

@@ -13,6 +13,7 @@ import torch
 from offpolicy.collect.episode_hook import Interval
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.make import with_time_limit
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import Policy
 from offpolicy.seeding import env_seed, generator
@@ -151,7 +152,8 @@ def run_episodes(
     vectorization = "mujoco" if env.vectorization == "mujoco" else "sync"
     num_envs = min(episodes, MAX_EVAL_ENVS[vectorization])
     with callbacks.ledger.phase(EvaluatorPhase.ENV_RESET):
-        vector = make_vector(dataclasses.replace(env, vectorization=vectorization), num_envs, callbacks.should_stop)
+        limited = dataclasses.replace(with_time_limit(env), vectorization=vectorization)
+        vector = make_vector(limited, num_envs, callbacks.should_stop)
     try:
         found = step_episodes(act, vector, episodes, env_seed(seed, "evaluation"), callbacks)
     finally:

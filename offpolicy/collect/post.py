@@ -22,8 +22,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from offpolicy.children import die_with_parent
-from offpolicy.processes.child import ignore_terminal, take_name
+from offpolicy.children import die_with_parent, leave_signals
+from offpolicy.processes.child import take_name
 from offpolicy.timing.clock import MonotonicClock
 from offpolicy.types import Float32, Float64
 
@@ -114,7 +114,7 @@ def main() -> None:
     name, fd, parent_pid = sys.argv[1:]
     with socket.socket(fileno=int(fd)) as connection:
         connection.set_inheritable(False)
-        ignore_terminal()
+        leave_signals()
         die_with_parent(int(parent_pid))
         take_name("post", 0)
         sys.path.append(os.getcwd())  # where the hook's module may live; last, so that it shadows nothing

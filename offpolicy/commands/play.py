@@ -19,7 +19,7 @@ from offpolicy.collect.evaluation import Actor
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
-from offpolicy.envs.make import Env, find_spec, make_env
+from offpolicy.envs.make import Env, find_spec, make_env, with_time_limit
 from offpolicy.envs.spaces import action_map
 from offpolicy.envs.vector import env_seeds
 from offpolicy.errors import ConfigError, EnvFailure, SaveError
@@ -120,7 +120,8 @@ class Film:
 
     def __init__(self, act: Actor, env: EnvConfig, *, episodes: int, seed: int, mode: str = FILE) -> None:  # noqa: PLR0913
         """Raises as `make_env`, and `ConfigError` where the environment draws no pictures, or none in a window."""
-        self._cfg, self._mode = dataclasses.replace(env, kwargs={**env.kwargs, "render_mode": mode}), mode
+        limited = with_time_limit(env) if mode == FILE else env  # a window is closed by whoever looks at it
+        self._cfg, self._mode = dataclasses.replace(limited, kwargs={**limited.kwargs, "render_mode": mode}), mode
         self._act, self._episodes, self._seed = act, episodes, seed
         with contextlib.closing(make_env(env)) as plain:
             modes = plain.metadata.get("render_modes", [])

@@ -200,6 +200,9 @@ class RunnerConfig:
     timeout_s: float = option(
         300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0
     )
+    start_timeout_s: float = option(
+        120.0, "a process that starts for longer, times the threads per core that want to run, ends the run", gt=0.0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

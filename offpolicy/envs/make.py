@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import inspect
@@ -20,6 +21,7 @@ from offpolicy.errors import ConfigError, EnvFailure
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
+MAX_EPISODE_STEPS = 10_000  # of an evaluation in an environment without a time limit: it might never end
 _LOG = logging.getLogger(__name__)
 _SEEN_WARNINGS: set[str] = set()
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -66,6 +68,17 @@ def find_spec(env_id: str) -> EnvSpec:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
         raise ConfigError(f"env.id: got {env_id!r}, {_unknown_id(module, name)}") from error
+
+
+def with_time_limit(cfg: EnvConfig) -> EnvConfig:
+    """Returns an environment whose episodes end: where Gymnasium has no limit, after `MAX_EPISODE_STEPS`.
+
+    Raises as `find_spec`.
+    """
+    limit = cfg.kwargs.get("max_episode_steps", find_spec(cfg.id).max_episode_steps)
+    if limit not in (None, -1):
+        return cfg
+    return dataclasses.replace(cfg, kwargs={**cfg.kwargs, "max_episode_steps": MAX_EPISODE_STEPS})
 
 
 def _unknown_id(module: str, name: str) -> str:

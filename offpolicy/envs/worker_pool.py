@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 from gymnasium import Env
 from gymnasium.vector import AsyncVectorEnv
 
-from offpolicy.children import describe_exit, die_with_parent
+from offpolicy.children import describe_exit, die_with_parent, leave_signals
+from offpolicy.envs.worker_context import worker_context
 from offpolicy.errors import EnvFailure, HangError
 
 OPEN_GRACE_S = 30.0  # extra time of the first reset, which also imports and constructs the environment
@@ -22,13 +22,12 @@ REAP_S = 2.0  # longest time between the end of file of a worker's pipe and its 
 
 
 def tie_to_parent(parent_pid: int) -> None:
-    """Makes this worker exit with its collector and ignore Ctrl-C, TERM and HUP, which the collector handles.
+    """Makes this worker exit with its collector and ignore the run's signals, which are the supervisor's.
 
     Does nothing in the collector itself.
     """
     if os.getpid() != parent_pid:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)  # not SIG_IGN: programs that the environment starts would inherit it
+        leave_signals()
         die_with_parent(parent_pid)
 
 
@@ -45,8 +44,7 @@ class Workers:
         self._is_first = True
         self._vec: AsyncVectorEnv[Any, Any] | None = None
         try:
-            # spawn, never fork: this process has threads (torch), and a forked child inherits their locks.
-            self._vec = AsyncVectorEnv(factories, context="spawn", copy=False)
+            self._vec = AsyncVectorEnv(factories, context=worker_context(), copy=False)
         except (EOFError, ConnectionError) as error:
             raise EnvFailure("an environment worker died while it started; its own message is on stderr") from error
 
@@ -87,6 +85,7 @@ class Workers:
                 grace_s = 0.0  # the other workers have had the same time
         for pipe in vec.parent_pipes:
             pipe.close()
+        vec.error_queue.close()
         vec.closed = True  # its own close would wait for workers that cannot answer
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Proposal, agree
-from offpolicy.errors import ConfigError
-from offpolicy.launch.run_dir import RunDir, default_run_dir, has_same_parent, refuse_file
+from offpolicy.errors import ConfigError, RunDirBusyError
+from offpolicy.launch.run_dir import RunDir, TakenError, default_run_dir, has_same_parent, next_free, refuse_file
 from offpolicy.timing.clock import wall_clock_stamp
 
 # Configuration keys that may differ between the hosts of a run.
@@ -29,9 +30,21 @@ class LaunchPlan:
     cfg: RunConfig
     host: HostInfo
     start_step: int  # env step of the common checkpoint of several hosts; 0: none, or one host
+    is_named: bool = True  # False where nobody has chosen the name of the run directory
 
     def claim(self) -> RunDir:
-        """Locks this host's run directory and finds the checkpoint to resume from."""
+        """Locks this host's run directory and finds the checkpoint to resume from.
+
+        A name that nobody has chosen is taken by the first of the runs that begin in the same second; the others take
+        the next ones.
+        """
+        if self.is_named or self.cfg.resume == "must":
+            return self._claim_named()
+        while True:
+            with contextlib.suppress(RunDirBusyError, TakenError):
+                return RunDir.claim(next_free(Path(self.cfg.run_dir or ".")), "never")
+
+    def _claim_named(self) -> RunDir:
         path = Path(self.cfg.run_dir or ".")
         refuse_file(path)
         is_lost = not self.start_step and not CheckpointStore(path / CHECKPOINTS).usable()
@@ -86,7 +99,7 @@ def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
     )
     run_dir = Path(cfg.run_dir or new_dir)
     if host.is_alone:
-        return LaunchPlan(replace(cfg, run_dir=str(run_dir)), host, 0)
+        return LaunchPlan(replace(cfg, run_dir=str(run_dir)), host, 0, is_named=cfg.run_dir is not None)
     agreed = agree(host, _proposal(cfg, run_dir, host), cfg.runner.timeout_s)
     log = cfg.log if host.index == 0 else replace(cfg.log, tensorboard=False, wandb="disabled")
     return LaunchPlan(

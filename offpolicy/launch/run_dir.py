@@ -22,6 +22,10 @@ LOCK = ".lock"
 _PART = re.compile(r"host-[0-9]+|attempt-[0-9]+")
 
 
+class TakenError(ConfigError):
+    """The directory holds a run already, and the run may not go on with it."""
+
+
 class RunDir:
     """A claimed run directory. `checkpoint` is the one to resume from, None in a fresh directory.
 
@@ -104,7 +108,11 @@ def is_running(path: Path) -> bool:
 def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
     """Returns `<root>/<algo>/<env id>/<stamp>-s<seed>`, with `-2`, `-3`, ... appended if taken. Creates nothing."""
     safe_env_id = re.sub(r"^\.+|[^A-Za-z0-9._-]", "_", env_id)
-    first = root / algo / safe_env_id / f"{stamp}-s{seed}"
+    return next_free(root / algo / safe_env_id / f"{stamp}-s{seed}")
+
+
+def next_free(first: Path) -> Path:
+    """Returns the name itself, or with the first of `-2`, `-3`, ... under which there is nothing yet."""
     path, number = first, 1
     while os.path.lexists(path):
         number += 1
@@ -116,7 +124,7 @@ def _refuse_by_content(path: Path, resume: str) -> None:
     """Refuses what needs no look at the checkpoints. Raises `ConfigError` or `CheckpointError`."""
     is_fresh = _is_fresh(path)
     if resume == "never" and not is_fresh:
-        raise ConfigError(
+        raise TakenError(
             f"run_dir: {path} exists and resume=never; refused, never overwritten:"
             " choose another run_dir, or resume=auto to go on with it"
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.config.schema import env_differences, read_config
+from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.launch.resources import has_gpu
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
@@ -62,7 +63,7 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         else:
             parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
         logger.message(f"{num_ranks} learner ranks average {how}: {parts}")
-    for problem in run.rejected:
+    for problem in (*_problems(job), *run.rejected):
         logger.message(f"warning: {problem}")
     if job.start_step:
         logger.message(f"resuming at env step {job.start_step:,}")
@@ -70,8 +71,19 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
         for difference in env_differences(read_config(Path(cfg.teacher or "")).env, cfg.env):
             logger.message(f"warning: the teacher's environment was another one: {difference}")
+
+
+def _problems(job: WorkerSpec) -> list[str]:
+    """Returns what may go wrong with this environment on this machine."""
+    problems = []
+    if job.spec.max_episode_steps is None:
+        problems.append(
+            f"{job.cfg.env.id} has no time limit: an evaluation cuts its episodes after {MAX_EPISODE_STEPS:,} steps,"
+            " training does not; set one with env.kwargs.max_episode_steps=1000"
+        )
     if os.uname().machine not in ("x86_64", "AMD64"):
-        logger.message("warning: the shared-memory protocol is proven on x86-64 only")
+        problems.append("the shared-memory protocol is proven on x86-64 only")
+    return problems
 
 
 def memory_line(job: WorkerSpec) -> str:

@@ -1,6 +1,6 @@
 """The entry of every child process: `python -P -m offpolicy.processes.child <fd of the spec>`.
 
-A child takes orders from its supervisor only (terminal signals are ignored), dies with it by two independent
+A child takes orders from its supervisor only (the run's signals are ignored), dies with it by two independent
 mechanisms (PDEATHSIG, and end-of-file on the lifeline pipe), and reports its failure with a traceback.
 """
 
@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.children import ORPHANED, TERMINAL_SIGNALS, die_with_parent, resolve
+from offpolicy.children import ORPHANED, die_with_parent, leave_signals, resolve
 from offpolicy.errors import OffPolicyError
+from offpolicy.processes.oom import be_killed_first
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
 
 PR_SET_NAME = 15
@@ -83,16 +84,6 @@ def name_threads() -> None:
                 Path(f"/proc/self/task/{thread.native_id}/comm").write_text(thread.name[:NAME_CHARACTERS])
 
 
-def ignore_terminal() -> None:
-    """Ignores Ctrl-C, TERM and HUP, which are the supervisor's; it blocked them until here so that none is missed.
-
-    Handlers that do nothing, not SIG_IGN: that would pass to the programs an environment starts, and stay with them.
-    """
-    for number in TERMINAL_SIGNALS:
-        signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL_SIGNALS)
-
-
 def import_target(target: str) -> Callable[[ChildContext], None]:
     """Returns the function `module:function`. What the import makes stays, and the garbage collector never looks at it.
 
@@ -112,9 +103,10 @@ def main() -> int:
         spec = json.load(source)
     for fd in (spec["message_fd"], spec["lifeline_fd"], *spec["fds"].values()):
         os.set_inheritable(fd, False)  # programs that an environment starts must not keep our pipes open
-    ignore_terminal()
+    leave_signals()
     die_with_supervisor(spec["supervisor_pid"], spec["lifeline_fd"])
     take_name(spec["role"], spec["index"])
+    be_killed_first(spec["role"])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing

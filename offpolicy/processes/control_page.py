@@ -10,6 +10,7 @@ class HostWord(IntEnum):
 
     STOP = 0  # a Stop
     REPORT_REQUEST = 1  # number of reports requested so far
+    SAVE_REQUEST = 2  # number of checkpoints that the user has asked for
 
 
 class RankWord(IntEnum):
@@ -120,6 +121,13 @@ class ControlPage:
     def is_waiting(self, role: str, index: int) -> bool:
         """True while the process waits for another one."""
         return bool(self._section(role, index).get(_IS_WAITING[role]))
+
+    def is_asked(self, role: str, index: int) -> bool:
+        """True while a collector owes a snapshot, or any process its exit: it has no reason to wait."""
+        if self.host.get(HostWord.STOP) == Stop.EXIT:
+            return True
+        done = self.collectors[index].get(CollectorWord.SNAPSHOT_DONE) if role == "collector" else 0
+        return role == "collector" and self.leader.get(RankWord.SNAPSHOT_REQUEST) > done
 
     def _section(self, role: str, index: int) -> ControlWords:
         return {"learner": self.ranks, "collector": self.collectors, "evaluator": (self.evaluator,)}[role][index]

@@ -6,30 +6,31 @@ exits, until a deadline), killing. Every path ends in the same clean-up, and the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import select
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
-from offpolicy.children import TERMINAL_SIGNALS, describe_exit, signals_held, with_bounded_spin
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
+from offpolicy.children import describe_exit, signals_held, with_bounded_spin
+from offpolicy.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
+from offpolicy.errors import HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
+from offpolicy.processes.oom import OomWatch
+from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent
-from offpolicy.processes.watchdog import PEER_GRACE_S, Watchdog
+from offpolicy.processes.watchdog import FROZEN_S, PEER_GRACE_S, Watchdog
 
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process
 STACKS_S = 0.2  # for a signalled child to write its stacks
 TICK_S = 0.1  # at most, between two checks of the children
-SECOND_S = 0.5  # a signal so soon after the first is the same one: launchers forward what their child has got too
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class SupervisorConfig:
     elapsed_s: Callable[[], float]  # a clock that never steps back
     num_hosts: int = 1  # hosts of the run; the collectors of each do as many env steps as ours
     peer_timeout_s: float = 0.0  # limit of a learner rank's wait for the others in a collective
+    start_timeout_s: float = 120.0  # limit of a child's imports and construction, on an idle machine
 
 
 MessageHandler = Callable[[Child, Mapping[str, Any]], None]
@@ -94,34 +96,35 @@ class Supervisor:
         self._children: list[Child] = []
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._deadline_s: float | None = None
-        self._signalled_s: float | None = None  # when the first signal came
-        self._is_signal_known = True  # False from a signal until the caller of `run` knows
+        self._signals = RunSignals(
+            config.elapsed_s,
+            on_stop=self._on_stop_signal,
+            on_kill=self._kill_all,
+            on_save=lambda: control.host.bump(HostWord.SAVE_REQUEST),
+        )
+        self._entered = contextlib.ExitStack()
+        self._strangers: set[int] = set()  # children of this process that are none of ours
         self.failure: Failure | None = None
         self.signal_code = 0  # of the first signal, unless a failure came before it
 
     def __enter__(self) -> Supervisor:
-        self._wake_read, wake_write = socket.socketpair()
-        wake_write.setblocking(False)
-        self._wake_write = wake_write
-        self._old_wakeup = signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
-        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in TERMINAL_SIGNALS}
-        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
-        self._watchdog = Watchdog(self._control, self._config.elapsed_s, self._config.peer_timeout_s)
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, TERMINAL_SIGNALS
-        )  # those that came while `signals_held` are taken now
+        self._watchdog = Watchdog(
+            self._control, self._config.elapsed_s, self._config.peer_timeout_s, self._config.start_timeout_s
+        )
+        self._strangers = children_of(os.getpid())
+        self._oom = OomWatch()
+        self._entered.enter_context(adopting())
+        self._entered.enter_context(self._signals)
+        self._selector.register(self._signals.fd, selectors.EVENT_READ, None)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._kill_all()
+        kill_adopted(self._strangers)  # what the environments have started and left behind
         os.close(self._lifeline_write)
         os.close(self._lifeline_read)
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._old_wakeup)
         self._selector.close()
-        self._wake_read.close()
-        self._wake_write.close()
+        self._entered.close()
 
     # -- children -----------------------------------------------------------------------------------------------------
 
@@ -165,12 +168,10 @@ class Supervisor:
         """
         while self._children:
             events = self._selector.select(TICK_S)
-            if not self._is_signal_known:
-                self._is_signal_known = True
-                on_signal()
+            self._signals.show(on_signal)
             for key, _ in events:
                 if key.data is None:
-                    self._wake_read.recv(64)
+                    self._signals.drain()
                 elif key.data not in self._children:
                     continue  # reaped by an event before this one: its descriptors are closed
                 elif key.fd == key.data.messages:
@@ -178,11 +179,12 @@ class Supervisor:
                 else:
                     self._reap(key.data, on_message)
             on_tick()
+            reap_adopted(self._strangers.union(child.process.pid for child in self._children))
             pause_s = self._watchdog.discount_pause()
             if self._deadline_s is not None:
                 self._deadline_s += pause_s
             self._check_progress(step_timeout_s)
-            self._check_stop()
+            self._check_stop(on_message)
 
     def stop(self, level: Stop) -> None:
         """Asks all children to finish, and sets the deadline after which they are killed."""
@@ -245,7 +247,8 @@ class Supervisor:
         error = child.error
         if self.failure is not None and not (self.failure.is_consequence and not error.get("is_consequence")):
             return
-        end = describe_exit(code).removeprefix("was ") + (" without being asked to" if code >= 0 else "")
+        killed = self._oom.cause() if code == -signal.SIGKILL else None
+        end = (killed or describe_exit(code)).removeprefix("was ") + (" without being asked to" if code >= 0 else "")
         cause = error.get("text") or f"{end}; what it printed is in train.log"
         self._fail(
             child,
@@ -265,48 +268,78 @@ class Supervisor:
     def _check_progress(self, step_timeout_s: float) -> None:
         """Ends the run when a child has been busy without progress, or all have waited for each other, for too long."""
         for child in self._children:
-            limit_s = self._watchdog.hung_for(child.role, child.index, step_timeout_s)
-            if limit_s is not None and self.failure is None:
+            limit = self._watchdog.hung_for(child.role, child.index, step_timeout_s)
+            if limit is not None and self.failure is None:
                 child.process.send_signal(signal.SIGUSR2)  # its stacks go to train.log
                 select.select([], [], [], STACKS_S)
-                limit = f"no progress for {limit_s:g} s, longer than env.step_timeout_s"
                 self._fail(child, HangError.exit_code, f"{limit}; the stacks of its threads are in train.log")
                 child.process.kill()
         children = [(child.role, child.index) for child in self._children]
         is_deadlocked = self._watchdog.is_deadlocked(children, step_timeout_s)
         if is_deadlocked and self._deadline_s is None and self.failure is None:
-            cause = f"learner and collector waited for each other for {step_timeout_s:g} s"
-            self._fail(self._children[0], HangError.exit_code, cause)
+            self._end_deadlock(step_timeout_s)
+
+    def _end_deadlock(self, step_timeout_s: float) -> None:
+        """Ends a run whose processes all wait: a collector that was stopped from outside, else all of them."""
+        child = self._culprit()
+        is_frozen = is_stopped(child.process.pid)
+        waited = (
+            "the others waited for it, which a signal had stopped,"
+            if is_frozen
+            else "learner and collector waited for each other"
+        )
+        self._fail(child, HangError.exit_code, f"{waited} for {step_timeout_s:g} s")
+        if is_frozen and not child.is_learner:
+            child.process.kill()  # the learner can still save
+        else:
             self._kill_all()
 
-    def _check_stop(self) -> None:
+    def _culprit(self) -> Child:
+        """Returns the child that keeps the others waiting: one that was stopped from outside, else a busy one."""
+        by_guilt = sorted(
+            self._children,
+            key=lambda child: (
+                not is_stopped(child.process.pid),
+                self._control.is_waiting(child.role, child.index),
+                not child.is_learner,
+            ),
+        )
+        return by_guilt[0]
+
+    def _kill_frozen(self, on_message: MessageHandler) -> None:
+        """Kills collectors and evaluators that stand still during a stop: the learner waits for them in vain."""
+        for child in self._children:
+            is_frozen = self._watchdog.is_frozen(child.role, child.index, child.process.pid)
+            if is_frozen and not child.is_learner and not child.is_killed:
+                text = f"{child.name} (pid {child.process.pid}) did not react for {FROZEN_S:g} s and was killed"
+                lost = "; its episodes begin anew after a resume" if child.role == "collector" else ""
+                on_message(child, {"kind": "warning", "text": f"{text}{lost}"})
+                child.is_killed = True
+                child.process.kill()
+
+    def _check_stop(self, on_message: MessageHandler) -> None:
         """Kills what outlives the deadline of a stop, and half-way to it collectors that do not answer."""
         if self._deadline_s is None:
             return
+        self._kill_frozen(on_message)
         left_s = self._deadline_s - self._config.elapsed_s()
         if left_s < self._config.stop_timeout_s / 2 and self._stop_level == Stop.FINISH:  # the learner can still save
             for child in self._children:
                 if not child.is_learner and not self._control.is_waiting(child.role, child.index):
                     child.is_killed = True
                     child.process.kill()
-        if left_s < 0:
+        if left_s < 0 and self._children:
             if self.failure is None and self._stop_level == Stop.FINISH:
                 cause = f"did not finish within {self._config.stop_timeout_s:g} s of the stop request"
-                self._fail(self._children[0], HangError.exit_code, cause)
+                self._fail(self._culprit(), HangError.exit_code, cause)
             self._kill_all()
 
     # -- signals ------------------------------------------------------------------------------------------------------
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first signal: finish and save. A second Ctrl-C, not sooner than a hand is: kill."""
-        now_s = self._config.elapsed_s()
-        if self._signalled_s is None:
-            self._signalled_s, self._is_signal_known = now_s, False
-        elif number == signal.SIGINT and now_s - self._signalled_s >= SECOND_S:
-            self._kill_all()
-            return
+    def _on_stop_signal(self) -> None:
+        """Asks all processes to finish and save."""
         if self.failure is None:
-            self.signal_code = self.signal_code or (EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)
+            self.signal_code = self._signals.exit_code
         self.stop(Stop.FINISH)
 
     def _kill_all(self) -> None:

@@ -32,8 +32,10 @@ class Checkpointer:
         self.last_step = state.rank.job.start_step
 
     def is_due(self) -> bool:
-        """True if a multiple of `checkpoint.every` env steps was passed."""
+        """True if a multiple of `checkpoint.every` env steps was passed, or if the user has asked for a checkpoint."""
         every = self._cfg.every
+        if self._collectives.is_saving:
+            return True
         return every > 0 and self._collectives.env_steps // every > self.last_step // every
 
     def run(self) -> None:
@@ -45,6 +47,9 @@ class Checkpointer:
         except SaveError as error:
             if self._rank.is_leader:
                 self._rank.warn(f"checkpoint at {env_steps} not saved: {error}")
+        else:
+            if self._collectives.is_saving and self._rank.is_leader:
+                self._rank.child.send("note", text=f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
         self.last_step = env_steps
 
     def run_last(self, *, is_complete: bool) -> None:

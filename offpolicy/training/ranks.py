@@ -17,6 +17,7 @@ from offpolicy.distributed.gradient_exchange import GroupExchange
 from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
 from offpolicy.distributed.world import Ranks, RankWorld, SoloWorld
 from offpolicy.errors import ConfigError
+from offpolicy.processes.control_page import HostWord
 from offpolicy.protocols import Exchange
 from offpolicy.timing.device_events import CudaEvent
 from offpolicy.timing.phases import LearnerPhase
@@ -36,6 +37,11 @@ class Collectives:
     def env_steps(self) -> int:
         """Transitions collected so far on all hosts, as all ranks know it."""
         return self.world.env_steps
+
+    @property
+    def is_saving(self) -> bool:
+        """True in an iteration for which a user has asked for a checkpoint."""
+        return self.world.is_saving
 
     def gather(self, values: Sequence[float] | Float64) -> Float64:
         """Returns the values [n] of all ranks as [R, n]."""
@@ -75,7 +81,7 @@ class LearnerRanks:
 
 def single_rank(rank: RankContext) -> LearnerRanks:
     """Returns a world of one rank: every collective is the identity."""
-    world = SoloWorld(rank.gate, _report_requests(rank))
+    world = SoloWorld(rank.gate, *_requests(rank))
     return LearnerRanks(world, Collectives(world, rank.ledger), SoloExchange(), lambda tensors: None, 0, "")
 
 
@@ -100,7 +106,7 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     arrivals = ArrivalLog(rank.rank, rank.ledger, ClockOffsets(rank.num_ranks, runner.world_size))
     new_event = partial(CudaEvent, rank.device) if rank.cfg.timing.enabled else None
     exchange = GroupExchange(group, rank.device, rank.device_sync, arrivals, new_event)
-    world = RankWorld(group, rank.gate, _report_requests(rank), arrivals, rank.ledger, is_leader=rank.is_leader)
+    world = RankWorld(group, rank.gate, *_requests(rank), arrivals, rank.ledger, is_leader=rank.is_leader)
     if not host.is_alone and rank.cfg.timing.enabled:
         world.compare_clocks()
     average_every = runner.sync_every if runner.sync == "parameters" else 0
@@ -122,14 +128,18 @@ def pick_backend(rank: RankContext) -> str:
     return asked if asked != "auto" else "nccl" if can_nccl else "gloo"
 
 
-def _report_requests(rank: RankContext) -> Callable[[], bool]:
-    """Returns a function that is true once per report that the supervisor asks for."""
-    answered = 0
+def _requests(rank: RankContext) -> tuple[Callable[[], bool], Callable[[], bool]]:
+    """Returns two functions, each true once per report, and per checkpoint, that the supervisor asks for."""
 
-    def is_new() -> bool:
-        nonlocal answered
-        requested = rank.num_reports_requested()
-        is_requested, answered = requested != answered, requested
-        return is_requested
+    def once_per(request: HostWord) -> Callable[[], bool]:
+        answered = 0
 
-    return is_new
+        def is_new() -> bool:
+            nonlocal answered
+            requested = rank.control.host.get(request)
+            is_requested, answered = requested != answered, requested
+            return is_requested
+
+        return is_new
+
+    return once_per(HostWord.REPORT_REQUEST), once_per(HostWord.SAVE_REQUEST)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -14,3 +17,23 @@ def test_the_module_is_the_command() -> None:
     result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert "did you mean seed?" in result.stderr
+
+
+START = """
+import os, signal, sys, threading
+from offpolicy.__main__ import main
+sys.argv = ["offpolicy", "train", "run_dir=run"]
+threading.Timer(float(os.environ["DELAY"]), os.kill, (os.getpid(), signal.SIGINT)).start()
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("delay_s", [0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.2])
+def test_ctrl_c_at_any_instant_of_the_start_ends_it_with_130_and_no_traceback(delay_s: float, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "DELAY": str(delay_s)}
+    command = [sys.executable, "-c", START]
+    result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 130
+    assert "Traceback" not in result.stderr
+    if result.stderr == "offpolicy: interrupted\n":  # before any process had been started
+        assert list(tmp_path.iterdir()) == []

@@ -44,6 +44,7 @@ def die(number):
 def quit_at_once(code): os._exit(code)
 def hang(_): threading.Event().wait()
 def start_sleeper(_): return subprocess.Popen(["sleep", "60"]).pid
+def detach_sleeper(_): return subprocess.Popen(["sleep", "60"], start_new_session=True).pid
 def write_pid(path):
     with open(path, "w") as file: print(os.getpid(), file=file)
     threading.Event().wait()
@@ -182,3 +183,8 @@ def test_held_signals_arrive_after_the_block() -> None:
 def test_the_spin_of_openmp_is_bounded_unless_the_user_says_otherwise(chosen: dict[str, str]) -> None:
     assert with_bounded_spin({"HOME": "/h"}) == {"HOME": "/h", "GOMP_SPINCOUNT": SPIN_COUNT}
     assert with_bounded_spin(chosen) == chosen
+
+
+def test_a_process_that_a_call_has_detached_ends_with_the_call() -> None:
+    pid = call_in_child("callee:detach_sleeper")
+    assert not Path(f"/proc/{pid}").exists()

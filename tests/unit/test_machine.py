@@ -31,6 +31,12 @@ def test_the_memory_at_hand_is_a_sensible_number() -> None:
     assert 2**26 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def test_the_load_is_that_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
+    assert machine.load_per_core() == 1.5
+
+
 # -- CPU quotas -------------------------------------------------------------------------------------------------------
 
 
@@ -100,3 +106,46 @@ def test_the_usable_cores_are_those_of_the_tightest_limit(tmp_path: Path) -> Non
     assert machine.usable_cores(2, quotas) == 1.5
     assert machine.usable_cores(1, quotas) == 1.0
     assert machine.usable_cores(2, []) == 2.0
+
+
+# -- memory limits ----------------------------------------------------------------------------------------------------
+
+
+def in_memory_cgroups(tmp_path: Path, cgroup: str, *mounts: str) -> list[tuple[int, int, str]]:
+    """Limit, used bytes and directory below `tmp_path` of the groups of a process."""
+    process = tmp_path / "self"
+    process.mkdir()
+    (process / "cgroup").write_text(cgroup)
+    (process / "mountinfo").write_text("".join(f"31 23 0:28 {mount}\n" for mount in mounts))
+    found = machine.memory_limits(process)
+    return [(limit.limit, limit.used, str(limit.directory.relative_to(tmp_path))) for limit in found]
+
+
+def test_the_memory_limits_of_a_group_and_of_those_around_it_count(tmp_path: Path) -> None:
+    stat = "anon 5\ninactive_file 30\nactive_file 7\n"
+    group(tmp_path / "cg", memory__max="max\n", memory__current="999\n", memory__stat=stat)
+    group(tmp_path / "cg/pod", memory__max="500\n", memory__current="130\n", memory__stat=stat)
+    group(tmp_path / "cg/pod/job", memory__max="200\n", memory__current="90\n", memory__stat=stat)
+    limits = in_memory_cgroups(tmp_path, "0::/pod/job\n", f"/ {tmp_path}/cg rw - cgroup2 cgroup2 rw")
+    assert limits == [(200, 60, "cg/pod/job"), (500, 100, "cg/pod")]
+
+
+def test_version_1_has_its_memory_limit_in_the_hierarchy_of_the_memory_controller(tmp_path: Path) -> None:
+    stat = "inactive_file 1\ntotal_inactive_file 40\n"
+    files = {"memory__limit_in_bytes": "300\n", "memory__usage_in_bytes": "100\n", "memory__stat": stat}
+    group(tmp_path / "memory/job", **files)
+    mounts = (f"/ {tmp_path}/cpu rw - cgroup cgroup rw,cpu", f"/ {tmp_path}/memory rw - cgroup cgroup rw,memory")
+    assert in_memory_cgroups(tmp_path, "4:memory:/job\n2:cpu:/\n0::/\n", *mounts) == [(300, 60, "memory/job")]
+
+
+def test_the_memory_at_hand_is_within_the_tightest_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    limits = [machine.MemoryLimit(5000, 1000, tmp_path), machine.MemoryLimit(9000, 8500, tmp_path)]
+    monkeypatch.setattr(machine, "memory_limits", lambda process: limits)
+    assert machine.memory() == (500, 5000)
+
+
+def test_the_limit_of_the_address_space_counts_without_what_is_mapped_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory_limits", lambda process: [])
+    monkeypatch.setattr(machine, "_mapped_bytes", lambda process: 2**20)
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (3 * 2**20, -1))
+    assert machine.memory() == (2 * 2**20, 3 * 2**20)

@@ -299,3 +299,10 @@ def test_an_episode_is_put_together_before_the_wait_for_the_hook_begins(monkeypa
     callbacks = EpisodeCallbacks(ledger=ledger, clock=clock, on_end=lambda episode, interval: clock.advance(7))
     step_episodes(stay, Scripted([2], 1), 1, 0, callbacks)
     assert ledger.account().phases_ns["post_backpressure"] == 7
+
+
+def test_an_episode_that_would_never_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.envs.make.MAX_EPISODE_STEPS", 12)
+    endless = dataclasses.replace(POINT_MASS, kwargs={"max_episode_steps": -1})
+    found = run_episodes(lambda obs: np.zeros((len(obs), 2), np.float32), endless, episodes=3, seed=1)
+    assert found.length.tolist() == [12.0, 12.0, 12.0]

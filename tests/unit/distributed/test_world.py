@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,13 @@ class Gate:
     def grant(self, env_steps: int) -> None: ...
 
 
+def no() -> bool:
+    return False
+
+
 def test_alone_env_steps_are_those_of_the_last_agreement() -> None:
     gate = Gate()
-    world = SoloWorld(gate, lambda: False)
+    world = SoloWorld(gate, no, no)
     assert world.env_steps == 7
     gate.env_steps = 9  # between two agreements
     assert world.env_steps == 7
@@ -36,7 +41,7 @@ def test_alone_env_steps_are_those_of_the_last_agreement() -> None:
 
 def test_alone_a_report_is_made_when_it_is_wanted() -> None:
     wishes = [True, False]
-    world = SoloWorld(Gate(), lambda: wishes.pop(0))
+    world = SoloWorld(Gate(), lambda: wishes.pop(0), no)
     assert not world.is_reporting
     world.agree(is_stopping=False)
     assert world.is_reporting
@@ -44,15 +49,25 @@ def test_alone_a_report_is_made_when_it_is_wanted() -> None:
     assert not world.is_reporting
 
 
+def test_alone_a_checkpoint_is_saved_when_it_is_wanted() -> None:
+    wishes = [True, False]
+    world = SoloWorld(Gate(), no, lambda: wishes.pop(0))
+    seen = [world.is_saving]
+    for _ in range(2):
+        world.agree(is_stopping=False)
+        seen.append(world.is_saving)
+    assert seen == [False, True, False]
+
+
 def test_alone_the_rank_that_stops_is_rank_0() -> None:
-    world = SoloWorld(Gate(), lambda: False)
+    world = SoloWorld(Gate(), no, no)
     assert world.stopped_by is None
     assert world.agree(is_stopping=True) is True
     assert world.stopped_by == 0
 
 
 def test_alone_gathered_values_are_a_table_of_one_row() -> None:
-    table = SoloWorld(Gate(), lambda: False).gather((1.5, True, 3))
+    table = SoloWorld(Gate(), no, no).gather((1.5, True, 3))
     np.testing.assert_array_equal(table, [[1.5, 1.0, 3.0]])
     assert table.dtype == np.float64
 
@@ -74,37 +89,44 @@ class FakeGroup:
         return torch.stack([torch.cat((torch.tensor(self._other, dtype=torch.float64), stamps)), vector])
 
 
-def joined(*other: float, is_leader: bool = False) -> RankWorld:
-    return timed(*other, is_leader=is_leader)[0]
+def joined(*other: float, is_leader: bool = False, wants_save: Callable[[], bool] = no) -> RankWorld:
+    return timed(*other, is_leader=is_leader, wants_save=wants_save)[0]
 
 
-def timed(*other: float, is_leader: bool = False) -> tuple[RankWorld, Any, Ledger]:
+def timed(*other: float, is_leader: bool = False, wants_save: Callable[[], bool] = no) -> tuple[RankWorld, Any, Ledger]:
     """A world, its group and its ledger, which stands at 0."""
     clock = FakeClock()
     group: Any = FakeGroup(other, clock)
     ledger = Ledger(LearnerPhase, clock)
     ledger.end_warmup()
     arrivals = ArrivalLog(1, ledger, ClockOffsets(2, ranks_per_host=2))
-    return RankWorld(group, Gate(), lambda: True, arrivals, ledger, is_leader=is_leader), group, ledger
+    return RankWorld(group, Gate(), lambda: True, wants_save, arrivals, ledger, is_leader=is_leader), group, ledger
 
 
 @pytest.mark.parametrize(("is_leader", "env_steps"), [(False, 40), (True, 47)])
 def test_env_steps_are_counted_once_per_host(is_leader: bool, env_steps: int) -> None:
-    world = joined(40, False, False, is_leader=is_leader)
+    world = joined(40, False, False, False, is_leader=is_leader)
     assert world.agree(is_stopping=False) is False
     assert (world.env_steps, world.stopped_by) == (env_steps, None)
 
 
 @pytest.mark.parametrize("wants_report", [False, True])
 def test_rank_0_alone_decides_when_to_report(wants_report: bool) -> None:
-    world = joined(40, wants_report, False)
+    world = joined(40, wants_report, False, False)
     world.agree(is_stopping=False)
     assert world.is_reporting is wants_report
 
 
+@pytest.mark.parametrize(("other", "is_leader", "is_saving"), [(1, False, True), (0, True, True), (0, False, False)])
+def test_a_checkpoint_that_one_leader_wants_is_saved_by_all(other: int, is_leader: bool, is_saving: bool) -> None:
+    world = joined(40, False, False, other, is_leader=is_leader, wants_save=lambda: True)
+    world.agree(is_stopping=False)
+    assert world.is_saving is is_saving
+
+
 @pytest.mark.parametrize(("other", "own", "stopped_by"), [(True, False, 0), (False, True, 1), (True, True, 0)])
 def test_a_rank_that_stops_stops_all_and_the_first_is_named(other: bool, own: bool, stopped_by: int) -> None:
-    world = joined(40, False, other)
+    world = joined(40, False, other, False)
     assert world.agree(is_stopping=own) is True
     assert world.stopped_by == stopped_by
 
@@ -123,7 +145,7 @@ def test_a_gathering_is_an_exchange_and_carries_its_own_arrival() -> None:
     assert (account.phases_ns["param_sync"], account.wall_ns) == (7, 7)
     assert world.late_waits_ns == [0, 0]
     assert world.arrivals().iterations == 0
-    world, _, _ = timed(40, False, False)
+    world, _, _ = timed(40, False, False, False)
     world.agree(is_stopping=False)
     assert world.arrivals() == (1, 0, 0, 0, 0)
 
@@ -136,5 +158,5 @@ def test_clocks_are_compared_by_exchanges_and_one_gathering() -> None:
 
 
 def test_alone_nobody_is_late() -> None:
-    world = SoloWorld(Gate(), lambda: False)
+    world = SoloWorld(Gate(), no, no)
     assert (world.arrivals(), world.late_waits_ns) == (ArrivalTotals(), (0,))

@@ -12,7 +12,7 @@ import pytest
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs import make as make_module
-from offpolicy.envs.make import make_env
+from offpolicy.envs.make import MAX_EPISODE_STEPS, make_env, with_time_limit
 from offpolicy.errors import ConfigError, EnvFailure
 
 
@@ -106,3 +106,20 @@ def test_a_warning_of_mujoco_that_matters_is_logged_once(caplog: pytest.LogCaptu
     assert [record.getMessage() for record in caplog.records] == [
         "MuJoCo: Nan, Inf or huge value in QACC at DOF 0. Time = 0.1."
     ]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "expected"),
+    [
+        ("Pendulum-v1", {}, {}),
+        ("Pendulum-v1", {"max_episode_steps": 7}, {"max_episode_steps": 7}),
+        ("Pendulum-v1", {"max_episode_steps": -1}, {"max_episode_steps": MAX_EPISODE_STEPS}),
+        (
+            "offpolicy.envs.toy:Counter-v0",
+            {"truncate_at": 7},
+            {"truncate_at": 7, "max_episode_steps": MAX_EPISODE_STEPS},
+        ),
+    ],
+)
+def test_an_environment_without_a_time_limit_gets_one(env_id: str, kwargs: Any, expected: Any) -> None:
+    assert with_time_limit(EnvConfig(id=env_id, kwargs=kwargs)).kwargs == expected

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from offpolicy.config.schema import RunConfig
-from offpolicy.errors import ConfigError
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.errors import ConfigError, RunDirBusyError
 from offpolicy.launch import hosts
 
 
@@ -51,3 +55,18 @@ def test_several_ranks_have_no_virtual_speedup() -> None:
     cfg = RunConfig.from_mapping({**config(0.25).to_mapping(), "timing": {"virtual_speedup": True}})
     with pytest.raises(ConfigError, match="allowed false with 4 learner ranks"):
         hosts.follow_launcher(cfg)
+
+
+def test_runs_that_chose_the_same_name_in_the_same_second_take_two(tmp_path: Path) -> None:
+    name = tmp_path / "runs" / "20260101-120000-s1"
+    cfg = replace(RunConfig(), run_dir=str(name))
+    plan = hosts.LaunchPlan(cfg, HostInfo(), 0, is_named=False)
+    with plan.claim() as first, plan.claim() as second, plan.claim() as third:
+        names = [run.path.name for run in (first, second, third)]
+    assert names == [name.name, f"{name.name}-2", f"{name.name}-3"]
+
+
+def test_a_name_that_somebody_chose_is_refused_while_it_is_in_use(tmp_path: Path) -> None:
+    plan = hosts.LaunchPlan(replace(RunConfig(), run_dir=str(tmp_path / "run")), HostInfo(), 0)
+    with plan.claim(), pytest.raises(RunDirBusyError):
+        plan.claim()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +15,21 @@ from offpolicy.launch.run_header import announce
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import SpaceSpec
 
-SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
+SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0), max_episode_steps=100)
 
 
 def header(
-    *, host: HostInfo | None = None, has_evaluator: bool = False, start_step: int = 0, rejected: Any = (), **tree: Any
+    *,
+    spec: SpaceSpec = SPEC,
+    host: HostInfo | None = None,
+    has_evaluator: bool = False,
+    start_step: int = 0,
+    rejected: Any = (),
+    **tree: Any,
 ) -> list[str]:
     plan = HostPlan(has_evaluator, learner_threads=3, collector_threads=1)
     cfg = RunConfig.from_mapping(tree)
-    job = WorkerSpec(cfg, SPEC, plan, host or HostInfo(), "runs/x", start_step, None, 0)
+    job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, None, 0)
     lines: list[str] = []
     logger: Any = SimpleNamespace(message=lines.append)
     run: Any = SimpleNamespace(path=Path("runs/x"), rejected=rejected)
@@ -36,6 +43,12 @@ def test_a_plain_run_names_directory_memory_and_threads() -> None:
         "replay: 4,096 rows x 56 B = 0.2 MiB of shared memory",
         "single_gpu, alternate: threads learner 3, collector 1",
     ]
+
+
+def test_an_environment_without_a_time_limit_is_warned_of() -> None:
+    (warning,) = [line for line in header(spec=replace(SPEC, max_episode_steps=None)) if line.startswith("warning")]
+    assert warning.startswith("warning: Pendulum-v1 has no time limit: an evaluation cuts its episodes after 10,000")
+    assert "env.kwargs.max_episode_steps=1000" in warning
 
 
 @pytest.mark.parametrize(

@@ -62,3 +62,15 @@ def test_progress_and_waiting_are_found_by_role_and_index(role: str, index: int)
     words.set(kind.PROGRESS, 5)
     words.set(kind.IS_WAITING, 1)
     assert (page.progress(role, index), page.is_waiting(role, index)) == (5, True)
+
+
+def test_a_collector_is_asked_for_the_snapshots_it_owes_and_all_for_their_exit() -> None:
+    page = make_page()
+    assert not page.is_asked("collector", 1)
+    page.leader.set(RankWord.SNAPSHOT_REQUEST, 2)
+    page.collectors[1].set(CollectorWord.SNAPSHOT_DONE, 2)
+    assert [page.is_asked("collector", index) for index in range(3)] == [True, False, True]
+    assert not page.is_asked("learner", 0)
+    page.host.set(HostWord.STOP, Stop.EXIT)
+    assert page.is_asked("collector", 1)
+    assert page.is_asked("evaluator", 0)

@@ -109,8 +109,17 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("supervisor", "watchdog"):  # the pids of fake processes may be those of real ones
+        monkeypatch.setattr(f"offpolicy.processes.{module}.is_stopped", lambda pid: False)
     monkeypatch.setattr("offpolicy.processes.supervisor.TICK_S", 0.0)
     monkeypatch.setattr("offpolicy.processes.supervisor.STACKS_S", 0.0)
+
+
+def freeze(monkeypatch: pytest.MonkeyPatch, name: str, among: tuple[str, ...] = ("learner-0", "collector-0")) -> None:
+    """Lets the fake process `name` be stopped by a signal."""
+    pid = 1000 + among.index(name)
+    for module in ("supervisor", "watchdog"):
+        monkeypatch.setattr(f"offpolicy.processes.{module}.is_stopped", lambda asked: asked == pid)
 
 
 def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
@@ -206,6 +215,66 @@ def test_a_stop_that_takes_too_long_kills_all_and_is_a_hang() -> None:
     assert failure.cause == "did not finish within 60 s of the stop request"
 
 
+def test_a_collector_that_sleeps_on_after_a_stop_is_killed_in_time_and_named() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+
+        def stop() -> None:
+            stage.supervisor.stop(Stop.FINISH)
+            stage.control.leader.bump(RankWord.SNAPSHOT_REQUEST)
+
+        assert stage.run({0: stop, 14: exit_of(stage, "learner-0")}) is None
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+        ((name, message),) = stage.messages
+    assert (name, message["kind"]) == ("collector 0", "warning")
+    assert message["text"].startswith("collector 0 (pid 1001) did not react for 10 s and was killed")
+
+
+def test_a_collector_that_was_stopped_from_outside_costs_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    freeze(monkeypatch, "collector-0")
+    with Stage("learner-0", "collector-0") as stage:
+        script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 14: exit_of(stage, "learner-0")}
+        assert stage.run(script) is None
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+
+
+def test_a_collector_that_waits_for_a_slow_learner_is_left_alone() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        script = {
+            0: lambda: stage.supervisor.stop(Stop.FINISH),
+            25: exit_of(stage, "learner-0"),
+            27: lambda: stage.follow("collector-0"),
+        }
+        assert stage.run(script) is None
+        assert stage.messages == []
+
+
+def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learner_can_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freeze(monkeypatch, "collector-0")
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        failure = stage.run({20: exit_of(stage, "learner-0")})
+        assert stage.processes["learner-0"].code == 0
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == ("collector", 70)
+    assert failure.cause == "the others waited for it, which a signal had stopped, for 10 s"
+
+
+@pytest.mark.parametrize("frozen", ["learner-0", "learner-1"])
+def test_the_process_that_outlives_the_deadline_of_a_stop_is_the_one_to_blame(
+    monkeypatch: pytest.MonkeyPatch, frozen: str
+) -> None:
+    freeze(monkeypatch, frozen, among=("learner-0", "learner-1"))
+    with Stage("learner-0", "learner-1") as stage:
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
+    assert failure is not None
+    assert (failure.role, failure.index) == ("learner", int(frozen[-1]))
+
+
 def test_half_way_through_a_stop_a_busy_collector_is_killed_without_a_failure() -> None:
     with Stage("learner-0", "collector-0") as stage:
         script = {0: lambda: stage.supervisor.stop(Stop.FINISH), 40: exit_of(stage, "learner-0")}
@@ -259,6 +328,19 @@ def test_a_signal_ends_the_wait_for_the_next_tick(monkeypatch: pytest.MonkeyPatc
             timer.join()
     assert reported
     assert 0.2 <= reported[0] < 0.4
+
+
+def test_usr1_asks_the_learner_for_a_checkpoint_and_the_run_goes_on() -> None:
+    with Stage("learner-0") as stage:
+        stopped = list[int]()
+        script = {
+            1: lambda: os.kill(os.getpid(), signal.SIGUSR1),
+            4: lambda: stopped.append(stage.stop_level()),
+            6: exit_of(stage, "learner-0"),
+        }
+        assert stage.run(script) is None
+        assert (stage.control.host.get(HostWord.SAVE_REQUEST), stopped) == (1, [Stop.RUN])
+        assert stage.supervisor.signal_code == 0
 
 
 def test_two_interrupts_at_almost_the_same_time_are_one() -> None:

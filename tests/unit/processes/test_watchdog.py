@@ -6,6 +6,7 @@ from offpolicy.processes.control_page import CollectorWord, ControlPage, Evaluat
 from offpolicy.processes.watchdog import Watchdog
 
 STEP_S = 10.0  # env.step_timeout_s
+START_S = 120.0  # runner.start_timeout_s
 PAIR = [("learner", 0), ("collector", 0)]
 
 
@@ -25,7 +26,7 @@ class Bench:
     def __init__(self, peer_timeout_s: float = 0.0) -> None:
         self.clock = Clock()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
-        self.watchdog = Watchdog(self.control, self.clock, peer_timeout_s)
+        self.watchdog = Watchdog(self.control, self.clock, peer_timeout_s, START_S)
         self.words = {
             "learner": (self.control.leader, RankWord),
             "collector": (self.control.collectors[0], CollectorWord),
@@ -43,9 +44,9 @@ class Bench:
     def seconds_until_hung(self, role: str, at_most: int = 2000) -> tuple[int, float] | None:
         """The second of the check that finds it hung, and the limit that it names."""
         for second in range(at_most):
-            limit_s = self.watchdog.hung_for(role, 0, STEP_S)
-            if limit_s is not None:
-                return second, limit_s
+            limit = self.watchdog.hung_for(role, 0, STEP_S)
+            if limit is not None:
+                return second, float(limit.removeprefix("no progress for ").split()[0])
             self.clock.now_s += 1.0
             self.watchdog.discount_pause()
         return None
@@ -59,6 +60,11 @@ class Bench:
         return None
 
 
+@pytest.fixture(autouse=True)
+def _idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.processes.watchdog.load_per_core", lambda: 0.5)
+
+
 @pytest.mark.parametrize(("role", "limit_s"), [("collector", 18), ("learner", 600), ("evaluator", 120)])
 def test_busy_child_without_progress_is_hung_after_the_limit_of_its_role(role: str, limit_s: int) -> None:
     bench = Bench()
@@ -69,6 +75,18 @@ def test_busy_child_without_progress_is_hung_after_the_limit_of_its_role(role: s
 @pytest.mark.parametrize(("role", "limit_s"), [("collector", 120), ("learner", 600), ("evaluator", 120)])
 def test_child_that_starts_has_time_for_its_imports(role: str, limit_s: int) -> None:
     assert Bench().seconds_until_hung(role) == (limit_s + 1, limit_s)
+
+
+def test_a_start_has_more_time_on_a_loaded_machine_and_names_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.processes.watchdog.load_per_core", lambda: 2.5)
+    bench = Bench()
+    bench.clock.now_s = 1.0
+    assert bench.watchdog.hung_for("collector", 0, STEP_S) is None
+    bench.clock.now_s = 300.0
+    assert bench.watchdog.hung_for("collector", 0, STEP_S) is None
+    bench.clock.now_s = 302.0
+    limit = bench.watchdog.hung_for("collector", 0, STEP_S)
+    assert limit == "no progress for 300 s, longer than runner.start_timeout_s"
 
 
 def test_learner_outlasts_the_timeout_of_its_peers() -> None:

@@ -55,6 +55,12 @@ def leave_snapshots(rank: RankContext) -> None:
         (directory / f"collector-{index}.json").write_text("{}")
 
 
+def messages(rank: RankContext) -> list[tuple[str, dict[str, Any]]]:
+    """What the rank has sent, but for what the panel shows meanwhile."""
+    sent: list[tuple[str, dict[str, Any]]] = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    return [message for message in sent if message[0] != "activity"]
+
+
 def saved(rank: RankContext) -> list[str]:
     return sorted(path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS).glob("step-*"))
 
@@ -67,12 +73,21 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
         run_if_due(saver)
     assert saved(rank) == ["step-000000000120"]
     assert state.eval_steps == [30]
-    assert rank.child.sent == [  # type: ignore[attr-defined]  # a fake child
-        ("activity", {"text": "saving a checkpoint: learning waits"}),
-        ("checkpoint", {"env_steps": 120}),
-        ("activity", {"text": ""}),
-    ]
+    assert messages(rank) == [("checkpoint", {"env_steps": 120})]
     assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
+
+
+def test_a_checkpoint_that_the_user_asked_for_is_saved_at_once_and_announced(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    saver, _ = checkpointer(rank, world)
+    world.env_steps = 70
+    run_if_due(saver)
+    assert saved(rank) == []
+    world.is_saving = True
+    run_if_due(saver)
+    assert saved(rank) == ["step-000000000070"]
+    note = {"text": "checkpoint saved at env step 70: SIGUSR1 asked for it"}
+    assert rank.child.sent[-1] == ("note", note)  # type: ignore[attr-defined]  # a fake child
 
 
 def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_rank: MakeRank) -> None:
@@ -102,8 +117,7 @@ def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank
     state.error = SaveError("no space left on device")
     world.env_steps = 100
     run_if_due(saver)
-    begun, ended, warning = rank.child.sent  # type: ignore[attr-defined]  # a fake child
-    assert (begun[0], ended) == ("activity", ("activity", {"text": ""}))
+    (warning,) = messages(rank)
     assert warning == ("warning", {"text": "checkpoint at 100 not saved: no space left on device"})
     leave_snapshots(rank)
     with pytest.raises(SaveError, match="no space left"):

@@ -68,6 +68,17 @@ def test_one_rank_reports_once_per_request(make_rank: MakeRank) -> None:
     assert reports == [False, True, False, True]
 
 
+def test_one_rank_saves_once_per_request(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    collectives = single_rank(rank).collectives
+    saves = []
+    for requests in (0, 1, 1, 3):
+        rank.control.host.set(HostWord.SAVE_REQUEST, requests)
+        collectives.agree(is_stopping=False)
+        saves.append(collectives.is_saving)
+    assert saves == [False, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("backend", "device", "chosen"),
     [("auto", "cpu", "gloo"), ("gloo", "cuda", "gloo"), ("auto", "cuda", "nccl"), ("auto", "cuda:0", "gloo")],

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from offpolicy.children import signals_held, signals_kept
+from offpolicy.processes.run_signals import RunSignals
+
+
+class Calls:
+    """A run's signals, what they asked for, and a clock."""
+
+    def __init__(self) -> None:
+        self.now_s, self.made = 0.0, list[str]()
+        self.signals = RunSignals(
+            lambda: self.now_s,
+            on_stop=lambda: self.made.append("stop"),
+            on_kill=lambda: self.made.append("kill"),
+            on_save=lambda: self.made.append("save"),
+        )
+
+    def send(self, number: signal.Signals, at_s: float) -> None:
+        self.now_s = at_s
+        os.kill(os.getpid(), number)
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    made = Calls()
+    with made.signals:
+        yield made
+
+
+@contextmanager
+def ignored(number: signal.Signals) -> Iterator[None]:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_the_first_stop_signal_decides_the_exit_code(calls: Calls, number: signal.Signals, code: int) -> None:
+    calls.send(number, 1.0)
+    calls.send(signal.SIGTERM, 2.0)
+    assert (calls.made, calls.signals.exit_code) == (["stop"], code)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_that_was_ignored_at_entry_stays_ignored(number: signal.Signals) -> None:
+    calls = Calls()
+    with ignored(number):
+        with calls.signals:
+            calls.send(number, 1.0)
+            assert signal.getsignal(number) == signal.SIG_IGN
+        assert signal.getsignal(number) == signal.SIG_IGN
+    assert calls.made == []
+
+
+def test_a_second_ctrl_c_counts_once_the_first_was_shown_and_half_a_second_has_passed(calls: Calls) -> None:
+    calls.send(signal.SIGINT, 1.0)
+    calls.send(signal.SIGINT, 3.0)  # not shown yet
+    calls.signals.show(lambda: calls.made.append("shown"))
+    calls.send(signal.SIGINT, 1.4)
+    assert calls.made == ["stop", "shown"]
+    calls.send(signal.SIGINT, 1.6)
+    assert calls.made == ["stop", "shown", "kill"]
+
+
+def test_usr1_asks_for_a_checkpoint_each_time_and_stops_nothing(calls: Calls) -> None:
+    for second in (1.0, 1.1):
+        calls.send(signal.SIGUSR1, second)
+    calls.signals.show(lambda: calls.made.append("shown"))
+    assert (calls.made, calls.signals.exit_code) == (["save", "save"], 0)
+
+
+def test_a_signal_makes_the_descriptor_readable_until_it_is_drained(calls: Calls) -> None:
+    calls.send(signal.SIGTERM, 1.0)
+    assert select.select([calls.signals.fd], [], [], 0.0)[0]
+    calls.signals.drain()
+    assert not select.select([calls.signals.fd], [], [], 0.0)[0]
+
+
+def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_run() -> None:
+    calls = Calls()
+    with signals_kept():
+        sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))  # this thread does not block it
+        with signals_held():
+            sender.start()
+            sender.join()
+        assert calls.made == []
+        with calls.signals:
+            assert (calls.made, calls.signals.exit_code) == (["stop"], 130)
+
+
+def test_a_signal_that_nobody_took_arrives_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), signals_kept():
+        os.kill(os.getpid(), signal.SIGINT)
