@@ -12,6 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+# What a filesystem without hard links answers, and one that has too many names of a file already.
+NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
+COPY_BYTES = 8 << 20
+
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, durable: bool) -> Iterator[IO[bytes]]:
@@ -125,6 +129,17 @@ class Disk:
         with path.open("xb") as file:
             for block in blocks:
                 file.write(block)
+
+    def link(self, old: Path, new: Path) -> None:
+        """Gives the file at `old` a second name; where the filesystem has no hard links, `new` is a durable copy."""
+        try:
+            os.link(old, new, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with old.open("rb") as source:
+                self.write(new, iter(lambda: source.read(COPY_BYTES), b""))
+            self.fsync(new)
 
     def fsync(self, path: Path) -> None:
         """Makes the content of a file durable, whichever process wrote it."""

@@ -34,7 +34,9 @@ from offpolicy.types import Float32, SpaceSpec
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1  # version of the manifest
-CHECKPOINT_LAYOUT = 2  # version of the set of files: one replay file per collector, one random state per rank
+CHECKPOINT_LAYOUT = 3  # version of the set of files: the replay of a collector in files of consecutive rows
+READABLE_LAYOUTS = (2, 3)  # 2: one replay file per collector
+LAYOUT_KEY = "checkpoint layout"  # of the fingerprint
 MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -78,15 +80,18 @@ class Checkpoint:
         return self.path / file_name
 
 
-def seal(directory: Path, env_steps: int, disk: Disk) -> Checkpoint:
+def seal(directory: Path, env_steps: int, disk: Disk, linked: Mapping[str, FileRecord]) -> Checkpoint:
     """Makes every file of a draft durable and writes its manifest.
 
-    Raises `OSError`, and `ValueError` for a file that no checkpoint may hold.
+    The files `linked` from another checkpoint are durable, and are recorded as they are in its manifest. Raises `OSError`, and `ValueError` for a file that no checkpoint may hold.
     """
     files: dict[str, FileRecord] = {}
     for path in sorted(directory.iterdir()):
         if not _is_allowed(path.name) or not stat.S_ISREG(path.lstat().st_mode):
             raise ValueError(f"{path}: a checkpoint holds only {', '.join(SUFFIXES)} files, and no pickle")
+        if path.name in linked:
+            files[path.name] = linked[path.name]
+            continue
         disk.fsync(path)
         files[path.name] = _record(path)
     listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
@@ -172,7 +177,7 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     return {
         **rollouts,
         **hora,
-        "checkpoint layout": CHECKPOINT_LAYOUT,
+        LAYOUT_KEY: CHECKPOINT_LAYOUT,
         "algo.name": algo.name,
         "algo.hidden_dims": list(algo.hidden_dims),
         "algo.activation": algo.activation,

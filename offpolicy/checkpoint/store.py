@@ -10,13 +10,20 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from offpolicy.checkpoint.formats import Array, save_error, write_json, write_rows, write_tensors
-from offpolicy.checkpoint.manifest import MAX_ENV_STEPS, Checkpoint, open_checkpoint, seal, verify_digests
+from offpolicy.checkpoint.manifest import (
+    MAX_ENV_STEPS,
+    Checkpoint,
+    FileRecord,
+    open_checkpoint,
+    seal,
+    verify_digests,
+)
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.files import Disk
 from offpolicy.types import Float32
@@ -38,6 +45,8 @@ class Draft:
         self.path = path
         self.env_steps = env_steps
         self._disk = disk
+        self.linked: dict[str, FileRecord] = {}  # files of another checkpoint that this one holds too
+        self.saved: Checkpoint | None = None  # what the draft has become
 
     def add_tensors(self, name: str, tensors: Mapping[str, Array]) -> None:
         """Saves named arrays. Raises as `write_tensors`."""
@@ -47,9 +56,17 @@ class Draft:
         """Saves a JSON value without NaN or Inf; tuples come back as lists. Raises as `write_json`."""
         write_json(self.path, name, value, self._disk)
 
-    def add_rows(self, name: str, *blocks: Float32) -> None:
+    def add_rows(self, name: str, blocks: Iterable[Float32]) -> None:
         """Saves float32 rows [rows, width]; blocks are joined, so a ring needs no copy. Raises as `write_rows`."""
-        write_rows(self.path, name, *blocks, disk=self._disk)
+        write_rows(self.path, name, blocks, self._disk)
+
+    def add_link(self, file_name: str, other: Checkpoint, name_there: str) -> None:
+        """Makes a file of another checkpoint a file of this one too, without writing it. Raises `SaveError`."""
+        try:
+            self._disk.link(other.path / name_there, self.path / file_name)
+        except OSError as error:
+            raise save_error(other.path / name_there, error) from error
+        self.linked[file_name] = other.files[name_there]
 
 
 class CheckpointStore:
@@ -139,7 +156,7 @@ class CheckpointStore:
     def _commit(self, draft: Draft) -> None:
         target = self._root / step_name(draft.env_steps)
         try:
-            sealed = seal(draft.path, draft.env_steps, self._disk)
+            sealed = seal(draft.path, draft.env_steps, self._disk, draft.linked)
             if os.path.lexists(target):
                 self._disk.rename(target, _replaced_path(target))
             self._is_valid_by_path.pop(target, None)
@@ -153,6 +170,7 @@ class CheckpointStore:
         if saved.files != sealed.files:
             raise SaveError(f"{target}: the manifest on disk is not the one that was written")
         self._is_valid_by_path[target] = True
+        draft.saved = saved
 
     def _abandon(self, draft: Draft, failure: BaseException) -> None:
         """Removes the draft; a failure to do so must not hide the reason."""

@@ -24,6 +24,7 @@ class Ranks(World, Protocol):
     rank: int
     num_ranks: int
     is_reporting: bool  # True if this iteration ends with a report
+    is_saving: bool  # True if the supervisor has asked for a checkpoint since the last iteration
     stopped_by: int | None  # the rank that asked to stop
     late_waits_ns: Sequence[int]  # [R] waits that the last `gather` has found: an account read before it lacks them
 
@@ -46,10 +47,10 @@ class SoloWorld:
     rank = 0
     num_ranks = 1
 
-    def __init__(self, gate: StepGate, wants_report: Callable[[], bool]) -> None:
-        self._gate, self._wants_report = gate, wants_report
+    def __init__(self, gate: StepGate, wants_report: Callable[[], bool], wants_save: Callable[[], bool]) -> None:
+        self._gate, self._wants_report, self._wants_save = gate, wants_report, wants_save
         self.env_steps = gate.env_steps
-        self.is_reporting = False
+        self.is_reporting = self.is_saving = False
         self.stopped_by: int | None = None
         self.late_waits_ns: Sequence[int] = (0,)
 
@@ -58,9 +59,9 @@ class SoloWorld:
         return ArrivalTotals()
 
     def agree(self, *, is_stopping: bool) -> bool:
-        """Reads the number of env steps and the wish for a report; returns `is_stopping`."""
+        """Reads the number of env steps and the wishes for a report and a save; returns `is_stopping`."""
         self.env_steps = self._gate.env_steps
-        self.is_reporting = self._wants_report()
+        self.is_reporting, self.is_saving = self._wants_report(), self._wants_save()
         self.stopped_by = 0 if is_stopping else None
         return is_stopping
 
@@ -76,7 +77,8 @@ class SoloWorld:
 class RankWorld:
     """A world of several ranks. One small collective per iteration carries everything that they must agree on.
 
-    Only a host's leader counts its collectors; only rank 0 decides when to report. A rank that wants to stop stops all.
+    Only a host's leader counts its collectors; only rank 0 decides when to report and to save. A rank that wants to
+    stop stops all.
     Whatever is gathered carries the instants at which the ranks arrived at this and the exchanges before it.
     """
 
@@ -85,16 +87,18 @@ class RankWorld:
         group: RankGroup,
         gate: StepGate,
         wants_report: Callable[[], bool],
+        wants_save: Callable[[], bool],
         arrivals: ArrivalLog,
         ledger: TimeAccount,
         *,
         is_leader: bool,
     ) -> None:
-        self._group, self._gate, self._wants_report, self._is_leader = group, gate, wants_report, is_leader
+        self._group, self._gate, self._is_leader = group, gate, is_leader
+        self._wants_report, self._wants_save = wants_report, wants_save
         self._arrivals, self._ledger = arrivals, ledger
         self.rank, self.num_ranks = group.rank, group.num_ranks
         self.env_steps = 0
-        self.is_reporting = False
+        self.is_reporting = self.is_saving = False
         self.stopped_by: int | None = None
         self.late_waits_ns: Sequence[int] = (0,) * group.num_ranks
 
@@ -103,11 +107,12 @@ class RankWorld:
         return self._arrivals.totals()
 
     def agree(self, *, is_stopping: bool) -> bool:
-        """Waits for every rank and agrees on env steps, report and stop; returns True if any rank stops."""
-        table = self.gather((self._own_steps, self.rank == 0 and self._wants_report(), is_stopping))
+        """Waits for every rank and agrees on env steps, report, save and stop; returns True if any rank stops."""
+        wishes = (self._wants_report(), self._wants_save()) if self.rank == 0 else (False, False)
+        table = self.gather((self._own_steps, wishes[0], is_stopping, wishes[1]))
         self._arrivals.end_iteration()
         self.env_steps = int(table[:, 0].sum())
-        self.is_reporting = bool(table[0, 1])
+        self.is_reporting, self.is_saving = bool(table[0, 1]), bool(table[0, 3])
         stopping = np.flatnonzero(table[:, 2])
         self.stopped_by = int(stopping[0]) if len(stopping) else None
         return self.stopped_by is not None

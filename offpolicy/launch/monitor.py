@@ -30,7 +30,7 @@ LATE_S = 2.0  # seconds after which a missing report is no longer waited for: it
 
 
 class Monitor:
-    """Reads, never writes, what the children publish; requests a report at every log interval."""
+    """Reads, never writes, what the children publish; requests reports and checkpoints when their time has come."""
 
     def __init__(  # noqa: PLR0913  # what it reads and writes to, each needed
         self,
@@ -48,6 +48,8 @@ class Monitor:
         self._system = SystemMonitor(None)
         self._num_hosts = num_hosts
         self._due = Every(elapsed_s, cfg.log.every_s)
+        every_min = cfg.checkpoint.every_min
+        self._save_due = Every(elapsed_s, 60.0 * every_min) if every_min else None
         self._requested_s: float | None = None
         self._seen_versions = self._versions_of(None)
         self._episodes_read = [0] * len(shared.episodes)
@@ -168,6 +170,8 @@ class Monitor:
         self.drain_episodes()
         if self._trace is not None:
             self._trace_levels(self._trace)
+        if self._save_due is not None and self._save_due.is_due():
+            self._shared.control.host.bump(HostWord.SAVE_REQUEST)
         if self._requested_s is None and self._due.is_due():
             self._shared.control.host.bump(HostWord.REPORT_REQUEST)
             self._requested_s = self._elapsed_s()

@@ -10,6 +10,7 @@ class HostWord(IntEnum):
 
     STOP = 0  # a Stop
     REPORT_REQUEST = 1  # number of reports requested so far
+    SAVE_REQUEST = 2  # number of checkpoints requested so far
 
 
 class RankWord(IntEnum):

@@ -13,7 +13,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.machine import num_usable_cores
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import ControlPage, ControlWords, HostWord, RankWord
+from offpolicy.processes.control_page import ControlPage, ControlWords, RankWord
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.protocols import DeviceSync
 from offpolicy.seeding import generator, torch_seed
@@ -107,10 +107,6 @@ class RankContext:
     def own_collectors(self) -> Sequence[int]:
         """Returns the collectors of this host that feed this rank, where each rank has its own: every R-th."""
         return range(self.child.index, self.cfg.collect.num_collectors, self.cfg.runner.world_size)
-
-    def num_reports_requested(self) -> int:
-        """Returns how many reports the supervisor has asked for."""
-        return self.control.host.get(HostWord.REPORT_REQUEST)
 
     def is_stopping(self) -> bool:
         """True if the supervisor asked to stop; the call counts as progress of this process."""

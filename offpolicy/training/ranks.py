@@ -17,6 +17,7 @@ from offpolicy.distributed.gradient_exchange import GroupExchange
 from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
 from offpolicy.distributed.world import Ranks, RankWorld, SoloWorld
 from offpolicy.errors import ConfigError
+from offpolicy.processes.control_page import HostWord
 from offpolicy.protocols import Exchange
 from offpolicy.timing.device_events import CudaEvent
 from offpolicy.timing.phases import LearnerPhase
@@ -75,7 +76,7 @@ class LearnerRanks:
 
 def single_rank(rank: RankContext) -> LearnerRanks:
     """Returns a world of one rank: every collective is the identity."""
-    world = SoloWorld(rank.gate, _report_requests(rank))
+    world = SoloWorld(rank.gate, new_requests(rank, HostWord.REPORT_REQUEST), new_requests(rank, HostWord.SAVE_REQUEST))
     return LearnerRanks(world, Collectives(world, rank.ledger), SoloExchange(), lambda tensors: None, 0, "")
 
 
@@ -100,7 +101,8 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     arrivals = ArrivalLog(rank.rank, rank.ledger, ClockOffsets(rank.num_ranks, runner.world_size))
     new_event = partial(CudaEvent, rank.device) if rank.cfg.timing.enabled else None
     exchange = GroupExchange(group, rank.device, rank.device_sync, arrivals, new_event)
-    world = RankWorld(group, rank.gate, _report_requests(rank), arrivals, rank.ledger, is_leader=rank.is_leader)
+    reports, saves = (new_requests(rank, word) for word in (HostWord.REPORT_REQUEST, HostWord.SAVE_REQUEST))
+    world = RankWorld(group, rank.gate, reports, saves, arrivals, rank.ledger, is_leader=rank.is_leader)
     if not host.is_alone and rank.cfg.timing.enabled:
         world.compare_clocks()
     average_every = runner.sync_every if runner.sync == "parameters" else 0
@@ -122,13 +124,13 @@ def pick_backend(rank: RankContext) -> str:
     return asked if asked != "auto" else "nccl" if can_nccl else "gloo"
 
 
-def _report_requests(rank: RankContext) -> Callable[[], bool]:
-    """Returns a function that is true once per report that the supervisor asks for."""
+def new_requests(rank: RankContext, word: HostWord) -> Callable[[], bool]:
+    """Returns a function that is true once after the supervisor has counted up its word: it asks for something."""
     answered = 0
 
     def is_new() -> bool:
         nonlocal answered
-        requested = rank.num_reports_requested()
+        requested = rank.control.host.get(word)
         is_requested, answered = requested != answered, requested
         return is_requested
 

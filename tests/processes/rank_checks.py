@@ -59,7 +59,13 @@ class Rank:
         """This rank's side of the agreements."""
         gate = Gate(env_steps)
         return RankWorld(
-            self.group, gate, lambda: wants_report, arrivals or self.arrivals, self.ledger, is_leader=leads
+            self.group,
+            gate,
+            lambda: wants_report,
+            lambda: False,
+            arrivals or self.arrivals,
+            self.ledger,
+            is_leader=leads,
         )
 
     def learner(self, seed: int = 1, *, average_every: int = 0, **algo: Any) -> BaseLearner:

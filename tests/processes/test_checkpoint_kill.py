@@ -33,7 +33,7 @@ def save(store: CheckpointStore, env_steps: int) -> None:
     with store.begin(env_steps) as draft:
         draft.add_tensors("model", {"weight": np.full(20_000, env_steps, np.float32)})
         draft.add_json("state", {"env_steps": env_steps})
-        draft.add_rows("replay", np.full((20_000, 4), env_steps, np.float32))
+        draft.add_rows("replay", [np.full((20_000, 4), env_steps, np.float32)])
 
 
 def is_consistent(checkpoint: Checkpoint) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from offpolicy.machine import num_usable_cores
 from offpolicy.training.speed_tuner import thread_numbers
-from tests.processes.conftest import FINISHED, LiveRun, run_to_end
+from tests.processes.conftest import FINISHED, LiveRun, replay_bytes, run_to_end
 
 pytestmark = pytest.mark.mp
 
@@ -81,7 +81,7 @@ def test_the_flops_of_the_machine_are_measured_once_and_compared_with_the_run(fi
 
 def model_and_rows(run: LiveRun, step: int = 1100) -> dict[str, bytes]:
     checkpoint = run.directory / "checkpoints" / f"step-{step:012d}"
-    return {name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay-0.f32")}
+    return {"learner": (checkpoint / "learner.safetensors").read_bytes(), "replay": replay_bytes(checkpoint)}
 
 
 def test_without_timing_records_keep_rates_and_the_learning_is_bitwise_the_same(

@@ -29,7 +29,7 @@ def save(store: CheckpointStore, env_steps: int, tag: int = 0) -> None:
     with store.begin(env_steps) as draft:
         draft.add_tensors("model", {"weight": np.full((3, 2), tag, np.float32)})
         draft.add_json("state", {"tag": tag})
-        draft.add_rows("replay", np.full((5, 4), tag, np.float32))
+        draft.add_rows("replay", [np.full((5, 4), tag, np.float32)])
 
 
 def names(root: Path) -> list[str]:
@@ -308,7 +308,7 @@ def test_an_expired_file_size_limit_is_a_save_error(root: Path) -> None:
         "from offpolicy.checkpoint import CheckpointStore\n"
         "store = CheckpointStore(Path(sys.argv[1]))\n"
         "for env_steps, rows in ((1, 10), (2, 100_000)):\n"
-        "    with store.begin(env_steps) as draft: draft.add_rows('replay', np.zeros((rows, 4), np.float32))\n"
+        "    with store.begin(env_steps) as draft: draft.add_rows('replay', [np.zeros((rows, 4), np.float32)])\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
     )
     command = [sys.executable, "-c", script, str(root)]
@@ -340,11 +340,11 @@ def test_a_full_disk_keeps_what_it_has_and_saves_again_once_there_is_room(small_
     (small_disk / "filler").write_bytes(bytes(600_000))
     big = np.zeros((100_000, 2), np.float32)
     with pytest.raises(SaveError, match="No space left on device"), store.begin(2) as draft:
-        draft.add_rows("replay", big)
+        draft.add_rows("replay", [big])
     assert names(small_disk / "checkpoints") == ["latest", "step-000000000001"]
     (small_disk / "filler").unlink()
     with store.begin(2) as draft:
-        draft.add_rows("replay", big)
+        draft.add_rows("replay", [big])
     assert store.newest_valid() == store.at(2)
 
 

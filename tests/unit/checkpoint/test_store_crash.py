@@ -88,7 +88,7 @@ def save(store: CheckpointStore, env_steps: int, tag: int) -> None:
     with store.begin(env_steps) as draft:
         draft.add_tensors("model", {"weight": np.full(4, tag, np.float32)})
         draft.add_json("state", tag)
-        draft.add_rows("replay", np.full((3, 2), tag, np.float32))
+        draft.add_rows("replay", [np.full((3, 2), tag, np.float32)])
 
 
 def tag_of(checkpoint: Checkpoint | None) -> int:

@@ -26,7 +26,7 @@ class Gate:
 
 def test_alone_env_steps_are_those_of_the_last_agreement() -> None:
     gate = Gate()
-    world = SoloWorld(gate, lambda: False)
+    world = SoloWorld(gate, never, never)
     assert world.env_steps == 7
     gate.env_steps = 9  # between two agreements
     assert world.env_steps == 7
@@ -36,7 +36,7 @@ def test_alone_env_steps_are_those_of_the_last_agreement() -> None:
 
 def test_alone_a_report_is_made_when_it_is_wanted() -> None:
     wishes = [True, False]
-    world = SoloWorld(Gate(), lambda: wishes.pop(0))
+    world = SoloWorld(Gate(), lambda: wishes.pop(0), never)
     assert not world.is_reporting
     world.agree(is_stopping=False)
     assert world.is_reporting
@@ -45,14 +45,14 @@ def test_alone_a_report_is_made_when_it_is_wanted() -> None:
 
 
 def test_alone_the_rank_that_stops_is_rank_0() -> None:
-    world = SoloWorld(Gate(), lambda: False)
+    world = SoloWorld(Gate(), never, never)
     assert world.stopped_by is None
     assert world.agree(is_stopping=True) is True
     assert world.stopped_by == 0
 
 
 def test_alone_gathered_values_are_a_table_of_one_row() -> None:
-    table = SoloWorld(Gate(), lambda: False).gather((1.5, True, 3))
+    table = SoloWorld(Gate(), never, never).gather((1.5, True, 3))
     np.testing.assert_array_equal(table, [[1.5, 1.0, 3.0]])
     assert table.dtype == np.float64
 
@@ -74,6 +74,10 @@ class FakeGroup:
         return torch.stack([torch.cat((torch.tensor(self._other, dtype=torch.float64), stamps)), vector])
 
 
+def never() -> bool:
+    return False
+
+
 def joined(*other: float, is_leader: bool = False) -> RankWorld:
     return timed(*other, is_leader=is_leader)[0]
 
@@ -85,26 +89,26 @@ def timed(*other: float, is_leader: bool = False) -> tuple[RankWorld, Any, Ledge
     ledger = Ledger(LearnerPhase, clock)
     ledger.end_warmup()
     arrivals = ArrivalLog(1, ledger, ClockOffsets(2, ranks_per_host=2))
-    return RankWorld(group, Gate(), lambda: True, arrivals, ledger, is_leader=is_leader), group, ledger
+    return RankWorld(group, Gate(), lambda: True, lambda: True, arrivals, ledger, is_leader=is_leader), group, ledger
 
 
 @pytest.mark.parametrize(("is_leader", "env_steps"), [(False, 40), (True, 47)])
 def test_env_steps_are_counted_once_per_host(is_leader: bool, env_steps: int) -> None:
-    world = joined(40, False, False, is_leader=is_leader)
+    world = joined(40, False, False, False, is_leader=is_leader)
     assert world.agree(is_stopping=False) is False
     assert (world.env_steps, world.stopped_by) == (env_steps, None)
 
 
-@pytest.mark.parametrize("wants_report", [False, True])
-def test_rank_0_alone_decides_when_to_report(wants_report: bool) -> None:
-    world = joined(40, wants_report, False)
+@pytest.mark.parametrize(("wants_report", "wants_save"), [(False, True), (True, False)])
+def test_rank_0_alone_decides_when_to_report_and_when_to_save(wants_report: bool, wants_save: bool) -> None:
+    world = joined(40, wants_report, False, wants_save)
     world.agree(is_stopping=False)
-    assert world.is_reporting is wants_report
+    assert (world.is_reporting, world.is_saving) == (wants_report, wants_save)
 
 
 @pytest.mark.parametrize(("other", "own", "stopped_by"), [(True, False, 0), (False, True, 1), (True, True, 0)])
 def test_a_rank_that_stops_stops_all_and_the_first_is_named(other: bool, own: bool, stopped_by: int) -> None:
-    world = joined(40, False, other)
+    world = joined(40, False, other, False)
     assert world.agree(is_stopping=own) is True
     assert world.stopped_by == stopped_by
 
@@ -123,7 +127,7 @@ def test_a_gathering_is_an_exchange_and_carries_its_own_arrival() -> None:
     assert (account.phases_ns["param_sync"], account.wall_ns) == (7, 7)
     assert world.late_waits_ns == [0, 0]
     assert world.arrivals().iterations == 0
-    world, _, _ = timed(40, False, False)
+    world, _, _ = timed(40, False, False, False)
     world.agree(is_stopping=False)
     assert world.arrivals() == (1, 0, 0, 0, 0)
 
@@ -136,5 +140,5 @@ def test_clocks_are_compared_by_exchanges_and_one_gathering() -> None:
 
 
 def test_alone_nobody_is_late() -> None:
-    world = SoloWorld(Gate(), lambda: False)
+    world = SoloWorld(Gate(), never, never)
     assert (world.arrivals(), world.late_waits_ns) == (ArrivalTotals(), (0,))

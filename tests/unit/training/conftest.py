@@ -60,6 +60,7 @@ class FakeWorld:
     def __init__(self, num_ranks: int = 1, others: Callable[[Float64], Sequence[Float64]] = lambda own: []) -> None:
         self.rank, self.num_ranks, self.env_steps = 0, num_ranks, 0
         self.is_reporting, self.stopped_by, self.late_waits_ns = False, None, (0,) * num_ranks
+        self.is_saving = False
         self._others = others
         self.gathered: list[Float64] = []
         self.num_recounts = 0
