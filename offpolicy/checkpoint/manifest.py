@@ -83,7 +83,8 @@ class Checkpoint:
 def seal(directory: Path, env_steps: int, disk: Disk, linked: Mapping[str, FileRecord]) -> Checkpoint:
     """Makes every file of a draft durable and writes its manifest.
 
-    The files `linked` from another checkpoint are durable, and are recorded as they are in its manifest. Raises `OSError`, and `ValueError` for a file that no checkpoint may hold.
+    The files `linked` from another checkpoint are durable, and are recorded as they are in its manifest. Raises
+    `OSError`, and `ValueError` for a file that no checkpoint may hold.
     """
     files: dict[str, FileRecord] = {}
     for path in sorted(directory.iterdir()):

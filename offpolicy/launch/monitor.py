@@ -41,12 +41,15 @@ class Monitor:
         num_hosts: int,
         trace: TraceTrack | None = None,
         cores: CoreLedger | None = None,
+        *,
+        start_step: int = 0,
     ) -> None:
+        """`start_step`: env steps of the checkpoint that the run continues, before which it never is."""
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
         self._trace, self._core_ledger = trace, cores
         self._cores: CoreTotals | None = None  # as read last
         self._system = SystemMonitor(None)
-        self._num_hosts = num_hosts
+        self._num_hosts, self._start_step = num_hosts, start_step
         self._due = Every(elapsed_s, cfg.log.every_s)
         every_min = cfg.checkpoint.every_min
         self._save_due = Every(elapsed_s, 60.0 * every_min) if every_min else None
@@ -151,10 +154,13 @@ class Monitor:
 
     @property
     def _env_steps(self) -> int:
-        """Transitions of all hosts. Those of the others are known at the end; before, they are taken to equal ours."""
+        """Transitions of all hosts. Those of the others are known at the end; before, they are taken to equal ours.
+
+        Collectors that have not restored the checkpoint yet count as if they had.
+        """
         if self._num_hosts > 1 and self._agreed_steps is not None:
             return self._agreed_steps
-        return self._num_hosts * self._shared.control.env_steps
+        return max(self._num_hosts * self._shared.control.env_steps, self._start_step)
 
     @property
     def _updates(self) -> int:
@@ -257,7 +263,7 @@ class Monitor:
     def _log(self) -> None:
         """Writes one record, or a line of status while learning has not begun."""
         versions, env_steps = self._versions_of(self._learner), self._env_steps
-        if versions[0] > self._seen_versions[0]:
+        if versions[0] > self._seen_versions[0] and self._has_started:
             self._seen_versions = versions
             self._read_cores()
             record = self._logger.log_interval(self.snapshot())

@@ -14,6 +14,7 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
+from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import available_memory
 from offpolicy.replay.demonstrations import read_demos
@@ -132,6 +133,18 @@ def check_same(cfg: RunConfig, saved: RunConfig) -> None:
     ]
     if differences:
         raise ConfigError(differences)
+
+
+def check_restart(cfg: RunConfig) -> None:
+    """Refuses to start a run again that saved nothing, under another configuration. Raises `ConfigError`."""
+    path = Path(cfg.run_dir or ".")
+    if not has_saved_nothing(path):
+        return
+    try:
+        saved = read_config(path)
+    except ConfigError:  # it ended before it had written a whole one
+        return
+    check_same(cfg, saved)
 
 
 def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""Rows saved by increments: which are linked and which written, and what a ring that goes on being filled does to it."""
+"""Rows saved by increments: which are linked, which are written, and while the ring goes on being filled."""
 
 from __future__ import annotations
 

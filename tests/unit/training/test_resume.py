@@ -140,3 +140,17 @@ def test_a_checkpoint_without_rows_names_the_rows_it_would_have_had(make_rank: M
     facts = SimpleNamespace(**checkpoint.json("state"))
     assert not has_replay(checkpoint)
     assert (facts.env_steps, facts.num_ranks, facts.last_eval_step, facts.start) == (40, 1, 20, [4, 0])
+
+
+def test_rollouts_that_are_not_kept_leave_the_start_of_learning_where_it_was(make_rank: MakeRank) -> None:
+    """A run on rollouts has no rows that it would have to collect again."""
+    tree: Any = {"algo": {"name": "appo", "hidden_dims": [8]}, "runner": {"name": "appo"}, "rollout": {"length": 4}}
+    rank = make_rank(**tree)
+    learner = tiny_learner(rank)
+    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    state = state_of(rank, learner, start)
+    with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
+        state.capture(0, None).write(draft)
+    resumed = make_rank(start_step=40, checkpoint=40, **tree)
+    again = load_start(resumed, ranks_of(FakeWorld()), tiny_learner(resumed))
+    assert again.learning_start == start.learning_start
