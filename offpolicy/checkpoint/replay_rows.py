@@ -7,17 +7,14 @@ since. So a checkpoint writes only the rows that are new since the last one, and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from offpolicy.checkpoint.formats import ROWS
-from offpolicy.checkpoint.manifest import Checkpoint
+from offpolicy.checkpoint.manifest import SEGMENT, Checkpoint
 from offpolicy.errors import CheckpointError
 from offpolicy.types import Float32
-
-_SEGMENT = re.compile(r"replay-([0-9]+)-([0-9]{15})")
 
 
 class Segment(NamedTuple):
@@ -42,8 +39,10 @@ def segment_name(ring: int, first: int) -> str:
 
 
 def has_replay(checkpoint: Checkpoint) -> bool:
-    """True if the rows of the replay were saved."""
-    return bool(checkpoint.json("state").get("has_replay", checkpoint.has("replay-0")))  # layout 2 does not say so
+    """True if the rows of the replay were saved, and are whole."""
+    return not checkpoint.has_lost_rows and bool(
+        checkpoint.json("state").get("has_replay", checkpoint.has("replay-0"))
+    )  # layout 2 does not say so
 
 
 def segments_of(checkpoint: Checkpoint, ring: int, width: int) -> list[Segment]:
@@ -84,7 +83,7 @@ def _listed(checkpoint: Checkpoint, ring: int, first: int, width: int) -> list[S
     found = []
     for file_name, record in checkpoint.files.items():
         name = file_name.removesuffix(ROWS)
-        match = _SEGMENT.fullmatch(name)
+        match = SEGMENT.fullmatch(file_name)
         if match and int(match[1]) == ring:
             found.append((file_name, int(match[2]), record.size))
         elif name == f"replay-{ring}":  # layout 2

@@ -21,6 +21,7 @@ from offpolicy.checkpoint.manifest import (
     Checkpoint,
     FileRecord,
     open_checkpoint,
+    open_without_rows,
     seal,
     verify_digests,
 )
@@ -110,7 +111,10 @@ class CheckpointStore:
             self._is_saving = False
 
     def newest_valid(self) -> Checkpoint | None:
-        """Returns the newest checkpoint whose every byte is as saved, or None; `rejected` names the newer ones."""
+        """Returns the newest checkpoint whose every byte is as saved; `rejected` names the newer ones.
+
+        If there is none, the newest one of which only rows of the replay are damaged, without them; else None.
+        """
         found, problems = None, []
         for path, env_steps in self._discover():
             try:
@@ -118,20 +122,26 @@ class CheckpointStore:
                 break
             except CheckpointError as error:
                 problems.append(str(error))
+        found = found or next(self._without_rows(), None)
         instead = f"using {found.path.name} instead" if found else "no usable checkpoint is left"
+        if found is not None and found.has_lost_rows:
+            instead = f"using {found.path.name} without the rows of the replay"
         self.rejected = [f"{problem}; {instead}" for problem in problems]
         return found
 
     def usable(self) -> list[Checkpoint]:
-        """Returns every checkpoint whose every byte is as it was saved, newest first."""
+        """Returns every checkpoint whose every byte is as it was saved, newest first; else as `newest_valid`."""
         found = []
         for path, env_steps in self._discover():
             with suppress(CheckpointError):
                 found.append(self._validate(path, env_steps))
-        return found
+        return found or list(self._without_rows())
 
     def at(self, env_steps: int) -> Checkpoint:
-        """Returns the checkpoint of this step. Raises `CheckpointError` when it is missing or damaged."""
+        """Returns the checkpoint of this step, without the rows of the replay where only those are damaged.
+
+        Raises `CheckpointError` when it is missing or damaged.
+        """
         problems: list[str] = []
         for path, found_steps in self._discover():
             if found_steps == env_steps:
@@ -139,7 +149,16 @@ class CheckpointStore:
                     return self._validate(path, env_steps)
                 except CheckpointError as error:
                     problems.append(str(error))
+        for checkpoint in self._without_rows():
+            if checkpoint.env_steps == env_steps:
+                return checkpoint
         raise CheckpointError("\n".join(problems) or f"{self._root / step_name(env_steps)}: no such checkpoint")
+
+    def _without_rows(self) -> Iterator[Checkpoint]:
+        """Returns the checkpoints of which at most rows of the replay are damaged, without those, newest first."""
+        for path, env_steps in self._discover():
+            with suppress(CheckpointError):
+                yield open_without_rows(path, env_steps)
 
     def _open_draft(self, env_steps: int) -> Draft:
         try:

@@ -178,6 +178,8 @@ class RankState:
         checkpoint, name = self.start.checkpoint, f"rank-{self.rank.rank}"
         if checkpoint is None or not checkpoint.has(name):
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
+        if checkpoint.has_lost_rows:
+            return "rows of the replay are damaged, and new ones are collected first"
         before, now = checkpoint.json("state")["num_ranks"], self.ranks.world.num_ranks
         if before != now:
             return f"{before} learner ranks before, {now} now"
