@@ -108,13 +108,13 @@ class UniqueJsonlFile(JsonlFile):
 
     def __init__(self, path: Path, resume_step: int | None, resume_updates: int | None = None) -> None:
         super().__init__(path, resume_step, resume_updates)
-        content = path.read_bytes()
+        content = path.read_bytes() if path.is_file() else b""
         self._last_begin = content.rfind(b"\n", 0, -1) + 1
         self._last: Mapping[str, float | str | None] = json.loads(content[self._last_begin :] or b"{}")
 
     def append(self, mapping: Mapping[str, float | str | None]) -> None:
         """Writes one line, whole or not at all, after those of other env steps. Raises OSError."""
-        if self._last.get("env_steps") == mapping["env_steps"]:
+        if self._last.get("env_steps") == mapping.get("env_steps", -1):
             mapping = {**self._last, **mapping}
             self._file.cut(self._last_begin)
         self._last_begin, self._last = self._file.size, mapping
