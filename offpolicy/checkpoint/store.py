@@ -63,8 +63,11 @@ class Draft:
 
     def add_link(self, file_name: str, other: Checkpoint, name_there: str) -> None:
         """Makes a file of another checkpoint a file of this one too, without writing it. Raises `SaveError`."""
+        directory = other.path
+        if not os.path.lexists(directory):  # it got its name back since it was found, by `_clean_up`
+            directory = directory.with_name(directory.name.removeprefix(".replaced-"))
         try:
-            self._disk.link(other.path / name_there, self.path / file_name)
+            self._disk.link(directory / name_there, self.path / file_name)
         except OSError as error:
             raise save_error(other.path / name_there, error) from error
         self.linked[file_name] = other.files[name_there]

@@ -144,7 +144,11 @@ def test_a_checkpoint_without_rows_names_the_rows_it_would_have_had(make_rank: M
 
 def test_rollouts_that_are_not_kept_leave_the_start_of_learning_where_it_was(make_rank: MakeRank) -> None:
     """A run on rollouts has no rows that it would have to collect again."""
-    tree: Any = {"algo": {"name": "appo", "hidden_dims": [8]}, "runner": {"name": "appo"}, "rollout": {"length": 4}}
+    tree: Any = {
+        "algo": {"name": "appo", "hidden_dims": [8], "num_minibatches": 1},
+        "runner": {"name": "appo"},
+        "rollout": {"length": 4},
+    }
     rank = make_rank(**tree)
     learner = tiny_learner(rank)
     start = load_start(rank, ranks_of(FakeWorld()), learner)
