@@ -82,6 +82,7 @@ def train(cfg: RunConfig) -> int:
     check_restart(plan.cfg)
     with plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
         if host.is_alone and is_complete(run, plan.cfg):
+            check_same(plan.cfg, read_config(run.path))
             sys.stdout.write(already_complete(run.path, plan.cfg) + "\n")
             return EXIT_OK
         cfg = _run_config(plan, run, spec)

@@ -123,7 +123,8 @@ def main() -> int:
         import_target(spec["target"])(context)
     except BaseException as error:  # the last frame of the process: everything is reported
         kind = type(error) if isinstance(error, OffPolicyError) else OffPolicyError
-        traceback.print_exc()  # into train.log, also that of an error whose text says all that a user needs
+        with contextlib.suppress(OSError):  # a full disk must not hide the error, which may be just that
+            traceback.print_exc()  # into train.log, also that of an error whose text says all that a user needs
         context.send(
             "error",
             text=str(error),
