@@ -12,6 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+# What a filesystem without hard links answers, and one that has too many names of a file already.
+NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
+COPY_BYTES = 8 << 20
+
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, durable: bool) -> Iterator[IO[bytes]]:
@@ -55,6 +59,15 @@ class AppendFile:
             os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
             raise OSError(f"only {written} of {len(piece)} bytes could be written")
 
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._descriptor).st_size
+
+    def cut(self, size: int) -> None:
+        """Removes what comes after the first `size` bytes. Raises OSError."""
+        os.ftruncate(self._descriptor, size)
+
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
         if self._descriptor >= 0:
@@ -65,33 +78,63 @@ class AppendFile:
 class JsonlFile:
     """An append-only file of JSON lines.
 
-    On opening, a torn last line is dropped; with `resume_step`, records beyond that env step move to
-    `<name>.superseded.jsonl`, because the resumed run is going to write those steps again.
+    On opening, a torn last line is dropped; with `resume_step`, records beyond that env step, or beyond
+    `resume_updates`, move to `<name>.superseded.jsonl`, because the resumed run is going to make those again.
     """
 
-    def __init__(self, path: Path, resume_step: int | None) -> None:
+    def __init__(self, path: Path, resume_step: int | None, resume_updates: int | None = None) -> None:
         if path.is_file():
-            _mend(path, math.inf if resume_step is None else resume_step)
+            _mend(
+                path,
+                math.inf if resume_step is None else resume_step,
+                math.inf if resume_updates is None else resume_updates,
+            )
         self._file = AppendFile(path)
 
     def append(self, mapping: Mapping[str, float | str | None]) -> None:
         """Writes one line, whole or not at all. Raises OSError."""
-        self._file.append((json.dumps(mapping, allow_nan=False) + "\n").encode())
+        self._file.append(_line(mapping))
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
         self._file.close()
 
 
-def _mend(path: Path, last_step: float) -> None:
-    """Keeps the whole lines up to `last_step`; moves later ones out and drops torn ones."""
+class UniqueJsonlFile(JsonlFile):
+    """A file of JSON lines with one line per env step: a line of the same env step as the last one takes its place.
+
+    What only the last one says, such as an evaluation, is kept.
+    """
+
+    def __init__(self, path: Path, resume_step: int | None, resume_updates: int | None = None) -> None:
+        super().__init__(path, resume_step, resume_updates)
+        content = path.read_bytes() if path.is_file() else b""
+        self._last_begin = content.rfind(b"\n", 0, -1) + 1
+        self._last: Mapping[str, float | str | None] = json.loads(content[self._last_begin :] or b"{}")
+
+    def append(self, mapping: Mapping[str, float | str | None]) -> None:
+        """Writes one line, whole or not at all, after those of other env steps. Raises OSError."""
+        if self._last.get("env_steps") == mapping.get("env_steps", -1):
+            mapping = {**self._last, **mapping}
+            self._file.cut(self._last_begin)
+        self._last_begin, self._last = self._file.size, mapping
+        super().append(mapping)
+
+
+def _line(mapping: Mapping[str, float | str | None]) -> bytes:
+    return (json.dumps(mapping, allow_nan=False) + "\n").encode()
+
+
+def _mend(path: Path, last_step: float, last_updates: float) -> None:
+    """Keeps the whole lines up to `last_step` and `last_updates`; moves later ones out and drops torn ones."""
     kept: list[bytes] = []
     superseded: list[bytes] = []
     lines = path.read_bytes().split(b"\n")
     for line in lines:
-        steps = _env_steps(line)
-        if steps is not None:
-            (kept if steps <= last_step else superseded).append(line + b"\n")
+        progress = _progress(line)
+        if progress is not None:
+            is_kept = progress[0] <= last_step and progress[1] <= last_updates
+            (kept if is_kept else superseded).append(line + b"\n")
     if superseded:
         with path.with_name(f"{path.stem}.superseded{path.suffix}").open("ab") as file:
             file.write(b"".join(superseded))
@@ -101,11 +144,11 @@ def _mend(path: Path, last_step: float) -> None:
         atomic_write(path, b"".join(kept), durable=True)
 
 
-def _env_steps(line: bytes) -> float | None:
-    """Returns the line's env steps, or None if it is not a whole record."""
+def _progress(line: bytes) -> tuple[float, float] | None:
+    """Returns the line's env steps and updates, 0 where it has none, or None if it is not a whole record."""
     try:
         record: Any = json.loads(line)  # Any: whatever the file holds
-        return float(record["env_steps"])
+        return float(record["env_steps"]), float(record.get("train/n_updates", 0.0))
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -125,6 +168,17 @@ class Disk:
         with path.open("xb") as file:
             for block in blocks:
                 file.write(block)
+
+    def link(self, old: Path, new: Path) -> None:
+        """Gives the file at `old` a second name; where the filesystem has no hard links, `new` is a durable copy."""
+        try:
+            os.link(old, new, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with old.open("rb") as source:
+                self.write(new, iter(lambda: source.read(COPY_BYTES), b""))
+            self.fsync(new)
 
     def fsync(self, path: Path) -> None:
         """Makes the content of a file durable, whichever process wrote it."""

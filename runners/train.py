@@ -23,7 +23,7 @@ from offpolicy.errors import EXIT_OK, ConfigError, SaveError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import Outcome, already_complete, conclude, is_complete, outcome_of, print_failure
-from offpolicy.launch.preflight import check_fits, check_same, find_teacher, preflight
+from offpolicy.launch.preflight import check_fits, check_restart, check_same, find_teacher, preflight
 from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
@@ -83,6 +83,7 @@ def train(cfg: RunConfig) -> int:
         teacher_step = find_teacher(plan, spec)
         host_plan = plan_host(plan.cfg, host)
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
+        check_restart(plan.cfg)
     with signals_kept(), plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
         if host.is_alone and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
@@ -143,7 +144,8 @@ def _supervise(
     """Runs the processes and writes the summary; signals are handled until it is written."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     cores = open_core_ledger(is_enabled=job.cfg.timing.enabled)
-    monitor = Monitor(job.cfg, memory, logger, limits.elapsed_s, job.host.num_hosts, counters, cores)
+    num_hosts, elapsed_s = job.host.num_hosts, limits.elapsed_s
+    monitor = Monitor(job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores, start_step=job.start_step)
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:
         outcome = Outcome("failed", 1, "the supervisor failed")
         try:

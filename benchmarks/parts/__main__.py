@@ -11,7 +11,18 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.children import use_cores
-from benchmarks.parts import collector_step, hand, handshake, memory, overhead, startup, storage, topologies, updates
+from benchmarks.parts import (
+    collector_step,
+    hand,
+    handshake,
+    memory,
+    overhead,
+    saves,
+    startup,
+    storage,
+    topologies,
+    updates,
+)
 from benchmarks.parts.measurement import Measurement
 from benchmarks.results import ResultFile
 
@@ -19,6 +30,7 @@ NUM_CORES = 2
 PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
     "overhead": overhead.measure,
     "storage": storage.measure,
+    "saves": saves.measure,
     "handshake": handshake.measure,
     "updates": updates.measure,
     "collector": collector_step.measure,

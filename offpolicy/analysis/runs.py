@@ -20,7 +20,7 @@ Config = Mapping[str, Any]  # Any: a value of config.yaml, by dotted key
 MIN_RECORDS = 8  # records after the warm-up that a label of one run needs, whose records are drawn
 TASK = ("env.id", "env.kwargs", "algo.name", "algo.stage")
 # Keys in which the runs of one label may differ: the seed, the place of a run, what it writes and how often.
-SEED_KEYS = ("seed", "run_dir", "resume", "log", "checkpoint.every", "checkpoint.keep")
+SEED_KEYS = ("seed", "run_dir", "resume", "log", "checkpoint.every", "checkpoint.every_min", "checkpoint.keep")
 PLACE_KEYS = ("run_dir", "seed", "resume", "log")  # keys whose difference between labels needs no note
 
 

@@ -56,17 +56,14 @@ def write_json(directory: Path, name: str, value: Any, disk: Disk | None = None)
     _write(directory, name + JSON, [content], disk)
 
 
-def write_rows(directory: Path, name: str, *blocks: Float32, disk: Disk | None = None) -> None:
+def write_rows(directory: Path, name: str, blocks: Iterable[Float32], disk: Disk | None = None) -> None:
     """Writes `<name>.f32`: blocks of shape [rows, width] one after the other, little-endian, with no header.
 
-    A block may be a view of several GB: it is written in chunks of `CHUNK_BYTES`. Raises `SaveError` when the disk
-    refuses, `ValueError` when a block is not float32 [rows, width].
+    Each is taken when those before it are written. A block may be a view of several GB: it is written in chunks of
+    `CHUNK_BYTES`. Raises `SaveError` when the disk refuses, `ValueError` when a block is not float32 [rows, width].
     """
-    widths = {block.shape[1:] for block in blocks}
-    if len(widths) != 1 or any(block.ndim != 2 or block.dtype != np.float32 for block in blocks):
-        got = ", ".join(f"{block.dtype}{list(block.shape)}" for block in blocks)
-        raise ValueError(f"{name}{ROWS}: got {got or 'nothing'}, allowed float32 [rows, width] of one width")
-    _write(directory, name + ROWS, (chunk for block in blocks for chunk in _chunks(block)), disk)
+    checked = _of_one_width(name + ROWS, blocks)
+    _write(directory, name + ROWS, (chunk for block in checked for chunk in _chunks(block)), disk)
 
 
 def read_tensors(path: Path) -> dict[str, Array]:
@@ -101,6 +98,16 @@ def read_rows(path: Path, width: int) -> Float32:
 def is_plain_name(name: str) -> bool:
     """True for a bare file name with no way out of its directory."""
     return _NAME.fullmatch(name) is not None
+
+
+def _of_one_width(file_name: str, blocks: Iterable[Float32]) -> Iterator[Float32]:
+    width: tuple[int, ...] | None = None
+    for block in blocks:
+        width = block.shape[1:] if width is None else width
+        if block.ndim != 2 or block.dtype != np.float32 or block.shape[1:] != width:
+            got = f"{block.dtype}{list(block.shape)}"
+            raise ValueError(f"{file_name}: got {got}, allowed float32 [rows, width] of one width")
+        yield block
 
 
 def _chunks(block: Float32) -> Iterator[memoryview]:

@@ -11,7 +11,7 @@ import json
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,12 @@ from offpolicy.types import Float32, SpaceSpec
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1  # version of the manifest
-CHECKPOINT_LAYOUT = 2  # version of the set of files: one replay file per collector, one random state per rank
+CHECKPOINT_LAYOUT = 3  # version of the set of files: the replay of a collector in files of consecutive rows
+READABLE_LAYOUTS = (2, 3)  # 2: one replay file per collector
+LAYOUT_KEY = "checkpoint layout"  # of the fingerprint
 MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
 
+SEGMENT = re.compile(r"replay-([0-9]+)-([0-9]{15})\.f32")  # consecutive rows of a ring, see `replay_rows.py`
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -55,6 +58,7 @@ class Checkpoint:
     env_steps: int
     path: Path
     files: Mapping[str, FileRecord]
+    has_lost_rows: bool = False  # True if rows of the replay are damaged, and none of them is used
 
     def has(self, name: str) -> bool:
         """True if a file of this name was saved, in any of the three formats."""
@@ -78,15 +82,19 @@ class Checkpoint:
         return self.path / file_name
 
 
-def seal(directory: Path, env_steps: int, disk: Disk) -> Checkpoint:
+def seal(directory: Path, env_steps: int, disk: Disk, linked: Mapping[str, FileRecord]) -> Checkpoint:
     """Makes every file of a draft durable and writes its manifest.
 
-    Raises `OSError`, and `ValueError` for a file that no checkpoint may hold.
+    The files `linked` from another checkpoint are durable, and are recorded as they are in its manifest. Raises
+    `OSError`, and `ValueError` for a file that no checkpoint may hold.
     """
     files: dict[str, FileRecord] = {}
     for path in sorted(directory.iterdir()):
         if not _is_allowed(path.name) or not stat.S_ISREG(path.lstat().st_mode):
             raise ValueError(f"{path}: a checkpoint holds only {', '.join(SUFFIXES)} files, and no pickle")
+        if path.name in linked:
+            files[path.name] = linked[path.name]
+            continue
         disk.fsync(path)
         files[path.name] = _record(path)
     listed = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
@@ -102,6 +110,29 @@ def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
 
     Raises `CheckpointError` naming the first bad file, what was expected and what was got.
     """
+    checkpoint = _listed_checkpoint(path, env_steps)
+    _check_sizes(checkpoint)
+    return checkpoint
+
+
+def open_without_rows(path: Path, env_steps: int) -> Checkpoint:
+    """Returns the checkpoint at `path` without the rows of the replay, after every byte of the rest was checked.
+
+    Checkpoints share the files of rows: a damage in one of them must not cost the networks too. Raises
+    `CheckpointError`, also where there are no such files.
+    """
+    listed = _listed_checkpoint(path, env_steps)
+    files = {name: record for name, record in listed.files.items() if not SEGMENT.fullmatch(name)}
+    if len(files) == len(listed.files):
+        raise CheckpointError(f"{path}: holds no rows that it could do without")
+    checkpoint = replace(listed, files=files, has_lost_rows=True)
+    _check_sizes(checkpoint)
+    verify_digests(checkpoint)
+    return checkpoint
+
+
+def _listed_checkpoint(path: Path, env_steps: int) -> Checkpoint:
+    """Returns the checkpoint as its manifest lists it, with no look at its files. Raises `CheckpointError`."""
     content = read_json(path / MANIFEST)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         got = content.get("format") if isinstance(content, dict) else content
@@ -112,12 +143,14 @@ def open_checkpoint(path: Path, env_steps: int) -> Checkpoint:
     listed = content.get("files")
     if not isinstance(listed, dict):
         raise CheckpointError(f"{path / MANIFEST}: expected a mapping of files, got {listed!r:.40}")
-    checkpoint = Checkpoint(env_steps, path, {name: _listed(path, name, entry) for name, entry in listed.items()})
+    return Checkpoint(env_steps, path, {name: _listed(path, name, entry) for name, entry in listed.items()})
+
+
+def _check_sizes(checkpoint: Checkpoint) -> None:
     for name, expected in checkpoint.files.items():
-        size = _file_size(path / name)
+        size = _file_size(checkpoint.path / name)
         if size != expected.size:
-            raise CheckpointError(f"{path / name}: expected {expected.size} bytes, got {size}")
-    return checkpoint
+            raise CheckpointError(f"{checkpoint.path / name}: expected {expected.size} bytes, got {size}")
 
 
 def verify_digests(checkpoint: Checkpoint) -> None:
@@ -172,7 +205,7 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     return {
         **rollouts,
         **hora,
-        "checkpoint layout": CHECKPOINT_LAYOUT,
+        LAYOUT_KEY: CHECKPOINT_LAYOUT,
         "algo.name": algo.name,
         "algo.hidden_dims": list(algo.hidden_dims),
         "algo.activation": algo.activation,

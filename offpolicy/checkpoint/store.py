@@ -10,13 +10,21 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from offpolicy.checkpoint.formats import Array, save_error, write_json, write_rows, write_tensors
-from offpolicy.checkpoint.manifest import MAX_ENV_STEPS, Checkpoint, open_checkpoint, seal, verify_digests
+from offpolicy.checkpoint.manifest import (
+    MAX_ENV_STEPS,
+    Checkpoint,
+    FileRecord,
+    open_checkpoint,
+    open_without_rows,
+    seal,
+    verify_digests,
+)
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.files import Disk
 from offpolicy.types import Float32
@@ -38,6 +46,8 @@ class Draft:
         self.path = path
         self.env_steps = env_steps
         self._disk = disk
+        self.linked: dict[str, FileRecord] = {}  # files of another checkpoint that this one holds too
+        self.saved: Checkpoint | None = None  # what the draft has become
 
     def add_tensors(self, name: str, tensors: Mapping[str, Array]) -> None:
         """Saves named arrays. Raises as `write_tensors`."""
@@ -47,9 +57,20 @@ class Draft:
         """Saves a JSON value without NaN or Inf; tuples come back as lists. Raises as `write_json`."""
         write_json(self.path, name, value, self._disk)
 
-    def add_rows(self, name: str, *blocks: Float32) -> None:
+    def add_rows(self, name: str, blocks: Iterable[Float32]) -> None:
         """Saves float32 rows [rows, width]; blocks are joined, so a ring needs no copy. Raises as `write_rows`."""
-        write_rows(self.path, name, *blocks, disk=self._disk)
+        write_rows(self.path, name, blocks, self._disk)
+
+    def add_link(self, file_name: str, other: Checkpoint, name_there: str) -> None:
+        """Makes a file of another checkpoint a file of this one too, without writing it. Raises `SaveError`."""
+        directory = other.path
+        if not os.path.lexists(directory):  # it got its name back since it was found, by `_clean_up`
+            directory = directory.with_name(directory.name.removeprefix(".replaced-"))
+        try:
+            self._disk.link(directory / name_there, self.path / file_name)
+        except OSError as error:
+            raise save_error(other.path / name_there, error) from error
+        self.linked[file_name] = other.files[name_there]
 
 
 class CheckpointStore:
@@ -93,7 +114,10 @@ class CheckpointStore:
             self._is_saving = False
 
     def newest_valid(self) -> Checkpoint | None:
-        """Returns the newest checkpoint whose every byte is as saved, or None; `rejected` names the newer ones."""
+        """Returns the newest checkpoint whose every byte is as saved; `rejected` names the newer ones.
+
+        If there is none, the newest one of which only rows of the replay are damaged, without them; else None.
+        """
         found, problems = None, []
         for path, env_steps in self._discover():
             try:
@@ -101,20 +125,26 @@ class CheckpointStore:
                 break
             except CheckpointError as error:
                 problems.append(str(error))
+        found = found or next(self._without_rows(), None)
         instead = f"using {found.path.name} instead" if found else "no usable checkpoint is left"
+        if found is not None and found.has_lost_rows:
+            instead = f"using {found.path.name} without the rows of the replay"
         self.rejected = [f"{problem}; {instead}" for problem in problems]
         return found
 
     def usable(self) -> list[Checkpoint]:
-        """Returns every checkpoint whose every byte is as it was saved, newest first."""
+        """Returns every checkpoint whose every byte is as it was saved, newest first; else as `newest_valid`."""
         found = []
         for path, env_steps in self._discover():
             with suppress(CheckpointError):
                 found.append(self._validate(path, env_steps))
-        return found
+        return found or list(self._without_rows())
 
     def at(self, env_steps: int) -> Checkpoint:
-        """Returns the checkpoint of this step. Raises `CheckpointError` when it is missing or damaged."""
+        """Returns the checkpoint of this step, without the rows of the replay where only those are damaged.
+
+        Raises `CheckpointError` when it is missing or damaged.
+        """
         problems: list[str] = []
         for path, found_steps in self._discover():
             if found_steps == env_steps:
@@ -122,7 +152,16 @@ class CheckpointStore:
                     return self._validate(path, env_steps)
                 except CheckpointError as error:
                     problems.append(str(error))
+        for checkpoint in self._without_rows():
+            if checkpoint.env_steps == env_steps:
+                return checkpoint
         raise CheckpointError("\n".join(problems) or f"{self._root / step_name(env_steps)}: no such checkpoint")
+
+    def _without_rows(self) -> Iterator[Checkpoint]:
+        """Returns the checkpoints of which at most rows of the replay are damaged, without those, newest first."""
+        for path, env_steps in self._discover():
+            with suppress(CheckpointError):
+                yield open_without_rows(path, env_steps)
 
     def _open_draft(self, env_steps: int) -> Draft:
         try:
@@ -139,7 +178,7 @@ class CheckpointStore:
     def _commit(self, draft: Draft) -> None:
         target = self._root / step_name(draft.env_steps)
         try:
-            sealed = seal(draft.path, draft.env_steps, self._disk)
+            sealed = seal(draft.path, draft.env_steps, self._disk, draft.linked)
             if os.path.lexists(target):
                 self._disk.rename(target, _replaced_path(target))
             self._is_valid_by_path.pop(target, None)
@@ -153,6 +192,7 @@ class CheckpointStore:
         if saved.files != sealed.files:
             raise SaveError(f"{target}: the manifest on disk is not the one that was written")
         self._is_valid_by_path[target] = True
+        draft.saved = saved
 
     def _abandon(self, draft: Draft, failure: BaseException) -> None:
         """Removes the draft; a failure to do so must not hide the reason."""

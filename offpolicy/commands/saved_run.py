@@ -56,6 +56,9 @@ class SavedRun:
             sys.stderr.write(f"offpolicy: {problem}\n")
         if checkpoint is None:
             raise CheckpointError(_why_none(path, cfg))
+        if choice.step is None and is_running(path):
+            saved = f"{checkpoint.env_steps:,} of {cfg.total_timesteps:,} env steps"
+            sys.stderr.write(f"offpolicy: {path} is in progress; this is its newest checkpoint, of {saved}\n")
         return cls(path, cfg, spec, checkpoint, _changed_env(path, cfg, spec, choice.overrides))
 
     def actor(self, device: str) -> Actor:
@@ -69,10 +72,15 @@ class SavedRun:
 def _why_none(path: Path, cfg: RunConfig) -> str:
     """Returns why a run has no checkpoint, and what helps."""
     if is_running(path):
-        every = cfg.checkpoint.every
-        first = f"at env step {every:,} (checkpoint.every)" if 0 < every < cfg.total_timesteps else "at its end"
-        return f"run: {path} is in progress, and its first checkpoint comes {first}; Ctrl-C there saves one now"
+        return f"run: {path} is in progress, and its first checkpoint comes {_first(cfg)}; Ctrl-C there saves one now"
     return f"run: {path / CHECKPOINTS} holds no usable checkpoint: the run ended before it saved one; train again"
+
+
+def _first(cfg: RunConfig) -> str:
+    """Returns when a run saves its first checkpoint."""
+    every, minutes = cfg.checkpoint.every, cfg.checkpoint.every_min
+    at_step = f"at env step {every:,} (checkpoint.every)" if 0 < every < cfg.total_timesteps else "at its end"
+    return f"{at_step}, or after {minutes:g} minutes (checkpoint.every_min)" if minutes else at_step
 
 
 def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping[str, Any]) -> EnvConfig:

@@ -38,7 +38,7 @@ TUNED = "fastest: "  # the beginning of the line in which a run says which threa
 QUIET = (
     *("resume=never", f"log.every_s={EVERY_S}", "log.panel=off", "log.tensorboard=false", "log.wandb=disabled"),
     *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "timing.virtual_speedup=false"),
-    *("checkpoint.every=0", "checkpoint.replay=false"),
+    *("checkpoint.every=0", "checkpoint.every_min=0", "checkpoint.replay=false"),
 )
 # The trial dies with this process. The root is on the path just for our own modules.
 CHILD = (

@@ -69,7 +69,7 @@ def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
         if file.exists() and file.read_text() == text:
             continue
         try:
-            atomic_write(file, text, durable=False)
+            atomic_write(file, text, durable=True)
         except OSError as error:
             raise SaveError(f"{file}: {error.strerror}") from error
 

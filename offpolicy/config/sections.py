@@ -293,7 +293,8 @@ class EvalConfig:
 class CheckpointConfig:
     """The content and interval of checkpoints. One is always saved at the end."""
 
-    every: int = option(50_000, "env steps between checkpoints; 0: only at the end", ge=0)
+    every: int = option(50_000, "env steps between checkpoints; 0: not by env steps", ge=0)
+    every_min: float = option(1.0, "minutes between checkpoints besides; 0: not by time", ge=0.0)
     replay: bool = option(True, "save the replay rows too: needed for a bitwise resume")
     keep: int = option(2, "checkpoints kept", ge=2)
 

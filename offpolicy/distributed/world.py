@@ -24,7 +24,7 @@ class Ranks(World, Protocol):
     rank: int
     num_ranks: int
     is_reporting: bool  # True if this iteration ends with a report
-    is_saving: bool  # True if a user has asked for a checkpoint, which this iteration saves
+    is_saving: bool  # True if a checkpoint has been asked for since the last iteration, by the clock or a user
     stopped_by: int | None  # the rank that asked to stop
     late_waits_ns: Sequence[int]  # [R] waits that the last `gather` has found: an account read before it lacks them
 
@@ -59,7 +59,7 @@ class SoloWorld:
         return ArrivalTotals()
 
     def agree(self, *, is_stopping: bool) -> bool:
-        """Reads the number of env steps and the wishes for a report and a checkpoint; returns `is_stopping`."""
+        """Reads the number of env steps and the wishes for a report and a save; returns `is_stopping`."""
         self.env_steps = self._gate.env_steps
         self.is_reporting, self.is_saving = self._wants_report(), self._wants_save()
         self.stopped_by = 0 if is_stopping else None
@@ -77,8 +77,8 @@ class SoloWorld:
 class RankWorld:
     """A world of several ranks. One small collective per iteration carries everything that they must agree on.
 
-    Only a host's leader counts its collectors and knows if the user wants a checkpoint now; only rank 0 decides when to
-    report. A rank that wants to stop stops all.
+    Only a host's leader counts its collectors and knows if a user of its host wants a checkpoint now; only rank 0
+    decides when to report, and when the clock wants a checkpoint. A rank that wants to stop stops all.
     Whatever is gathered carries the instants at which the ranks arrived at this and the exchanges before it.
     """
 

@@ -48,12 +48,10 @@ class LaunchPlan:
         path = Path(self.cfg.run_dir or ".")
         refuse_file(path)
         is_lost = not self.start_step and not CheckpointStore(path / CHECKPOINTS).usable()
-        aside = None
-        if self.host.job and (is_lost or not self.host.is_alone and not self.start_step) and has_same_parent(path):
-            # The launcher has restarted this process, and nothing was saved before: the records are set aside.
-            aside = f"attempt-{sum(1 for _ in path.glob('attempt-*'))}"
+        # True if the launcher has restarted this process, and nothing was saved before, or by other hosts only.
+        is_restart = bool(self.host.job) and (is_lost or not self.host.is_alone and not self.start_step)
         resume = "auto" if self.start_step else self.cfg.resume  # the hosts have agreed to resume
-        return RunDir.claim(path, resume, at=self.start_step, aside=aside)
+        return RunDir.claim(path, resume, at=self.start_step, is_restart=is_restart and has_same_parent(path))
 
 
 def follow_launcher(cfg: RunConfig) -> HostInfo:

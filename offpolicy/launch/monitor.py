@@ -30,7 +30,7 @@ LATE_S = 2.0  # seconds after which a missing report is no longer waited for: it
 
 
 class Monitor:
-    """Reads, never writes, what the children publish; requests a report at every log interval."""
+    """Reads, never writes, what the children publish; requests reports and checkpoints when their time has come."""
 
     def __init__(  # noqa: PLR0913  # what it reads and writes to, each needed
         self,
@@ -41,13 +41,19 @@ class Monitor:
         num_hosts: int,
         trace: TraceTrack | None = None,
         cores: CoreLedger | None = None,
+        *,
+        start_step: int = 0,
     ) -> None:
+        """`start_step`: env steps of the checkpoint that the run continues, before which it never is."""
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
         self._trace, self._core_ledger = trace, cores
         self._cores: CoreTotals | None = None  # as read last
         self._system = SystemMonitor(None)
-        self._num_hosts = num_hosts
+        self._num_hosts, self._start_step = num_hosts, start_step
         self._due = Every(elapsed_s, cfg.log.every_s)
+        every_min = cfg.checkpoint.every_min
+        self._save_due = Every(elapsed_s, 60.0 * every_min) if every_min else None
+        self._num_answered = 0  # signals that have asked for a checkpoint, and got it
         self._requested_s: float | None = None
         self._seen_versions = self._versions_of(None)
         self._episodes_read = [0] * len(shared.episodes)
@@ -86,6 +92,7 @@ class Monitor:
                 self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
+                self._answer_signals(message["env_steps"])
             case "note" | "warning" | "activity" as kind:
                 self._show(kind, message["text"])
             case "done":
@@ -93,6 +100,13 @@ class Monitor:
                 self.is_complete = bool(message["is_complete"])
                 self.stopped_by = message["stopped_by"]
                 self._agreed_steps = message["env_steps"]
+
+    def _answer_signals(self, env_steps: int) -> None:
+        """Says that a checkpoint is the one that a signal has asked for."""
+        num_signals = self._shared.control.host.get(HostWord.SAVE_SIGNALS)
+        if num_signals != self._num_answered:
+            self._num_answered = num_signals
+            self._logger.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
 
     def _show(self, kind: str, text: str) -> None:
         if kind == "activity":
@@ -149,10 +163,13 @@ class Monitor:
 
     @property
     def _env_steps(self) -> int:
-        """Transitions of all hosts. Those of the others are known at the end; before, they are taken to equal ours."""
+        """Transitions of all hosts. Those of the others are known at the end; before, they are taken to equal ours.
+
+        Collectors that have not restored the checkpoint yet count as if they had.
+        """
         if self._num_hosts > 1 and self._agreed_steps is not None:
             return self._agreed_steps
-        return self._num_hosts * self._shared.control.env_steps
+        return max(self._num_hosts * self._shared.control.env_steps, self._start_step)
 
     @property
     def _updates(self) -> int:
@@ -168,6 +185,8 @@ class Monitor:
         self.drain_episodes()
         if self._trace is not None:
             self._trace_levels(self._trace)
+        if self._save_due is not None and self._save_due.is_due():
+            self._shared.control.host.bump(HostWord.SAVE_REQUEST)
         if self._requested_s is None and self._due.is_due():
             self._shared.control.host.bump(HostWord.REPORT_REQUEST)
             self._requested_s = self._elapsed_s()
@@ -253,7 +272,7 @@ class Monitor:
     def _log(self) -> None:
         """Writes one record, or a line of status while learning has not begun."""
         versions, env_steps = self._versions_of(self._learner), self._env_steps
-        if versions[0] > self._seen_versions[0]:
+        if versions[0] > self._seen_versions[0] and self._has_started:
             self._seen_versions = versions
             self._read_cores()
             record = self._logger.log_interval(self.snapshot())

@@ -60,8 +60,8 @@ def already_complete(path: Path, cfg: RunConfig) -> str:
     """Returns what to say and to type where nothing is left to do."""
     total, shown = cfg.total_timesteps, shown_path(path)
     return (
-        f"already complete: {shown} has done its {total:,} env steps; nothing was changed\n"
-        f"go on with: offpolicy resume {shown} total_timesteps={2 * total}"
+        f"already complete: {total:,} of {total:,} env steps, in {shown}; nothing was changed\n"
+        f"give total_timesteps=... to go on: offpolicy resume {shown} total_timesteps={2 * total}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
-from offpolicy.checkpoint.manifest import fingerprint
+from offpolicy.checkpoint.manifest import LAYOUT_KEY, READABLE_LAYOUTS, fingerprint
 from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
@@ -14,6 +14,7 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
+from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import available_memory
 from offpolicy.replay.demonstrations import read_demos
@@ -134,6 +135,18 @@ def check_same(cfg: RunConfig, saved: RunConfig) -> None:
         raise ConfigError(differences)
 
 
+def check_restart(cfg: RunConfig) -> None:
+    """Refuses to start a run again that saved nothing, under another configuration. Raises `ConfigError`."""
+    path = Path(cfg.run_dir or ".")
+    if not has_saved_nothing(path):
+        return
+    try:
+        saved = read_config(path)
+    except ConfigError:  # it ended before it had written a whole one
+        return
+    check_same(cfg, saved)
+
+
 def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
     """Refuses to resume a checkpoint of another shape, naming every difference. Raises `ConfigError`."""
     saved = checkpoint.json("state")["fingerprint"]
@@ -141,7 +154,7 @@ def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
     differences = [
         f"{key}: the checkpoint {checkpoint.path} has {saved.get(key)}, this configuration {value}"
         for key, value in now.items()
-        if saved.get(key) != value
+        if saved.get(key) != value and not (key == LAYOUT_KEY and saved.get(key) in READABLE_LAYOUTS)
     ]
     if differences:
         raise ConfigError(differences)

@@ -29,33 +29,42 @@ class TakenError(ConfigError):
 class RunDir:
     """A claimed run directory. `checkpoint` is the one to resume from, None in a fresh directory.
 
-    `rejected` holds the texts about newer checkpoints that are unusable.
+    `rejected` holds the texts about newer checkpoints that are unusable; `aside` is where the records of an attempt
+    that saved nothing are now, None if there was none.
     """
 
-    def __init__(self, path: Path, lock: _Lock, checkpoint: Checkpoint | None, rejected: tuple[str, ...]) -> None:
-        self.path, self.checkpoint, self.rejected, self._lock = path, checkpoint, rejected, lock
+    def __init__(
+        self,
+        path: Path,
+        lock: _Lock,
+        checkpoint: Checkpoint | None,
+        rejected: tuple[str, ...],
+        aside: Path | None = None,
+    ) -> None:
+        self.path, self.checkpoint, self.rejected, self.aside, self._lock = path, checkpoint, rejected, aside, lock
 
     @classmethod
-    def claim(cls, path: Path, resume: str, *, at: int | None = None, aside: str | None = None) -> RunDir:
+    def claim(cls, path: Path, resume: str, *, at: int | None = None, is_restart: bool = False) -> RunDir:
         """Locks `path`, creating it if needed, and finds the checkpoint to resume from.
 
         A missing directory, or one that holds nothing, is fresh. `resume` decides about any other: `auto` and `must`
-        need a usable checkpoint in it, `never` refuses it; `must` refuses a fresh one. Raises `RunDirBusyError`,
-        `CheckpointError` or `ConfigError`; a refused claim leaves nothing behind.
+        need a usable checkpoint in it, `never` refuses it; `must` refuses a fresh one. With `auto` the records of a run
+        that ended before its first checkpoint are moved to `attempt-<number>`, and the directory is fresh. Raises
+        `RunDirBusyError`, `CheckpointError` or `ConfigError`; a refused claim leaves nothing behind.
 
-        For one host of several: `at` is the step that all resume from, of which this host may have no checkpoint;
-        `aside` names the subdirectory into which the records of an attempt that saved nothing are moved.
+        `at` is the step that all hosts of several resume from, of which this one may have no checkpoint; `is_restart`
+        moves the records away whatever was saved, because the hosts have nothing in common.
         """
         if resume not in RESUME_MODES:
             raise ConfigError(f"resume: got {resume!r}, allowed one of {', '.join(RESUME_MODES)}")
-        if aside is None:
+        if not is_restart:
             _refuse_by_content(path, resume)
-        created = _create(path)
+        created, aside = _create(path), None
         try:
             lock = _Lock(path)
             try:
-                if aside is not None:
-                    _set_aside(path, aside)
+                if is_restart or (resume == "auto" and not at and has_saved_nothing(path)):
+                    aside = _set_aside(path)
                 # Again, now that no other run can write: the directory may have been filled since.
                 _refuse_by_content(path, resume)
                 checkpoint, rejected = _find_checkpoint(path, at)
@@ -65,7 +74,15 @@ class RunDir:
         except BaseException:
             _remove(created)
             raise
-        return cls(path, lock, checkpoint, rejected)
+        return cls(path, lock, checkpoint, rejected, aside)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of the checkpoints and of an attempt set aside."""
+        if self.aside is None:
+            return self.rejected
+        text = f"the last attempt ended before its first checkpoint; its records are in {self.aside}"
+        return (*self.rejected, f"{text}, and the run starts from the beginning")
 
     def release(self) -> None:
         """Unlocks the directory; a second call does nothing."""
@@ -160,18 +177,41 @@ def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tup
         return None, ()
     checkpoint = store.newest_valid()
     if checkpoint is None:
-        advice = f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
-        raise CheckpointError("\n".join([*store.rejected, advice]))
+        raise CheckpointError("\n".join([*store.rejected, _why_none(path)]))
     return checkpoint, tuple(store.rejected)
 
 
-def _set_aside(path: Path, name: str) -> None:
-    """Moves the records of an attempt into a subdirectory: they are kept, and the run starts from the beginning."""
+def _why_none(path: Path) -> str:
+    """Returns why there is no checkpoint to resume from, and what helps."""
+    if has_saved_nothing(path):
+        return (
+            f"run_dir: {path} holds a run that ended before its first checkpoint: give the `offpolicy train` command"
+            f" that began it again, with run_dir={path}"
+        )
+    return f"run_dir: {path} exists but holds no usable checkpoint: choose another run_dir, or remove this one"
+
+
+def has_saved_nothing(path: Path) -> bool:
+    """True if a run was in the directory and ended before its first checkpoint. A damaged checkpoint is one."""
+    try:
+        names = [name for name in os.listdir(path) if not _PART.fullmatch(name)]
+    except OSError:
+        return False
+    is_run = LOCK in names and ("config.yaml" in names or all(name.startswith(".") for name in names))
+    return is_run and len(names) > 1 and not any((path / CHECKPOINTS).glob("*step-*"))
+
+
+def _set_aside(path: Path) -> Path | None:
+    """Moves the records of an attempt into a numbered subdirectory, and returns it; None if there are none."""
     records = [entry for entry in os.listdir(path) if entry != LOCK and not _PART.fullmatch(entry)]
-    if records:
-        (path / name).mkdir(exist_ok=True)
+    if not records:
+        return None
+    records.sort(key=lambda entry: entry == "config.yaml")  # last: without it the directory is no run's
+    aside = path / f"attempt-{sum(1 for _ in path.glob('attempt-*'))}"
+    aside.mkdir(exist_ok=True)
     for entry in records:
-        (path / entry).rename(path / name / entry)
+        (path / entry).rename(aside / entry)
+    return aside
 
 
 def _create(path: Path) -> list[Path]:

@@ -40,7 +40,9 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
-    return open_logger(run.path, cfg, header, job.start_step or None, in_force)
+    state = run.checkpoint.json("state") if run.checkpoint is not None else {}
+    updates = state.get("numbers", {}).get("num_updates")
+    return open_logger(run.path, cfg, header, job.start_step or None, in_force, updates)
 
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
@@ -63,7 +65,7 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         else:
             parts = f"batch {cfg.algo.batch_size // num_ranks} per rank, {cfg.algo.batch_size} together"
         logger.message(f"{num_ranks} learner ranks average {how}: {parts}")
-    for problem in (*_problems(job), *run.rejected):
+    for problem in (*_problems(job), *run.warnings):
         logger.message(f"warning: {problem}")
     if job.start_step:
         logger.message(f"resuming at env step {job.start_step:,}")

@@ -55,6 +55,7 @@ class OffPolicyLogger:
         self.config_mapping = config_mapping
         self.header = header
         self.last_snapshot: Snapshot | None = None
+        self._window_begin: Snapshot | None = None  # of the last record
         self.last_eval: EvalResult | None = None
         self._origin: Snapshot | None = None
         self._learning: Snapshot | None = None
@@ -101,6 +102,7 @@ class OffPolicyLogger:
     def start_from(self, origin: Snapshot) -> None:
         """Sets the counters as this process found them: a resumed run does not count them again."""
         self._origin = self.last_snapshot = origin
+        self._window_begin = None
         self._rates.start_from(origin)
 
     def set_flops(
@@ -132,8 +134,12 @@ class OffPolicyLogger:
         self._console.set_header(self.header)
 
     def log_interval(self, snapshot: Snapshot) -> Record:
-        """Records the window since the last call, and warns of a rank that delays the others."""
-        header, previous, learning = self.header, self.last_snapshot, of_iterations(snapshot)
+        """Records the window since the last call, and warns of a rank that delays the others.
+
+        A record at the env step of the last one takes its place, so it begins where that one began.
+        """
+        header, learning = self.header, of_iterations(snapshot)
+        previous = self._window_begin if self._is_at_last_step(snapshot) else self.last_snapshot
         rates = self._rates.rates(learning, header.mode, header.num_hosts)
         verdict = self._verdict(previous, learning, rates)
         record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
@@ -151,8 +157,8 @@ class OffPolicyLogger:
             record = self._steps.known(record)
         every_rank: Record = {**rank_series(previous, snapshot)}
         require_known([*record, *every_rank])
-        warnings = self._stragglers.observe(learner_windows(previous, learning), snapshot.wall_s)
-        self.last_snapshot = snapshot
+        warnings = self._stragglers.observe(learner_windows(self.last_snapshot, learning), snapshot.wall_s)
+        self.last_snapshot, self._window_begin = snapshot, previous
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
         written = with_unilab_keys(record) if self._log.unilab_keys else record
@@ -167,6 +173,12 @@ class OffPolicyLogger:
         for warning in warnings:
             self._console.message(warning)
         return record
+
+    def _is_at_last_step(self, snapshot: Snapshot) -> bool:
+        """True if the last record was at the same env step; the steps of another loop may not be counted at all."""
+        last = self.last_snapshot
+        is_counted = self._steps is None and last is not None and self._window_begin is not None
+        return is_counted and last is not None and last.env_steps == snapshot.env_steps
 
     def _verdict(self, previous: Snapshot | None, snapshot: Snapshot, rates: Rates) -> Verdict | None:
         """Returns the verdict to show: the steady cause, with the numbers of this window."""
@@ -310,13 +322,20 @@ class OffPolicyLogger:
 
 
 def open_logger(
-    run_dir: Path, cfg: RunConfig, header: RunHeader, resume_step: int | None, in_force: RunConfig | None = None
+    run_dir: Path,
+    cfg: RunConfig,
+    header: RunHeader,
+    resume_step: int | None,
+    in_force: RunConfig | None = None,
+    resume_updates: int | None = None,
 ) -> OffPolicyLogger:
-    """Returns the logger that `cfg.log` configures. After a resume, records beyond `resume_step` are moved out.
+    """Returns the logger that `cfg.log` configures.
+
+    After a resume, records beyond `resume_step`, or beyond `resume_updates`, are moved out.
 
     Advice is held against `in_force`, which has what `auto` stands for; None: `cfg`.
     """
-    logger = _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step)
+    logger = _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step, resume_updates)
     logger.config_mapping = (in_force or cfg).to_mapping()
     return logger
 
@@ -338,12 +357,13 @@ def open_step_logger(
     return _opened(run_dir, config or {}, log, header, None, has_steps=True)
 
 
-def _opened(
+def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
     run_dir: Path,
     config: Mapping[str, Any],  # Any: nested configuration values
     log: LogConfig,
     header: RunHeader,
     resume_step: int | None,
+    resume_updates: int | None = None,
     *,
     has_steps: bool = False,
 ) -> OffPolicyLogger:
@@ -360,7 +380,10 @@ def _opened(
 
         return WandbSink(run_dir, config, log.wandb_project, "online" if log.wandb == "online" else "offline")
 
-    opened = [open_sink("metrics.jsonl", lambda: JsonlSink(run_dir, resume_step), view.message)]
+    def jsonl() -> Sink:
+        return JsonlSink(run_dir, resume_step, resume_updates, is_unique=not has_steps)
+
+    opened = [open_sink("metrics.jsonl", jsonl, view.message)]
     if log.tensorboard:
         opened.append(open_sink("tensorboard", tensorboard, view.message))
     if log.wandb != "disabled":

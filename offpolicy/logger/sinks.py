@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from offpolicy.files import JsonlFile
+from offpolicy.files import JsonlFile, UniqueJsonlFile
 from offpolicy.logger.record import Record
 from offpolicy.types import EpisodeRecord
 
@@ -118,10 +118,16 @@ class NewEvaluations:
 
 
 class JsonlSink:
-    """Writes `metrics.jsonl` and `episodes.jsonl`: whole lines or none, and no env step twice after a resume."""
+    """Writes `metrics.jsonl` and `episodes.jsonl`: whole lines or none.
 
-    def __init__(self, run_dir: Path, resume_step: int | None) -> None:
-        self._metrics = JsonlFile(run_dir / "metrics.jsonl", resume_step)
+    In `metrics.jsonl` neither env steps nor updates ever go back, and with `is_unique` every env step comes once.
+    """
+
+    def __init__(
+        self, run_dir: Path, resume_step: int | None, resume_updates: int | None = None, *, is_unique: bool = True
+    ) -> None:
+        file = UniqueJsonlFile if is_unique else JsonlFile
+        self._metrics = file(run_dir / "metrics.jsonl", resume_step, resume_updates)
         self._episodes = JsonlFile(run_dir / "episodes.jsonl", resume_step)
 
     def write(self, record: Record) -> None:

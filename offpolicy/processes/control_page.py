@@ -10,7 +10,8 @@ class HostWord(IntEnum):
 
     STOP = 0  # a Stop
     REPORT_REQUEST = 1  # number of reports requested so far
-    SAVE_REQUEST = 2  # number of checkpoints that the user has asked for
+    SAVE_REQUEST = 2  # number of checkpoints requested so far, by the clock or by a signal
+    SAVE_SIGNALS = 3  # number of those that a signal has requested
 
 
 class RankWord(IntEnum):

@@ -100,7 +100,7 @@ class Supervisor:
             config.elapsed_s,
             on_stop=self._on_stop_signal,
             on_kill=self._kill_all,
-            on_save=lambda: control.host.bump(HostWord.SAVE_REQUEST),
+            on_save=self._on_save_signal,
         )
         self._entered = contextlib.ExitStack()
         self._strangers: set[int] = set()  # children of this process that are none of ours
@@ -335,6 +335,10 @@ class Supervisor:
             self._kill_all()
 
     # -- signals ------------------------------------------------------------------------------------------------------
+
+    def _on_save_signal(self) -> None:
+        for word in (HostWord.SAVE_REQUEST, HostWord.SAVE_SIGNALS):
+            self._control.host.bump(word)
 
     def _on_stop_signal(self) -> None:
         """Asks all processes to finish and save."""

@@ -11,6 +11,7 @@ Each word is an aligned 8-byte store with a single writer; on x86-64 stores are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HEADER_BYTES = 64
+RESTORED_ROWS = 65_536  # rows that a restored ring is given at once
 _RESERVED, _COMMITTED, _FIRST = 0, 1, 2  # words of the header
 
 
@@ -114,14 +116,16 @@ class Ring:
             self._rows[: len(rows) - head] = rows[head:]
         self._words[_COMMITTED] = start + len(rows)
 
-    def restore(self, first: int, rows: NDArray[Any]) -> None:
-        """Fills an unused ring with saved rows, the first of index `first`; keeps the newest that fit."""
-        kept = rows[-self.capacity :]
-        start = first + len(rows) - len(kept)
+    def restore(self, first: int, blocks: Sequence[NDArray[Any]]) -> None:
+        """Fills an unused ring with saved blocks [n, W], the first row of index `first`; keeps the newest that fit."""
+        end = first + sum(map(len, blocks))
+        start = max(first, end - self.capacity)
         self._words[_FIRST] = start
         self._words[_RESERVED] = self._words[_COMMITTED] = start
-        for begin in range(0, len(kept), 65536):
-            self.append(kept[begin : begin + 65536])
+        for rows in blocks:
+            for begin in range(max(start - first, 0), len(rows), RESTORED_ROWS):
+                self.append(rows[begin : begin + RESTORED_ROWS])
+            first += len(rows)
 
     def read(self, index: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.bool_]:
         """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout."""

@@ -5,23 +5,49 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, Draft
 from offpolicy.errors import PeerSaveError, SaveError
+from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import CollectorWord
+from offpolicy.replay.row_saver import RowSaver
 from offpolicy.training.health import HealthCheck
-from offpolicy.training.resume import RankState
+from offpolicy.training.resume import CapturedState, RankState
 from offpolicy.training.worker import SNAPSHOT_DIR
 
 
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A host's part of a checkpoint as of one instant, that is still to be written."""
+
+    env_steps: int
+    state: CapturedState
+    parts: list[Path]  # directories that the collectors and the other ranks have written
+
+    @property
+    def is_endangered(self) -> bool:
+        """True if the collectors must wait until it is written."""
+        return self.state.rows is not None and self.state.rows.is_endangered
+
+    def commit(self, store: CheckpointStore, rows: RowSaver) -> None:
+        """Writes the checkpoint; the next one takes over its rows. Raises `SaveError`."""
+        with store.begin(self.env_steps, retires=False) as draft:
+            for part in self.parts:
+                adopt(draft, part)
+            self.state.write(draft)
+        rows.continue_from(draft.saved)
+
+
 class Checkpointer:
-    """Saves every `checkpoint.every` env steps and at the end; all ranks do, in the same iteration.
+    """Saves every `checkpoint.every` env steps, when the supervisor asks, and at the end; all ranks do, together.
 
     Each rank writes its random streams and each collector its part; the leader of each host joins them with the host's
-    replay in one checkpoint. Rank 0, whose checkpoint holds the networks, commits last: where its checkpoint exists,
-    those of the other hosts do.
+    replay in one checkpoint. On one host the loop waits only until that is copied: a thread writes it beside training.
+    With several, rank 0, whose checkpoint holds the networks, commits last: where its checkpoint exists, those of the
+    other hosts do.
     """
 
     def __init__(self, state: RankState, health: HealthCheck, last_eval_step: Callable[[], int]) -> None:
@@ -29,59 +55,123 @@ class Checkpointer:
         self._rank, self._learner, self._collectives = state.rank, state.learner, state.ranks.collectives
         self._cfg, self._run_dir = state.rank.cfg.checkpoint, Path(state.rank.job.run_dir)
         self._store = CheckpointStore(self._run_dir / CHECKPOINTS, self._cfg.keep)
+        self._rows = RowSaver(state.rings)
+        self._rows.continue_from(state.start.checkpoint)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._writing: tuple[Save, Future[None]] | None = None
+        self._is_requested = self._must_save = False
         self.last_step = state.rank.job.start_step
 
     def is_due(self) -> bool:
-        """True if a multiple of `checkpoint.every` env steps was passed, or if the user has asked for a checkpoint."""
-        every = self._cfg.every
-        if self._collectives.is_saving:
-            return True
-        return every > 0 and self._collectives.env_steps // every > self.last_step // every
+        """True if a multiple of `checkpoint.every` env steps was passed, or a save is requested, or must be waited for.
+
+        A request waits while one is being written; with several ranks it does not, since only the leader knows.
+        """
+        every, world = self._cfg.every, self._state.ranks.world
+        if self._writing is not None and self._writing[1].done():
+            self._end_writing()
+        self._is_requested |= world.is_saving and self._collectives.env_steps > self.last_step
+        is_free = self._writing is None or world.num_ranks > 1
+        has_passed = every > 0 and self._collectives.env_steps // every > self.last_step // every
+        self._must_save = has_passed or (self._is_requested and is_free)
+        return self._must_save or (self._writing is not None and self._writing[0].is_endangered)
 
     def run(self) -> None:
         """Saves; a full disk does not end the training."""
+        self._end_writing()
+        if not self._must_save:
+            return
+        self._is_requested = False
         env_steps = self._collectives.env_steps
         try:
-            with self._activity():
-                self._save()
+            save = self._capture()
+            if not self._rank.job.host.is_alone:
+                self._commit_in_turn(save)
+            elif save is not None:
+                self._writing = save, self._thread.submit(self._write, save)
         except SaveError as error:
-            if self._rank.is_leader:
-                self._rank.warn(f"checkpoint at {env_steps} not saved: {error}")
-        else:
-            if self._collectives.is_saving and self._rank.is_leader:
-                self._rank.child.send("note", text=f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
+            self._warn_unsaved(env_steps, error)
         self.last_step = env_steps
 
     def run_last(self, *, is_complete: bool) -> None:
         """Saves the end, whatever ended the run. Raises `SaveError`."""
-        with self._activity():
-            self._save()
+        with self._rank.activity("saving a checkpoint: learning waits"):
+            self._end_writing()
+            self._commit_in_turn(self._capture())
 
-    def _activity(self) -> AbstractContextManager[None]:
-        return self._rank.activity("saving a checkpoint: learning waits")
+    def close(self) -> None:
+        """Waits for what is being written; the thread ends."""
+        try:
+            self._end_writing()
+        finally:
+            self._thread.shutdown()
 
-    def _save(self) -> None:
-        """Raises `SaveError` or `NumericsError`, on every rank."""
+    def _capture(self) -> Save | None:
+        """Copies this host's part while everything stands still; None on ranks that lead no host.
+
+        None everywhere if the collectors never started: there is nothing newer than the checkpoint they started from.
+        Raises `SaveError` or `NumericsError`, on every rank.
+        """
         self._learner.settle()
         self._health.require_now()
-        is_leader, is_first = self._rank.is_leader, self._rank.rank == 0
+        is_leader, found = self._rank.is_leader, list[Save]()
         has_collectors = not is_leader or self._rank.gate.request_snapshot()
         try:
             self._collectives.recount()  # a collector may have finished a step since the ranks agreed
             if self._collectives.any(not has_collectors) and self._collectives.env_steps <= self.last_step:
-                return  # the collectors never started: there is nothing newer than the checkpoint they started from
+                return None
             self._in_turn(self._write_streams, is_mine=not is_leader)
-            self._in_turn(lambda: self._commit(has_collectors), is_mine=is_leader and not is_first)
-            self._in_turn(lambda: self._commit(has_collectors), is_mine=is_first)
+            self._in_turn(lambda: found.append(self._copy(has_collectors)), is_mine=is_leader)
         finally:
             if is_leader:
                 self._rank.gate.release_snapshot()
-        if is_leader:
-            self._store.retire(self._collectives.env_steps)  # now that every host has it
-            for text in self._store.warnings:
-                self._rank.warn(text)
-            self._store.warnings.clear()
-            self._rank.child.send("checkpoint", env_steps=self._collectives.env_steps)
+        return found[0] if found else None
+
+    def _copy(self, has_collectors: bool) -> Save:
+        parts = self._parts(has_collectors)
+        rows = self._rows.capture() if self._cfg.replay and self._state.rings else None
+        return Save(self._collectives.env_steps, self._state.capture(self._last_eval_step(), rows), parts)
+
+    def _commit_in_turn(self, save: Save | None) -> None:
+        """Commits while the loop waits, on rank 0 last. Raises `SaveError`."""
+        is_first = self._rank.rank == 0
+        self._in_turn(lambda: self._commit(save), is_mine=self._rank.is_leader and not is_first)
+        self._in_turn(lambda: self._commit(save), is_mine=is_first)
+        if save is not None:
+            self._store.retire(save.env_steps)  # now that every host has it
+            self._report(save)
+
+    def _commit(self, save: Save | None) -> None:
+        if save is not None:
+            save.commit(self._store, self._rows)
+
+    def _write(self, save: Save) -> None:
+        """Runs in the thread beside training."""
+        name_threads()
+        save.commit(self._store, self._rows)
+        self._store.retire(save.env_steps)
+
+    def _end_writing(self) -> None:
+        """Waits for what is being written, if anything, and reports it."""
+        if self._writing is None:
+            return
+        (save, written), self._writing = self._writing, None
+        try:
+            written.result()
+        except SaveError as error:
+            self._warn_unsaved(save.env_steps, error)
+        else:
+            self._report(save)
+
+    def _report(self, save: Save) -> None:
+        for text in self._store.warnings:
+            self._rank.warn(text)
+        self._store.warnings.clear()
+        self._rank.child.send("checkpoint", env_steps=save.env_steps)
+
+    def _warn_unsaved(self, env_steps: int, error: SaveError) -> None:
+        if self._rank.is_leader:
+            self._rank.warn(f"checkpoint at {env_steps} not saved: {error}")
 
     def _in_turn(self, save: Callable[[], None], *, is_mine: bool) -> None:
         """Lets some ranks save while the others wait. Raises `SaveError` on every rank if one of them cannot."""
@@ -104,14 +194,11 @@ class Checkpointer:
             raise SaveError(f"{directory}: {error.strerror}") from error
         self._state.write_streams(directory)
 
-    def _commit(self, has_collectors: bool) -> None:
-        with self._store.begin(self._collectives.env_steps, retires=False) as draft:
-            self._adopt(draft, has_collectors)
-            self._state.write_streams(draft.path)
-            self._state.fill(draft, self._last_eval_step(), has_replay=self._cfg.replay)
+    def _parts(self, has_collectors: bool) -> list[Path]:
+        """Returns what the other ranks of this host, and the collectors if all are there, have written.
 
-    def _adopt(self, draft: Draft, has_collectors: bool) -> None:
-        """Moves what the other ranks of this host, and the collectors if all are there, have written into the draft."""
+        Raises `SaveError` naming a collector that could not.
+        """
         cfg, first, names = self._rank.cfg, self._rank.rank, list[str]()
         if has_collectors:
             names = [f"collector-{index}" for index in range(cfg.collect.num_collectors)]
@@ -119,11 +206,14 @@ class Checkpointer:
                 if refused := words.get(CollectorWord.SNAPSHOT_ERRNO):
                     raise SaveError(f"{name} could not save its part: {os.strerror(refused)}")
         names += [f"rank-{first + index}" for index in range(1, cfg.runner.world_size)]
-        for name in names:
-            source = self._run_dir / f"{SNAPSHOT_DIR}-{name}"
-            try:
-                for path in sorted(source.iterdir()):
-                    os.rename(path, draft.path / path.name)
-                source.rmdir()
-            except OSError as error:
-                raise SaveError(f"{source}: {error}") from error
+        return [self._run_dir / f"{SNAPSHOT_DIR}-{name}" for name in names]
+
+
+def adopt(draft: Draft, part: Path) -> None:
+    """Moves the files of a directory into the draft. Raises `SaveError`."""
+    try:
+        for path in sorted(part.iterdir()):
+            os.rename(path, draft.path / path.name)
+        part.rmdir()
+    except OSError as error:
+        raise SaveError(f"{part}: {error}") from error

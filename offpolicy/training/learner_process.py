@@ -65,9 +65,11 @@ def train_rank(
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
     publisher = WeightPublisher(rank, learner.policy)
     evaluation = periodic_evaluation(rank, ranks, learner, publisher, start.last_eval_step)
-    with contextlib.closing(source), contextlib.closing(evaluation):
+    with contextlib.closing(source), contextlib.closing(evaluation), contextlib.ExitStack() as exits:
         health = HealthCheck(rank.cfg, learner, ranks)
-        checkpointer = Checkpointer(state, health, lambda: evaluation.last_result_step)
+        checkpointer = exits.enter_context(
+            contextlib.closing(Checkpointer(state, health, lambda: evaluation.last_result_step))
+        )
         profiler = make_profiler(rank)
         with rank.ledger.phase(LearnerPhase.WEIGHT_PUBLISH):
             publisher.publish()

@@ -81,7 +81,7 @@ class LearnerRanks:
 
 def single_rank(rank: RankContext) -> LearnerRanks:
     """Returns a world of one rank: every collective is the identity."""
-    world = SoloWorld(rank.gate, *_requests(rank))
+    world = SoloWorld(rank.gate, new_requests(rank, HostWord.REPORT_REQUEST), new_requests(rank, HostWord.SAVE_REQUEST))
     return LearnerRanks(world, Collectives(world, rank.ledger), SoloExchange(), lambda tensors: None, 0, "")
 
 
@@ -106,7 +106,10 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     arrivals = ArrivalLog(rank.rank, rank.ledger, ClockOffsets(rank.num_ranks, runner.world_size))
     new_event = partial(CudaEvent, rank.device) if rank.cfg.timing.enabled else None
     exchange = GroupExchange(group, rank.device, rank.device_sync, arrivals, new_event)
-    world = RankWorld(group, rank.gate, *_requests(rank), arrivals, rank.ledger, is_leader=rank.is_leader)
+    # The clock of the first host asks all ranks for a checkpoint; a user may ask on any host.
+    save_word = HostWord.SAVE_REQUEST if rank.rank == 0 else HostWord.SAVE_SIGNALS
+    reports, saves = (new_requests(rank, word) for word in (HostWord.REPORT_REQUEST, save_word))
+    world = RankWorld(group, rank.gate, reports, saves, arrivals, rank.ledger, is_leader=rank.is_leader)
     if not host.is_alone and rank.cfg.timing.enabled:
         world.compare_clocks()
     average_every = runner.sync_every if runner.sync == "parameters" else 0
@@ -128,18 +131,14 @@ def pick_backend(rank: RankContext) -> str:
     return asked if asked != "auto" else "nccl" if can_nccl else "gloo"
 
 
-def _requests(rank: RankContext) -> tuple[Callable[[], bool], Callable[[], bool]]:
-    """Returns two functions, each true once per report, and per checkpoint, that the supervisor asks for."""
+def new_requests(rank: RankContext, word: HostWord) -> Callable[[], bool]:
+    """Returns a function that is true once after the supervisor has counted up its word: it asks for something."""
+    answered = 0
 
-    def once_per(request: HostWord) -> Callable[[], bool]:
-        answered = 0
+    def is_new() -> bool:
+        nonlocal answered
+        requested = rank.control.host.get(word)
+        is_requested, answered = requested != answered, requested
+        return is_requested
 
-        def is_new() -> bool:
-            nonlocal answered
-            requested = rank.control.host.get(request)
-            is_requested, answered = requested != answered, requested
-            return is_requested
-
-        return is_new
-
-    return once_per(HostWord.REPORT_REQUEST), once_per(HostWord.SAVE_REQUEST)
+    return is_new

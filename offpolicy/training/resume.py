@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from offpolicy.algos.adaptation import adopt_teacher
 from offpolicy.algos.base_learner import BaseLearner, LearnerState
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Draft, write_json
 from offpolicy.checkpoint.manifest import fingerprint
+from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.config.schema import read_spec
 from offpolicy.processes.control_page import RankWord
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
 from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_saver import CapturedRows
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.speed_tuner import Choice, Setting
@@ -50,13 +53,13 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     """
     job = rank.job
     first_step = first_learning_step(rank.cfg, job.host.num_hosts)
-    start, last_eval_step, has_replay = LearningStart(first_step, 0), 0, False
+    start, last_eval_step, has_rows = LearningStart(first_step, 0), 0, False
     checkpoint, teacher = None, None
     if job.checkpoint is not None:
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
         state = checkpoint.json("state")
         start, last_eval_step = LearningStart(*state["start"]), state["last_eval_step"]
-        has_replay, teacher = checkpoint.has("replay-0"), state.get("teacher")
+        has_rows, teacher = has_replay(checkpoint), state.get("teacher")
         if rank.rank == 0:
             learner.load_state(LearnerState(learner_tensors(checkpoint), state["numbers"]))
     elif job.teacher_step is not None:
@@ -66,7 +69,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
             tensors = learner_tensors(CheckpointStore(path / CHECKPOINTS).at(job.teacher_step))
             adopt_teacher(learner.start_tensors(), job.spec, tensors, read_spec(path))
     metrics = learner.read_metrics()
-    facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, has_replay)
+    facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, has_rows)
     table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))
     updates, start_steps, start_updates, last_eval_step = (int(value) for value in table[0, :4])
     sums, counts = np.split(table[0, len(facts) :], 2)
@@ -74,11 +77,31 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     learner.num_updates = updates
     rank.words.set(RankWord.UPDATES, updates)
     start = LearningStart(start_steps, start_updates)
-    if job.start_step and not table[:, 4].all():
+    if job.start_step and not rank.cfg.algo.learns_from_rollouts and not table[:, 4].all():
         # The rings of a host are empty: gather `learning_starts` new rows first, and owe nothing for those before.
         start = LearningStart(job.start_step + first_step, updates)
     totals = MetricTotals(metrics.names, sums, counts)
     return TrainingStart(start, updates, last_eval_step, totals, checkpoint, teacher)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedState:
+    """A copy of the leader's part of a checkpoint as of one instant, to be written while training goes on."""
+
+    rank: int
+    tensors: dict[str, NDArray[Any]] | None  # of the learner, on rank 0
+    shared: dict[str, Any]
+    streams: dict[str, Any]
+    rows: CapturedRows | None
+
+    def write(self, draft: Draft) -> None:
+        """Writes it. Raises `SaveError`."""
+        draft.add_json(f"rank-{self.rank}", self.streams)
+        if self.tensors is not None:
+            draft.add_tensors("learner", self.tensors)
+        draft.add_json("state", self.shared)
+        if self.rows is not None:
+            self.rows.write(draft)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +118,25 @@ class RankState:
     choice: Choice = field(default_factory=Choice)
 
     def write_streams(self, directory: Path) -> None:
-        """Writes the state of this rank alone: its random streams and what the normaliser has seen."""
-        streams = {
+        """Writes the state of this rank alone."""
+        write_json(directory, f"rank-{self.rank.rank}", self._streams())
+
+    def _streams(self) -> dict[str, Any]:
+        """Returns the random streams of this rank and what its normaliser has seen."""
+        return {
             "source": self.source_identity,
             "fresh_from": list(self.source.first_unseen_row),
             "sampler": self.source.random_state(),
             "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
             "choice": [self.choice.setting, self.choice.iterations],
         }
-        write_json(directory, f"rank-{self.rank.rank}", streams)
 
-    def fill(self, draft: Draft, last_eval_step: int, *, has_replay: bool) -> None:
-        """Writes what all ranks share, on rank 0 with the networks, and the replay of this host if wanted."""
+    def capture(self, last_eval_step: int, rows: CapturedRows | None) -> CapturedState:
+        """Copies what all ranks share, on rank 0 with the networks, and this rank's streams. `rows`: of the replay."""
         state = self.learner.state()
-        if self.rank.rank == 0:
-            draft.add_tensors("learner", {name: tensor.numpy() for name, tensor in state.tensors.items()})
-        draft.add_json("state", self._shared_numbers(state, last_eval_step))
-        if has_replay:
-            for index, ring in enumerate(self.rings):
-                draft.add_rows(f"replay-{index}", *ring.spans(ring.oldest, ring.committed))
+        tensors = {name: tensor.numpy() for name, tensor in state.tensors.items()} if self.rank.rank == 0 else None
+        shared = self._shared_numbers(state, last_eval_step) | {"has_replay": rows is not None}
+        return CapturedState(self.rank.rank, tensors, shared, self._streams(), rows)
 
     def _shared_numbers(self, state: LearnerState, last_eval_step: int) -> dict[str, Any]:
         job = self.rank.job
@@ -134,7 +157,8 @@ class RankState:
         """Continues the random streams of the checkpoint on all ranks, or on none: they must draw as many batches."""
         checkpoint = self.start.checkpoint
         why_not = self.why_not_exact()
-        if checkpoint is not None and checkpoint.has("replay-0"):
+        has_rows = checkpoint is not None and has_replay(checkpoint)
+        if checkpoint is not None and has_rows:
             self.source.first_unseen_row[:] = checkpoint.json("state")["replay_end"]
         if self.ranks.collectives.any(bool(why_not)) or checkpoint is None:
             if why_not:
@@ -146,7 +170,7 @@ class RankState:
         self.source.set_random_state(streams["sampler"])
         updates = torch.frombuffer(bytearray.fromhex(streams["updates"]), dtype=torch.uint8)
         self.learner.generator.set_state(updates)
-        if checkpoint.has("replay-0"):
+        if has_rows:
             self.source.first_unseen_row[:] = streams["fresh_from"]
 
     def why_not_exact(self) -> str:
@@ -154,6 +178,8 @@ class RankState:
         checkpoint, name = self.start.checkpoint, f"rank-{self.rank.rank}"
         if checkpoint is None or not checkpoint.has(name):
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
+        if checkpoint.has_lost_rows:
+            return "rows of the replay are damaged, and new ones are collected first"
         before, now = checkpoint.json("state")["num_ranks"], self.ranks.world.num_ranks
         if before != now:
             return f"{before} learner ranks before, {now} now"

@@ -182,6 +182,15 @@ def killed_and_resumed(
     return first, second, output
 
 
+def replay_bytes(checkpoint: Path, ring: int = 0) -> bytes:
+    """The rows of a ring in a checkpoint, whichever segments they are in."""
+    state = json.loads((checkpoint / "state.json").read_text())
+    first, end = state["replay_first"][ring], state["replay_end"][ring]
+    paths = sorted(checkpoint.glob(f"replay-{ring}-*.f32"))
+    content, begin = b"".join(path.read_bytes() for path in paths), int(paths[0].stem.rpartition("-")[2])
+    return content[(first - begin) * len(content) // (end - begin) :]
+
+
 # -- a disk that is full ----------------------------------------------------------------------------------------------
 
 

@@ -26,20 +26,28 @@ pytestmark = pytest.mark.mp
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
 NUM_RANDOM_KILLS = 40
+OLD_ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def save(store: CheckpointStore, env_steps: int) -> None:
-    """A state of about 400 KB in which every file carries its step."""
+    """A state of about 400 KB in which every file carries its step, but for one that all saves take over."""
+    base = store.newest_valid()
     with store.begin(env_steps) as draft:
+        if base is None:
+            draft.add_rows("old", [OLD_ROWS])
+        else:
+            draft.add_link("old.f32", base, "old.f32")
         draft.add_tensors("model", {"weight": np.full(20_000, env_steps, np.float32)})
         draft.add_json("state", {"env_steps": env_steps})
-        draft.add_rows("replay", np.full((20_000, 4), env_steps, np.float32))
+        draft.add_rows("replay", [np.full((20_000, 4), env_steps, np.float32)])
 
 
 def is_consistent(checkpoint: Checkpoint) -> bool:
     """Whether every file belongs to this step."""
     weight, rows = checkpoint.tensors("model")["weight"], checkpoint.rows("replay", 4)
     state = checkpoint.json("state")["env_steps"]
+    if not np.array_equal(checkpoint.rows("old", 4), OLD_ROWS):
+        return False
     return state == checkpoint.env_steps and bool((weight == state).all()) and bool((rows == state).all())
 
 
@@ -120,6 +128,10 @@ class SuicidalDisk(Disk):
             super().write(path, [content[: len(content) // 2]])
         self._count()
         super().write(path, [content])
+
+    def link(self, old: Path, new: Path) -> None:
+        self._count()
+        super().link(old, new)
 
     def fsync(self, path: Path) -> None:
         self._count()

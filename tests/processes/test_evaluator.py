@@ -14,6 +14,7 @@ import pytest
 
 from offpolicy.envs.vector import env_seeds
 from offpolicy.seeding import env_seed
+from tests.processes.conftest import replay_bytes
 from tests.processes.test_delays import SLOW_STEP, Run, train
 
 pytestmark = pytest.mark.mp
@@ -25,7 +26,7 @@ LONG_EVALUATION = (SLOW_STEP, "env.kwargs.step_ms=20", "total_timesteps=120", "a
 
 def final_state(directory: Path, step: int) -> dict[str, bytes]:
     checkpoint = directory / "checkpoints" / f"step-{step:012d}"
-    return {name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay-0.f32")}
+    return {"learner": (checkpoint / "learner.safetensors").read_bytes(), "replay": replay_bytes(checkpoint)}
 
 
 def evaluations(records: list[dict[str, Any]]) -> dict[int, tuple[float, float]]:

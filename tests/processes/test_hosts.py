@@ -21,7 +21,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.rendezvous import Proposal, agree
 from offpolicy.errors import HangError
 from tests.processes import network_hosts
-from tests.processes.conftest import REPOSITORY, TINY
+from tests.processes.conftest import REPOSITORY, TINY, replay_bytes
 from tests.processes.network_hosts import Host, ip, kill, wait_until_gone
 
 pytestmark = [pytest.mark.mp, pytest.mark.timeout(300)]
@@ -90,7 +90,7 @@ def test_two_hosts_train_one_policy_and_each_keeps_its_own_replay(two_hosts: Pai
     parts = [host.run_dir / "checkpoints" / "step-000000000400" for host in two_hosts]
     assert second.run_dir == second.directory / "run" / "host-1"
     assert [(part / "learner.safetensors").exists() for part in parts] == [True, False]
-    rows = [(part / "replay-0.f32").read_bytes() for part in parts]
+    rows = [replay_bytes(part) for part in parts]
     assert rows[0] != rows[1], "both hosts collected the same transitions"
     assert {host.index for host, _ in listening} == {0, 1}, "gloo listens on each host"
     assert [(host.index, address) for host, address in listening if address not in ("127.0.0.1", host.address)] == []

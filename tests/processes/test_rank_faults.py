@@ -94,7 +94,13 @@ def test_ctrl_c_saves_one_checkpoint_of_all_ranks(start_run: Any, traces: Any) -
     [checkpoint] = run.checkpoints()
     assert checkpoint == f"step-{run.summary()['env_steps']:012d}"
     saved = {path.name for path in (run.directory / "checkpoints" / checkpoint).iterdir()}
-    assert {"rank-0.json", "rank-1.json", "replay-0.f32", "replay-1.f32", "collector-1.json"} <= saved
+    assert {
+        "rank-0.json",
+        "rank-1.json",
+        "replay-0-000000000000000.f32",
+        "replay-1-000000000000000.f32",
+        "collector-1.json",
+    } <= saved
     assert list(run.directory.glob(".snapshot*")) == []
     traces.assert_none()
 

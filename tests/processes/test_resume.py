@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
-from tests.processes.conftest import killed_and_resumed
+from tests.processes.conftest import killed_and_resumed, replay_bytes
 
 pytestmark = pytest.mark.mp
-COMPARED = ("learner.safetensors", "replay-0.f32", "collector-0.safetensors")
+COMPARED = ("learner.safetensors", "collector-0.safetensors")
 
 VARIANTS = {
     "sac": ("algo.normalize_obs=true", "algo.n_step=3", "env.num_envs=2"),
@@ -24,7 +24,8 @@ VARIANTS = {
 
 
 def saved_files(checkpoint: Path) -> dict[str, bytes]:
-    return {name: (checkpoint / name).read_bytes() for name in COMPARED}
+    files = {name: (checkpoint / name).read_bytes() for name in COMPARED}
+    return files | {"replay": replay_bytes(checkpoint)}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from offpolicy.machine import num_usable_cores
 from offpolicy.training.speed_tuner import thread_numbers
-from tests.processes.conftest import FINISHED, LiveRun, run_to_end
+from tests.processes.conftest import FINISHED, TINY, LiveRun, replay_bytes, run_to_end
 
 pytestmark = pytest.mark.mp
 
@@ -37,10 +37,18 @@ def test_a_run_completes_and_its_time_account_closes(start_run: Any, traces: Any
     assert summary["run"]["command"].startswith("offpolicy train ")
     assert summary["run"]["command"] in (run.directory / "config.yaml").read_text()
     assert len([line for line in out.splitlines() if "offpolicy eval run --episodes 20" in line]) == 1
-    before = (run.directory / "summary.json").read_bytes()
-    code, out, _ = start_run().finish()  # once more: complete, and left as it is
-    assert (code, (run.directory / "summary.json").read_bytes()) == (0, before)
-    assert "already complete: run has done its 600 env steps" in out
+    before = contents(run.directory)
+    for command in (("train", *TINY), ("resume", "run")):  # once more: complete, and left as it is
+        code, out, _ = start_run(command=command).finish()
+        assert (code, contents(run.directory)) == (0, before)
+        assert "already complete: 600 of 600 env steps" in out
+        assert "total_timesteps=1200" in out
+
+
+def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file of a run but the lock, which names its last holder: when it was written, and what it holds."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +89,7 @@ def test_the_flops_of_the_machine_are_measured_once_and_compared_with_the_run(fi
 
 def model_and_rows(run: LiveRun, step: int = 1100) -> dict[str, bytes]:
     checkpoint = run.directory / "checkpoints" / f"step-{step:012d}"
-    return {name: (checkpoint / name).read_bytes() for name in ("learner.safetensors", "replay-0.f32")}
+    return {"learner": (checkpoint / "learner.safetensors").read_bytes(), "replay": replay_bytes(checkpoint)}
 
 
 def test_without_timing_records_keep_rates_and_the_learning_is_bitwise_the_same(

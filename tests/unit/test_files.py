@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.files import Disk, JsonlFile, atomic_file, atomic_write
+from offpolicy.files import NO_LINKS, Disk, JsonlFile, UniqueJsonlFile, atomic_file, atomic_write
 
 
 def steps_in(path: Path) -> list[int]:
@@ -190,3 +190,53 @@ def test_any_other_failure_to_fsync_is_raised(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="Input/output error"):
         Disk().fsync_dir(tmp_path)
+
+
+def test_lines_of_more_updates_than_the_checkpoint_are_superseded_too(tmp_path: Path) -> None:
+    """In free mode the learner goes on at the step of the checkpoint; the resumed run would go back behind that."""
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"env_steps": 10, "train/n_updates": 5}, {"env_steps": 20, "train/n_updates": 19}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    JsonlFile(path, resume_step=20, resume_updates=15).close()
+    assert steps_in(path) == [10]
+    assert steps_in(tmp_path / "metrics.superseded.jsonl") == [20]
+
+
+def test_a_record_of_the_same_env_step_takes_the_place_of_the_last_one(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for lines in ([(10, 1), (20, 2), (20, 3)], [(20, 4)], [(20, 5), (30, 6)]):  # the run resumes twice
+        file = UniqueJsonlFile(path, None)
+        for env_steps, updates in lines:
+            file.append({"env_steps": env_steps, "train/n_updates": updates})
+        file.close()
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["env_steps"], line["train/n_updates"]) for line in found] == [(10, 1), (20, 5), (30, 6)]
+
+
+def test_what_only_the_replaced_record_said_is_kept(tmp_path: Path) -> None:
+    file = UniqueJsonlFile(tmp_path / "metrics.jsonl", None)
+    file.append({"env_steps": 10, "eval/return_mean": 1.5})
+    file.append({"env_steps": 10})
+    file.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"env_steps": 10, "eval/return_mean": 1.5}
+
+
+@pytest.mark.parametrize("refusal", [None, *NO_LINKS])
+def test_a_link_is_a_copy_where_the_filesystem_has_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        assert refusal is not None
+        raise OSError(refusal, os.strerror(refusal))
+
+    (tmp_path / "old").write_bytes(b"rows")
+    if refusal is not None:
+        monkeypatch.setattr(os, "link", refuse)
+    Disk().link(tmp_path / "old", tmp_path / "new")
+    assert (tmp_path / "new").read_bytes() == b"rows"
+    assert (tmp_path / "new").samefile(tmp_path / "old") == (refusal is None)
+
+
+def test_any_other_refusal_of_a_link_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Disk().link(tmp_path / "missing", tmp_path / "new")

@@ -20,7 +20,7 @@ def save(store: CheckpointStore, env_steps: int) -> None:
     with store.begin(env_steps) as draft:
         draft.add_tensors("model", {"weight": np.zeros((3, 2), np.float32)})
         draft.add_json("state", {"tag": 0})
-        draft.add_rows("replay", np.zeros((5, 4), np.float32))
+        draft.add_rows("replay", [np.zeros((5, 4), np.float32)])
 
 
 def names(root: Path) -> list[str]:
@@ -55,7 +55,7 @@ def test_row_blocks_come_back_joined_and_read_only(root: Path, monkeypatch: pyte
     store = CheckpointStore(root)
     ring = np.arange(100 * 6, dtype=np.float32).reshape(100, 6)
     with store.begin(1) as draft:
-        draft.add_rows("replay", ring[60:, :3], ring[:60, :3])
+        draft.add_rows("replay", [ring[60:, :3], ring[:60, :3]])
     loaded = store.at(1).rows("replay", 3)
     np.testing.assert_array_equal(loaded, np.concatenate([ring[60:, :3], ring[:60, :3]]))
     with pytest.raises(ValueError, match="read-only"):
@@ -65,7 +65,7 @@ def test_row_blocks_come_back_joined_and_read_only(root: Path, monkeypatch: pyte
 def test_an_empty_replay_comes_back_empty(root: Path) -> None:
     store = CheckpointStore(root)
     with store.begin(1) as draft:
-        draft.add_rows("replay", np.zeros((0, 7), np.float32))
+        draft.add_rows("replay", [np.zeros((0, 7), np.float32)])
     assert store.at(1).rows("replay", 7).shape == (0, 7)
 
 
@@ -114,7 +114,7 @@ def test_names_that_lead_elsewhere_are_refused(root: Path, name: str) -> None:
 def test_rows_that_are_not_float32_matrices_are_refused(root: Path, rows: np.ndarray) -> None:
     problem = r"replay\.f32: got float.*allowed float32 \[rows, width\]"
     with pytest.raises(ValueError, match=problem), CheckpointStore(root).begin(1) as draft:
-        draft.add_rows("replay", rows)
+        draft.add_rows("replay", [rows])
 
 
 def test_object_arrays_are_refused(root: Path) -> None:

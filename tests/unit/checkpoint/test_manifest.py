@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
         with store.begin(env_steps) as draft:
             draft.add_tensors("model", {"weight": np.arange(500, dtype=np.float32) + env_steps})
             draft.add_json("state", {"env_steps": env_steps, "rng": list(range(env_steps))})
-            draft.add_rows("replay", np.full((100, 4), env_steps, np.float32))
+            draft.add_rows("replay", [np.full((100, 4), env_steps, np.float32)])
     return root
 
 

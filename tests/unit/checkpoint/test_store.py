@@ -29,7 +29,7 @@ def save(store: CheckpointStore, env_steps: int, tag: int = 0) -> None:
     with store.begin(env_steps) as draft:
         draft.add_tensors("model", {"weight": np.full((3, 2), tag, np.float32)})
         draft.add_json("state", {"tag": tag})
-        draft.add_rows("replay", np.full((5, 4), tag, np.float32))
+        draft.add_rows("replay", [np.full((5, 4), tag, np.float32)])
 
 
 def names(root: Path) -> list[str]:
@@ -308,7 +308,7 @@ def test_an_expired_file_size_limit_is_a_save_error(root: Path) -> None:
         "from offpolicy.checkpoint import CheckpointStore\n"
         "store = CheckpointStore(Path(sys.argv[1]))\n"
         "for env_steps, rows in ((1, 10), (2, 100_000)):\n"
-        "    with store.begin(env_steps) as draft: draft.add_rows('replay', np.zeros((rows, 4), np.float32))\n"
+        "    with store.begin(env_steps) as draft: draft.add_rows('replay', [np.zeros((rows, 4), np.float32)])\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
     )
     command = [sys.executable, "-c", script, str(root)]
@@ -340,11 +340,11 @@ def test_a_full_disk_keeps_what_it_has_and_saves_again_once_there_is_room(small_
     (small_disk / "filler").write_bytes(bytes(600_000))
     big = np.zeros((100_000, 2), np.float32)
     with pytest.raises(SaveError, match="No space left on device"), store.begin(2) as draft:
-        draft.add_rows("replay", big)
+        draft.add_rows("replay", [big])
     assert names(small_disk / "checkpoints") == ["latest", "step-000000000001"]
     (small_disk / "filler").unlink()
     with store.begin(2) as draft:
-        draft.add_rows("replay", big)
+        draft.add_rows("replay", [big])
     assert store.newest_valid() == store.at(2)
 
 
@@ -357,3 +357,58 @@ def test_a_read_only_disk_is_a_save_error_and_still_loads(small_disk: Path) -> N
     newest = store.newest_valid()
     assert newest is not None
     assert newest.env_steps == 1
+
+
+def test_a_file_taken_over_is_neither_written_nor_read_and_is_verified_at_the_load(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 100, tag=7)
+    base = store.at(100)
+    with store.begin(200) as draft:
+        draft.add_link("rows.f32", base, "replay.f32")
+    assert draft.saved is not None
+    assert draft.saved.files["rows.f32"] == base.files["replay.f32"]
+    assert (root / "step-000000000200" / "rows.f32").samefile(root / "step-000000000100" / "replay.f32")
+    flip(root / "step-000000000200" / "rows.f32")
+    assert CheckpointStore(root).newest_valid() is None
+    with pytest.raises(CheckpointError, match=r"rows\.f32: expected sha256"):
+        CheckpointStore(root).at(200)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+
+
+def test_damaged_rows_of_all_checkpoints_do_not_cost_the_networks(root: Path) -> None:
+    store, segment = CheckpointStore(root), "replay-0-000000000000000"
+    for env_steps in (100, 200):
+        base = store.newest_valid()
+        with store.begin(env_steps) as draft:
+            draft.add_json("state", {"has_replay": True})
+            if base is None:
+                draft.add_rows(segment, [np.zeros((3, 2), np.float32)])
+            else:
+                draft.add_link(f"{segment}.f32", base, f"{segment}.f32")
+    flip(root / "step-000000000100" / f"{segment}.f32")
+    store = CheckpointStore(root)
+    found = store.newest_valid()
+    assert found is not None
+    assert (found.env_steps, found.has_lost_rows, list(found.files)) == (200, True, ["state.json"])
+    assert store.rejected[0].endswith("using step-000000000200 without the rows of the replay")
+    assert store.at(200) == found
+    assert [checkpoint.env_steps for checkpoint in store.usable()] == [200, 100]
+    flip(root / "step-000000000200" / "state.json")
+    assert CheckpointStore(root).at(100).has_lost_rows
+    with pytest.raises(CheckpointError):
+        CheckpointStore(root).at(200)
+
+
+def test_a_file_that_is_gone_cannot_be_taken_over_and_is_named(root: Path) -> None:
+    store = CheckpointStore(root)
+    save(store, 100)
+    base = store.at(100)
+    (base.path / "replay.f32").unlink()
+    with pytest.raises(SaveError, match=r"step-000000000100/replay\.f32: No such file"), store.begin(200) as draft:
+        draft.add_link("rows.f32", base, "replay.f32")
+    assert names(root) == ["latest", "step-000000000100"]

@@ -25,6 +25,7 @@ Tree = dict[str, bytes | None]  # path -> content of a file, None for a director
 
 # The saves of the script: one after the other, one step twice, and enough of them for retention.
 STEPS = (100, 200, 200, 300)
+OLD_ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)  # written by the first save, linked by all others
 
 
 # --- the script of saves, recorded
@@ -61,6 +62,10 @@ class RecordingDisk(Disk):
         super().write(path, [content])
         self._record("write", path, content=content)
 
+    def link(self, old: Path, new: Path) -> None:
+        super().link(old, new)
+        self._record("link", old, new=str(new.relative_to(self._base)))
+
     def fsync(self, path: Path) -> None:
         self._record("fsync", path)
 
@@ -84,11 +89,16 @@ class LazyDisk(Disk):
 
 
 def save(store: CheckpointStore, env_steps: int, tag: int) -> None:
-    """A state in which every file carries the tag of its save."""
+    """A state in which every file carries the tag of its save, but for one that it takes over from the last one."""
+    base = store.newest_valid()
     with store.begin(env_steps) as draft:
+        if base is None:
+            draft.add_rows("old", [OLD_ROWS])
+        else:
+            draft.add_link("old.f32", base, "old.f32")
         draft.add_tensors("model", {"weight": np.full(4, tag, np.float32)})
         draft.add_json("state", tag)
-        draft.add_rows("replay", np.full((3, 2), tag, np.float32))
+        draft.add_rows("replay", [np.full((3, 2), tag, np.float32)])
 
 
 def tag_of(checkpoint: Checkpoint | None) -> int:
@@ -97,6 +107,7 @@ def tag_of(checkpoint: Checkpoint | None) -> int:
         return 0
     tags = {checkpoint.json("state"), *checkpoint.tensors("model")["weight"], *checkpoint.rows("replay", 2).flat}
     assert len(tags) == 1, f"mixture of the saves {tags}"
+    np.testing.assert_array_equal(checkpoint.rows("old", 2), OLD_ROWS)
     tag = int(checkpoint.json("state"))
     assert checkpoint.env_steps == STEPS[tag - 1]
     return tag
@@ -150,6 +161,10 @@ def replay(ops: Iterable[Op]) -> Directory:
             parent.pending.append({name: Directory()})
         elif op.kind == "write":
             parent.pending.append({name: File(op.content)})
+        elif op.kind == "link":
+            target = find(run, str(Path(op.new).parent))
+            assert isinstance(target, Directory)
+            target.pending.append({Path(op.new).name: find(run, op.path)})
         elif op.kind == "rename":
             assert Path(op.new).parent == Path(op.path).parent
             parent.pending.append({name: None, Path(op.new).name: find(run, op.path)})

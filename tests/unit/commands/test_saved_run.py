@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,7 +58,9 @@ def test_a_run_without_a_checkpoint_is_refused(run: Path, monkeypatch: pytest.Mo
         SavedRun.find(run, choice())
 
 
-@pytest.mark.parametrize(("total", "when"), [(20_000, "at its end"), (90_000, "at env step 50,000")])
+@pytest.mark.parametrize(
+    ("total", "when"), [(20_000, "at its end, or after 1 minutes"), (90_000, "at env step 50,000")]
+)
 def test_of_a_run_in_progress_it_says_when_the_first_checkpoint_comes(
     run: Path, monkeypatch: pytest.MonkeyPatch, total: int, when: str
 ) -> None:
@@ -66,6 +69,18 @@ def test_of_a_run_in_progress_it_says_when_the_first_checkpoint_comes(
     monkeypatch.setattr(saved_run, "is_running", lambda path: True)
     with pytest.raises(CheckpointError, match=f"is in progress, and its first checkpoint comes {when}"):
         SavedRun.find(run, choice())
+
+
+def test_of_a_run_in_progress_it_says_what_it_takes(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = SimpleNamespace(env_steps=7_000)
+    monkeypatch.setattr(FakeStore, "found", found)
+    monkeypatch.setattr(saved_run, "is_running", lambda path: True)
+    SavedRun.find(run, choice())
+    assert (
+        f"{run} is in progress; this is its newest checkpoint, of 7,000 of 20,000 env steps" in capsys.readouterr().err
+    )
 
 
 def test_the_physics_of_the_environment_may_change(run: Path) -> None:

@@ -137,3 +137,14 @@ def test_the_comments_of_a_run_outlive_its_resume(tmp_path: Path) -> None:
     write_config(tmp_path, replace(cfg, total_timesteps=30_000), SPEC)
     assert (tmp_path / "config.yaml").read_text().endswith("# ran: threads.learner=2\n")
     assert read_config(tmp_path).total_timesteps == 30_000
+
+
+def test_the_files_of_a_run_are_durable_before_it_can_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that survives a power loss is of no use without its configuration."""
+    synced: list[str] = []
+    monkeypatch.setattr(
+        "os.fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+    )
+    write_config(tmp_path, CFG, SPEC)
+    assert [name.split(".")[1] for name in synced if name.endswith(".tmp")] == ["config", "spaces"]
+    assert synced.count(tmp_path.name) == 2

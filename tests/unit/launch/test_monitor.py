@@ -28,6 +28,13 @@ METRICS = MetricTotals(("critic_loss",), np.zeros(1), np.zeros(1))
 FLOPS = {"per_update": 3.0, "per_decision": 2.0, "attainable_per_sec": {"2": 1e9}, "beside_factor": 1.1}
 
 
+LEARNER_HELLO: dict[str, Any] = {
+    "updates": 0, "device": "cpu", "gpu": None, "threads": 2, "source": "replay",
+    "mode": "overlap", "backend": None,  # the mode of a checkpoint
+    "metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0), "flops": FLOPS,
+}  # fmt: skip
+
+
 class FakeReports:
     """Reports whose version the test sets."""
 
@@ -99,9 +106,20 @@ class Run:
             num_ranks=1,
             learner_reports=lambda names: self.learner_reports,
         )
-        cfg, logger = RunConfig.from_mapping({"log": {"every_s": EVERY_S}}), self.logger
-        self.cores = FakeCores()
-        self.monitor = Monitor(cfg, shared, logger, lambda: self.now_s, 1, None, self.cores)  # type: ignore[arg-type]
+        self.shared, self.cores = shared, FakeCores()
+        self.monitor = self._monitor()
+
+    def _monitor(self, *, start_step: int = 0, **tree: Any) -> Monitor:
+        cfg, logger = RunConfig.from_mapping({"log": {"every_s": EVERY_S}, **tree}), self.logger
+        clock: Any = lambda: self.now_s  # noqa: E731
+        cores: Any = self.cores
+        return Monitor(cfg, self.shared, logger, clock, 1, None, cores, start_step=start_step)  # type: ignore[arg-type]
+
+    def resume_from(self, start_step: int) -> None:
+        self.monitor = self._monitor(start_step=start_step)
+
+    def set_config(self, **tree: Any) -> None:
+        self.monitor = self._monitor(**tree)
 
     def send(self, role: str, kind: str, **fields: Any) -> None:
         process = SimpleNamespace(pid=7)
@@ -111,10 +129,7 @@ class Run:
         self.monitor.on_message(child, {"kind": kind, **fields})
 
     def start(self, env_steps: int = 0) -> None:
-        fields = {"updates": 0, "device": "cpu", "gpu": None, "threads": 2, "source": "replay"}
-        fields |= {"mode": "overlap", "backend": None}  # the mode of a checkpoint
-        sums = {"metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0), "flops": FLOPS}
-        self.send("learner", "hello", **fields, **sums)
+        self.send("learner", "hello", **LEARNER_HELLO)
         self.send("collector", "hello", env_steps=env_steps, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
 
     def report(self) -> None:
@@ -296,3 +311,33 @@ def test_the_newest_gains_of_the_learner_are_kept(run: Run) -> None:
 def test_a_line_of_a_process_is_shown(run: Run, kind: str, line: str) -> None:
     run.send("learner", kind, text="text")
     assert run.logger.of("message") == [line]
+
+
+def test_a_resume_that_fails_at_its_start_records_nothing_behind_its_checkpoint(run: Run) -> None:
+    """The learner reports when it ends; the collectors have not restored their counters yet."""
+    run.resume_from(400)
+    run.send("learner", "hello", **LEARNER_HELLO)
+    run.tick(EVERY_S)
+    run.report()
+    run.tick(EVERY_S + 0.1)
+    run.monitor.log_rest()
+    assert run.logger.of("log_interval") == []
+    assert run.monitor.snapshot().env_steps == 400
+
+
+def test_a_resumed_run_counts_on_from_its_checkpoint(run: Run) -> None:
+    run.resume_from(400)
+    run.start(env_steps=400)
+    for steps in (400, 408):
+        run.control.collectors[0].set(CollectorWord.ENV_STEPS, steps)
+        assert run.monitor.snapshot().env_steps == steps
+
+
+@pytest.mark.parametrize(("every_min", "requests"), [(0.5, [0, 1, 1, 2]), (0.0, [0, 0, 0, 0])])
+def test_a_checkpoint_is_requested_by_the_clock(run: Run, every_min: float, requests: list[int]) -> None:
+    run.set_config(checkpoint={"every_min": every_min})
+    seen = []
+    for now_s in (29.0, 30.0, 59.0, 60.0):
+        run.tick(now_s)
+        seen.append(run.control.host.get(HostWord.SAVE_REQUEST))
+    assert seen == requests

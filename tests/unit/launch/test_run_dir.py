@@ -296,3 +296,68 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"run_dir: got .*, allowed a directory: .*file is a file; write run_dir="):
         refuse_file(tmp_path / name)
     refuse_file(tmp_path / "new/run")
+
+
+# --- a run that ended before its first checkpoint
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Path:
+    """The path of a run that was killed before it saved anything."""
+    lost = tmp_path / "lost"
+    RunDir.claim(lost, "auto").release()
+    (lost / "config.yaml").write_text("seed: 1")
+    (lost / "metrics.jsonl").write_text('{"env_steps": 10}')
+    (lost / "checkpoints" / ".tmp-0123").mkdir(parents=True)  # killed in its first save
+    return lost
+
+
+def test_a_run_that_saved_nothing_starts_again_and_its_records_are_kept(lost: Path) -> None:
+    for attempt in (0, 1):
+        with RunDir.claim(lost, "auto") as claimed:
+            assert (claimed.checkpoint, claimed.aside) == (None, lost / f"attempt-{attempt}")
+            assert "ended before its first checkpoint; its records are in" in claimed.warnings[0]
+            assert sorted(os.listdir(lost)) == [LOCK, *(f"attempt-{number}" for number in range(attempt + 1))]
+        (lost / "config.yaml").write_text("seed: 1")
+    assert (lost / "attempt-0" / "metrics.jsonl").read_text() == '{"env_steps": 10}'
+
+
+def test_resuming_a_run_that_saved_nothing_says_what_starts_it_again(lost: Path) -> None:
+    before = tree(lost)
+    with pytest.raises(CheckpointError, match=f"give the `offpolicy train` command that began it .*run_dir={lost}"):
+        RunDir.claim(lost, "must")
+    with pytest.raises(ConfigError, match="resume=never"):
+        RunDir.claim(lost, "never")
+    assert tree(lost) == before
+
+
+def test_a_directory_that_is_no_runs_is_never_moved(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    (tmp_path / LOCK).write_text("")
+    with pytest.raises(CheckpointError, match="holds no usable checkpoint"):
+        RunDir.claim(tmp_path, "auto")
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_damaged_checkpoint_is_not_taken_for_none(lost: Path) -> None:
+    (lost / "checkpoints" / "step-000000000100").mkdir()
+    with pytest.raises(CheckpointError, match="no usable checkpoint is left"):
+        RunDir.claim(lost, "auto")
+
+
+def test_a_move_that_was_killed_is_finished_by_the_next_claim(lost: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, left = Path.rename, [2]
+
+    def killed(self: Path, target: Path) -> Path:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        RunDir.claim(lost, "auto")
+    monkeypatch.undo()
+    with RunDir.claim(lost, "auto") as claimed:
+        assert claimed.aside == lost / "attempt-1"
+    assert {path.name for path in lost.glob("attempt-*/*")} == {"config.yaml", "metrics.jsonl", "checkpoints"}

@@ -32,7 +32,7 @@ def header(
     job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, None, 0)
     lines: list[str] = []
     logger: Any = SimpleNamespace(message=lines.append)
-    run: Any = SimpleNamespace(path=Path("runs/x"), rejected=rejected)
+    run: Any = SimpleNamespace(path=Path("runs/x"), warnings=rejected)
     announce(logger, job, run)
     return lines
 

@@ -53,6 +53,20 @@ def test_each_record_covers_the_time_since_the_last_one(logger: OffPolicyLogger,
     logger.close()
 
 
+def test_a_record_at_the_env_step_of_the_last_one_takes_its_place_and_covers_its_time(
+    logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path
+) -> None:
+    logger.start_from(make_snapshot(0))
+    logger.log_interval(make_snapshot(100))
+    begun, slow = make_snapshot(200), make_snapshot(200)
+    logger.log_interval(begun)
+    slow.learners[0].account.phases_ns["train"] += 100 * 1_000_000
+    assert logger.log_interval(slow)["timing/learner_train_ms"] == pytest.approx(7.1)  # over the 100 iterations of both
+    logger.log_interval(make_snapshot(300))
+    logger.close()
+    assert [record["env_steps"] for record in records_of(tmp_path)] == [1100, 1200, 1300]
+
+
 def test_records_reach_the_sinks(logger: OffPolicyLogger, make_snapshot: Any, tmp_path: Path) -> None:
     logger.log_interval(make_snapshot(100))
     logger.log_interval(make_snapshot(200))

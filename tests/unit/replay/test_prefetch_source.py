@@ -474,7 +474,7 @@ def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
         world.collect(1)
 
     again = World()
-    again.rings[0].restore(0, rows[:17])
+    again.rings[0].restore(0, [rows[:17]])
     resumed = make_source(again, sampler=again.sampler(), **options)
     resumed.set_random_state(state)
     resumed.updates = updates

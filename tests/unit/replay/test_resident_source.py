@@ -120,7 +120,7 @@ def test_sampling_before_anything_was_written_is_an_error() -> None:
 @pytest.mark.usefixtures("_small_blocks")
 def test_a_resumed_run_loads_everything_from_the_oldest_row_on(device: SimulatedDevice) -> None:
     ring = make_ring(16)
-    ring.restore(100, rows(100, 13))
+    ring.restore(100, [rows(100, 13)])
     assert set(refreshed(make_sampler(ring, device=CUDA))) == set(range(100, 113))
     copies = [ran for ran in device.log if ran.stream != "default"]
     assert len(copies) == 5  # blocks of 5, 5, 2 and, beyond the wrap, 1 row; and what the draw must know

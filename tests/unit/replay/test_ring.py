@@ -84,7 +84,7 @@ def test_uncommitted_rows_are_not_counted() -> None:
 
 def test_a_restored_ring_with_more_room_has_no_older_rows() -> None:
     ring = make_ring(16)
-    ring.restore(10, rows(10, 4))
+    ring.restore(10, [rows(10, 4)])
     assert (ring.oldest, ring.committed) == (10, 14)
     ring.append(rows(14, 2))
     assert ring.oldest == 10
@@ -94,7 +94,7 @@ def test_a_restored_ring_with_more_room_has_no_older_rows() -> None:
 @pytest.mark.parametrize("capacity", [8, 5])
 def test_restored_rows_keep_their_indices_and_the_newest_that_fit_survive(capacity: int) -> None:
     ring = make_ring(capacity)
-    ring.restore(10, rows(10, 8))
+    ring.restore(10, [rows(10, 3), rows(13, 5)])
     kept = min(capacity, 8)
     assert (ring.oldest, ring.committed) == (18 - kept, 18)
     out, intact = read(ring, list(range(18 - kept, 18)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,22 +24,34 @@ from tests.unit.training.conftest import FakeWorld, MakeRank, ranks_of, run_if_d
 
 
 class FakeState:
-    """Writes an empty file in place of streams and networks; `error` is raised instead, if there is one."""
+    """Writes an empty file in place of streams and networks; `error` is raised instead, if there is one.
+
+    What it captured is written once `may_write` is set.
+    """
 
     def __init__(self, rank: RankContext, world: FakeWorld) -> None:
         self.rank, self.ranks = rank, ranks_of(world)
         self.learner = SimpleNamespace(settle=lambda: None)
+        self.start, self.rings = SimpleNamespace(checkpoint=None), ()
         self.error: SaveError | None = None
         self.eval_steps: list[int] = []
+        self.may_write = Event()
+        self.may_write.set()
 
     def write_streams(self, directory: Path) -> None:
         if self.error is not None:
             raise self.error
         (directory / f"rank-{self.rank.rank}.json").write_text("{}")
 
-    def fill(self, draft: Any, last_eval_step: int, *, has_replay: bool) -> None:
+    def capture(self, last_eval_step: int, rows: Any) -> Any:
         self.eval_steps.append(last_eval_step)
-        draft.add_json("state", {"has_replay": has_replay})
+
+        def write(draft: Any) -> None:
+            assert self.may_write.wait(10.0)
+            self.write_streams(draft.path)
+            draft.add_json("state", {"has_replay": rows is not None})
+
+        return SimpleNamespace(rows=rows, write=write)
 
 
 def checkpointer(rank: RankContext, world: FakeWorld) -> tuple[Checkpointer, FakeState]:
@@ -71,23 +84,11 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
     saver, state = checkpointer(rank, world)
     for world.env_steps in (90, 120, 180):
         run_if_due(saver)
+    saver.close()
     assert saved(rank) == ["step-000000000120"]
     assert state.eval_steps == [30]
     assert messages(rank) == [("checkpoint", {"env_steps": 120})]
     assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
-
-
-def test_a_checkpoint_that_the_user_asked_for_is_saved_at_once_and_announced(make_rank: MakeRank) -> None:
-    rank, world = make_rank(), FakeWorld()
-    saver, _ = checkpointer(rank, world)
-    world.env_steps = 70
-    run_if_due(saver)
-    assert saved(rank) == []
-    world.is_saving = True
-    run_if_due(saver)
-    assert saved(rank) == ["step-000000000070"]
-    note = {"text": "checkpoint saved at env step 70: SIGUSR1 asked for it"}
-    assert rank.child.sent[-1] == ("note", note)  # type: ignore[attr-defined]  # a fake child
 
 
 def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_rank: MakeRank) -> None:
@@ -117,6 +118,7 @@ def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank
     state.error = SaveError("no space left on device")
     world.env_steps = 100
     run_if_due(saver)
+    saver.close()
     (warning,) = messages(rank)
     assert warning == ("warning", {"text": "checkpoint at 100 not saved: no space left on device"})
     leave_snapshots(rank)
@@ -172,3 +174,75 @@ def test_a_rank_that_leads_no_host_leaves_its_streams_to_the_leader(make_rank: M
     saver.run_last(is_complete=True)
     assert (Path(rank.job.run_dir) / f"{SNAPSHOT_DIR}-rank-1" / "rank-1.json").is_file()
     assert saved(rank) == []
+
+
+def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_collectors_with_it(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    state.may_write.clear()
+    world.env_steps = 100
+    run_if_due(saver)  # returns, although nothing can be written
+    assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
+    world.env_steps = 110
+    assert not saver.is_due()
+    assert saved(rank) == []
+    state.may_write.set()
+    saver.close()
+    assert saved(rank) == ["step-000000000100"]
+    assert rank.child.sent == [("checkpoint", {"env_steps": 100})]  # type: ignore[attr-defined]  # a fake child
+
+
+def test_a_request_is_answered_once_and_not_while_another_save_is_written(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 0)
+    saver, state = checkpointer(rank, world)
+    state.may_write.clear()
+    world.env_steps, world.is_saving = 7, True
+    run_if_due(saver)
+    world.env_steps = 9
+    assert not saver.is_due()  # the first one is not written yet
+    world.is_saving = False
+    state.may_write.set()
+    while not saver.is_due():
+        pass
+    leave_snapshots(rank)
+    saver.run()
+    assert not saver.is_due()
+    saver.close()
+    assert saved(rank) == ["step-000000000007", "step-000000000009"]
+
+
+def test_a_request_at_the_step_of_the_last_checkpoint_saves_nothing(make_rank: MakeRank) -> None:
+    rank, world = make_rank(start_step=40), FakeWorld()
+    saver, _ = checkpointer(rank, world)
+    world.env_steps, world.is_saving = 40, True
+    assert not saver.is_due()
+
+
+def test_the_loop_waits_for_a_save_whose_rows_the_collectors_would_overwrite(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    capture = state.capture
+    state.capture = lambda step, rows: capture(step, SimpleNamespace(is_endangered=True))  # type: ignore[method-assign]
+    state.may_write.clear()
+    world.env_steps = 100
+    run_if_due(saver)
+    world.env_steps = 110
+    assert saver.is_due()
+    state.may_write.set()
+    saver.run()  # waits, and saves no other one
+    assert saved(rank) == ["step-000000000100"]
+    assert state.eval_steps == [30]
+
+
+def test_an_error_that_is_not_the_disks_ends_the_run(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    state.write_streams = lambda directory: 1 / 0  # type: ignore[method-assign,assignment]
+    world.env_steps = 100
+    run_if_due(saver)
+    with pytest.raises(ZeroDivisionError):
+        saver.close()

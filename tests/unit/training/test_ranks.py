@@ -57,15 +57,16 @@ def test_waiting_for_other_ranks_is_the_rank_barriers_time(call: str) -> None:
     assert ledger.account().phases_ns["rank_barrier"] == 10
 
 
-def test_one_rank_reports_once_per_request(make_rank: MakeRank) -> None:
+def test_one_rank_reports_once_per_request_and_saves_once_per_request(make_rank: MakeRank) -> None:
     rank = make_rank()
     world = single_rank(rank).world
-    reports = []
-    for requests in (0, 1, 1, 2):
-        rank.control.host.set(HostWord.REPORT_REQUEST, requests)
+    wishes = []
+    for reports, saves in ((0, 0), (1, 0), (1, 1), (2, 1)):
+        rank.control.host.set(HostWord.REPORT_REQUEST, reports)
+        rank.control.host.set(HostWord.SAVE_REQUEST, saves)
         world.agree(is_stopping=False)
-        reports.append(world.is_reporting)
-    assert reports == [False, True, False, True]
+        wishes.append((world.is_reporting, world.is_saving))
+    assert wishes == [(False, False), (True, False), (False, True), (True, False)]
 
 
 def test_one_rank_saves_once_per_request(make_rank: MakeRank) -> None:

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.replay.rate_limiter import LearningStart
 from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_saver import RowSaver
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.resume import RankState, TrainingStart, load_start
 from offpolicy.types import Float64
@@ -39,7 +41,7 @@ def state_of(
     return RankState(rank, ranks_of(world or FakeWorld()), learner, FakeSource(drawn), ["fake"], [ring], start)
 
 
-def save(rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_replay: bool = True) -> Any:
+def save(rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_rows: bool = True) -> Any:
     """A checkpoint of a learner that has done five updates; returns the learner."""
     learner = tiny_learner(rank)
     learner.num_updates = 5
@@ -47,8 +49,7 @@ def save(rank: RankContext, *, env_steps: int = 40, drawn: int = 7, has_replay: 
     state = state_of(rank, learner, start, drawn=drawn)
     state.ranks.world.env_steps = env_steps  # type: ignore[misc]  # a fake world
     with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(env_steps) as draft:
-        state.write_streams(draft.path)
-        state.fill(draft, 20, has_replay=has_replay)
+        state.capture(20, RowSaver(state.rings).capture() if has_rows else None).write(draft)
     return learner
 
 
@@ -134,8 +135,26 @@ def test_what_keeps_a_continuation_from_being_exact_is_named(
 
 def test_a_checkpoint_without_rows_names_the_rows_it_would_have_had(make_rank: MakeRank) -> None:
     rank = make_rank(**TINY)
-    save(rank, has_replay=False)
+    save(rank, has_rows=False)
     checkpoint = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).at(40)
     facts = SimpleNamespace(**checkpoint.json("state"))
-    assert not checkpoint.has("replay-0")
+    assert not has_replay(checkpoint)
     assert (facts.env_steps, facts.num_ranks, facts.last_eval_step, facts.start) == (40, 1, 20, [4, 0])
+
+
+def test_rollouts_that_are_not_kept_leave_the_start_of_learning_where_it_was(make_rank: MakeRank) -> None:
+    """A run on rollouts has no rows that it would have to collect again."""
+    tree: Any = {
+        "algo": {"name": "appo", "hidden_dims": [8], "num_minibatches": 1},
+        "runner": {"name": "appo"},
+        "rollout": {"length": 4},
+    }
+    rank = make_rank(**tree)
+    learner = tiny_learner(rank)
+    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    state = state_of(rank, learner, start)
+    with CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).begin(40) as draft:
+        state.capture(0, None).write(draft)
+    resumed = make_rank(start_step=40, checkpoint=40, **tree)
+    again = load_start(resumed, ranks_of(FakeWorld()), tiny_learner(resumed))
+    assert again.learning_start == start.learning_start

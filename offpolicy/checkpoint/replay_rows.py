@@ -1,0 +1,91 @@
+"""The rows of a replay in checkpoints: files of consecutive rows, which one checkpoint takes over from the one before.
+
+A checkpoint holds the rows [first, end) of each ring, as its `state.json` says, in one or more segments. A segment is a
+file `replay-<ring>-<index of its first row>.f32`. Its oldest rows may be older than `first`: the ring has recycled them
+since. So a checkpoint writes only the rows that are new since the last one, and links the other segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from offpolicy.checkpoint.formats import ROWS
+from offpolicy.checkpoint.manifest import SEGMENT, Checkpoint
+from offpolicy.errors import CheckpointError
+from offpolicy.types import Float32
+
+
+class Segment(NamedTuple):
+    """A file with the rows [first, end) of a ring."""
+
+    file_name: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRows:
+    """The rows of a ring in a checkpoint: `blocks` [n, width] in order, the first one's first row of index `first`."""
+
+    first: int
+    blocks: Sequence[Float32]
+
+
+def segment_name(ring: int, first: int) -> str:
+    """Returns the name, without suffix, of the segment of a ring that begins with row `first`."""
+    return f"replay-{ring}-{first:015d}"
+
+
+def has_replay(checkpoint: Checkpoint) -> bool:
+    """True if the rows of the replay were saved, and are whole."""
+    return not checkpoint.has_lost_rows and bool(
+        checkpoint.json("state").get("has_replay", checkpoint.has("replay-0"))
+    )  # layout 2 does not say so
+
+
+def segments_of(checkpoint: Checkpoint, ring: int, width: int) -> list[Segment]:
+    """Returns the segments of a ring [rows, width], oldest first. Raises `CheckpointError` if they leave rows out."""
+    state = checkpoint.json("state")
+    if ring >= len(state["replay_first"]):
+        return []
+    first, end = int(state["replay_first"][ring]), int(state["replay_end"][ring])
+    segments = sorted(_listed(checkpoint, ring, first, width), key=lambda segment: segment.first)
+    reached = segments[0].first if segments else end
+    if reached > first:
+        raise CheckpointError(
+            f"{checkpoint.path}: expected replay {ring} from row {first} on, got it from {reached} on"
+        )
+    for segment in segments:
+        if segment.first != reached:
+            raise CheckpointError(f"{checkpoint.path / segment.file_name}: expected to begin with row {reached}")
+        reached = segment.end
+    if reached != end:
+        raise CheckpointError(f"{checkpoint.path}: expected replay {ring} up to row {end}, got it up to {reached}")
+    return segments
+
+
+def read_replay(checkpoint: Checkpoint, ring: int, width: int) -> SavedRows | None:
+    """Returns the rows of a ring [rows, width], mapped; None if none were saved. Raises `CheckpointError`."""
+    segments = segments_of(checkpoint, ring, width) if has_replay(checkpoint) else []
+    if not segments:
+        return None
+    first = int(checkpoint.json("state")["replay_first"][ring])
+    blocks = [
+        checkpoint.rows(segment.file_name.removesuffix(ROWS), width)[max(first - segment.first, 0) :]
+        for segment in segments
+    ]
+    return SavedRows(first, blocks)
+
+
+def _listed(checkpoint: Checkpoint, ring: int, first: int, width: int) -> list[Segment]:
+    found = []
+    for file_name, record in checkpoint.files.items():
+        name = file_name.removesuffix(ROWS)
+        match = SEGMENT.fullmatch(file_name)
+        if match and int(match[1]) == ring:
+            found.append((file_name, int(match[2]), record.size))
+        elif name == f"replay-{ring}":  # layout 2
+            found.append((file_name, first, record.size))
+    return [Segment(file_name, begin, begin + size // (4 * width)) for file_name, begin, size in found]

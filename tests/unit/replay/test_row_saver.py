@@ -1,0 +1,158 @@
+"""Rows saved by increments: which are linked, which are written, and while the ring goes on being filled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpolicy.checkpoint import Checkpoint, CheckpointStore, read_replay
+from offpolicy.errors import SaveError
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_saver import CapturedRows, RowSaver
+
+WIDTH = 2
+
+
+def make_ring(capacity: int) -> Ring:
+    return Ring(memoryview(bytearray(Ring.nbytes(capacity, WIDTH, 4))), WIDTH, np.float32)
+
+
+def append(ring: Ring, count: int) -> None:
+    """Rows that carry their index."""
+    for index in range(ring.committed, ring.committed + count):
+        ring.append(np.full((1, WIDTH), index, np.float32))
+
+
+class Saved:
+    """A store, a ring and their saver; each save is of the number of rows written so far."""
+
+    def __init__(self, root: Path, ring: Ring, copied_rows: int = 100) -> None:
+        self.ring, self.store = ring, CheckpointStore(root)
+        self.saver = RowSaver([ring], copied_rows * 4 * WIDTH)
+
+    def capture(self) -> tuple[CapturedRows, dict[str, object]]:
+        ends = {"replay_first": [self.ring.oldest], "replay_end": [self.ring.committed], "has_replay": True}
+        return self.saver.capture(), ends
+
+    def commit(self, captured: tuple[CapturedRows, dict[str, object]], env_steps: int) -> Checkpoint:
+        rows, state = captured
+        with self.store.begin(env_steps) as draft:
+            draft.add_json("state", state)
+            rows.write(draft)
+        assert draft.saved is not None
+        self.saver.continue_from(draft.saved)
+        return draft.saved
+
+    def save(self) -> Checkpoint:
+        return self.commit(self.capture(), self.ring.committed)
+
+    def indices(self, checkpoint: Checkpoint) -> list[int]:
+        found = read_replay(self.store.at(checkpoint.env_steps), 0, WIDTH)
+        assert found is not None
+        rows = np.concatenate(found.blocks)
+        assert rows[0, 0] == found.first
+        return rows[:, 0].astype(int).tolist()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Saved:
+    return Saved(tmp_path / "checkpoints", make_ring(10))
+
+
+def segments(checkpoint: Checkpoint) -> list[str]:
+    return sorted(name for name in checkpoint.files if name.startswith("replay-"))
+
+
+def test_a_save_writes_the_new_rows_only_and_holds_all(saved: Saved) -> None:
+    append(saved.ring, 4)
+    first = saved.save()
+    append(saved.ring, 3)
+    second = saved.save()
+    assert segments(second) == ["replay-0-000000000000000.f32", "replay-0-000000000000004.f32"]
+    assert saved.indices(second) == list(range(7))
+    old, new = (second.path / name for name in segments(second))
+    assert old.samefile(first.path / old.name)
+    assert new.stat().st_size == 3 * 4 * WIDTH
+
+
+def test_segments_whose_rows_are_all_recycled_are_left_behind(saved: Saved) -> None:
+    for count in (4, 4, 4, 4):
+        append(saved.ring, count)
+        newest = saved.save()
+    assert saved.indices(newest) == list(range(6, 16))  # the ring holds ten
+    assert segments(newest) == [f"replay-0-{first:015d}.f32" for first in (4, 8, 12)]
+
+
+def test_a_checkpoint_outlives_the_one_whose_rows_it_took_over(saved: Saved) -> None:
+    for _ in range(4):
+        append(saved.ring, 2)
+        newest = saved.save()
+    assert [path.name for path in sorted(newest.path.parent.glob("step-*"))] == [
+        "step-000000000006",
+        "step-000000000008",
+    ]
+    assert saved.indices(newest) == list(range(8))
+
+
+def test_rows_of_the_instant_are_saved_while_the_ring_is_filled(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, make_ring(10), copied_rows=4)
+    append(saved.ring, 8)
+    captured = saved.capture()
+    append(saved.ring, 6)  # recycles the rows 0 to 3, which were copied
+    assert saved.indices(saved.commit(captured, 8)) == list(range(8))
+
+
+def test_it_says_when_a_row_is_about_to_be_lost_and_refuses_a_save_that_lost_one(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, make_ring(10), copied_rows=4)
+    append(saved.ring, 8)
+    captured = saved.capture()
+    append(saved.ring, 3)
+    assert not captured[0].is_endangered
+    append(saved.ring, 1)  # two more and row 4 would be recycled
+    assert captured[0].is_endangered
+    append(saved.ring, 3)
+    with pytest.raises(SaveError, match="replay rows from 4 on were recycled before the disk had taken them"):
+        saved.commit(captured, 8)
+    assert saved.indices(saved.save()) == list(range(5, 15))
+    assert not saved.saver.capture().is_endangered
+
+
+def test_without_the_files_it_would_take_over_it_writes_all_rows(saved: Saved) -> None:
+    append(saved.ring, 4)
+    first = saved.save()
+    (first.path / segments(first)[0]).unlink()
+    append(saved.ring, 2)
+    second = saved.save()
+    assert segments(second) == ["replay-0-000000000000000.f32"]
+    assert saved.indices(second) == list(range(6))
+
+
+def test_a_run_that_goes_on_takes_over_the_rows_it_restored(saved: Saved) -> None:
+    append(saved.ring, 7)
+    first = saved.save()
+    ring, rows = make_ring(10), read_replay(first, 0, WIDTH)
+    assert rows is not None
+    ring.restore(rows.first, rows.blocks)
+    again = Saved(first.path.parent, ring)
+    again.saver.continue_from(first)
+    append(ring, 5)
+    second = again.save()
+    assert segments(second) == ["replay-0-000000000000000.f32", "replay-0-000000000000007.f32"]
+    assert again.indices(second) == list(range(2, 12))
+
+
+def test_rows_of_one_file_per_ring_are_taken_over_too(saved: Saved) -> None:
+    """Layout 2."""
+    append(saved.ring, 4)
+    with saved.store.begin(4) as draft:
+        draft.add_json("state", {"replay_first": [0], "replay_end": [4]})
+        draft.add_rows("replay-0", saved.ring.spans(0, 4))
+    assert draft.saved is not None
+    assert saved.indices(draft.saved) == [0, 1, 2, 3]
+    saved.saver.continue_from(draft.saved)
+    append(saved.ring, 2)
+    newest = saved.save()
+    assert segments(newest) == ["replay-0-000000000000000.f32", "replay-0-000000000000004.f32"]
+    assert saved.indices(newest) == list(range(6))
