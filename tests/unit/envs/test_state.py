@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from offpolicy.config.sections import EnvConfig
-from offpolicy.envs.state import EnvState, restore_state, save_state, why_not_exact
+from offpolicy.envs.state import EnvState, restore_state, save_state
 from offpolicy.envs.vector import VectorAdapter, make_vector
 from offpolicy.errors import CheckpointError, EnvFailure
 from offpolicy.types import StepOutcome
@@ -44,7 +44,7 @@ def bits(outcomes: list[StepOutcome]) -> list[bytes]:
 def saved(envs: VectorAdapter) -> EnvState:
     """The state as it comes back from a file."""
     state = save_state(envs)
-    assert state is not None, why_not_exact(envs)
+    assert isinstance(state, EnvState), state
     meta = json.loads(json.dumps(state.meta, allow_nan=False))
     return EnvState(
         meta, {name: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape) for name, a in state.arrays.items()}
@@ -155,7 +155,7 @@ def test_a_damaged_state_is_refused() -> None:
     envs = make("Pendulum-v1")
     envs.reset(1)
     state = saved(envs)
-    del state.arrays["env1/0"]
+    state.arrays["memory"] = state.arrays["memory"][:-1]
     with pytest.raises(CheckpointError, match="does not fit Pendulum-v1"):
         restore_state(envs, state)
 
@@ -220,28 +220,25 @@ def test_an_attribute_that_the_saved_environment_did_not_have_is_forgotten(odd: 
 )
 def test_a_state_that_cannot_be_exact_is_refused_with_the_culprit(odd: Any, habit: str, expected: str) -> None:
     envs = odd(habit)
-    assert save_state(envs) is None
-    assert why_not_exact(envs) == expected
+    assert save_state(envs) == expected
 
 
 def test_there_is_no_reason_where_the_state_is_exact(odd: Any) -> None:
-    assert why_not_exact(odd("none")) is None
+    assert isinstance(save_state(odd("none")), EnvState)
 
 
 def test_a_mujoco_model_that_changed_at_run_time_is_refused() -> None:
     envs = make("Hopper-v5", 1)
     envs.reset(1)
     envs.stepper.envs[0].env.unwrapped.model.body_mass[1] *= 2.0  # type: ignore[attr-defined]
-    assert save_state(envs) is None
-    assert why_not_exact(envs) == "Hopper-v5 has changed its MuJoCo model since it was constructed"
+    assert save_state(envs) == "Hopper-v5 has changed its MuJoCo model since it was constructed"
 
 
 @pytest.mark.mp
 def test_environments_in_other_processes_are_refused() -> None:
     envs = make_vector(EnvConfig(id="Pendulum-v1", vectorization="async"))
     try:
-        assert save_state(envs) is None
-        assert why_not_exact(envs) == "env.vectorization=async keeps the environments in other processes; use sync"
+        assert save_state(envs) == "env.vectorization=async keeps the environments in other processes; use sync"
     finally:
         envs.close()
 
