@@ -23,6 +23,8 @@ from offpolicy.envs.vector import VectorAdapter
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.seeding import generator_state, set_generator_state
 
+_WINDOWS = ("open_rows", "open_sums")
+
 
 class CollectorSnapshot:
     """Saves and restores everything of a collector but its rows, which live in the ring. `name` names its files."""
@@ -86,7 +88,7 @@ class CollectorSnapshot:
             return f"{self.name} was not there when the checkpoint was saved"
         try:
             return self._restore(checkpoint.json(self.name), checkpoint.tensors(self.name), progress)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             raise CheckpointError(f"{self.name}: it holds what no collector writes: {error!r:.200}") from error
 
     def _restore(self, numbers: dict[str, Any], arrays: dict[str, NDArray[Any]], progress: Progress) -> str | None:
@@ -99,10 +101,11 @@ class CollectorSnapshot:
             return f"env.num_envs changed from {len(arrays['obs'])} to {len(progress.obs)}"
         if numbers["env"] is None:
             return str(numbers["why_not_exact"])
-        tracker, windows = self._tracker, zip(("open_rows", "open_sums"), self._writer.open_windows(), strict=True)
+        tracker, windows = self._tracker, zip(_WINDOWS, self._writer.open_windows(), strict=True)
         own = {"obs": progress.obs, "ep_return": tracker.ep_return, "ep_length": tracker.ep_length}
         for name, array in {**own, **dict(windows)}.items():
-            if (arrays[name].dtype, arrays[name].shape) != (array.dtype, array.shape):
+            first = 1 if name in _WINDOWS else 0  # there are as many open rows as there are
+            if (arrays[name].dtype, arrays[name].shape[first:]) != (array.dtype, array.shape[first:]):
                 raise ValueError(f"{name}: got {arrays[name].dtype} {arrays[name].shape}")
         env_arrays = {name[4:]: array.copy() for name, array in arrays.items() if name.startswith("env/")}
         try:
