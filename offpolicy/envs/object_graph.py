@@ -16,7 +16,7 @@ import collections
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -453,6 +453,6 @@ def _path(place: Place) -> list[JSON] | None:
 
 def _kind_text(value: Any) -> str:
     """Returns what a value is, for a message."""
-    is_method = isinstance(value, MethodType | BuiltinFunctionType)
+    is_method = isinstance(value, MethodType | BuiltinFunctionType) and not isinstance(value.__self__, ModuleType)
     kind = type(value.__self__) if is_method else type(value)
     return f"a {'method of a ' if is_method else ''}{kind.__module__}.{kind.__qualname__}"

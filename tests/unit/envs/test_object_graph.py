@@ -77,8 +77,7 @@ def test_numpy_scalars_keep_dtype_and_bits(value: Any) -> None:
 def test_arrays_keep_dtype_shape_bits_and_order(value: Any) -> None:
     back = round_trip(value)
     assert (back.dtype, back.shape, back.tobytes()) == (value.dtype, value.shape, value.tobytes())
-    if value.size:
-        assert back.flags.f_contiguous == (value.flags.f_contiguous or value.ndim < 2)
+    assert back.strides == value.strides
 
 
 def test_one_array_under_two_names_comes_back_as_one_array() -> None:

@@ -224,14 +224,14 @@ def continues_exactly(structure: int, before: int, steps: int = 100) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(structure=st.integers(0, 2**32), before=st.integers(0, 40))
 def test_a_restored_graph_takes_the_same_steps_or_is_refused(structure: int, before: int) -> None:
     continues_exactly(structure, before)
 
 
 def test_most_graphs_are_restored() -> None:
-    assert sum(continues_exactly(structure, before=7, steps=20) for structure in range(30)) >= 15
+    assert sum(continues_exactly(structure, before=7, steps=20) for structure in range(12)) >= 6
 
 
 @pytest.mark.parametrize("oddity", ["object", "method", "closure"])
