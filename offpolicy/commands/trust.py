@@ -77,5 +77,5 @@ def _find(top: str) -> Path | None:
     spec = PathFinder.find_spec(top, [entry or os.getcwd() for entry in (*sys.path, os.getcwd())])
     if spec is None:
         return None
-    places = list(spec.submodule_search_locations or []) or [spec.origin]
+    places = [*(spec.submodule_search_locations or []), spec.origin]
     return Path(places[0]) if places[0] else None

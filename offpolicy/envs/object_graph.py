@@ -17,7 +17,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,7 @@ class Encoder:
             return ["view", *layout, self._reference(root, place), offset, list(value.strides), value.flags.writeable]
         if type(root) is not np.ndarray or not value.flags.forc:
             raise NotPlainError(f"{_text(place)} is an array of unusual strides")
-        order = "C" if value.flags.c_contiguous else "F"
+        order: Literal["C", "F"] = "C" if value.flags.c_contiguous else "F"
         return ["array", *layout, self._store(value.tobytes(order)), order, value.flags.writeable]
 
     def _bit_generator(self, value: np.random.BitGenerator, place: Place) -> list[JSON]:
@@ -301,7 +301,7 @@ class Decoder:
         else:
             container.extend(values)
 
-    def _items(self, items: JSON) -> Iterable[Any]:
+    def _items(self, items: JSON) -> list[Any]:
         if not isinstance(items, dict):
             return [self.decode(item) for item in items]
         ((dtype, (offset, count)),) = items.items()
