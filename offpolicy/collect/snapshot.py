@@ -101,13 +101,15 @@ class CollectorSnapshot:
             return f"env.num_envs changed from {len(arrays['obs'])} to {len(progress.obs)}"
         if numbers["env"] is None:
             return str(numbers["why_not_exact"])
-        tracker, windows = self._tracker, zip(_WINDOWS, self._writer.open_windows(), strict=True)
+        tracker = self._tracker
+        windows: dict[str, NDArray[Any]] = dict(zip(_WINDOWS, self._writer.open_windows(), strict=True))
         own: dict[str, NDArray[Any]] = {
             "obs": progress.obs,
             "ep_return": tracker.ep_return,
             "ep_length": tracker.ep_length,
         }
-        for name, array in {**own, **dict(windows)}.items():
+        own.update(windows)
+        for name, array in own.items():
             first = 1 if name in _WINDOWS else 0  # there are as many open rows as there are
             if (arrays[name].dtype, arrays[name].shape[first:]) != (array.dtype, array.shape[first:]):
                 raise ValueError(f"{name}: got {arrays[name].dtype} {arrays[name].shape}")

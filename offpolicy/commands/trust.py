@@ -47,7 +47,10 @@ def check_trust(run: Path, *, is_trusted: bool, overridden: tuple[str, ...] = ()
 
 def named_modules(run: Path, overridden: tuple[str, ...] = ()) -> list[NamedModule]:
     """Returns the modules that a run's configuration names, but for our own."""
-    values = flatten(read_values(run / "config.yaml"))
+    try:
+        values = flatten(read_values(run / "config.yaml"))
+    except ConfigError:  # the command, which reads it in the same way, refuses it
+        return []
     found = []
     for key in KEYS:
         module, colon, _ = str(values.get(key) or "").rpartition(":")
