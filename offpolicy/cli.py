@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from offpolicy.config.schema import RunConfig
 
 RUN_HELP = "a run: its directory, the beginning of its name, or latest (default)"
+TRUST = "--trust"
 NO_PREFIX = "\0"  # keeps argparse from taking `--seed 3` for an option: our own refusal says what to write
 
 
@@ -94,13 +95,18 @@ def _resume(arguments: argparse.Namespace) -> int:
         from offpolicy.config.help import is_asked, resume_help
         from offpolicy.config.overrides import load_values
 
-        words = arguments.words
+        words = [word for word in arguments.words if word != TRUST]
         if is_asked(words):
             sys.stdout.write(resume_help(words, _config_of) + "\n")
             return 0
         named = [word for word in words if Path(word).is_dir() or ("=" not in word and not word.startswith("-"))]
         overrides = load_values([word for word in words if word not in named[:1]])
-        run, module = _existing_run(named[0] if named else LATEST), _train_module()
+        run = _existing_run(named[0] if named else LATEST)
+        from offpolicy.commands.trust import check_trust
+        from offpolicy.config.parsing import flatten
+
+        check_trust(run, is_trusted=TRUST in arguments.words, overridden=tuple(flatten(overrides)))
+        module = _train_module()
     return int(module.resume(run, overrides))
 
 
@@ -140,6 +146,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from offpolicy.analysis.runs import path_by_label
 
     paths = {label: _existing_run(path) for label, path in path_by_label(arguments.runs or [LATEST]).items()}
+    for run in paths.values():
+        _check_trust(run, arguments)
     from offpolicy.commands.evaluate import evaluate
 
     return evaluate(paths, _choice(arguments), episodes=arguments.episodes, with_random=arguments.random)
@@ -158,6 +166,7 @@ def _add_play(commands: Any) -> None:
 
 
 def _play(arguments: argparse.Namespace) -> int:
+    _check_trust(arguments.run, arguments)
     from offpolicy.commands.play import play
 
     return play(arguments.run, _choice(arguments), video=arguments.video, episodes=arguments.episodes)
@@ -174,6 +183,7 @@ def _add_record(commands: Any) -> None:
 
 
 def _record(arguments: argparse.Namespace) -> int:
+    _check_trust(arguments.run, arguments)
     from offpolicy.commands.record import record
 
     return record(arguments.run, _choice(arguments), out=arguments.out, episodes=arguments.episodes)
@@ -183,10 +193,18 @@ def _add_policy_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say which policy acts where."""
     parser.add_argument("--seed", type=_not_negative, help="seed of the environments (default: that of the first run)")
     parser.add_argument("--step", type=_not_negative, help="checkpoint to load, in env steps (default: the newest)")
+    parser.add_argument(TRUST, action="store_true", help="import code that lies in the run's or this directory")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="key=value", help="change the environment: --set env.kwargs.x=1"
     )
+
+
+def _check_trust(run: Path, arguments: argparse.Namespace) -> None:
+    """Prints which code a run's directory names; refuses some of it without `--trust`."""
+    from offpolicy.commands.trust import check_trust
+
+    check_trust(run, is_trusted=arguments.trust)
 
 
 def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is imported late

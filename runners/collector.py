@@ -103,6 +103,7 @@ class Collector:
         self.control = control_page(child.block("control"), job.cfg)
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
+        self._has_warned = False  # that the environments' state cannot be saved
         self._snapshot = CollectorSnapshot(f"collector-{child.index}", self.env, self.policy, self.writer, self.tracker)
 
     @property
@@ -133,11 +134,15 @@ class Collector:
         """Saves this collector's part of a checkpoint, or leaves nothing, warns and returns what the disk refused."""
         directory = Path(self._job.run_dir) / f"{SNAPSHOT_DIR}-collector-{self._child.index}"
         try:
-            self._snapshot.save(directory, progress)
+            why_not = self._snapshot.save(directory, progress)
         except SaveError as error:
             shutil.rmtree(directory, ignore_errors=True)
             self._child.send("warning", text=str(error))
             return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
+        if why_not is not None and not self._has_warned and self._job.cfg.env.vectorization != "async":
+            self._has_warned = True  # of `async` the documentation says so
+            text = f"a resume from this checkpoint is not bitwise, because {why_not}; episodes will start anew"
+            self._child.send("warning", text=text)
         return None
 
     def dumped(self, error: BadRowError, progress: Progress) -> NumericsError:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offpolicy.checkpoint import Checkpoint, write_json, write_tensors
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
 from offpolicy.collect.replay_writer import Writer
-from offpolicy.envs.state import EnvState, restore_state, save_state, why_not_exact
+from offpolicy.envs.state import EnvState, restore_state, save_state
 from offpolicy.envs.vector import VectorAdapter
-from offpolicy.errors import SaveError
+from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.seeding import generator_state, set_generator_state
+
+_WINDOWS = ("open_rows", "open_sums")
 
 
 class CollectorSnapshot:
@@ -31,9 +35,19 @@ class CollectorSnapshot:
         self.name = name
         self._env, self._policy, self._writer, self._tracker = env, policy, writer, tracker
 
-    def save(self, directory: Path, progress: Progress) -> None:
-        """Writes `<name>.json` and `<name>.safetensors`. Raises `SaveError`."""
+    def save(self, directory: Path, progress: Progress) -> str | None:
+        """Writes `<name>.json` and `<name>.safetensors`. Raises `SaveError`.
+
+        Returns why a resume from it will not be exact, or None if it will: whatever the environments do, it is saved.
+        """
         state = save_state(self._env)
+        try:
+            return self._write(directory, progress, state)
+        except ValueError as error:  # more than a file format holds
+            return self._write(directory, progress, str(error))
+
+    def _write(self, directory: Path, progress: Progress, state: EnvState | str) -> str | None:
+        why_not, env = (state, None) if isinstance(state, str) else (None, state)
         rows, sums = self._writer.open_windows()
         arrays = {
             "obs": progress.obs,
@@ -43,15 +57,15 @@ class CollectorSnapshot:
             "open_rows": rows,
             "open_sums": sums,
         }
-        env_arrays = {f"env/{name}": array for name, array in (state.arrays if state else {}).items()}
+        env_arrays = {f"env/{name}": array for name, array in (env.arrays if env else {}).items()}
         numbers = {
             "env_steps": progress.env_steps,
             "vector_steps": progress.vector_steps,
             "policy_steps": progress.policy_steps,
             "policy_lag_sum": progress.policy_lag_sum,
             "uniform": generator_state(self._policy.warmup_rng),
-            "env": state.meta if state else None,
-            "why_not_exact": why_not_exact(self._env) if state is None else None,
+            "env": env.meta if env else None,
+            "why_not_exact": why_not,
         }
         shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
         try:
@@ -62,18 +76,24 @@ class CollectorSnapshot:
             directory, self.name, {name: np.ascontiguousarray(a) for name, a in (arrays | env_arrays).items()}
         )
         write_json(directory, self.name, numbers)
+        return why_not
 
     def restore(self, checkpoint: Checkpoint, progress: Progress) -> str | None:
         """Restores a checkpoint. Returns why the continuation is not exact, or None if it is.
 
-        Where the environments cannot be restored, or their number changed, new episodes begin.
+        Where the environments cannot be restored, or their number changed, new episodes begin. Raises
+        `CheckpointError` if the files hold what no collector writes.
         """
         if not checkpoint.has(self.name):
             return f"{self.name} was not there when the checkpoint was saved"
-        numbers, arrays = checkpoint.json(self.name), checkpoint.tensors(self.name)
-        progress.env_steps = int(numbers["env_steps"])
-        progress.vector_steps = int(numbers["vector_steps"])
-        progress.policy_steps = int(numbers["policy_steps"])
+        try:
+            return self._restore(checkpoint.json(self.name), checkpoint.tensors(self.name), progress)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+            raise CheckpointError(f"{self.name}: it holds what no collector writes: {error!r:.200}") from error
+
+    def _restore(self, numbers: dict[str, Any], arrays: dict[str, NDArray[Any]], progress: Progress) -> str | None:
+        counts = [_count(numbers, name) for name in ("env_steps", "vector_steps", "policy_steps")]
+        progress.env_steps, progress.vector_steps, progress.policy_steps = counts
         progress.policy_lag_sum = float(numbers["policy_lag_sum"])
         set_generator_state(self._policy.warmup_rng, numbers["uniform"])
         self._policy.policy_rng.set_state(torch.from_numpy(arrays["noise"].copy()))
@@ -81,10 +101,32 @@ class CollectorSnapshot:
             return f"env.num_envs changed from {len(arrays['obs'])} to {len(progress.obs)}"
         if numbers["env"] is None:
             return str(numbers["why_not_exact"])
+        tracker = self._tracker
+        windows: dict[str, NDArray[Any]] = dict(zip(_WINDOWS, self._writer.open_windows(), strict=True))
+        own: dict[str, NDArray[Any]] = {
+            "obs": progress.obs,
+            "ep_return": tracker.ep_return,
+            "ep_length": tracker.ep_length,
+        }
+        own.update(windows)
+        for name, array in own.items():
+            first = 1 if name in _WINDOWS else 0  # there are as many open rows as there are
+            if (arrays[name].dtype, arrays[name].shape[first:]) != (array.dtype, array.shape[first:]):
+                raise ValueError(f"{name}: got {arrays[name].dtype} {arrays[name].shape}")
         env_arrays = {name[4:]: array.copy() for name, array in arrays.items() if name.startswith("env/")}
-        restore_state(self._env, EnvState(numbers["env"], env_arrays))
+        try:
+            restore_state(self._env, EnvState(numbers["env"], env_arrays))
+        except CheckpointError as error:
+            return str(error)
         progress.obs = arrays["obs"].copy()
-        self._tracker.ep_return[:] = arrays["ep_return"]
-        self._tracker.ep_length[:] = arrays["ep_length"]
+        tracker.ep_return[:], tracker.ep_length[:] = arrays["ep_return"], arrays["ep_length"]
         self._writer.reopen_windows(arrays["open_rows"], arrays["open_sums"])
         return None
+
+
+def _count(numbers: dict[str, Any], name: str) -> int:
+    """Returns a saved counter. Raises `ValueError` for anything but a whole number that a counter can reach."""
+    value = numbers[name]
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(f"{name}: got {value!r:.80}")
+    return value

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import Env, failure_text, make_env
+from offpolicy.envs.mujoco_state import is_mujoco, models_digest
 from offpolicy.envs.spaces import Codec, describe
-from offpolicy.envs.state_values import is_mujoco, models_digest
 from offpolicy.envs.worker_pool import tie_to_parent
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Float32

@@ -1,42 +1,42 @@
 """The exact state of environments, for a resume that continues bit for bit.
 
-What is captured, per environment and per layer (each wrapper, then the environment itself): everything in its
-`__dict__` that is plain (see `state_values.py`), MuJoCo data, and its random generator; or, where a layer offers
-`get_state()` and `set_state(state)`, what that returns, plus the generator. Code, spaces and renderers are taken to be
-what the constructor makes them. What cannot be seen is state kept outside the object, such as Python's global `random`.
+What is captured, of each layer (each wrapper, then the environment itself): everything in its `__dict__` that is plain
+(`object_graph.py`), MuJoCo data, and its random generator; or, where a layer offers `get_state()` and
+`set_state(state)`, what that returns, plus the generator (`own_state.py`). The environments of a vector are one graph:
+what they share they share again. What the constructor makes is compared (`constants.py`). What cannot be seen is state
+kept outside the objects, such as Python's global `random`.
 """
 
 from __future__ import annotations
 
+import collections
 import json
-import pathlib
-import types
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
+from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of
 from offpolicy.envs.env_adapter import EnvAdapter, digest_of
 from offpolicy.envs.make import Env
-from offpolicy.envs.state_values import JSON, Decoder, Encoder, NotPlainError, is_mujoco, load_data, save_data
+from offpolicy.envs.mujoco_state import is_mujoco, load_data, save_data
+from offpolicy.envs.object_graph import JSON, Attribute, Decoder, Encoder
+from offpolicy.envs.own_state import attribute_digests, check_restored, get_state, offers_state, said, set_state
 from offpolicy.envs.vector import NativeVector, Stateful, VectorAdapter
 from offpolicy.errors import CheckpointError
 from offpolicy.types import Float32
 
-# Set by the constructor or by Gymnasium, and not part of what an episode changes.
+STATE_FORMAT = 2  # version of `EnvState`
+# Set by Gymnasium, and not part of what an episode changes.
 _CONSTANT_NAMES = {
     *("env", "spec", "metadata", "_metadata", "_cached_spec", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
 }
-_CONSTANT_TYPES = (
-    *(type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),
-    *(np.dtype, np.ufunc, EnvSpec, pathlib.PurePath),
-)
-_RENDERERS = "gymnasium.envs.mujoco.mujoco_rendering"
 _GENERATOR_NAMES = ("_np_random", "_np_random_seed")
+_CONTAINERS = (list, tuple, dict, collections.deque)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,70 +47,128 @@ class EnvState:
     arrays: dict[str, NDArray[Any]]
 
 
-def save_state(vector: VectorAdapter) -> EnvState | None:
-    """Returns the state between two steps, or None where it cannot be exact; `why_not_exact` says why."""
+def save_state(vector: VectorAdapter) -> EnvState | str:
+    """Returns the state between two steps, or why it cannot be exact. Raises nothing, whatever the environments do."""
     try:
         return _capture(vector)
-    except NotPlainError:
-        return None
-
-
-def why_not_exact(vector: VectorAdapter) -> str | None:
-    """Returns the reason why `save_state` gives None; None if it does not."""
-    try:
-        _capture(vector)
     except NotPlainError as reason:
         return str(reason)
-    return None
+    except (Exception, SystemExit) as error:
+        return f"the state of {vector.cfg.id} cannot be read: {said(error)}"
 
 
 def restore_state(vector: VectorAdapter, state: EnvState) -> Float32:
     """Continues from `state` in environments made by the same configuration. Returns the current obs [N, O].
 
-    Raises `CheckpointError` if the state does not fit, and leaves the environments to be reset or closed then.
+    Raises `CheckpointError` if the state does not fit; the environments are then new ones, to be reset or closed.
     """
     try:
-        for key, own in _identity(vector).items():
-            if state.meta[key] != own:
-                raise ValueError(f"it was saved with {key} {state.meta[key]!r}, this is {own!r}")
-        was_done = state.arrays["vector/was_done"]
-        if isinstance(vector.stepper, NativeVector):
-            native = _stateful(vector.stepper)
-            native.set_state(Decoder(state.arrays).decode(state.meta["native"]))
-            vector.was_done = np.array(was_done)
-            return vector.stepper.flatten(native.observe())
-        stepper = _sync_vector(vector)
-        for index, env in enumerate(_adapters(stepper)):
-            _restore_env(env, state.meta["envs"][index], Decoder(state.arrays))
-        # Gymnasium's own memory: which environments the next step resets, and the last observations.
-        obs = state.arrays["vector/obs"]
-        vector.was_done = np.array(was_done)
-        stepper._autoreset_envs = np.array(was_done)
-        stepper._observations[...] = obs
-        return np.array(obs)
-    except (NotPlainError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
-        raise CheckpointError(f"the environments' state does not fit {vector.cfg.id}: {error}") from error
+        return _restore(vector, state)
+    except (Exception, SystemExit) as error:
+        vector.renew()  # what has been written into the others is not known
+        reason = str(error) if isinstance(error, NotPlainError | ValueError) else said(error)
+        raise CheckpointError(f"the environments' state does not fit {vector.cfg.id}: {reason:.400}") from error
 
 
 def _capture(vector: VectorAdapter) -> EnvState:
+    envs = _envs(vector)
+    layers = [_layers(env.open()) for env in envs]
+    encoder = Encoder(_known(layers))
+    content: dict[str, JSON] = {"format": STATE_FORMAT, **_identity(vector)}
     arrays: dict[str, NDArray[Any]] = {"vector/was_done": vector.was_done.copy()}
     if isinstance(vector.stepper, NativeVector):
-        encoder = Encoder("native/")
-        own = encoder.encode(_stateful(vector.stepper).get_state(), f"{vector.cfg.id}.get_state()")
-        return EnvState({**_identity(vector), "native": own}, encoder.arrays | arrays)
+        content["native"] = _capture_own(_stateful(vector.stepper), vars(vector.stepper.env), encoder)
+    else:
+        arrays["vector/obs"] = np.array(_sync_vector(vector)._observations)
+        content["envs"] = [
+            _capture_env(env, index, own, encoder) for index, (env, own) in enumerate(zip(envs, layers, strict=True))
+        ]
+    content["nodes"] = encoder.nodes
+    return EnvState(content, arrays | {"memory": encoder.memory()})
+
+
+def _restore(vector: VectorAdapter, state: EnvState) -> Float32:
+    for key, own in {"format": STATE_FORMAT, **_identity(vector)}.items():
+        if state.meta[key] != own:
+            raise ValueError(f"it was saved with {key} {state.meta[key]!r:.200}, this is {own!r}")
+    envs = _envs(vector)
+    layers = [_layers(env.open()) for env in envs]
+
+    def decoder() -> Decoder:
+        return Decoder(state.meta["nodes"], state.arrays["memory"], lambda reference: _find(layers, reference))
+
+    was_done = _shaped(state.arrays["vector/was_done"], vector.was_done)
+    if isinstance(vector.stepper, NativeVector):
+        native, own = _stateful(vector.stepper), state.meta["native"]
+        set_state(native, decoder().decode(own["state"]))
+        check_restored(native, own["attributes"], decoder().decode(own["state"]))
+        vector.was_done = was_done
+        return vector.stepper.flatten(native.observe())
     stepper = _sync_vector(vector)
-    arrays["vector/obs"] = np.array(stepper._observations)
-    envs = []
-    for index, env in enumerate(_adapters(stepper)):
-        encoder = Encoder(f"env{index}/")
-        own = {"seed": env.seed, "episode_step": env.episode_step, "last_action": env.last_action}
-        inner = env.open()
-        if digest_of(inner) != env.model_digest:
-            raise NotPlainError(f"{env.cfg.id} has changed its MuJoCo model since it was constructed")
-        layers = [_capture_layer(layer, encoder) for layer in _layers(inner)]
-        envs.append({"door": encoder.encode(own, "door"), "model": env.model_digest, "layers": layers})
-        arrays |= encoder.arrays
-    return EnvState({**_identity(vector), "envs": envs}, arrays)
+    obs = _shaped(state.arrays["vector/obs"], stepper._observations)
+    first, second = decoder(), decoder()
+    first.fill_functions()
+    for env, own, saved in zip(envs, layers, state.meta["envs"], strict=True):
+        _restore_env(env, own, saved, first, second)
+    # Gymnasium's own memory: which environments the next step resets, and the last observations.
+    vector.was_done, stepper._autoreset_envs = was_done, was_done.copy()
+    stepper._observations[...] = obs
+    return obs
+
+
+def _shaped(saved: NDArray[Any], own: Any) -> NDArray[Any]:
+    """Returns a copy of a saved array. Raises `ValueError` if it is not like the one that is there."""
+    if saved.shape != own.shape or saved.dtype != own.dtype:
+        raise ValueError(f"expected {own.dtype} {own.shape}, got {saved.dtype} {saved.shape}")
+    return saved.copy()
+
+
+def _envs(vector: VectorAdapter) -> list[EnvAdapter]:
+    if isinstance(vector.stepper, NativeVector):
+        return []
+    return [env for env in _sync_vector(vector).envs if isinstance(env, EnvAdapter)]
+
+
+def _known(layers: list[list[Env]]) -> dict[int, tuple[Any, JSON]]:
+    """Returns what restored environments have themselves: their layers, and the bounds of their spaces."""
+    known: dict[int, tuple[Any, JSON]] = {}
+    for env_index, own in enumerate(layers):
+        for index, layer in enumerate(own):
+            known.setdefault(id(layer), (layer, ["layer", env_index, index]))
+            for name, value in vars(layer).items():
+                if isinstance(value, gymnasium.spaces.Box):
+                    for bound in ("low", "high"):
+                        array = getattr(value, bound)
+                        known.setdefault(id(array), (array, [bound, env_index, index, name]))
+    return known
+
+
+def _find(layers: list[list[Env]], reference: JSON) -> Any:
+    """Returns the part of these environments that a reference or a path of the saved ones names."""
+    match reference:
+        case ["layer", int(env), int(layer)]:
+            return layers[env][layer]
+        case ["low" | "high" as bound, int(env), int(layer), str(name)]:
+            space = vars(layers[env][layer])[name]
+            if not isinstance(space, gymnasium.spaces.Box):
+                raise ValueError(f"{name} is no Box")
+            return getattr(space, bound)
+        case [[int(env), int(layer), _, str(name)], *steps]:
+            found = vars(layers[env][layer])[name]
+            for step in steps:
+                found = _step_into(found, step)
+            return found
+    raise ValueError(f"unknown {reference!r:.80}")
+
+
+def _step_into(holder: Any, step: JSON) -> Any:
+    if isinstance(holder, FunctionType):
+        return dict(slots_of(holder))[tuple(step)]
+    if isinstance(holder, BuiltinFunctionType | MethodType) and step == ["owner", 0]:
+        return holder.__self__
+    if type(holder) not in _CONTAINERS:
+        raise ValueError(f"nothing is in a {type(holder).__name__}")
+    return holder[step]
 
 
 def _stateful(native: NativeVector) -> Stateful:
@@ -125,23 +183,10 @@ def _sync_vector(vector: VectorAdapter) -> SyncVectorEnv[Any, Any]:
     return vector.stepper
 
 
-def _adapters(stepper: SyncVectorEnv[Any, Any]) -> list[EnvAdapter]:
-    return [env for env in stepper.envs if isinstance(env, EnvAdapter)]
-
-
 def _identity(vector: VectorAdapter) -> dict[str, JSON]:
     """Returns what must agree before a state can fit; the keyword arguments as text, for JSON knows no tuples."""
     kwargs = json.dumps(vector.cfg.kwargs, sort_keys=True, default=str)
     return {"id": vector.cfg.id, "kwargs": kwargs, "num_envs": vector.num_envs}
-
-
-def _restore_env(env: EnvAdapter, saved: JSON, decoder: Decoder) -> None:
-    inner, own = env.open(), decoder.decode(saved["door"])
-    if saved["model"] != env.model_digest:
-        raise ValueError("its MuJoCo model is another one, or was compiled by another version of mujoco")
-    env.seed, env.episode_step, env.last_action = own["seed"], own["episode_step"], own["last_action"]
-    for layer, layer_state in zip(_layers(inner), saved["layers"], strict=True):
-        _restore_layer(layer, layer_state, decoder)
 
 
 def _layers(env: Env) -> list[Env]:
@@ -152,51 +197,68 @@ def _layers(env: Env) -> list[Env]:
     return layers
 
 
-def _capture_layer(layer: Env, encoder: Encoder) -> JSON:
-    name = type(layer).__name__
+def _capture_env(env: EnvAdapter, index: int, layers: list[Env], encoder: Encoder) -> JSON:
+    if digest_of(layers[0]) != env.model_digest:
+        raise NotPlainError(f"{env.cfg.id} has changed its MuJoCo model since it was constructed")
+    door = [env.seed, env.episode_step, env.last_action]
+    return {
+        "door": encoder.encode(door, (None, "door")),
+        "model": env.model_digest,
+        "layers": [_capture_layer(layer, (index, number), encoder) for number, layer in enumerate(layers)],
+    }
+
+
+def _restore_env(env: EnvAdapter, layers: list[Env], saved: JSON, first: Decoder, second: Decoder) -> None:
+    if saved["model"] != env.model_digest:
+        raise ValueError("its MuJoCo model is another one, or was compiled by another version of mujoco")
+    seed, episode_step, last_action = first.decode(saved["door"])
+    if not (isinstance(seed, int | None) and isinstance(episode_step, int)):
+        raise ValueError(f"expected a seed and a step, got {seed!r:.80} and {episode_step!r:.80}")
+    env.seed, env.episode_step, env.last_action = seed, episode_step, last_action
+    for layer, layer_state in zip(layers, saved["layers"], strict=True):
+        _restore_layer(layer, layer_state, first, second)
+
+
+def _capture_layer(layer: Env, position: tuple[int, int], encoder: Encoder) -> JSON:
+    name, attributes = (
+        type(layer).__name__,
+        {key: vars(layer)[key] for key in vars(layer) if key not in _CONSTANT_NAMES},
+    )
     state: dict[str, JSON] = {"type": name}
-    if _offers_state(layer):
-        own = layer.get_state()  # type: ignore[attr-defined]  # _offers_state saw it
-        state["own"] = encoder.encode(own, f"{name}.get_state()")
-        values = {key: vars(layer)[key] for key in _GENERATOR_NAMES if key in vars(layer)}
-    else:
-        values, state["mujoco"] = {}, {}
-        for key, value in vars(layer).items():
-            if is_mujoco(value, "MjData"):
-                state["mujoco"][key] = encoder.encode(save_data(value), f"{name}.{key}")
-            elif not _is_constant(key, value, f"{name}.{key}"):
-                values[key] = value
-    state["values"] = {key: encoder.encode(value, f"{name}.{key}") for key, value in values.items()}
+    if offers_state(layer):
+        state["own"] = _capture_own(layer, attributes, encoder)
+        attributes = {key: value for key, value in attributes.items() if key in _GENERATOR_NAMES}
+    data = {key: value for key, value in attributes.items() if is_mujoco(value, "MjData")}
+    state["mujoco"] = {key: encoder.encode(save_data(value), (None, f"{name}.{key}")) for key, value in data.items()}
+    state["values"] = {
+        key: encoder.encode(value, (None, Attribute(*position, name, key)))
+        for key, value in attributes.items()
+        if key not in data
+    }
     return state
 
 
-def _restore_layer(layer: Env, saved: JSON, decoder: Decoder) -> None:
+def _restore_layer(layer: Env, saved: JSON, first: Decoder, second: Decoder) -> None:
     if type(layer).__name__ != saved["type"]:
-        raise ValueError(f"expected a layer {saved['type']}, got {type(layer).__name__}")
+        raise ValueError(f"expected a layer {saved['type']!r:.80}, got {type(layer).__name__}")
+    for key, value in saved["mujoco"].items():
+        load_data(vars(layer)[key], first.decode(value))
     if "own" in saved:
-        layer.set_state(decoder.decode(saved["own"]))  # type: ignore[attr-defined]  # saved by its get_state
-    else:  # drop what the saved environment did not have, such as an attribute that only a step creates
-        extra = [key for key in vars(layer) if key not in saved["values"] and key not in saved["mujoco"]]
-        for key in extra:
-            if not _is_constant(key, vars(layer)[key], key):
-                del vars(layer)[key]
-    for key, value in saved.get("mujoco", {}).items():
-        load_data(vars(layer)[key], decoder.decode(value))
+        set_state(layer, first.decode(saved["own"]["state"]))
     for key, value in saved["values"].items():
-        vars(layer)[key] = decoder.decode(value)
+        vars(layer)[key] = first.decode(value)
+    if "own" in saved:  # made once more: `set_state` may have changed what it was given
+        check_restored(layer, saved["own"]["attributes"], second.decode(saved["own"]["state"]))
+        return
+    # drop what the saved environment did not have, such as an attribute that only a step creates
+    kept = {*_CONSTANT_NAMES, *saved["values"], *saved["mujoco"]}
+    for key in [key for key in vars(layer) if key not in kept]:
+        if fingerprint(vars(layer)[key]) is None:
+            del vars(layer)[key]
 
 
-def _offers_state(layer: Env) -> bool:
-    """True if both methods are on the class itself; MuJoCo's own `set_state(qpos, qvel)` comes without the other."""
-    return callable(getattr(type(layer), "get_state", None)) and callable(getattr(type(layer), "set_state", None))
-
-
-def _is_constant(key: str, value: Any, where: str) -> bool:
-    """True for what the constructor fixes. Raises `NotPlainError` for a constant that has changed after all."""
-    if key in _CONSTANT_NAMES or isinstance(value, _CONSTANT_TYPES) or type(value).__module__ == _RENDERERS:
-        return True
-    if isinstance(value, gymnasium.Space):
-        if value._np_random is not None:
-            raise NotPlainError(f"{where} has drawn random samples of its own")
-        return True
-    return is_mujoco(value, "MjModel")
+def _capture_own(layer: Any, attributes: dict[str, Any], encoder: Encoder) -> JSON:
+    """Returns what `get_state` returns, and the digests of the attributes that it should cover."""
+    own = encoder.encode(get_state(layer), (None, f"{type(layer).__name__}.get_state()"))
+    names = [key for key in attributes if key not in _GENERATOR_NAMES]
+    return {"state": own, "attributes": attribute_digests(layer, names)}

@@ -93,6 +93,12 @@ class VectorAdapter:
             return self._unknown
         return np.where(infos[f"_{key}"], infos[key], self._unknown).astype(np.float32)
 
+    def renew(self) -> None:
+        """Replaces the environments by new ones of the same configuration, to be reset. Raises as `make_vector`."""
+        self.stepper.close()
+        self.stepper = make_vector(self.cfg, self.num_envs).stepper
+        self.was_done = np.zeros(self.num_envs, np.bool_)
+
     def close(self) -> None:
         """Closes every environment and ends every worker; safe after a failure."""
         self.stepper.close()

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
 from offpolicy.collect.snapshot import CollectorSnapshot
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.state import EnvState, save_state
 from offpolicy.envs.vector import make_vector
+from offpolicy.errors import CheckpointError
 
 ACTION = np.full((2, 2), 0.5, np.float32)
 
@@ -69,3 +71,68 @@ def test_a_continuation_that_is_not_exact_says_why(tmp_path: Path, num_envs: int
     one.snapshot.save(tmp_path / "part", one.progress)
     assert reason in str(other.snapshot.restore(saved(tmp_path / name), other.progress))
     assert other.reopened == []
+
+
+def test_a_state_that_cannot_be_saved_is_named_and_the_rest_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Collector(5), Collector(6)
+    monkeypatch.setattr("offpolicy.collect.snapshot.save_state", lambda _: "PointMass.world is a socket")
+    assert one.snapshot.save(tmp_path / "part", one.progress) == "PointMass.world is a socket"
+    assert other.snapshot.restore(saved(tmp_path / "part"), other.progress) == "PointMass.world is a socket"
+    assert other.progress.env_steps == 5
+
+
+def test_what_a_file_cannot_hold_is_named_and_the_rest_is_saved(tmp_path: Path) -> None:
+    one = Collector(5)
+    state = save_state(one.env)
+    assert isinstance(state, EnvState)
+    state.meta["x"] = float("nan")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("offpolicy.collect.snapshot.save_state", lambda _: state)
+        assert "collector0.json" in str(one.snapshot.save(tmp_path / "part", one.progress))
+    assert json.loads((tmp_path / "part" / "collector0.json").read_text())["env"] is None
+
+
+def test_a_state_that_does_not_fit_begins_episodes_anew(tmp_path: Path) -> None:
+    one, other = Collector(5), Collector(6)
+    one.snapshot.save(tmp_path / "part", one.progress)
+    path = tmp_path / "part" / "collector0.json"
+    numbers = json.loads(path.read_text())
+    numbers["env"]["id"] = "Another-v0"
+    path.write_text(json.dumps(numbers))
+    assert "saved with id 'Another-v0'" in str(other.snapshot.restore(saved(tmp_path / "part"), other.progress))
+    assert other.reopened == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env_steps": -1},
+        {"env_steps": 10**30},
+        {"env_steps": "5"},
+        {"vector_steps": None},
+        {"policy_lag_sum": []},
+        {"uniform": {}},
+        {"uniform": {"state": "x", "inc": "1", "has_uint32": 0, "uinteger": 0}},
+        {"uniform": {"state": "1", "inc": "1", "has_uint32": 0, "uinteger": -(2**70)}},
+    ],
+)
+def test_hostile_numbers_are_refused_by_name(tmp_path: Path, change: dict[str, Any]) -> None:
+    one, other = Collector(5), Collector(6)
+    one.snapshot.save(tmp_path / "part", one.progress)
+    path = tmp_path / "part" / "collector0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CheckpointError, match="collector0: it holds what no collector writes"):
+        other.snapshot.restore(saved(tmp_path / "part"), other.progress)
+
+
+@pytest.mark.parametrize("name", ["noise", "obs", "ep_return", "ep_length", "open_rows", "open_sums"])
+def test_hostile_arrays_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    one, other = Collector(5), Collector(6)
+    one.snapshot.save(tmp_path / "part", one.progress)
+    path = tmp_path / "part" / "collector0.safetensors"
+    arrays = load_file(path)
+    save_file({**arrays, name: np.zeros((2, 77), np.uint8) if name != "obs" else arrays["obs"].astype("f8")}, path)
+    with pytest.raises(CheckpointError, match="collector0: it holds what no collector writes"):
+        other.snapshot.restore(saved(tmp_path / "part"), other.progress)

@@ -1,0 +1,129 @@
+"""What an environment's constructor makes and no episode changes: code, types, spaces, renderers, MuJoCo's models.
+
+None of it is saved. A restored environment has its own, and a fingerprint shows that it is the same: code that an
+environment has exchanged since, or a space with other bounds, is noticed. What a function's closure and defaults hold
+may change, and is state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from offpolicy.envs.mujoco_state import is_mujoco
+
+Slot: TypeAlias = tuple[str, int | str]  # closure 0, default 1, keyword "x" or field "x" of a function
+
+_RENDERERS = "gymnasium.envs.mujoco.mujoco_rendering"
+_ATOMS = (bool, int, float, str, type(None))
+
+
+class NotPlainError(Exception):
+    """A value that cannot be captured exactly; the message names where it is and what it is."""
+
+
+def fingerprint(value: Any) -> str | None:
+    """Returns a short text that differs where a constant does; None for what is no constant.
+
+    Raises `NotPlainError` for a space that has drawn random samples.
+    """
+    for kinds, text_of in _TEXTS:
+        if isinstance(value, kinds):
+            return text_of(value)
+    is_rendering = type(value).__module__ == _RENDERERS
+    return f"object {type(value).__qualname__}" if is_rendering or is_mujoco(value, "MjModel") else None
+
+
+def slots_of(function: FunctionType) -> list[tuple[Slot, Any]]:
+    """Returns what a function holds besides its code, if it is a closure or was made inside another function.
+
+    Raises `NotPlainError` for a closure over a name that has no value yet.
+    """
+    if function.__closure__ is None and "<locals>" not in function.__qualname__:
+        return []  # its defaults are the module's
+    try:
+        slots: list[tuple[Slot, Any]] = [
+            (("closure", index), cell.cell_contents) for index, cell in enumerate(function.__closure__ or ())
+        ]
+    except ValueError:
+        raise NotPlainError(f"{function.__qualname__} uses a name without a value") from None
+    slots += [(("default", index), value) for index, value in enumerate(function.__defaults__ or ())]
+    slots += [(("keyword", name), value) for name, value in (function.__kwdefaults__ or {}).items()]
+    return slots + [(("field", name), value) for name, value in vars(function).items()]
+
+
+def write_slots(function: FunctionType, slots: Iterable[tuple[Slot, Any]]) -> None:
+    """Writes what `slots_of` returned. Raises `ValueError` if this function has other slots."""
+    values = dict(slots)
+    own = [slot for slot, _ in slots_of(function)]
+    if set(own) != set(values):
+        raise ValueError(f"{function.__qualname__} holds {sorted(map(str, own))}, not {sorted(map(str, values))}")
+    for slot in own:
+        kind, key = slot
+        if kind == "closure" and isinstance(key, int) and function.__closure__ is not None:
+            function.__closure__[key].cell_contents = values[slot]
+        elif kind == "field":
+            vars(function)[str(key)] = values[slot]
+        elif kind == "keyword" and function.__kwdefaults__ is not None:
+            function.__kwdefaults__[str(key)] = values[slot]
+    defaults = tuple(values[slot] for slot in own if slot[0] == "default")
+    if defaults:
+        function.__defaults__ = defaults
+
+
+def _code_digest(function: FunctionType) -> str:
+    """Returns a digest of a function's code, without names of files and numbers of lines."""
+    code = function.__code__
+    constants = [repr(value) for value in code.co_consts if type(value) in _ATOMS]
+    text = repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _space_digest(space: gymnasium.Space[Any]) -> str:
+    """Returns a digest of a space and of those in it, with every bound."""
+    if space._np_random is not None:
+        raise NotPlainError("has drawn random samples of its own")
+    parts = [type(space).__qualname__, str(space.dtype), str(space.shape)]
+    if isinstance(space, gymnasium.spaces.Box):
+        parts += [space.low.tobytes().hex(), space.high.tobytes().hex()]
+    elif isinstance(space, gymnasium.spaces.Dict):
+        parts += [f"{key} {_space_digest(inner)}" for key, inner in space.spaces.items()]
+    elif isinstance(space, gymnasium.spaces.Tuple):
+        parts += [_space_digest(inner) for inner in space.spaces]
+    else:
+        parts.append(repr(space))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _function_text(function: FunctionType) -> str:
+    return f"function {function.__module__}.{function.__qualname__} {_code_digest(function)}"
+
+
+def _method_text(method: MethodType) -> str | None:
+    return f"method {method.__self__.__qualname__}.{method.__name__}" if isinstance(method.__self__, type) else None
+
+
+def _builtin_text(function: BuiltinFunctionType) -> str | None:
+    is_plain = function.__self__ is None or isinstance(function.__self__, ModuleType | type)
+    return f"function {function.__module__}.{function.__qualname__}" if is_plain else None
+
+
+_TEXTS: tuple[tuple[type, Callable[[Any], str | None]], ...] = (
+    (type, lambda value: f"class {value.__module__}.{value.__qualname__}"),
+    (ModuleType, lambda value: f"module {value.__name__}"),
+    (FunctionType, _function_text),
+    (MethodType, _method_text),
+    (BuiltinFunctionType, _builtin_text),
+    (np.dtype, lambda value: f"dtype {value}"),
+    (np.ufunc, lambda value: f"ufunc {value.__name__}"),
+    (EnvSpec, lambda value: f"spec {value.id}"),
+    (pathlib.PurePath, lambda value: f"path {value}"),
+    (gymnasium.Space, lambda value: f"space {_space_digest(value)}"),
+)

@@ -1,0 +1,73 @@
+"""What a constructor makes has a fingerprint that shows a change; what functions hold is read and written."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of, write_slots
+
+
+def counter() -> Callable[..., int]:
+    count = 0
+
+    def call(step: int = 1, *, scale: int = 1) -> int:
+        nonlocal count
+        count += step * scale
+        return count
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "value",
+    [len, math, math.sin, int, np.dtype("f4"), np.add, pathlib.Path("a"), counter, counter(), dict.fromkeys,
+     spaces.Box(0.0, 1.0, (2,)), spaces.Dict(a=spaces.Discrete(2)), spaces.Tuple([spaces.MultiBinary(2)])],
+)  # fmt: skip
+def test_constants_have_a_fingerprint(value: Any) -> None:
+    assert fingerprint(value) == fingerprint(value) != ""
+
+
+@pytest.mark.parametrize("value", [1, [], "a", object(), [].append, np.random.default_rng().normal, np.zeros(2)])
+def test_other_things_have_none(value: Any) -> None:
+    assert fingerprint(value) is None
+
+
+def test_functions_of_one_name_and_other_code_differ() -> None:
+    one, other = [eval(f"lambda: {number}") for number in (1, 2)]
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_spaces_of_one_shape_and_other_bounds_differ() -> None:
+    one, other = (spaces.Dict(a=spaces.Box(0.0, high, (2,))) for high in (1.0, 2.0))
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_a_space_that_has_drawn_is_refused_also_inside_another() -> None:
+    space = spaces.Dict(a=spaces.Discrete(2))
+    space["a"].sample()
+    with pytest.raises(NotPlainError, match="has drawn random samples"):
+        fingerprint(space)
+
+
+def test_a_closure_continues_in_another_function_of_the_same_code() -> None:
+    one, other = counter(), counter()
+    one()
+    one.__defaults__ = (5,)  # type: ignore[attr-defined]  # a function
+    write_slots(other, slots_of(one))  # type: ignore[arg-type]  # functions
+    assert other() == one() == 6
+
+
+def test_functions_with_other_slots_are_refused() -> None:
+    with pytest.raises(ValueError, match="holds"):
+        write_slots(counter(), [(("closure", 7), 1)])  # type: ignore[arg-type]  # a function
+
+
+def test_the_defaults_of_a_module_are_not_state() -> None:
+    assert slots_of(test_the_defaults_of_a_module_are_not_state) == []
