@@ -29,6 +29,7 @@ from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
+from offpolicy.processes.restarts import RestartPolicy
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
@@ -188,7 +189,8 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> Superv
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
-    return SupervisorConfig(run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.host.num_hosts, peer_s)
+    restarts = RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error)
+    return SupervisorConfig(run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.host.num_hosts, peer_s, restarts)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import add
 
 import numpy as np
 
@@ -17,10 +18,11 @@ from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWor
 from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
+from offpolicy.timing.continued import continued
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import Mark
-from offpolicy.types import CollectorTotals, Float32, StepOutcome
+from offpolicy.types import CollectorTotals, Float32, HookTotals, StepOutcome
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class CollectorReporter:
         num_hosts: int = 1,
     ) -> None:
         self._control, self._reports, self._episodes = control, reports, episodes
+        self._before = reports.read()  # of a collector that died, in whose place this one continues
         self._others = tuple(words for i, words in enumerate(control.collectors) if i != index)
         self._num_hosts = num_hosts
         self.tracker = tracker
@@ -101,11 +104,15 @@ class CollectorReporter:
             vector_steps=progress.vector_steps,
             policy_lag_sum=progress.policy_lag_sum,
             policy_steps=progress.policy_steps,
+            reported_ns=parts.ledger.switched_ns,
         )
         if rollouts is not None:
             totals = replace(totals, rollouts=rollouts.rollouts, rollouts_dropped=rollouts.dropped)
         if parts.hook is not None:
             totals = replace(totals, hook=parts.hook.totals())
+        if (before := self._before) is not None:
+            hook = HookTotals(*map(add, before.hook, totals.hook))
+            totals = replace(totals, account=continued(before.account, totals.account), hook=hook)
         self._reports.publish(totals)
 
 
@@ -159,7 +166,7 @@ def step(parts: CollectorParts) -> None:
     if num_resets := parts.reporter.num_finished:  # of the last step: those are reset in this one (NEXT_STEP)
         parts.ledger.tag(CollectorPhase.ENV_STEP, num_resets)
     with phase(CollectorPhase.REPLAY_WRITE):
-        progress.env_steps += parts.writer.write(progress.obs, choice, outcome)
+        progress.env_steps += parts.writer.write(progress.obs, choice, outcome, progress.env_steps)
         progress.vector_steps += 1
         if not is_random:
             progress.policy_steps += 1

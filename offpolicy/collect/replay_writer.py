@@ -36,8 +36,19 @@ class Writer(Protocol):
         """True if the next step is within what the learner granted, and has a place."""
         ...
 
-    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
-        """Stores one vector step; returns its number of transitions. Raises `BadRowError` on NaN or Inf."""
+    def begin(self, env_steps: int) -> None:
+        """Begins after `env_steps` own transitions."""
+        ...
+
+    def take_over(self, env_steps: int) -> int:
+        """Continues in place of a writer that died and had announced so many; returns its own transitions."""
+        ...
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int) -> int:
+        """Stores one vector step, taken after `env_steps` own transitions; returns its number of transitions.
+
+        Raises `BadRowError` on NaN or Inf.
+        """
         ...
 
     def open_windows(self) -> tuple[Float32, Float64]:
@@ -79,10 +90,18 @@ class ReplayWriter:
         """True below the granted env steps; there is always room, as the oldest rows are recycled."""
         return env_steps < granted
 
-    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
-        """Stores the valid transitions of one vector step; returns their number.
+    def begin(self, env_steps: int) -> None:
+        """Begins after `env_steps` own transitions."""
+        self._ring.begin(env_steps)
 
-        obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `NumericsError` on NaN or Inf; the sound rows of the
+    def take_over(self, env_steps: int) -> int:
+        """Continues in place of a writer that died and had announced so many; returns its own transitions."""
+        return self._ring.take_over(env_steps)
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int = 0) -> int:
+        """Stores the valid transitions of one vector step, taken after `env_steps` own ones; returns their number.
+
+        obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `BadRowError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
         """
         layout = self._layout
@@ -99,19 +118,20 @@ class ReplayWriter:
         envs = np.flatnonzero(outcome.is_valid)
         bad = ~np.isfinite(rows).all(axis=1) if not np.isfinite(rows.sum(dtype=np.float64)) else None
         if bad is not None and bad.any():
-            self._store(rows[~bad], envs[~bad])
+            self._store(rows[~bad], envs[~bad], env_steps)
             columns: dict[str, slice | int] = {
                 "obs": layout.obs, "next_obs": layout.next_obs, "action": layout.action, "reward": layout.REWARD,
             }  # fmt: skip
             raise BadRowError(int(envs[bad][0]), fields_of(rows[bad][0], columns))
-        self._store(rows, envs)
+        self._store(rows, envs, env_steps)
         return len(rows)
 
-    def _store(self, rows: Float32, envs: NDArray[np.int64]) -> None:
+    def _store(self, rows: Float32, envs: NDArray[np.int64], env_steps: int) -> None:
+        env_steps += len(rows)
         if self._n_step > 1:
             rows = self._accumulate(rows, envs)
         if len(rows):
-            self._ring.append(rows)
+            self._ring.append(rows, env_steps)
 
     def _accumulate(self, rows: Float32, envs: NDArray[np.int64]) -> Float32:
         """Adds one step of each environment to its open windows; returns the rows that became complete."""

@@ -21,8 +21,9 @@ from types import FrameType
 from typing import Any
 
 from offpolicy.children import TERMINAL_SIGNALS, describe_exit, signals_held, with_bounded_spin
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
+from offpolicy.errors import EXIT_CRASH_LOOP, EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
+from offpolicy.processes.restarts import RestartPolicy, Restarts, clear_words
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.watchdog import PEER_GRACE_S, Watchdog
 
@@ -58,6 +59,7 @@ class Child:
     buffered: bytes = b""
     error: dict[str, Any] = field(default_factory=dict)  # its error message, JSON
     is_killed: bool = False  # by the supervisor, so its end is no failure
+    start: tuple[Any, ...] = ()  # arguments of `spawn`, to start it again
 
     @property
     def name(self) -> str:
@@ -80,6 +82,7 @@ class SupervisorConfig:
     elapsed_s: Callable[[], float]  # a clock that never steps back
     num_hosts: int = 1  # hosts of the run; the collectors of each do as many env steps as ours
     peer_timeout_s: float = 0.0  # limit of a learner rank's wait for the others in a collective
+    restarts: RestartPolicy = RestartPolicy()
 
 
 MessageHandler = Callable[[Child, Mapping[str, Any]], None]
@@ -94,6 +97,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._deadline_s: float | None = None
+        self._restarts = Restarts(config.restarts, config.elapsed_s)
         self._signalled_s: float | None = None  # when the first signal came
         self._is_signal_known = True  # False from a signal until the caller of `run` knows
         self.failure: Failure | None = None
@@ -147,6 +151,7 @@ class Supervisor:
             sink.write(json.dumps(spec).encode())
         os.set_blocking(message_read, False)
         child = Child(role, index, process, message_read, os.pidfd_open(process.pid))
+        child.start = (role, index, target, payload, fds)
         self._children.append(child)
         self._selector.register(child.messages, selectors.EVENT_READ, child)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
@@ -228,8 +233,11 @@ class Supervisor:
         os.close(child.messages)
         self._children.remove(child)
         if child.role == "collector":
+            if self._is_started_again(child, code, on_message):
+                return
             self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
         is_expected = code == 0 and (child.is_learner or self._stop_level == Stop.EXIT)
+        is_expected |= code < 0 and child.role == "collector" and self._stop_level == Stop.EXIT  # all is saved
         if not is_expected and not child.is_killed:
             self._note_exit(child, code)
         learners = [other for other in self._children if other.is_learner]
@@ -237,6 +245,26 @@ class Supervisor:
         if child.is_learner and not is_expected and learners:
             # The others cannot train without it. They notice by themselves, and get little time to.
             self._deadline_s = min(self._deadline_s or math.inf, self._config.elapsed_s() + PEER_GRACE_S)
+
+    def _is_started_again(self, child: Child, code: int, on_message: MessageHandler) -> bool:
+        """Starts a collector again whose death the run survives; False if it does not, and fails in a crash loop."""
+        words = self._control.collectors[child.index]
+        has_begun = bool(words.get(CollectorWord.HAS_BEGUN))
+        is_over = child.is_killed or self.failure is not None or self._stop_level != Stop.RUN
+        if is_over or not self._restarts.is_survivable(code, child.error, has_begun=has_begun):
+            return False
+        env_steps = self._config.num_hosts * self._control.env_steps
+        death = self._restarts.add(child.index, code, child.error, env_steps)
+        loop = self._restarts.crash_loop(child.index)
+        if loop is not None:
+            self._fail(child, EXIT_CRASH_LOOP, loop, traceback=child.error.get("traceback", ""))
+            return False
+        clear_words(words)
+        pid = self.spawn(*child.start)
+        number = f"restart {self._restarts.count(child.index)} of at most {self._config.restarts.max_restarts}"
+        text = f"{child.name} (pid {child.process.pid}) died at env step {env_steps:,}: {death.cause}; {number}"
+        on_message(child, {"kind": "restart", "pid": pid, "text": text})
+        return True
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
