@@ -25,7 +25,6 @@ FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
         pytest.param("inf_reward", 65, ["NaN or Inf", "reward", "bad-row-"], marks=pytest.mark.slow),
         pytest.param("wrong_shape", 1, ["shape"], marks=pytest.mark.slow),
         ("hang", 70, ["no progress for", "env.step_timeout_s"]),
-        ("segv", 1, ["SIGSEGV"]),
     ],
 )
 def test_a_failing_environment_ends_the_run_with_its_cause(
@@ -47,6 +46,30 @@ def failed_run(start_run: Any, traces: Traces, fail: str, code: int, words: list
     assert summary["timing"]["learner"]["wall_s"] > 0
     traces.assert_none()
     return run
+
+
+def test_an_environment_that_crashes_again_and_again_is_a_crash_loop_with_its_causes(
+    start_run: Any, traces: Traces
+) -> None:
+    run = start_run(FAULTY, "env.kwargs.fail=segv", "env.kwargs.at=20", "collect.max_restarts=2")
+    code, out, err = run.finish(60.0)
+    assert code == 70, err
+    assert out.count("killed by SIGSEGV; restart") == 2
+    last = err.strip().splitlines()[-1]
+    assert "crash loop: it died 3 times within 10 minutes" in last
+    assert last.count("killed by SIGSEGV") == 3
+    assert (run.summary()["exit_code"], run.summary()["restarts"]) == (70, 2)
+    traces.assert_none()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_an_environment_that_raises_is_started_again_only_where_that_is_wanted(start_run: Any, on_error: str) -> None:
+    run = start_run(FAULTY, "env.kwargs.fail=step_raise", "env.kwargs.at=250", f"env.on_error={on_error}")
+    code, out, err = run.finish(60.0)
+    assert code == (0 if on_error == "restart" else 1), err
+    assert out.count("fails in step") == 0  # the traceback is in train.log
+    assert run.summary()["restarts"] == (2 if on_error == "restart" else 0)
 
 
 def test_a_bad_row_ends_the_run_and_is_dumped_and_the_rows_before_it_are_saved(start_run: Any, traces: Traces) -> None:
