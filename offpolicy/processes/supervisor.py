@@ -6,6 +6,7 @@ exits, until a deadline), killing. Every path ends in the same clean-up, and the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -147,7 +148,8 @@ class Supervisor:
             )  # fmt: skip
         os.close(spec_read)
         os.close(message_write)
-        with os.fdopen(spec_write, "wb") as sink:
+        # Killed already: that is noticed by its pidfd.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(spec_write, "wb") as sink:
             sink.write(json.dumps(spec).encode())
         os.set_blocking(message_read, False)
         child = Child(role, index, process, message_read, os.pidfd_open(process.pid))
