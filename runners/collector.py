@@ -40,7 +40,7 @@ from offpolicy.training.run_memory import (
     weights_mailbox,
 )
 from offpolicy.training.worker import SNAPSHOT_DIR, WorkerSpec, start_worker
-from offpolicy.types import CollectorTotals
+from offpolicy.types import CollectorTotals, StepOutcome
 
 
 def main(child: ChildContext) -> None:
@@ -82,6 +82,7 @@ def main(child: ChildContext) -> None:
         progress=progress,
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
+        skip_bad_row=lambda error, outcome: collector.skip_bad_row(error, outcome, progress),
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
         hook=collector.make_hook(),
     )
@@ -89,8 +90,6 @@ def main(child: ChildContext) -> None:
         if parts.hook is not None:
             parts.hook.open()
         collect(parts)
-    except BadRowError as error:
-        raise collector.dumped(error, progress) from None
     finally:
         if parts.hook is not None:
             parts.hook.close()
@@ -112,6 +111,7 @@ class Collector:
         self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
         self.control = control_page(child.block("control"), job.cfg)
         self._words = self.control.collectors[child.index]
+        self._num_bad_rows = 0
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
         self._snapshot = CollectorSnapshot(f"collector-{child.index}", self.env, self.policy, self.writer, self.tracker)
@@ -180,10 +180,37 @@ class Collector:
             return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
         return None
 
+    def skip_bad_row(self, error: BadRowError, outcome: StepOutcome, progress: Progress) -> StepOutcome:
+        """Writes the bad transition to a file and ends its episode; returns the step with new first observations.
+
+        Raises `NumericsError` beyond `env.max_bad_rows`. Bad transitions count as rows of autoreset: they are none.
+        Where single environments cannot be reset, the episodes of all of them end.
+        """
+        self._num_bad_rows += len(error.envs)
+        dumped, limit = self.dumped(error, progress), self._job.cfg.env.max_bad_rows
+        if self._num_bad_rows > limit:
+            raise dumped from None
+        where = np.zeros(self.env.num_envs, np.bool_)
+        where[list(error.envs) if self.env.can_reset_some else slice(None)] = True
+        envs = np.flatnonzero(where).tolist()
+        seed = env_seed(self._job.cfg.seed, "bad_row", self.number, progress.env_steps, self._num_bad_rows)
+        obs = self.env.reset_some(seed, range(len(where)), where) if self.env.can_reset_some else self.env.reset(seed)
+        self.writer.abandon(envs)
+        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
+        self._child.send("warning", text=f"{dumped}; skipped, {self._num_bad_rows} of env.max_bad_rows={limit}")
+        return outcome._replace(
+            next_obs=np.where(where[:, None], obs, outcome.next_obs),
+            terminated=outcome.terminated & ~where,
+            truncated=outcome.truncated & ~where,
+            is_valid=outcome.is_valid & ~where,
+        )
+
     def dumped(self, error: BadRowError, progress: Progress) -> NumericsError:
         """Writes the bad transition beside the run's records; returns the error that says where."""
         env_steps, step = progress.env_steps, int(self.tracker.ep_length[error.env_index])
-        seed, path = self._job.cfg.seed, Path(self._job.run_dir) / f"bad-row-{env_steps}.json"
+        names = [str(number) for number in (self.number, self._num_bad_rows - 1) if number]
+        path = Path(self._job.run_dir) / f"{'-'.join(['bad-row', str(env_steps), *names])}.json"
+        seed = self._job.cfg.seed
         facts = {"env_index": error.env_index, "env_steps": env_steps, "episode_step": step, "seed": seed}
         path.write_text(json.dumps({**facts, **error.row}))
         return NumericsError(f"{error} at env step {env_steps}, episode step {step}, seed {seed}; see {path}")

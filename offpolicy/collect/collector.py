@@ -10,7 +10,7 @@ import numpy as np
 
 from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.collect.replay_writer import Writer
+from offpolicy.collect.replay_writer import BadRowError, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.training_hook import TrainingHook
 from offpolicy.envs.vector import VectorAdapter
@@ -48,6 +48,8 @@ class CollectorParts:
     progress: Progress
     ledger: TimeAccount
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
+    # Raises beyond `env.max_bad_rows`; returns the step as it goes on, without the bad transitions.
+    skip_bad_row: Callable[[BadRowError, StepOutcome], StepOutcome]
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
     hook: TrainingHook | None = None
 
@@ -166,7 +168,11 @@ def step(parts: CollectorParts) -> None:
     if num_resets := parts.reporter.num_finished:  # of the last step: those are reset in this one (NEXT_STEP)
         parts.ledger.tag(CollectorPhase.ENV_STEP, num_resets)
     with phase(CollectorPhase.REPLAY_WRITE):
-        progress.env_steps += parts.writer.write(progress.obs, choice, outcome, progress.env_steps)
+        try:
+            progress.env_steps += parts.writer.write(progress.obs, choice, outcome, progress.env_steps)
+        except BadRowError as error:
+            outcome = parts.skip_bad_row(error, outcome)
+            progress.env_steps += error.num_stored
         progress.vector_steps += 1
         if not is_random:
             progress.policy_steps += 1

@@ -8,7 +8,7 @@ complete, so no window ever crosses the write head (SB3's NStepReplayBuffer cuts
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +49,10 @@ class Writer(Protocol):
 
         Raises `BadRowError` on NaN or Inf.
         """
+        ...
+
+    def abandon(self, envs: Sequence[int]) -> None:
+        """Drops what is open of the running episodes of `envs`, which end here without a last row."""
         ...
 
     def open_windows(self) -> tuple[Float32, Float64]:
@@ -122,7 +126,7 @@ class ReplayWriter:
             columns: dict[str, slice | int] = {
                 "obs": layout.obs, "next_obs": layout.next_obs, "action": layout.action, "reward": layout.REWARD,
             }  # fmt: skip
-            raise BadRowError(int(envs[bad][0]), fields_of(rows[bad][0], columns))
+            raise BadRowError(envs[bad].tolist(), fields_of(rows[bad][0], columns), num_stored=int((~bad).sum()))
         self._store(rows, envs, env_steps)
         return len(rows)
 
@@ -152,6 +156,11 @@ class ReplayWriter:
                 complete.append(window.row)
         return np.array(complete, dtype=np.float32).reshape(-1, layout.width)
 
+    def abandon(self, envs: Sequence[int]) -> None:
+        """Drops the open rows of `envs`, whose episodes end here without a last row."""
+        for env in envs:
+            self._windows[env].clear()
+
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the open rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
         open_rows = [(env, window) for env, windows in enumerate(self._windows) for window in windows]
@@ -166,12 +175,15 @@ class ReplayWriter:
 
 
 class BadRowError(NumericsError):
-    """A transition holds NaN or Inf. `row` holds the fields of the transition, by name."""
+    """Transitions of one vector step hold NaN or Inf: those of `envs`; `row` holds the fields of the first, by name.
 
-    def __init__(self, env_index: int, row: dict[str, list[float]]) -> None:
+    `num_stored` transitions of the step are stored all the same.
+    """
+
+    def __init__(self, envs: Sequence[int], row: dict[str, list[float]], num_stored: int = 0) -> None:
         culprits = [name for name, values in row.items() if not np.isfinite(values).all()]
-        super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {env_index}")
-        self.env_index, self.row = env_index, row
+        super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {envs[0]}")
+        self.envs, self.env_index, self.row, self.num_stored = tuple(envs), envs[0], row, num_stored
 
 
 def fields_of(row: Float32, columns: Mapping[str, slice | int]) -> dict[str, list[float]]:

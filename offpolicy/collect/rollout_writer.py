@@ -7,7 +7,7 @@ before, from which a truncated episode bootstraps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -94,14 +94,19 @@ class RolloutWriter:
             return
         bad = ~(np.isfinite(rows).all(axis=1) & np.isfinite(next_obs).all(axis=1))
         if bad.any():
-            env = int(np.flatnonzero(bad)[0])
+            envs: list[int] = np.flatnonzero(bad).tolist()
+            env = envs[0]
             layout = self._ring.layout
             columns: dict[str, slice | int] = {
                 "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD,
                 "terminated": layout.TERMINATED, "truncated": layout.TRUNCATED, "is_valid": layout.IS_VALID,
             }  # fmt: skip
             seen = {"obs": rows[env, layout.obs].tolist(), "next_obs": next_obs[env].tolist()}
-            raise BadRowError(env, seen | fields_of(rows[env], columns))
+            raise BadRowError(envs, seen | fields_of(rows[env], columns))
+
+    def abandon(self, envs: Sequence[int]) -> None:
+        """Drops the open rollout, whichever of its environments cannot go on."""
+        self._step = 0
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the rollouts that no learner has taken, and the open one as far as it goes; for a snapshot.

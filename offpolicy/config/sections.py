@@ -221,6 +221,10 @@ class EnvConfig:
         "raise", "an environment that raises: raise (ends the run) or restart (its collector starts again)",
         choices=("raise", "restart"),
     )  # fmt: skip
+    max_bad_rows: int = option(
+        0, "transitions with NaN or Inf that a collector writes to a file and skips; one more ends the run, exit 65",
+        ge=0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

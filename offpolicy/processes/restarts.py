@@ -21,6 +21,9 @@ class RestartPolicy:
     on_error: str = "raise"  # restart: an environment that raised is survived too
 
 
+NO_RESTARTS = RestartPolicy()
+
+
 class Death(NamedTuple):
     """One death of a collector."""
 

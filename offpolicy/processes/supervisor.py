@@ -24,7 +24,7 @@ from typing import Any
 from offpolicy.children import TERMINAL_SIGNALS, describe_exit, signals_held, with_bounded_spin
 from offpolicy.errors import EXIT_CRASH_LOOP, EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
-from offpolicy.processes.restarts import RestartPolicy, Restarts, clear_words
+from offpolicy.processes.restarts import NO_RESTARTS, RestartPolicy, Restarts, clear_words
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.watchdog import PEER_GRACE_S, Watchdog
 
@@ -83,7 +83,7 @@ class SupervisorConfig:
     elapsed_s: Callable[[], float]  # a clock that never steps back
     num_hosts: int = 1  # hosts of the run; the collectors of each do as many env steps as ours
     peer_timeout_s: float = 0.0  # limit of a learner rank's wait for the others in a collective
-    restarts: RestartPolicy = RestartPolicy()
+    restarts: RestartPolicy = NO_RESTARTS
 
 
 MessageHandler = Callable[[Child, Mapping[str, Any]], None]

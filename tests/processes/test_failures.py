@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Traces
-from tests.processes.conftest import ENDLESS, FINISHED, LiveRun, SmallDisk
+from tests.processes.conftest import ENDLESS, FINISHED, TINY, LiveRun, SmallDisk
 
 pytestmark = pytest.mark.mp
 FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
@@ -80,6 +80,37 @@ def test_a_bad_row_ends_the_run_and_is_dumped_and_the_rows_before_it_are_saved(s
     [checkpoint] = run.checkpoints()
     state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
     assert state["env_steps"] == facts["env_steps"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("env.num_envs=2",),
+        pytest.param(("env.num_envs=2", "env.vectorization=async"), marks=pytest.mark.slow),
+        pytest.param(("algo.n_step=3", "collect.num_collectors=2"), marks=pytest.mark.slow),
+        pytest.param(("algo=appo", "runner=appo", "rollout.length=10"), marks=pytest.mark.slow),
+    ],
+)
+def test_bad_rows_up_to_the_limit_are_dumped_and_skipped(start_run: Any, traces: Traces, options: tuple[str]) -> None:
+    words = TINY if "algo=appo" not in options else [word for word in TINY if "learning_s" not in word]
+    words = [word for word in words if "algo=appo" not in options or "batch_size" not in word]
+    faulty = (FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", *options)
+    run = start_run(*faulty, "env.max_bad_rows=100", command=("train", *words))
+    code, out, err = run.finish(60.0)
+    assert (code, err) == (0, "")
+    assert run.summary()["env_steps"] >= 600
+    dumps = list(run.directory.glob("bad-row-*.json"))
+    assert len(dumps) >= 2
+    assert out.count("of env.max_bad_rows=100") == len(dumps)
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_one_bad_row_more_than_the_limit_ends_the_run(start_run: Any) -> None:
+    run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "env.max_bad_rows=1")
+    code, _, err = run.finish()
+    assert code == 65, err
+    assert len(list(run.directory.glob("bad-row-*.json"))) == 2
 
 
 @pytest.mark.parametrize("fail", ["init_raise", "reset_raise"])

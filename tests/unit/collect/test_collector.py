@@ -10,6 +10,7 @@ import pytest
 
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
+from offpolicy.collect.replay_writer import BadRowError
 from offpolicy.processes.control_page import ControlPage, HostWord
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
@@ -90,6 +91,10 @@ class Reports(list[CollectorTotals]):
         return self[-1] if self else None
 
 
+def never_bad(error: BadRowError, outcome: StepOutcome) -> StepOutcome:
+    raise error
+
+
 def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any) -> CollectorParts:
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     episodes = Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
@@ -105,6 +110,7 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "progress": Progress(obs=np.zeros((2, 1), np.float32)),
         "ledger": NullLedger(),
         "take_snapshot": lambda: None,
+        "skip_bad_row": never_bad,
     }
     return CollectorParts(**{**defaults, **parts})
 

@@ -235,3 +235,15 @@ def test_a_writer_that_takes_over_begins_a_new_rollout_and_continues_the_count()
     scene.writer = writer
     scene.rollout(20)
     assert [(stamp.number, rows[0][0][0]) for stamp, rows in (scene.taken(), scene.taken())] == [(0, 0.0), (1, 20.0)]
+
+
+def test_a_rollout_with_a_bad_row_is_dropped_and_the_next_one_begins_anew() -> None:
+    scene = Scene()
+    scene.write(0)
+    with pytest.raises(BadRowError) as caught:
+        scene.write(1, reward=[0.0, NAN])
+    assert (caught.value.envs, caught.value.num_stored) == ((1,), 0)
+    scene.writer.abandon(caught.value.envs)
+    scene.rollout(20)
+    assert scene.ring.unread == 1
+    assert scene.taken()[1][0][0][0] == 20.0

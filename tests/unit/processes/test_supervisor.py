@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
-from offpolicy.processes.restarts import RestartPolicy
+from offpolicy.processes.restarts import NO_RESTARTS, RestartPolicy
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.supervisor import Child, Failure, Supervisor, SupervisorConfig
 
@@ -47,7 +47,7 @@ class Process:
 class Stage:
     """A supervisor of fake children; each tick of its loop takes a second of the fake clock."""
 
-    def __init__(self, *roles: str, restarts: RestartPolicy = RestartPolicy()) -> None:
+    def __init__(self, *roles: str, restarts: RestartPolicy = NO_RESTARTS) -> None:
         self.now_s = 100.0
         self.event = WakeEvent.create()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
