@@ -65,7 +65,9 @@ def test_an_environment_that_crashes_again_and_again_is_a_crash_loop_with_its_ca
 @pytest.mark.slow
 @pytest.mark.parametrize("on_error", ["raise", "restart"])
 def test_an_environment_that_raises_is_started_again_only_where_that_is_wanted(start_run: Any, on_error: str) -> None:
-    run = start_run(FAULTY, "env.kwargs.fail=step_raise", "env.kwargs.at=250", f"env.on_error={on_error}")
+    run = start_run(
+        FAULTY, "env.kwargs.fail=step_raise", "env.kwargs.at=250", f"env.on_error={on_error}", "eval.episodes=0"
+    )
     code, out, err = run.finish(60.0)
     assert code == (0 if on_error == "restart" else 1), err
     assert out.count("fails in step") == 0  # the traceback is in train.log
@@ -94,7 +96,7 @@ def test_a_bad_row_ends_the_run_and_is_dumped_and_the_rows_before_it_are_saved(s
 def test_bad_rows_up_to_the_limit_are_dumped_and_skipped(start_run: Any, traces: Traces, options: tuple[str]) -> None:
     words = TINY if "algo=appo" not in options else [word for word in TINY if "learning_s" not in word]
     words = [word for word in words if "algo=appo" not in options or "batch_size" not in word]
-    faulty = (FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", *options)
+    faulty = (FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "eval.episodes=0", *options)
     run = start_run(*faulty, "env.max_bad_rows=100", command=("train", *words))
     code, out, err = run.finish(60.0)
     assert (code, err) == (0, "")

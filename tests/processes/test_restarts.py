@@ -75,7 +75,7 @@ def check_rows(run: LiveRun) -> None:
 
 
 def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: StartRun, traces: Any) -> None:
-    run = start_run(*COUNTER, "total_timesteps=6000", "env.num_envs=2", "collect.mode=alternate")
+    run = start_run(*COUNTER, "total_timesteps=4000", "env.num_envs=2", "collect.mode=alternate")
     run.wait_for_updates()
     kill_collectors(run, 2, 1, random.Random(1))
     code, out, err = run.finish(PATIENCE_S)
@@ -83,7 +83,8 @@ def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: S
     assert out.count("killed by SIGKILL; restart") == 2
     assert "not bitwise from env step" in out
     summary = run.summary()
-    assert (summary["restarts"], summary["env_steps"]) == (2, 6000)
+    assert summary["restarts"] == 2
+    assert summary["env_steps"] in (4000, 4001)  # a vector step with a row of autoreset is one transition
     account = summary["timing"]["collector"]
     assert account["wall_s"] == pytest.approx(sum(account["phases_s"].values()) - account["phases_s"].get("warmup", 0))
     check_rows(run)
@@ -132,7 +133,7 @@ def test_many_kills_at_random_instants(start_run: StartRun, traces: Any, kills: 
 
 def test_a_crash_of_an_environment_worker_is_survived(start_run: StartRun, traces: Any) -> None:
     faulty = ("env.id=offpolicy.envs.toy:Faulty-v0", "env.kwargs.fail=segv", "env.kwargs.at=250")
-    run = start_run(*faulty, "env.vectorization=async", "total_timesteps=400")
+    run = start_run(*faulty, "env.vectorization=async", "total_timesteps=400", "eval.episodes=0")
     code, out, err = run.finish(PATIENCE_S)
     assert (code, err) == (0, "")
     assert "killed by SIGSEGV; restart 1 of at most 4" in out
