@@ -204,6 +204,21 @@ def test_a_row_damaged_by_a_dead_writer_is_never_readable_again() -> None:
     assert ring.oldest == 4
 
 
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_writer_that_dies_while_it_takes_over_hides_no_damage(last: int) -> None:
+    ring = make_ring(8)
+    ring.append(rows(0, 8))
+    die_mid_write(ring, 3)
+    words = ring._words
+    ring._words = Mortal(words, last)  # type: ignore[assignment]
+    with pytest.raises(_HalfWrittenError):
+        ring.take_over(0)
+    ring._words = words
+    assert ring.oldest == 3
+    ring.take_over(0)
+    assert (ring.oldest, ring.committed) == (3, 8)
+
+
 class Interrupted:
     """Words between whose readings number `after` and the next one another process takes the ring over."""
 
