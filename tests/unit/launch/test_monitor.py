@@ -43,6 +43,12 @@ class FakeCores:
 
     num_read = 0
 
+    def __init__(self) -> None:
+        self.added: list[tuple[str, int]] = []
+
+    def add(self, role: str, pid: int) -> None:
+        self.added.append((role, pid))
+
     def read(self) -> CoreTotals:
         self.num_read += 1
         return CoreTotals(self.num_read, 0, {})
@@ -296,3 +302,14 @@ def test_the_newest_gains_of_the_learner_are_kept(run: Run) -> None:
 def test_a_line_of_a_process_is_shown(run: Run, kind: str, line: str) -> None:
     run.send("learner", kind, text="text")
     assert run.logger.of("message") == [line]
+
+
+def test_a_collector_that_was_started_again_is_shown_and_counted_and_the_run_keeps_its_baseline(run: Run) -> None:
+    run.start(env_steps=40)
+    run.send("collector", "restart", pid=99, text="collector 0 died")
+    run.control.collectors[0].set(CollectorWord.RESTARTS, 1)
+    run.send("collector", "hello", env_steps=70, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
+    assert run.logger.of("start_from") == [40]
+    assert "warning: collector 0 died" in run.logger.of("message")
+    assert run.cores.added == [("collector", 99)]
+    assert run.monitor.snapshot().restarts == 1
