@@ -9,7 +9,8 @@ OffPolicyError            1   unexpected
 ├── DesyncError           1   learner ranks that must be equal are not
 ├── RunDirBusyError      73   the run directory is in use
 ├── SaveError            74   the final checkpoint could not be saved
-└── EnvFailure            1   the user's environment raised
+├── EnvFailure            1   the user's environment raised
+└── EnvWorkerKilled       1   a worker process of the user's environment was killed by a signal
 """
 
 from __future__ import annotations
@@ -86,6 +87,10 @@ class EnvFailure(OffPolicyError):
     """The user's environment raised; the message names its index, seed and step."""
 
 
+class EnvWorkerKilled(EnvFailure):
+    """A worker process of the user's environment was killed by a signal: like a collector that is killed."""
+
+
 class PeerEnvFailure(EnvFailure):
     """The user's environment raised on another learner rank."""
 
@@ -94,6 +99,7 @@ class PeerEnvFailure(EnvFailure):
 
 # exit codes that are not errors of ours
 EXIT_OK = 0
+EXIT_CRASH_LOOP = 70  # a collector died again and again
 EXIT_UNJUDGED = 75  # a condition of `compare --fail-on` could not be judged
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143

@@ -350,6 +350,7 @@ class CollectorTotals:
     rollouts: int = 0  # finished rollouts, dropped ones included
     rollouts_dropped: int = 0  # rollouts dropped because no slot was free
     hook: HookTotals = HookTotals()  # zeros without a hook
+    reported_ns: int = 0  # instant of the report on the machine's clock; 0 without an account
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,3 +378,4 @@ class Snapshot:
     evaluator: EvaluatorTotals | None = None  # None where rank 0 evaluates
     cores: CoreTotals | None = None  # of this host; None when timing is off
     system: SystemLoad | None = None  # of this host
+    restarts: int = 0  # times that a collector of this host died and was started again

@@ -40,22 +40,31 @@ from offpolicy.training.run_memory import (
     weights_mailbox,
 )
 from offpolicy.training.worker import SNAPSHOT_DIR, WorkerSpec, start_worker
+from offpolicy.types import CollectorTotals, StepOutcome
 
 
 def main(child: ChildContext) -> None:
     """Collects until the supervisor lets it go."""
     job = WorkerSpec.of(child)
-    threads, delays = job.plan.collector_threads, thread_delays(child, job.cfg, f"collector-{child.index}")
+    reports = CollectorReports(child.block(f"collector_report-{child.index}"), COLLECTOR_PHASES)
+    before = reports.read()  # of a collector that died, in whose place this one continues
     ledger = start_worker(
-        job, "collector", child.index, CollectorPhase, threads=threads, is_background=True, delays=delays
+        job,
+        "collector",
+        child.index,
+        CollectorPhase,
+        threads=job.plan.collector_threads,
+        is_background=True,
+        delays=thread_delays(child, job.cfg, f"collector-{child.index}"),
+        opened_ns=before.reported_ns if before is not None else 0,
     )
     collector = Collector(child, job)
-    progress = collector.start()
+    progress = collector.take_over(before) if collector.is_replacement else collector.start()
     reporter = CollectorReporter(
         collector.control,
         child.index,
-        CollectorReports(child.block(f"collector_report-{child.index}"), COLLECTOR_PHASES),
-        Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64),
+        reports,
+        collector.episodes,
         collector.tracker,
         num_hosts=job.host.num_hosts,
     )
@@ -73,6 +82,7 @@ def main(child: ChildContext) -> None:
         progress=progress,
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
+        skip_bad_row=lambda error, outcome: collector.skip_bad_row(error, outcome, progress),
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
         hook=collector.make_hook(),
     )
@@ -80,8 +90,6 @@ def main(child: ChildContext) -> None:
         if parts.hook is not None:
             parts.hook.open()
         collect(parts)
-    except BadRowError as error:
-        raise collector.dumped(error, progress) from None
     finally:
         if parts.hook is not None:
             parts.hook.close()
@@ -100,7 +108,10 @@ class Collector:
         self.number = job.host.index * job.cfg.collect.num_collectors + child.index
         self.env = make_vector(job.cfg.env)
         self.tracker = EpisodeTracker(self.env.num_envs, first_index=self.number * self.env.num_envs)
+        self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
         self.control = control_page(child.block("control"), job.cfg)
+        self._words = self.control.collectors[child.index]
+        self._num_bad_rows = 0
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
         self._has_warned = False  # that the environments' state cannot be saved
@@ -126,9 +137,38 @@ class Collector:
                 )
                 text = f"the continuation is not bitwise: {why_not}; episodes start anew{lost}"
                 self._child.send("warning", text=text)
-        self.control.collectors[self._child.index].set(CollectorWord.ENV_STEPS, progress.env_steps)
-        self._child.send("hello", **{counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS})
+        self.writer.begin(progress.env_steps)
+        self._words.set(CollectorWord.ENV_STEPS, progress.env_steps)
+        self._words.set(CollectorWord.HAS_BEGUN, 1)
+        self._send_hello(progress)
         return progress
+
+    @property
+    def is_replacement(self) -> bool:
+        """True if another process has begun this collector's part of the run, and died."""
+        return bool(self._words.get(CollectorWord.HAS_BEGUN))
+
+    def take_over(self, before: CollectorTotals | None) -> Progress:
+        """Continues in place of a collector that died (ADR 26), with new episodes; `before` is its last report."""
+        self.episodes.take_over(0)
+        env_steps = self.writer.take_over(self._words.get(CollectorWord.ENV_STEPS))
+        seed, path = self._job.cfg.seed, (env_steps, self._words.get(CollectorWord.RESTARTS)) if env_steps else ()
+        progress = Progress(obs=self.env.reset(env_seed(seed, "collector", self.number, *path)), env_steps=env_steps)
+        if before is not None:
+            progress.vector_steps, progress.policy_steps = before.vector_steps, before.policy_steps
+            progress.policy_lag_sum = before.policy_lag_sum
+        self._words.set(CollectorWord.ENV_STEPS, env_steps)
+        self._send_hello(progress)
+        if path:
+            self.policy.reseed(seed, *self._path, *path)
+            lost = ", and its open rollout is dropped" if self._job.cfg.algo.learns_from_rollouts else ""
+            at = f"env step {self.control.env_steps * self._job.host.num_hosts:,}"
+            text = f"collector {self._child.index} continues: not bitwise from {at}, as its episodes start anew{lost}"
+            self._child.send("warning", text=text)
+        return progress
+
+    def _send_hello(self, progress: Progress) -> None:
+        self._child.send("hello", **{counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS})
 
     def take_snapshot(self, progress: Progress) -> OSError | None:
         """Saves this collector's part of a checkpoint, or leaves nothing, warns and returns what the disk refused."""
@@ -145,17 +185,44 @@ class Collector:
             self._child.send("warning", text=text)
         return None
 
+    def skip_bad_row(self, error: BadRowError, outcome: StepOutcome, progress: Progress) -> StepOutcome:
+        """Writes the bad transition to a file and ends its episode; returns the step with new first observations.
+
+        Raises `NumericsError` beyond `env.max_bad_rows`. Bad transitions count as rows of autoreset: they are none.
+        Where single environments cannot be reset, the episodes of all of them end.
+        """
+        self._num_bad_rows += len(error.envs)
+        dumped, limit = self.dumped(error, progress), self._job.cfg.env.max_bad_rows
+        if self._num_bad_rows > limit:
+            raise dumped from None
+        where = np.zeros(self.env.num_envs, np.bool_)
+        where[list(error.envs) if self.env.can_reset_some else slice(None)] = True
+        envs = np.flatnonzero(where).tolist()
+        seed = env_seed(self._job.cfg.seed, "bad_row", self.number, progress.env_steps, self._num_bad_rows)
+        obs = self.env.reset_some(seed, range(len(where)), where) if self.env.can_reset_some else self.env.reset(seed)
+        self.writer.abandon(envs)
+        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
+        self._child.send("warning", text=f"{dumped}; skipped, {self._num_bad_rows} of env.max_bad_rows={limit}")
+        return outcome._replace(
+            next_obs=np.where(where[:, None], obs, outcome.next_obs),
+            terminated=outcome.terminated & ~where,
+            truncated=outcome.truncated & ~where,
+            is_valid=outcome.is_valid & ~where,
+        )
+
     def dumped(self, error: BadRowError, progress: Progress) -> NumericsError:
         """Writes the bad transition beside the run's records; returns the error that says where."""
         env_steps, step = progress.env_steps, int(self.tracker.ep_length[error.env_index])
-        seed, path = self._job.cfg.seed, Path(self._job.run_dir) / f"bad-row-{env_steps}.json"
+        names = [str(number) for number in (self.number, self._num_bad_rows - 1) if number]
+        path = Path(self._job.run_dir) / f"{'-'.join(['bad-row', str(env_steps), *names])}.json"
+        seed = self._job.cfg.seed
         facts = {"env_index": error.env_index, "env_steps": env_steps, "episode_step": step, "seed": seed}
         path.write_text(json.dumps({**facts, **error.row}))
         return NumericsError(f"{error} at env step {env_steps}, episode step {step}, seed {seed}; see {path}")
 
     def make_hook(self) -> TrainingHook | None:
         """Returns what calls `collect.hook`, once the episodes are begun or restored; None without one."""
-        cfg, words = self._job.cfg, self.control.collectors[self._child.index]
+        cfg, words = self._job.cfg, self._words
         if cfg.collect.hook is None:
             return None
 

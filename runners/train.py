@@ -30,6 +30,7 @@ from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.launch.train_log import open_train_log, trim_train_log
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
+from offpolicy.processes.restarts import RestartPolicy
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.start import interrupts_exit
@@ -200,7 +201,14 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> Superv
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
     return SupervisorConfig(
-        run_id, log_fd, stop_timeout_s, watch.elapsed_s, job.host.num_hosts, peer_s, job.cfg.runner.start_timeout_s
+        run_id,
+        log_fd,
+        stop_timeout_s,
+        watch.elapsed_s,
+        job.host.num_hosts,
+        peer_s,
+        job.cfg.runner.start_timeout_s,
+        RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import add
 
 import numpy as np
 
 from offpolicy.collect.episodes import EpisodeTracker, pack_episodes
 from offpolicy.collect.policy import CollectorPolicy
-from offpolicy.collect.replay_writer import Writer
+from offpolicy.collect.replay_writer import BadRowError, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.training_hook import TrainingHook
 from offpolicy.envs.vector import VectorAdapter
@@ -17,10 +18,11 @@ from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWor
 from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
+from offpolicy.timing.continued import continued
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.time_account import TimeAccount
 from offpolicy.timing.trace_writer import Mark
-from offpolicy.types import CollectorTotals, Float32, StepOutcome
+from offpolicy.types import CollectorTotals, Float32, HookTotals, StepOutcome
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class CollectorParts:
     progress: Progress
     ledger: TimeAccount
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
+    # Raises beyond `env.max_bad_rows`; returns the step as it goes on, without the bad transitions.
+    skip_bad_row: Callable[[BadRowError, StepOutcome], StepOutcome]
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
     hook: TrainingHook | None = None
 
@@ -64,6 +68,7 @@ class CollectorReporter:
         num_hosts: int = 1,
     ) -> None:
         self._control, self._reports, self._episodes = control, reports, episodes
+        self._before = reports.read()  # of a collector that died, in whose place this one continues
         self._others = tuple(words for i, words in enumerate(control.collectors) if i != index)
         self._num_hosts = num_hosts
         self.tracker = tracker
@@ -101,11 +106,15 @@ class CollectorReporter:
             vector_steps=progress.vector_steps,
             policy_lag_sum=progress.policy_lag_sum,
             policy_steps=progress.policy_steps,
+            reported_ns=parts.ledger.switched_ns,
         )
         if rollouts is not None:
             totals = replace(totals, rollouts=rollouts.rollouts, rollouts_dropped=rollouts.dropped)
         if parts.hook is not None:
             totals = replace(totals, hook=parts.hook.totals())
+        if (before := self._before) is not None:
+            hook = HookTotals(*map(add, before.hook, totals.hook))
+            totals = replace(totals, account=continued(before.account, totals.account), hook=hook)
         self._reports.publish(totals)
 
 
@@ -159,7 +168,11 @@ def step(parts: CollectorParts) -> None:
     if num_resets := parts.reporter.num_finished:  # of the last step: those are reset in this one (NEXT_STEP)
         parts.ledger.tag(CollectorPhase.ENV_STEP, num_resets)
     with phase(CollectorPhase.REPLAY_WRITE):
-        progress.env_steps += parts.writer.write(progress.obs, choice, outcome)
+        try:
+            progress.env_steps += parts.writer.write(progress.obs, choice, outcome, progress.env_steps)
+        except BadRowError as error:
+            outcome = parts.skip_bad_row(error, outcome)
+            progress.env_steps += error.num_stored
         progress.vector_steps += 1
         if not is_random:
             progress.policy_steps += 1

@@ -8,7 +8,7 @@ complete, so no window ever crosses the write head (SB3's NStepReplayBuffer cuts
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,8 +36,23 @@ class Writer(Protocol):
         """True if the next step is within what the learner granted, and has a place."""
         ...
 
-    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
-        """Stores one vector step; returns its number of transitions. Raises `BadRowError` on NaN or Inf."""
+    def begin(self, env_steps: int) -> None:
+        """Begins after `env_steps` own transitions."""
+        ...
+
+    def take_over(self, env_steps: int) -> int:
+        """Continues in place of a writer that died and had announced so many; returns its own transitions."""
+        ...
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int) -> int:
+        """Stores one vector step, taken after `env_steps` own transitions; returns its number of transitions.
+
+        Raises `BadRowError` on NaN or Inf.
+        """
+        ...
+
+    def abandon(self, envs: Sequence[int]) -> None:
+        """Drops what is open of the running episodes of `envs`, which end here without a last row."""
         ...
 
     def open_windows(self) -> tuple[Float32, Float64]:
@@ -79,10 +94,18 @@ class ReplayWriter:
         """True below the granted env steps; there is always room, as the oldest rows are recycled."""
         return env_steps < granted
 
-    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
-        """Stores the valid transitions of one vector step; returns their number.
+    def begin(self, env_steps: int) -> None:
+        """Begins after `env_steps` own transitions."""
+        self._ring.begin(env_steps)
 
-        obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `NumericsError` on NaN or Inf; the sound rows of the
+    def take_over(self, env_steps: int) -> int:
+        """Continues in place of a writer that died and had announced so many; returns its own transitions."""
+        return self._ring.take_over(env_steps)
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int = 0) -> int:
+        """Stores the valid transitions of one vector step, taken after `env_steps` own ones; returns their number.
+
+        obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `BadRowError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
         """
         layout = self._layout
@@ -99,19 +122,20 @@ class ReplayWriter:
         envs = np.flatnonzero(outcome.is_valid)
         bad = ~np.isfinite(rows).all(axis=1) if not np.isfinite(rows.sum(dtype=np.float64)) else None
         if bad is not None and bad.any():
-            self._store(rows[~bad], envs[~bad])
+            self._store(rows[~bad], envs[~bad], env_steps)
             columns: dict[str, slice | int] = {
                 "obs": layout.obs, "next_obs": layout.next_obs, "action": layout.action, "reward": layout.REWARD,
             }  # fmt: skip
-            raise BadRowError(int(envs[bad][0]), fields_of(rows[bad][0], columns))
-        self._store(rows, envs)
+            raise BadRowError(envs[bad].tolist(), fields_of(rows[bad][0], columns), num_stored=int((~bad).sum()))
+        self._store(rows, envs, env_steps)
         return len(rows)
 
-    def _store(self, rows: Float32, envs: NDArray[np.int64]) -> None:
+    def _store(self, rows: Float32, envs: NDArray[np.int64], env_steps: int) -> None:
+        env_steps += len(rows)
         if self._n_step > 1:
             rows = self._accumulate(rows, envs)
         if len(rows):
-            self._ring.append(rows)
+            self._ring.append(rows, env_steps)
 
     def _accumulate(self, rows: Float32, envs: NDArray[np.int64]) -> Float32:
         """Adds one step of each environment to its open windows; returns the rows that became complete."""
@@ -132,6 +156,11 @@ class ReplayWriter:
                 complete.append(window.row)
         return np.array(complete, dtype=np.float32).reshape(-1, layout.width)
 
+    def abandon(self, envs: Sequence[int]) -> None:
+        """Drops the open rows of `envs`, whose episodes end here without a last row."""
+        for env in envs:
+            self._windows[env].clear()
+
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the open rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
         open_rows = [(env, window) for env, windows in enumerate(self._windows) for window in windows]
@@ -146,12 +175,15 @@ class ReplayWriter:
 
 
 class BadRowError(NumericsError):
-    """A transition holds NaN or Inf. `row` holds the fields of the transition, by name."""
+    """Transitions of one vector step hold NaN or Inf: those of `envs`; `row` holds the fields of the first, by name.
 
-    def __init__(self, env_index: int, row: dict[str, list[float]]) -> None:
+    `num_stored` transitions of the step are stored all the same.
+    """
+
+    def __init__(self, envs: Sequence[int], row: dict[str, list[float]], num_stored: int = 0) -> None:
         culprits = [name for name, values in row.items() if not np.isfinite(values).all()]
-        super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {env_index}")
-        self.env_index, self.row = env_index, row
+        super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {envs[0]}")
+        self.envs, self.env_index, self.row, self.num_stored = tuple(envs), envs[0], row, num_stored
 
 
 def fields_of(row: Float32, columns: Mapping[str, slice | int]) -> dict[str, list[float]]:

@@ -7,7 +7,7 @@ before, from which a truncated episode bootstraps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -50,10 +50,19 @@ class RolloutWriter:
             return False
         return self._step > 0 or self._may_drop or not self._ring.is_full
 
-    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> int:
-        """Stores one vector step; returns its number of transitions. Hands the rollout over once it is full.
+    def begin(self, env_steps: int) -> None:
+        """Nothing: a rollout brings its own env steps."""
 
-        Raises `BadRowError` on NaN or Inf; a rollout that holds one is never handed over.
+    def take_over(self, env_steps: int) -> int:
+        """Continues in place of a writer that died, without its open rollout; returns its own transitions."""
+        self.rollouts = self._ring.committed + self._ring.dropped
+        return self._ring.take_over(env_steps)
+
+    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int = 0) -> int:
+        """Stores one vector step, taken after `env_steps` own transitions; returns its number of transitions.
+
+        Hands the rollout over once it is full. Raises `BadRowError` on NaN or Inf; a rollout that holds one is never
+        handed over.
         """
         if self._step == 0:
             self._rows = self._ring.reserve()
@@ -75,7 +84,7 @@ class RolloutWriter:
         if self._step == layout.length:
             self._rows[-1] = 0.0
             self._rows[-1, :, layout.obs] = outcome.next_obs
-            self._ring.commit(self._stamp)
+            self._ring.commit(self._stamp, env_steps + num_steps)
             self.rollouts += 1
             self._step = 0
         return num_steps
@@ -85,14 +94,19 @@ class RolloutWriter:
             return
         bad = ~(np.isfinite(rows).all(axis=1) & np.isfinite(next_obs).all(axis=1))
         if bad.any():
-            env = int(np.flatnonzero(bad)[0])
+            envs: list[int] = np.flatnonzero(bad).tolist()
+            env = envs[0]
             layout = self._ring.layout
             columns: dict[str, slice | int] = {
                 "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD,
                 "terminated": layout.TERMINATED, "truncated": layout.TRUNCATED, "is_valid": layout.IS_VALID,
             }  # fmt: skip
             seen = {"obs": rows[env, layout.obs].tolist(), "next_obs": next_obs[env].tolist()}
-            raise BadRowError(env, seen | fields_of(rows[env], columns))
+            raise BadRowError(envs, seen | fields_of(rows[env], columns))
+
+    def abandon(self, envs: Sequence[int]) -> None:
+        """Drops the open rollout, whichever of its environments cannot go on."""
+        self._step = 0
 
     def open_windows(self) -> tuple[Float32, Float64]:
         """Returns the rollouts that no learner has taken, and the open one as far as it goes; for a snapshot.
@@ -110,9 +124,16 @@ class RolloutWriter:
         return joined, np.array(facts, dtype=np.float64).reshape(-1, 3)
 
     def reopen_windows(self, rows: Float32, facts: Float64) -> None:
-        """Restores what `open_windows` returned; the newest weights will be the first to be published."""
+        """Restores what `open_windows` returned; the newest weights will be the first to be published.
+
+        Those that a collector which died here has handed over already stay as they are.
+        """
+        handed_over = self._ring.committed
         blocks = np.split(rows, np.cumsum(facts[:, 0]).astype(np.int64)[:-1]) if len(facts) else []
         for block, (_, lag, num_steps) in zip(blocks, facts.astype(np.int64).tolist(), strict=True):
+            if self.rollouts < handed_over:
+                self.rollouts += 1
+                continue
             steps = block.reshape(-1, *self._ring.layout.shape[1:])
             self._rows = self._ring.reserve()
             self._rows[: len(steps)] = steps

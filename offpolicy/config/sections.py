@@ -220,6 +220,14 @@ class EnvConfig:
         None, "number of info at an episode's end that `offpolicy eval` reports beside the return, such as net_rotation"
     )
     step_timeout_s: float = option(60.0, "an environment silent for longer than this ends the run with exit 70", gt=0.0)
+    on_error: str = option(
+        "raise", "an environment that raises: raise (ends the run) or restart (its collector starts again)",
+        choices=("raise", "restart"),
+    )  # fmt: skip
+    max_bad_rows: int = option(
+        0, "transitions with NaN or Inf that a collector writes to a file and skips; one more ends the run, exit 65",
+        ge=0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +279,10 @@ class CollectConfig:
         None, "module:function called with each finished training episode (offpolicy.collect.post.Episode); null: none"
     )
     post_queue: int = option(2, "finished episodes of a collector that may wait for the hook", ge=1, le=1024)
+    max_restarts: int = option(
+        4, "times in ten minutes that a collector which died is started again; one death more ends the run, exit 70",
+        ge=0, le=1_000_000,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

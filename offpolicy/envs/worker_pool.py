@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 from offpolicy.children import describe_exit, die_with_parent, leave_signals
 from offpolicy.envs.worker_context import worker_context
-from offpolicy.errors import EnvFailure, HangError
+from offpolicy.errors import EnvFailure, EnvWorkerKilled, HangError
 
 OPEN_GRACE_S = 30.0  # extra time of the first reset, which also imports and constructs the environment
 CLOSE_GRACE_S = 5.0  # time between asking a worker to close and killing it
@@ -34,9 +34,9 @@ def tie_to_parent(parent_pid: int) -> None:
 class Workers:
     """Gymnasium's `AsyncVectorEnv` on spawned workers, whose calls end in time or raise.
 
-    A worker that died raises `EnvFailure` with its index and signal; one that is silent for longer than `timeout_s`
-    raises `HangError`. After either, only `close` may be called. Create it on the main thread: Linux ties the workers'
-    lives to the thread that started them.
+    A worker that died raises `EnvFailure` with its index, or `EnvWorkerKilled` if by a signal; one that is silent for
+    longer than `timeout_s` raises `HangError`. After either, only `close` may be called. Create it on the main thread:
+    Linux ties the workers' lives to the thread that started them.
     """
 
     def __init__(self, factories: Sequence[Callable[[], Env[Any, Any]]], timeout_s: float) -> None:
@@ -119,6 +119,8 @@ class Workers:
         for index in dead:
             processes[index].join()  # its files are closed, its exit code comes a moment later
         ends = ", ".join(f"{_name(index, processes)} {describe_exit(processes[index].exitcode)}" for index in dead)
+        if any((processes[index].exitcode or 0) < 0 for index in dead):
+            return EnvWorkerKilled(ends)
         return EnvFailure(ends or "an environment worker closed its pipe")
 
 

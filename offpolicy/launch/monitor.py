@@ -11,7 +11,7 @@ from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.machine_load import SystemMonitor
-from offpolicy.processes.control_page import HostWord, RankWord
+from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
 from offpolicy.processes.reports import LearnerReports
 from offpolicy.processes.supervisor import Child
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_learning_step, make_rate_limiter
@@ -76,11 +76,7 @@ class Monitor:
         """Handles a message of a child."""
         match message["kind"]:
             case "hello":
-                self._hellos[child.name] = message
-                if child.is_learner:
-                    self._on_learner_hello(child, message)
-                if self._has_started:
-                    self._logger.start_from(self._baseline())
+                self._on_hello(child, message)
             case "eval":
                 fields = {name: message[name] for name in EvalResult._fields}
                 self.last_eval = EvalResult(**fields)
@@ -90,6 +86,8 @@ class Monitor:
                 self._logger.message(message["text"])
             case "virtual_speedup":
                 self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
+            case "restart":
+                self._on_restart(child, message)
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
                 self._answer_signals(message["env_steps"])
@@ -107,6 +105,20 @@ class Monitor:
         if num_signals != self._num_answered:
             self._num_answered = num_signals
             self._logger.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
+
+    def _on_hello(self, child: Child, message: Mapping[str, Any]) -> None:
+        if child.name in self._hellos:
+            return  # a collector that was started again: the counters of the run began with the first one
+        self._hellos[child.name] = message
+        if child.is_learner:
+            self._on_learner_hello(child, message)
+        if self._has_started:
+            self._logger.start_from(self._baseline())
+
+    def _on_restart(self, child: Child, message: Mapping[str, Any]) -> None:
+        self._logger.message(f"warning: {message['text']}")
+        if self._core_ledger is not None:
+            self._core_ledger.add(child.role, message["pid"])
 
     def _show(self, kind: str, text: str) -> None:
         if kind == "activity":
@@ -227,6 +239,7 @@ class Monitor:
             evaluator=evaluator.read() if evaluator is not None else None,
             cores=self._cores,
             system=self._system.read(),
+            restarts=sum(words.get(CollectorWord.RESTARTS) for words in self._shared.control.collectors),
         )
 
     def _read_cores(self) -> None:

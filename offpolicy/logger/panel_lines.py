@@ -213,7 +213,9 @@ def rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
         ("alone: I collector", rate(number(record, "perf/collector_capacity"))),
         ("T learner", rate(number(record, "perf/learner_capacity")) + " env steps/s"),
     ]
-    states = [("utd", fixed(number(record, "perf/utd"), 2))]
+    restarts = number(record, "collect/restarts")
+    states = [("restarts", count(restarts))] if restarts else []
+    states.append(("utd", fixed(number(record, "perf/utd"), 2)))
     if header.has_rollouts:
         lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)
         states += [

@@ -84,6 +84,7 @@ def build_summary(
         "reason": result.reason,
         "env_steps": snapshot.env_steps,
         "updates": num_updates(snapshot),
+        "restarts": snapshot.restarts,  # of collectors that died
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": _evaluation_section(result.last_eval),

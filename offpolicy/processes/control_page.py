@@ -34,8 +34,10 @@ class CollectorWord(IntEnum):
     IS_WAITING = 1  # [collector] 1 while it waits for another process
     ENV_STEPS = 2  # [collector] transitions collected; written after their rows are committed
     SNAPSHOT_DONE = 3  # [collector] snapshots written
-    IS_GONE = 4  # [supervisor] 1 once it has exited
+    IS_GONE = 4  # [supervisor] 1 once it has exited and is not started again
     SNAPSHOT_ERRNO = 5  # [collector] errno of what the disk refused in its last snapshot; 0 where that is on disk
+    RESTARTS = 6  # [supervisor] times that it died and was started again
+    HAS_BEGUN = 7  # [collector] 1 once its first start is complete: one that is started again takes over from then on
 
 
 class EvaluatorWord(IntEnum):

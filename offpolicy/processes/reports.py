@@ -275,6 +275,7 @@ class CollectorReports(ProcessReports[CollectorTotals]):
         ("rollouts", np.int64),
         ("rollouts_dropped", np.int64),
         ("hook", [(name, np.int64) for name in HookTotals._fields]),
+        ("reported_ns", np.int64),
     )
 
     def read(self) -> CollectorTotals | None:

@@ -21,9 +21,10 @@ from typing import Any
 
 from offpolicy.children import describe_exit, signals_held, with_bounded_spin
 from offpolicy.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
-from offpolicy.errors import HangError
+from offpolicy.errors import EXIT_CRASH_LOOP, HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.oom import OomWatch
+from offpolicy.processes.restarts import NO_RESTARTS, RestartPolicy, Restarts, clear_words
 from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.watchdog import FROZEN_S, PEER_GRACE_S, Watchdog
@@ -59,6 +60,7 @@ class Child:
     buffered: bytes = b""
     error: dict[str, Any] = field(default_factory=dict)  # its error message, JSON
     is_killed: bool = False  # by the supervisor, so its end is no failure
+    start: tuple[Any, ...] = ()  # arguments of `spawn`, to start it again
 
     @property
     def name(self) -> str:
@@ -82,6 +84,7 @@ class SupervisorConfig:
     num_hosts: int = 1  # hosts of the run; the collectors of each do as many env steps as ours
     peer_timeout_s: float = 0.0  # limit of a learner rank's wait for the others in a collective
     start_timeout_s: float = 120.0  # limit of a child's imports and construction, on an idle machine
+    restarts: RestartPolicy = NO_RESTARTS
 
 
 MessageHandler = Callable[[Child, Mapping[str, Any]], None]
@@ -96,6 +99,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._deadline_s: float | None = None
+        self._restarts = Restarts(config.restarts, config.elapsed_s)
         self._signals = RunSignals(
             config.elapsed_s,
             on_stop=self._on_stop_signal,
@@ -146,10 +150,12 @@ class Supervisor:
             )  # fmt: skip
         os.close(spec_read)
         os.close(message_write)
-        with os.fdopen(spec_write, "wb") as sink:
+        # Killed already: that is noticed by its pidfd.
+        with contextlib.suppress(BrokenPipeError), os.fdopen(spec_write, "wb") as sink:
             sink.write(json.dumps(spec).encode())
         os.set_blocking(message_read, False)
         child = Child(role, index, process, message_read, os.pidfd_open(process.pid))
+        child.start = (role, index, target, payload, fds)
         self._children.append(child)
         self._selector.register(child.messages, selectors.EVENT_READ, child)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
@@ -230,8 +236,11 @@ class Supervisor:
         os.close(child.messages)
         self._children.remove(child)
         if child.role == "collector":
+            if self._is_started_again(child, code, on_message):
+                return
             self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
         is_expected = code == 0 and (child.is_learner or self._stop_level == Stop.EXIT)
+        is_expected |= code < 0 and child.role == "collector" and self._stop_level == Stop.EXIT  # all is saved
         if not is_expected and not child.is_killed:
             self._note_exit(child, code)
         learners = [other for other in self._children if other.is_learner]
@@ -239,6 +248,27 @@ class Supervisor:
         if child.is_learner and not is_expected and learners:
             # The others cannot train without it. They notice by themselves, and get little time to.
             self._deadline_s = min(self._deadline_s or math.inf, self._config.elapsed_s() + PEER_GRACE_S)
+
+    def _is_started_again(self, child: Child, code: int, on_message: MessageHandler) -> bool:
+        """Starts a collector again whose death the run survives; False if it does not, and fails in a crash loop."""
+        words = self._control.collectors[child.index]
+        has_begun = bool(words.get(CollectorWord.HAS_BEGUN))
+        is_over = child.is_killed or self.failure is not None or self._stop_level != Stop.RUN
+        if is_over or not self._restarts.is_survivable(code, child.error, has_begun=has_begun):
+            return False
+        env_steps = self._config.num_hosts * self._control.env_steps
+        killed = self._oom.cause() if code == -signal.SIGKILL else None
+        death = self._restarts.add(child.index, code, {"text": killed} if killed else child.error, env_steps)
+        loop = self._restarts.crash_loop(child.index)
+        if loop is not None:
+            self._fail(child, EXIT_CRASH_LOOP, loop, traceback=child.error.get("traceback", ""))
+            return False
+        clear_words(words)
+        pid = self.spawn(*child.start)
+        number = f"restart {self._restarts.count(child.index)} of at most {self._config.restarts.max_restarts}"
+        text = f"{child.name} (pid {child.process.pid}) died at env step {env_steps:,}: {death.cause}; {number}"
+        on_message(child, {"kind": "restart", "pid": pid, "text": text})
+        return True
 
     # -- failures -----------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 Two counters of rows ever written make it safe. The writer announces (`reserved`), copies, then reveals (`committed`).
 A reader draws below `committed`, copies, and afterwards reads `reserved` again: rows at or below
-`reserved - capacity` may have been recycled meanwhile and are drawn again. A third word holds the first row that was
-written to this buffer: a restored ring continues the indices of a checkpoint.
+`reserved - capacity` may have been recycled meanwhile and are drawn again. A third word, the floor, holds the first row
+that was written to this buffer, since a restored ring continues the indices of a checkpoint; or the first one that a
+writer which died in the middle of its copy has not damaged (`take_over`, ADR 26).
 
 Rows are named by their logical index (how many rows were written before them), never by their slot.
 Each word is an aligned 8-byte store with a single writer; on x86-64 stores are seen in program order.
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 HEADER_BYTES = 64
 RESTORED_ROWS = 65_536  # rows that a restored ring is given at once
-_RESERVED, _COMMITTED, _FIRST = 0, 1, 2  # words of the header
+# Words of the header. The last four are the writer's journal: what `committed` and the env steps are after the append
+# that is going on, and what they were when the writer began.
+_RESERVED, _COMMITTED, _FLOOR, _NEXT, _NEXT_STEPS, _BEGUN, _BEGUN_STEPS = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,20 @@ class Ring:
     @property
     def oldest(self) -> int:
         """The lowest index that is certainly intact now."""
-        return max(self._words[_FIRST], self._words[_RESERVED] - self.capacity, 0)
+        reserved = self._words[_RESERVED]  # before the floor: a writer that takes over raises that one first
+        return max(self._words[_FLOOR], reserved - self.capacity, 0)
 
-    def append(self, rows: NDArray[Any]) -> None:
-        """Writes rows [n, W], n <= capacity, and reveals them."""
+    def begin(self, env_steps: int) -> None:
+        """Begins the journal of a writer that has done `env_steps`."""
+        committed = self._words[_COMMITTED]
+        self._words[_BEGUN], self._words[_BEGUN_STEPS] = committed, env_steps
+        self._words[_NEXT], self._words[_NEXT_STEPS] = committed, env_steps
+
+    def append(self, rows: NDArray[Any], env_steps: int = 0) -> None:
+        """Writes rows [n, W], n <= capacity, and reveals them. `env_steps` are the writer's once they are there."""
         start = self._words[_COMMITTED]
+        self._words[_NEXT] = start + len(rows)
+        self._words[_NEXT_STEPS] = env_steps
         self._words[_RESERVED] = start + len(rows)
         slot = start % self.capacity
         head = min(len(rows), self.capacity - slot)
@@ -116,11 +128,25 @@ class Ring:
             self._rows[: len(rows) - head] = rows[head:]
         self._words[_COMMITTED] = start + len(rows)
 
+    def take_over(self, announced: int) -> int:
+        """Continues in place of a writer that died, at whatever point, and had announced so many env steps.
+
+        Returns its env steps with those of rows that it committed and did not announce. Without any row, they are those
+        that it began with: env steps of which there is no row are done again.
+        """
+        words = self._words
+        committed = words[_COMMITTED]
+        words[_FLOOR] = self.oldest  # first: what lies below may be damaged
+        words[_RESERVED] = committed
+        if committed == words[_BEGUN] == self.oldest:
+            return words[_BEGUN_STEPS]
+        return max(announced, words[_NEXT_STEPS]) if words[_NEXT] == committed else announced
+
     def restore(self, first: int, blocks: Sequence[NDArray[Any]]) -> None:
         """Fills an unused ring with saved blocks [n, W], the first row of index `first`; keeps the newest that fit."""
         end = first + sum(map(len, blocks))
         start = max(first, end - self.capacity)
-        self._words[_FIRST] = start
+        self._words[_FLOOR] = start
         self._words[_RESERVED] = self._words[_COMMITTED] = start
         for rows in blocks:
             for begin in range(max(start - first, 0), len(rows), RESTORED_ROWS):

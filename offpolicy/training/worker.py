@@ -72,12 +72,14 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
     threads: int,
     is_background: bool = False,
     delays: ThreadDelays | None = None,
+    opened_ns: int = 0,
 ) -> TimeAccount:
     """Returns the ledger of the process `role` `index`, open since its birth, once torch is set up.
 
     Denormals are flushed where networks learn or are evaluated, not in collectors, whose thread steps the environments
     too. A background process must not take the learner's core before the learner lets go of it, although the learner
     has woken it: its step would be charged to the learner's sync_coordination. `delays` are those of virtual speed-up.
+    `opened_ns` is the instant at which the account begins, 0 for the process's birth.
     """
     import torch  # here, because the supervisor imports this module too and has no torch
 
@@ -87,6 +89,7 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
         with contextlib.suppress(OSError):  # a sandbox may refuse it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     trace = open_track(job.trace_dir, f"{role}-{index}", trace_names(phases), f"{role} {index}")
+    opened_ns = opened_ns or process_birth_ns()
     if delays is not None:
-        return DelayedLedger(phases, delays, process_birth_ns(), trace)
-    return make_ledger(phases, is_enabled=job.cfg.timing.enabled, opened_ns=process_birth_ns(), trace=trace)
+        return DelayedLedger(phases, delays, opened_ns, trace)
+    return make_ledger(phases, is_enabled=job.cfg.timing.enabled, opened_ns=opened_ns, trace=trace)

@@ -18,7 +18,7 @@ STALL_S = 3.0
 @pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGCONT, marks=pytest.mark.slow)])
 def test_a_collector_that_stalls_is_waited_for_and_its_time_is_kept(start_run: StartRun, end: signal.Signals) -> None:
     """Frozen for 3 s; then killed, or thawed and the run stopped: whatever comes after, the summary has the 3 s."""
-    run = start_run(*ENDLESS)
+    run = start_run(*ENDLESS, "collect.max_restarts=0")
     run.wait_for_updates()
     usual_s = waited_s(run.records())
     os.kill(run.pid_of("collector"), signal.SIGSTOP)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Traces
-from tests.processes.conftest import ENDLESS, FINISHED, LiveRun, SmallDisk
+from tests.processes.conftest import ENDLESS, FINISHED, TINY, LiveRun, SmallDisk
 
 pytestmark = pytest.mark.mp
 FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
@@ -25,7 +25,6 @@ FAULTY = "env.id=offpolicy.envs.toy:Faulty-v0"
         pytest.param("inf_reward", 65, ["NaN or Inf", "reward", "bad-row-"], marks=pytest.mark.slow),
         pytest.param("wrong_shape", 1, ["shape"], marks=pytest.mark.slow),
         ("hang", 70, ["no progress for", "env.step_timeout_s"]),
-        ("segv", 1, ["SIGSEGV"]),
     ],
 )
 def test_a_failing_environment_ends_the_run_with_its_cause(
@@ -49,6 +48,32 @@ def failed_run(start_run: Any, traces: Traces, fail: str, code: int, words: list
     return run
 
 
+def test_an_environment_that_crashes_again_and_again_is_a_crash_loop_with_its_causes(
+    start_run: Any, traces: Traces
+) -> None:
+    run = start_run(FAULTY, "env.kwargs.fail=segv", "env.kwargs.at=20", "collect.max_restarts=2")
+    code, out, err = run.finish(60.0)
+    assert code == 70, err
+    assert out.count("killed by SIGSEGV; restart") == 2
+    last = err.strip().splitlines()[-1]
+    assert "crash loop: it died 3 times within 10 minutes" in last
+    assert last.count("killed by SIGSEGV") == 3
+    assert (run.summary()["exit_code"], run.summary()["restarts"]) == (70, 2)
+    traces.assert_none()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_an_environment_that_raises_is_started_again_only_where_that_is_wanted(start_run: Any, on_error: str) -> None:
+    run = start_run(
+        FAULTY, "env.kwargs.fail=step_raise", "env.kwargs.at=250", f"env.on_error={on_error}", "eval.episodes=0"
+    )
+    code, out, err = run.finish(60.0)
+    assert code == (0 if on_error == "restart" else 1), err
+    assert out.count("fails in step") == 0  # the traceback is in train.log
+    assert run.summary()["restarts"] == (2 if on_error == "restart" else 0)
+
+
 def test_a_bad_row_ends_the_run_and_is_dumped_and_the_rows_before_it_are_saved(start_run: Any, traces: Traces) -> None:
     run = failed_run(start_run, traces, "nan_obs", 65, ["NaN or Inf", "next_obs", "seed", "bad-row-"])
     [dump] = run.directory.glob("bad-row-*.json")
@@ -57,6 +82,37 @@ def test_a_bad_row_ends_the_run_and_is_dumped_and_the_rows_before_it_are_saved(s
     [checkpoint] = run.checkpoints()
     state = json.loads((run.directory / "checkpoints" / checkpoint / "state.json").read_text())
     assert state["env_steps"] == facts["env_steps"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("env.num_envs=2",),
+        pytest.param(("env.num_envs=2", "env.vectorization=async"), marks=pytest.mark.slow),
+        pytest.param(("algo.n_step=3", "collect.num_collectors=2"), marks=pytest.mark.slow),
+        pytest.param(("algo=appo", "runner=appo", "rollout.length=10", "env.num_envs=2"), marks=pytest.mark.slow),
+    ],
+)
+def test_bad_rows_up_to_the_limit_are_dumped_and_skipped(start_run: Any, traces: Traces, options: tuple[str]) -> None:
+    words = TINY if "algo=appo" not in options else [word for word in TINY if "learning_s" not in word]
+    words = [word for word in words if "algo=appo" not in options or "batch_size" not in word]
+    faulty = (FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "eval.episodes=0", *options)
+    run = start_run(*faulty, "env.max_bad_rows=100", command=("train", *words))
+    code, out, err = run.finish(60.0)
+    assert (code, err) == (0, "")
+    assert run.summary()["env_steps"] >= 600
+    dumps = list(run.directory.glob("bad-row-*.json"))
+    assert len(dumps) >= 2
+    assert out.count("of env.max_bad_rows=100") == len(dumps)
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_one_bad_row_more_than_the_limit_ends_the_run(start_run: Any) -> None:
+    run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "env.max_bad_rows=1")
+    code, _, err = run.finish()
+    assert code == 65, err
+    assert len(list(run.directory.glob("bad-row-*.json"))) == 2
 
 
 @pytest.mark.parametrize("fail", ["init_raise", "reset_raise"])

@@ -64,7 +64,7 @@ def test_a_frozen_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, ra
 
 @pytest.mark.slow
 def test_a_killed_collector_ends_the_run_with_a_checkpoint(start_run: Any, traces: Any) -> None:
-    run = start_run(*ENDLESS, *TWO, "algo.normalize_obs=true")
+    run = start_run(*ENDLESS, *TWO, "algo.normalize_obs=true", "collect.max_restarts=0")
     run.wait_for_updates()
     os.kill(run.pid_of("collector", 1), signal.SIGKILL)
     code, _, err = run.finish(PATIENCE_S)

@@ -24,16 +24,17 @@ WIDTH, CAPACITY, CHUNK = 64, 5000, 700
 
 WRITER = """
 import sys
+import time
 import numpy as np
 from offpolicy.replay.ring import Ring
 from offpolicy.processes.shared_memory import SharedBlock
 
-fd, width, chunk, variant = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+fd, width, most, variant = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 ring = Ring(SharedBlock.attach(fd).buffer, width, np.float64)
-RESERVED, COMMITTED = 0, 1
+RESERVED, COMMITTED, ANNOUNCED = 0, 1, 7  # the last one is ours: the control page's env steps
 
 
-def commit_first(rows):  # seeded bug: the rows are shown before they are there
+def commit_first(rows, env_steps):  # seeded bug: the rows are shown before they are there
     start = ring._words[COMMITTED]
     ring._words[RESERVED] = ring._words[COMMITTED] = start + len(rows)
     index = np.arange(start, start + len(rows)) % ring.capacity
@@ -41,7 +42,7 @@ def commit_first(rows):  # seeded bug: the rows are shown before they are there
         ring._rows[index[half]] = rows[half]
 
 
-def reserve_nothing(rows):  # seeded bug: recycling is not announced
+def reserve_nothing(rows, env_steps):  # seeded bug: recycling is not announced
     start = ring._words[COMMITTED]
     index = np.arange(start, start + len(rows)) % ring.capacity
     for half in np.array_split(np.arange(len(rows)), 50):
@@ -49,10 +50,20 @@ def reserve_nothing(rows):  # seeded bug: recycling is not announced
     ring._words[RESERVED] = ring._words[COMMITTED] = start + len(rows)
 
 
-append = {"right": ring.append, "commit_first": commit_first, "reserve_nothing": reserve_nothing}[variant]
+append = {"commit_first": commit_first, "reserve_nothing": reserve_nothing}.get(variant, ring.append)
+if variant == "keep_floor":  # seeded bug: what the dead writer has damaged is not remembered
+    ring._words[RESERVED] = ring.committed
+    time.sleep(0.05)  # or the next append announces the same rows
+else:
+    steps = ring.take_over(ring._words[ANNOUNCED])
+    if variant == "right" and steps != 3 * ring.committed:
+        sys.exit(f"{steps} env steps, {ring.committed} rows")
+chunks = np.random.default_rng(ring.committed)
+chunk = most if variant != "right" else 0
 while True:
-    start = ring.committed
-    append((np.arange(start, start + chunk, dtype=np.float64)[:, None] + np.arange(width) / 1024))
+    start, count = ring.committed, chunk or int(chunks.integers(1, most))
+    append(np.arange(start, start + count, dtype=np.float64)[:, None] + np.arange(width) / 1024, 3 * (start + count))
+    ring._words[ANNOUNCED] = 3 * (start + count)
 """
 
 
@@ -85,7 +96,9 @@ def fire(variant: str, kills: int) -> tuple[int, int, bool]:
         try:
             before = ring.committed
             while ring.committed == before:
-                time.sleep(0.001)
+                assert writer.poll() is None, "a writer that took over counted wrongly"
+                counts = sample(ring, rng)
+                seen, bad = seen + counts[0], bad + counts[1]
             until = time.monotonic() + chance.uniform(0.0, 0.05)
             while time.monotonic() < until:
                 counts = sample(ring, rng)
@@ -114,7 +127,7 @@ def test_ten_million_rows_and_three_hundred_kills() -> None:
     assert (bad, went_back) == (0, False)
 
 
-@pytest.mark.parametrize("variant", ["commit_first", "reserve_nothing"])
+@pytest.mark.parametrize("variant", ["commit_first", "reserve_nothing", "keep_floor"])
 def test_a_ring_with_a_seeded_bug_is_caught(variant: str) -> None:
     """The negative controls: the test above would see these mistakes."""
     assert fire(variant, kills=6)[1] > 0

@@ -10,6 +10,7 @@ import pytest
 
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
+from offpolicy.collect.replay_writer import BadRowError
 from offpolicy.processes.control_page import ControlPage, HostWord
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
@@ -58,7 +59,12 @@ class Writer:
     def may_step(self, env_steps: int, granted: int) -> bool:
         return env_steps < granted
 
-    def write(self, obs: np.ndarray, choice: Choice, outcome: StepOutcome) -> int:
+    def begin(self, env_steps: int) -> None: ...
+
+    def take_over(self, env_steps: int) -> int:
+        return env_steps
+
+    def write(self, obs: np.ndarray, choice: Choice, outcome: StepOutcome, env_steps: int) -> int:
         self.num_steps += 1
         return int(outcome.is_valid.sum())
 
@@ -81,6 +87,13 @@ class Gate:
 class Reports(list[CollectorTotals]):
     publish = list.append
 
+    def read(self) -> CollectorTotals | None:
+        return self[-1] if self else None
+
+
+def never_bad(error: BadRowError, outcome: StepOutcome) -> StepOutcome:
+    raise error
+
 
 def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any) -> CollectorParts:
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
@@ -97,6 +110,7 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "progress": Progress(obs=np.zeros((2, 1), np.float32)),
         "ledger": NullLedger(),
         "take_snapshot": lambda: None,
+        "skip_bad_row": never_bad,
     }
     return CollectorParts(**{**defaults, **parts})
 
@@ -205,3 +219,14 @@ def test_handshake_idleness_and_snapshots_are_phases_of_their_own(
     phases_ns = ledger.account().phases_ns
     assert tuple(phases_ns[name] for name in ("handshake", "learner_wait", "snapshot")) == expected
     assert sum(phases_ns.values()) == sum(expected)
+
+
+def test_a_collector_that_takes_over_adds_to_the_last_report_of_the_one_that_died() -> None:
+    hook = HookTotals(3, 1, 200, 100)
+    last = CollectorTotals(None, env_steps=40, vector_steps=20, policy_lag_sum=7.0, policy_steps=20, hook=hook)
+    reports = Reports([last])
+    progress = Progress(np.zeros((2, 1), np.float32), 44, 20, 20, 7.0)
+    parts = make(reports, progress=progress)
+    step(parts)
+    parts.reporter.publish(parts)
+    assert (reports[-1].env_steps, reports[-1].vector_steps, reports[-1].hook) == (46, 21, hook)

@@ -67,6 +67,16 @@ def test_a_bad_row_is_refused_and_the_sound_rows_of_the_step_are_kept() -> None:
         feed(writer, [1.0, 10.0], outcome([2.0, 11.0], reward=[1.0, float("nan")]))
     assert stored(ring) == [(1.0, 2.0, 1.0, 0.0, 0.0, 0.5)]
     assert caught.value.row["obs"] == [10.0]
+    assert (caught.value.envs, caught.value.num_stored) == ((1,), 1)
+
+
+def test_open_rows_of_an_abandoned_episode_are_dropped_and_those_of_others_stay() -> None:
+    writer, ring = make(n_step=2, num_envs=2)
+    feed(writer, [0.0, 10.0], outcome([1.0, 11.0]))
+    writer.abandon([1])
+    feed(writer, [1.0, 50.0], outcome([2.0, 51.0]))
+    feed(writer, [2.0, 51.0], outcome([3.0, 52.0]))
+    assert [row[:2] for row in stored(ring)] == [(0.0, 2.0), (1.0, 3.0), (50.0, 52.0)]
 
 
 def test_finite_values_whose_sum_overflows_are_not_refused() -> None:

@@ -50,6 +50,12 @@ class FakeCores:
 
     num_read = 0
 
+    def __init__(self) -> None:
+        self.added: list[tuple[str, int]] = []
+
+    def add(self, role: str, pid: int) -> None:
+        self.added.append((role, pid))
+
     def read(self) -> CoreTotals:
         self.num_read += 1
         return CoreTotals(self.num_read, 0, {})
@@ -341,3 +347,14 @@ def test_a_checkpoint_is_requested_by_the_clock(run: Run, every_min: float, requ
         run.tick(now_s)
         seen.append(run.control.host.get(HostWord.SAVE_REQUEST))
     assert seen == requests
+
+
+def test_a_collector_that_was_started_again_is_shown_and_counted_and_the_run_keeps_its_baseline(run: Run) -> None:
+    run.start(env_steps=40)
+    run.send("collector", "restart", pid=99, text="collector 0 died")
+    run.control.collectors[0].set(CollectorWord.RESTARTS, 1)
+    run.send("collector", "hello", env_steps=70, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
+    assert run.logger.of("start_from") == [40]
+    assert "warning: collector 0 died" in run.logger.of("message")
+    assert run.cores.added == [("collector", 99)]
+    assert run.monitor.snapshot().restarts == 1

@@ -142,6 +142,10 @@ def test_rates_have_units(record: Record, header: RunHeader) -> None:
     assert both.plain == f"{rates.plain}  {states.plain}"
 
 
+def test_restarts_of_collectors_come_first_where_there_were_some(record: Record, header: RunHeader) -> None:
+    assert rate_lines(record | {"collect/restarts": 2}, header, 80)[1].plain.startswith("restarts 2  utd 1.00")
+
+
 def test_rollouts_have_their_age_duration_and_losses_instead_of_a_replay(record: Record, header: RunHeader) -> None:
     lost: Record = {"perf/policy_lag_p95": 3.0, "perf/rollouts_dropped": 2, "perf/rollouts_too_old": 5}
     both = rate_lines(record | lost | {"timing/collector_rollout_ms": 41.5}, replace(header, algo="appo"), 200)

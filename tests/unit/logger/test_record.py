@@ -444,3 +444,11 @@ def test_time_blocked_in_train_is_evidence_unless_a_device_works_meanwhile(
         assert verdict is not None
         labels.append(verdict.label)
     assert labels == ["learner(train 92%)", "learner(train: blocked 46%)", "learner(train 92%)"]
+
+
+@pytest.mark.parametrize(("restarts", "expected"), [(0, None), (3, 3)])
+def test_restarts_of_collectors_are_in_the_record_from_the_first_one_on(
+    header: RunHeader, restarts: int, expected: int | None
+) -> None:
+    after = Snapshot(9.0, 100, NUM_ITERATIONS, (learner(20, 0),), (), 100, 1000, 0.0, restarts=restarts)
+    assert build_record(None, after, EpisodeWindow(), None, header).get("collect/restarts") == expected

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
+from offpolicy.processes.restarts import NO_RESTARTS, RestartPolicy
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.supervisor import Child, Failure, Supervisor, SupervisorConfig
 
@@ -46,32 +47,40 @@ class Process:
 class Stage:
     """A supervisor of fake children; each tick of its loop takes a second of the fake clock."""
 
-    def __init__(self, *roles: str) -> None:
+    def __init__(self, *roles: str, restarts: RestartPolicy = NO_RESTARTS) -> None:
         self.now_s = 100.0
         self.event = WakeEvent.create()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
-        config = SupervisorConfig("test", 2, STOP_TIMEOUT_S, lambda: self.now_s, num_hosts=2)
+        config = SupervisorConfig("test", 2, STOP_TIMEOUT_S, lambda: self.now_s, num_hosts=2, restarts=restarts)
         self.supervisor = Supervisor(self.control, (self.event,), config)
         self.processes: dict[str, Process] = {}
         self.messages: list[tuple[str, Any]] = []
-        self._roles, self._pipes = roles, dict[str, int]()
+        self._roles, self._pipes, self._started = roles, dict[str, int](), list[int]()
 
     def __enter__(self) -> Stage:
         self.supervisor.__enter__()
-        for number, name in enumerate(self._roles):
-            role, index = name.split("-")
-            process, (read, self._pipes[name]) = Process(1000 + number), os.pipe()
-            os.set_blocking(read, False)
-            child = Child(role, int(index), process, read, process.pidfd)  # type: ignore[arg-type]
-            self.processes[name] = process
-            self.supervisor._children.append(child)
-            self.supervisor._selector.register(read, 1, child)
-            self.supervisor._selector.register(process.pidfd, 1, child)
+        self.supervisor.spawn = lambda role, index, *_: self.add(f"{role}-{index}")  # type: ignore[method-assign]
+        for name in self._roles:
+            self.add(name)
         return self
+
+    def add(self, name: str) -> int:
+        """Starts a fake child; returns its pid."""
+        role, index = name.split("-")
+        process, (read, pipe) = Process(1000 + len(self._started)), os.pipe()
+        self._started.append(pipe)
+        self._pipes[name] = pipe
+        os.set_blocking(read, False)
+        child = Child(role, int(index), process, read, process.pidfd, start=(role, index))  # type: ignore[arg-type]
+        self.processes[name] = process
+        self.supervisor._children.append(child)
+        self.supervisor._selector.register(read, 1, child)
+        self.supervisor._selector.register(process.pidfd, 1, child)
+        return process.pid
 
     def __exit__(self, *error: object) -> None:
         self.supervisor.__exit__(*error)
-        for pipe in self._pipes.values():
+        for pipe in self._started:
             os.close(pipe)
 
     def send(self, name: str, **message: Any) -> None:
@@ -177,6 +186,55 @@ def test_a_consequence_is_replaced_by_its_cause_and_never_replaces_it(first: str
         failure = stage.run({2: lambda: stage.crash(second, messages[second])})
     assert failure is not None
     assert (failure.index, failure.is_consequence) == (1, False)
+
+
+def test_a_killed_collector_is_started_again_with_the_time_of_a_start_and_is_not_gone() -> None:
+    with Stage("learner-0", "collector-1", restarts=RestartPolicy(2)) as stage:
+        words = stage.control.collectors[1]
+        for word in (
+            CollectorWord.PROGRESS,
+            CollectorWord.IS_WAITING,
+            CollectorWord.ENV_STEPS,
+            CollectorWord.HAS_BEGUN,
+        ):
+            words.set(word, 7)
+        script = {
+            2: exit_of(stage, "collector-1", -9), 5: lambda: seen.append(stage.stop_level()),
+            6: exit_of(stage, "learner-0"), 8: lambda: stage.follow("collector-1"),
+        }  # fmt: skip
+        seen: list[int] = []
+        assert stage.run(script) is None
+        assert seen == [Stop.RUN]
+        [(name, message)] = stage.messages
+        assert (name, message["kind"], message["pid"]) == ("collector 1", "restart", 1002)
+        assert message["text"] == (
+            "collector 1 (pid 1001) died at env step 14: was killed by SIGKILL; restart 1 of at most 2"
+        )
+        assert [words.get(word) for word in (CollectorWord.PROGRESS, CollectorWord.IS_WAITING)] == [0, 0]
+        assert [words.get(word) for word in (CollectorWord.ENV_STEPS, CollectorWord.RESTARTS)] == [7, 1]
+
+
+def test_too_many_deaths_of_a_collector_are_a_crash_loop() -> None:
+    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2)) as stage:
+        deaths = {tick: lambda: stage.processes["collector-0"].exit(-11) for tick in (1, 4, 7)}
+        failure = stage.run(deaths | {10: exit_of(stage, "learner-0")})
+        assert stage.control.collectors[0].get(CollectorWord.IS_GONE) == 1
+    assert failure is not None
+    assert (failure.exit_code, failure.role) == (70, "collector")
+    assert failure.cause.count("it was killed by SIGSEGV") == 3
+
+
+def test_a_collector_that_dies_while_the_run_stops_is_not_started_again() -> None:
+    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2)) as stage:
+        stop = {0: lambda: stage.supervisor.stop(Stop.FINISH), 2: exit_of(stage, "collector-0", -9)}
+        failure = stage.run(stop | {4: exit_of(stage, "learner-0")})
+        assert stage.control.collectors[0].get(CollectorWord.IS_GONE) == 1
+    assert failure is not None
+
+
+def test_a_collector_that_is_killed_after_everything_was_saved_is_no_failure() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        assert stage.run({2: exit_of(stage, "learner-0"), 4: exit_of(stage, "collector-0", -9)}) is None
 
 
 def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:

@@ -276,3 +276,28 @@ def until_seen(check: Callable[[], int], tries: int = 20) -> bool:
 @pytest.mark.parametrize("kind", [CommittedTooSoon, FreedTooSoon])
 def test_a_hand_over_before_its_time_is_caught(kind: type[RolloutRing]) -> None:
     assert until_seen(lambda: stress(500, kind))
+
+
+# -- a collector that takes over from one that died -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_stores", "expected"), [(0, 20), (1, 20), (2, 20), (3, 30)])
+def test_a_rollout_is_counted_if_and_only_if_it_was_handed_over(num_stores: int, expected: int) -> None:
+    """The stores of a commit are `next`, `next_steps` and `committed`; the collector dies before one of them."""
+    ring = make_ring(2)
+    ring.reserve()[:] = 1
+    ring.commit(stamp(1), 20)
+    steps = list(zip((4, 5, 0), (2, 30, 2), strict=True))[:num_stores]
+    for word, value in steps:
+        ring._words[word] = value
+    assert ring.take_over(20) == expected
+    assert ring.unread == expected // 10 - 1
+
+
+def test_an_open_rollout_of_a_dead_collector_is_never_handed_over() -> None:
+    ring = make_ring(2)
+    put(ring, 1)
+    ring.reserve()[:1] = 66.0
+    ring.take_over(0)
+    put(ring, 2)
+    assert [take(ring)[1] for _ in range(2)] == [[1.0], [2.0]]
