@@ -63,7 +63,7 @@ class TensorBoardSink:
         self._selection = ChartSelection(is_full=is_full, num_ranks=header.world_size)
         self._described: set[str] = set()
         self._charts: Charts = {}
-        self._history = AccountHistory()
+        self._history: AccountHistory | None = AccountHistory()  # None: the pictures have failed
         self._file = AppendFile(_event_path(run_dir, int(header.started_unix_s)))
         self._pending = BytesIO()
         self._writer = RecordWriter(self._pending)
@@ -80,7 +80,8 @@ class TensorBoardSink:
     def write(self, record: Record) -> None:
         """Writes scalars at the record's env steps; those of a new evaluation at the step of its policy."""
         self._wall_s = _number(record.get("wall_s"))
-        self._history.add(record)
+        if self._history is not None:
+            self._history.add(record)
         rest, evaluation = self._evaluations.take(record)
         step = int(_number(record.get("env_steps")))
         self._scalars(step, self._selection.select(rest))
@@ -106,7 +107,6 @@ class TensorBoardSink:
         """Writes the final values of the hparams metrics, and the status of the session."""
         self._wall_s = summary["wall_s"]
         self._scalars(summary["env_steps"], final_values(summary))
-        self._picture(summary["env_steps"])
         ok = summary["status"] == "completed"
         end = plugin_data_pb2.SessionEndInfo(
             status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
@@ -115,6 +115,8 @@ class TensorBoardSink:
         data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
         value = _hparams_value(hparams_metadata.SESSION_END_INFO_TAG, data)
         self._event(summary["env_steps"], summary=summary_pb2.Summary(value=[value]))
+        self._flush()
+        self._picture(summary["env_steps"])
         self._flush()
 
     def close(self) -> None:
@@ -141,8 +143,12 @@ class TensorBoardSink:
         self._event(step, summary=summary_pb2.Summary(value=values))
 
     def _picture(self, step: int) -> None:
-        """Writes a picture of the account so far, if one is due."""
-        png = self._history.due_picture(self._wall_s)
+        """Writes a picture of the account so far, if one is due; after a failed one a text, and no more pictures."""
+        try:
+            png = self._history.due_picture(self._wall_s) if self._history is not None else None
+        except Exception as error:  # of matplotlib, or of another version of it: the scalars do not depend on it
+            self._history, png = None, None
+            self.text(PICTURE, f"no pictures from here on: {type(error).__name__}: {error}", step)
         if png is not None:
             width, height = struct.unpack_from(">II", png, 16)  # of the PNG's header
             image = summary_pb2.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)

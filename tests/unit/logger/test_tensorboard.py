@@ -131,6 +131,28 @@ def test_a_new_evaluation_brings_a_picture_of_the_account(
     assert (image.step, image.width, image.height) == (2000, 7, 3)
 
 
+def test_a_picture_that_cannot_be_drawn_leaves_the_scalars_and_the_end(
+    tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, wall_s: float) -> bytes:
+        drawn.append(wall_s)
+        raise RuntimeError("no font")
+
+    drawn: list[float] = []
+    monkeypatch.setattr("offpolicy.logger.tensorboard.AccountHistory.due_picture", fail)
+    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
+    for steps in (1000, 2000):
+        sink.write({**record, "env_steps": steps, "eval/env_steps": steps, "eval/mean_reward": -1.0})
+    sink.finish(SUMMARY)
+    sink.close()
+    accumulator = read(tmp_path)
+    assert [event.step for event in accumulator.Scalars("eval/mean_reward")] == [1000, 2000, 2100]
+    (text,) = accumulator.Tensors("timing/account/text_summary")
+    assert text.tensor_proto.string_val[0] == b"no pictures from here on: RuntimeError: no font"
+    assert metadata.SESSION_END_INFO_TAG in accumulator.PluginTagToContent("hparams")
+    assert len(drawn) == 1
+
+
 def test_the_configuration_and_the_origin_are_texts(tmp_path: Path, header: RunHeader) -> None:
     write(tmp_path, header, None)
     texts = {tag: read(tmp_path).Tensors(f"{tag}/text_summary")[0].tensor_proto.string_val[0].decode() for tag in TEXTS}
