@@ -103,7 +103,10 @@ def train(cfg: RunConfig) -> int:
             teacher_step=teacher_step,
             trace_dir=str(trace_dir) if trace_dir else None,
         )
-        with _log_file(run.path / "train.log") as log_fd, contextlib.closing(open_run_logger(job, run)) as logger:
+        with (
+            _log_file(run.path / "train.log") as log_fd,
+            contextlib.closing(open_run_logger(job, run, provenance)) as logger,
+        ):
             announce(logger, job, run)
             try:
                 code, failure = _supervise(

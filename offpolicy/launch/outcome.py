@@ -98,7 +98,7 @@ def note_what_ran(config_file: Path, header: RunHeader) -> None:
         return
     ran = f"{RAN}threads.learner={header.learner_threads} threads.collector={header.collector_threads}"
     with contextlib.suppress(OSError):  # a full disk: the summary says it too, or cannot
-        lines = [line for line in config_file.read_text().splitlines() if not line.startswith(RAN)]
+        lines = [line for line in config_file.read_text(encoding="utf-8").splitlines() if not line.startswith(RAN)]
         atomic_write(config_file, "\n".join([*lines, f"{ran} collect.mode={header.mode}", ""]), durable=False)
 
 

@@ -55,8 +55,9 @@ class TensorBoardSink:
         resume_step: int | None,
         *,
         is_full: bool = False,
+        provenance: Provenance | None = None,
     ) -> None:
-        """`is_full`: write every key of the records, not only those of the charts."""
+        """`is_full`: write every key of the records, not only those of the charts; `provenance` None: look it up."""
         self._started_s = header.started_unix_s
         self._wall_s = 0.0
         self._evaluations = NewEvaluations()
@@ -75,7 +76,7 @@ class TensorBoardSink:
         self._event(0, summary=_hparams_summary(used_options(config, header), header.started_unix_s))
         step = resume_step or 0
         self.text("configuration", f"```yaml\n{yaml.safe_dump(plain(dict(config)), sort_keys=False)}```", step)
-        self.text("run", _origin(run_dir), step)
+        self.text("run", _origin(run_dir, provenance or Provenance.of_this_process(unix_s())), step)
 
     def write(self, record: Record) -> None:
         """Writes scalars at the record's env steps; those of a new evaluation at the step of its policy."""
@@ -169,9 +170,8 @@ def _description(key: str) -> str:
     return f"{metric.help} Unit: {metric.unit}; over: {metric.window}; of: {metric.reduction}." if metric else ""
 
 
-def _origin(run_dir: Path) -> str:
+def _origin(run_dir: Path, start: Provenance) -> str:
     """Returns where the run came from, as a table: the directory, the command, the commit, the versions."""
-    start = Provenance.of_this_process(unix_s())
     found = {"directory": str(run_dir), "command": start.command, "git commit": start.git_commit or "none"}
     found |= {package: version or "not installed" for package, version in versions().items()}
     rows = [f"| {name} | `{value}` |" for name, value in (found | {"cpu": cpu_model()}).items()]
@@ -187,7 +187,7 @@ def _event_path(run_dir: Path, started_s: int) -> Path:
 
 
 def _string_tensor(content: str | bytes) -> tensor_pb2.TensorProto:
-    raw = content.encode() if isinstance(content, str) else content
+    raw = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])
     return tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[raw], tensor_shape=shape)
 

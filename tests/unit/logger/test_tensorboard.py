@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
+from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
 from offpolicy.logger.tensorboard import TensorBoardSink
@@ -159,6 +160,14 @@ def test_the_configuration_and_the_origin_are_texts(tmp_path: Path, header: RunH
     assert "  gamma: 0.99\n" in texts["configuration"]
     assert "| command | `" in texts["run"]
     assert "| git commit | `" in texts["run"]
+
+
+def test_the_start_is_looked_up_once(tmp_path: Path, header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Provenance("offpolicy train", None, "abc", "2026", "host", None)
+    monkeypatch.setattr(Provenance, "of_this_process", None)
+    TensorBoardSink(tmp_path, CONFIG, header, None, provenance=start).close()
+    (text,) = read(tmp_path).Tensors("run/text_summary")
+    assert b"| git commit | `abc` |" in text.tensor_proto.string_val[0]
 
 
 def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
