@@ -20,7 +20,9 @@ from offpolicy.files import atomic_write
 
 GIT_TIMEOUT_S = 2.0  # a checkout on a slow disk must not delay the start
 PACKAGE = Path(__file__).resolve().parents[1]
-# Without it `git describe --dirty` writes the index of the checkout, and a git that is killed leaves index.lock there.
+COMMIT = "# branch.oid "  # begins the line of `git status --porcelain=v2` with the commit
+# Without it git writes the index of the checkout, and one that is killed leaves index.lock there. `git describe --dirty`
+# writes it in any case.
 NO_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 Load = tuple[float, float, float]  # mean number of running processes over 1, 5 and 15 minutes
 
@@ -73,14 +75,18 @@ class Provenance:
 
 def git_commit(directory: Path) -> str | None:
     """Returns the commit of the checkout that holds `directory`; None where there is none, or no git."""
-    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = ["git", "-C", str(directory), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         found = subprocess.run(
             command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False, env=os.environ | NO_LOCKS
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+    lines = found.stdout.splitlines() if found.returncode == 0 else []
+    commits = [line.removeprefix(COMMIT) for line in lines if line.startswith(COMMIT)]
+    if not commits or commits[0] == "(initial)":
+        return None
+    return f"{commits[0]}-dirty" if any(not line.startswith("#") for line in lines) else commits[0]
 
 
 def _typed() -> list[str]:
