@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,17 @@ def row(run: Path) -> tuple[str, str, str, str]:
     summary = _read(run / "summary.json")
     if is_running(run) or not summary:
         last = last_record(run / "metrics.jsonl")
-        reward = last.get("eval/mean_reward", last.get("rollout/ep_rew_mean"))
+        reward = _number(last, "eval/mean_reward" if "eval/mean_reward" in last else "rollout/ep_rew_mean")
         status = RUNNING if is_running(run) else KILLED
-        return status, count(last.get("env_steps")), fixed(reward, 1), rate(last.get("perf/steps_per_sec"))
-    reward, speed = summary["eval"]["mean_reward"], summary["rates"]["steps_per_sec"]
-    return summary.get("status", UNKNOWN), count(summary["env_steps"]), fixed(reward, 1), rate(speed)
+        return status, count(_number(last, "env_steps")), fixed(reward, 1), rate(_number(last, "perf/steps_per_sec"))
+    reward, speed = _number(summary, "eval", "mean_reward"), _number(summary, "rates", "steps_per_sec")
+    status = summary.get("status")
+    return (
+        status if isinstance(status, str) else UNKNOWN,
+        count(_number(summary, "env_steps")),
+        fixed(reward, 1),
+        rate(speed),
+    )
 
 
 def last_record(path: Path) -> Record:
@@ -82,6 +89,14 @@ def last_record(path: Path) -> Record:
         if found := _parsed(line):
             return found
     return {}
+
+
+def _number(tree: Record, *path: str) -> float | None:
+    """Returns a number of a nested mapping; None where a file of another shape has none there."""
+    found: Any = tree  # Any: a value of a JSON file
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) and math.isfinite(found) else None
 
 
 def _read(path: Path) -> Record:

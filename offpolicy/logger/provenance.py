@@ -21,8 +21,8 @@ from offpolicy.files import atomic_write
 GIT_TIMEOUT_S = 2.0  # a checkout on a slow disk must not delay the start
 PACKAGE = Path(__file__).resolve().parents[1]
 COMMIT = "# branch.oid "  # begins the line of `git status --porcelain=v2` with the commit
-# Without it git writes the index of the checkout, and one that is killed leaves index.lock there. `git describe --dirty`
-# writes it in any case.
+# Without it git writes the index of the checkout, and one that is killed leaves index.lock there. `git describe
+# --dirty` writes it in any case.
 NO_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 Load = tuple[float, float, float]  # mean number of running processes over 1, 5 and 15 minutes
 

@@ -46,6 +46,17 @@ def test_a_run_without_an_end_was_killed(tmp_path: Path) -> None:
     assert row(make(tmp_path / "a", lock={"pid": 2**30, "host": socket.gethostname()})) == ("killed", "-", "-", "-")
 
 
+@pytest.mark.parametrize(
+    "summary", [{"a": 1}, {"status": None, "eval": 3, "rates": [], "env_steps": "many"}, {"env_steps": float("nan")}]
+)
+def test_a_summary_of_another_shape_leaves_its_columns_open(tmp_path: Path, summary: object) -> None:
+    assert row(make(tmp_path / "a", summary=summary)) == ("-", "-", "-", "-")
+
+
+def test_a_record_of_another_shape_leaves_its_columns_open(tmp_path: Path) -> None:
+    assert row(make(tmp_path / "a", metrics='{"env_steps": "1", "eval/mean_reward": []}'))[1:] == ("-", "-", "-")
+
+
 @pytest.mark.parametrize("text", ["", "[1]\n", "null", "not JSON"])
 def test_a_file_without_a_record_is_empty(tmp_path: Path, text: str) -> None:
     assert last_record(make(tmp_path / "a", metrics=text) / "metrics.jsonl") == {}
