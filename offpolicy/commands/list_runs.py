@@ -21,7 +21,7 @@ from offpolicy.run_names import runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
 OTHER_COLUMNS, LEAST_KIND = 47, 8  # characters of all columns but the first two, and the fewest of the second
-RUNNING, KILLED = "running", "killed"
+RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
 Record = Mapping[str, Any]  # Any: a value of a JSON file
 
 
@@ -62,10 +62,11 @@ def short_name(run: Path, runs: Sequence[Path]) -> str:
 def row(run: Path) -> tuple[str, str, str, str]:
     """Returns status, env steps, return and env steps/s of a run; of one without an end from its last record."""
     summary = _read(run / "summary.json")
-    if is_running(run) or not summary:
+    running = is_running(run)
+    if running is not False or not summary:
         last = last_record(run / "metrics.jsonl")
         reward = _number(last, "eval/mean_reward" if "eval/mean_reward" in last else "rollout/ep_rew_mean")
-        status = RUNNING if is_running(run) else KILLED
+        status = ELSEWHERE if running is None else RUNNING if running else KILLED
         return status, count(_number(last, "env_steps")), fixed(reward, 1), rate(_number(last, "perf/steps_per_sec"))
     reward, speed = _number(summary, "eval", "mean_reward"), _number(summary, "rates", "steps_per_sec")
     status = summary.get("status")

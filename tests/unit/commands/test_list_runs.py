@@ -42,6 +42,11 @@ def test_a_run_in_progress_is_read_from_its_last_record(tmp_path: Path) -> None:
     assert row(run) == ("running", "200", "-9.0", "50.0")
 
 
+def test_whether_a_run_of_another_host_goes_on_is_unknown(tmp_path: Path) -> None:
+    run = make(tmp_path / "a", summary=SUMMARY, metrics='{"env_steps": 7}', lock={"pid": 1, "host": "elsewhere"})
+    assert row(run) == ("unknown", "7", "-", "-")
+
+
 def test_a_run_without_an_end_was_killed(tmp_path: Path) -> None:
     assert row(make(tmp_path / "a", lock={"pid": 2**30, "host": socket.gethostname()})) == ("killed", "-", "-", "-")
 
