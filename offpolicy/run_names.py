@@ -44,7 +44,7 @@ def find_run(word: str | Path) -> Path:
 
 
 def runs_in(root: Path) -> list[Path]:
-    """Returns the directories below `root` that hold a run's configuration, the newest first."""
+    """Returns the directories below `root` that hold a run's configuration, the one started last first."""
     found = {run: time_s for run in _walk(root) if (time_s := _modified_s(run / "config.yaml")) is not None}
     return sorted(found, key=lambda run: found[run], reverse=True)
 

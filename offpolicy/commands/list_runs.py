@@ -17,10 +17,11 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import is_running
 from offpolicy.logger.console import UNKNOWN, count, fixed, rate
 from offpolicy.logger.end_screen import STATUS_STYLES
-from offpolicy.run_names import runs_in
+from offpolicy.run_names import ROOT, runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
-OTHER_COLUMNS, LEAST_KIND = 47, 8  # characters of all columns but the first two, and the fewest of the second
+OTHER_COLUMNS = 47  # characters of all columns but the first two
+LEAST_NAME, LEAST_KIND = 24, 8  # the fewest characters of the first two columns: a longer name takes several rows
 RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
 Record = Mapping[str, Any]  # Any: a value of a JSON file
 
@@ -31,17 +32,19 @@ def list_runs(root: Path, most: int) -> int:
     if not runs:
         raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
     console = Console(highlight=False)
-    names = {run: short_name(run, runs) for run in runs[:most]}
-    room = console.width - max(map(len, names.values())) - OTHER_COLUMNS
+    known = set(found := runs_in(ROOT))
+    names = {run: short_name(run, found) if run in known else str(run) for run in runs[:most]}
+    most_name = max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND)
+    room = console.width - min(most_name, max(map(len, names.values()))) - OTHER_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", no_wrap=True)
+    table.add_column("run", overflow="fold", max_width=most_name)
     table.add_column("of", no_wrap=True, overflow="ellipsis", max_width=max(LEAST_KIND, room))
     table.add_column("status", no_wrap=True)
     for title in ("env steps", "return", "steps/s"):
         table.add_column(title, justify="right", no_wrap=True)
     for run, name in names.items():
         status, *numbers = row(run)
-        kind = str(run.relative_to(root)).removesuffix(name).rstrip("/")
+        kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in known else ""
         table.add_row(Text(name), Text(kind), Text(status, STATUS_STYLES.get(status, "bold")), *numbers)
     console.print(table)
     if len(runs) > most:
@@ -50,7 +53,7 @@ def list_runs(root: Path, most: int) -> int:
 
 
 def short_name(run: Path, runs: Sequence[Path]) -> str:
-    """Returns the shortest end of a run's path that no other run of `runs` has: commands take it for the run."""
+    """Returns the shortest end of a run's path that no other of all `runs` has: commands take it for the run."""
     others = [other.parts for other in runs if other != run]
     for length in range(1, len(run.parts)):
         end = run.parts[-length:]
