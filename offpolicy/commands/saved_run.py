@@ -68,10 +68,12 @@ class SavedRun:
 
 def _why_none(path: Path, cfg: RunConfig) -> str:
     """Returns why a run has no checkpoint, and what helps."""
-    if is_running(path):
+    running = is_running(path)
+    if running is not False:
         every = cfg.checkpoint.every
         first = f"at env step {every:,} (checkpoint.every)" if 0 < every < cfg.total_timesteps else "at its end"
-        return f"run: {path} is in progress, and its first checkpoint comes {first}; Ctrl-C there saves one now"
+        state = "is in progress" if running else "is in progress, or was killed, on another host"
+        return f"run: {path} {state}, and its first checkpoint comes {first}; Ctrl-C there saves one now"
     return f"run: {path / CHECKPOINTS} holds no usable checkpoint: the run ended before it saved one; train again"
 
 

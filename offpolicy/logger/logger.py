@@ -18,6 +18,7 @@ from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.predictions import PredictionError, judge_window, possible_advice
+from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.step_totals import StepTotals
@@ -310,13 +311,18 @@ class OffPolicyLogger:
 
 
 def open_logger(
-    run_dir: Path, cfg: RunConfig, header: RunHeader, resume_step: int | None, in_force: RunConfig | None = None
+    run_dir: Path,
+    cfg: RunConfig,
+    header: RunHeader,
+    resume_step: int | None,
+    in_force: RunConfig | None = None,
+    provenance: Provenance | None = None,
 ) -> OffPolicyLogger:
     """Returns the logger that `cfg.log` configures. After a resume, records beyond `resume_step` are moved out.
 
-    Advice is held against `in_force`, which has what `auto` stands for; None: `cfg`.
+    Advice is held against `in_force`, which has what `auto` stands for; None: `cfg`. TensorBoard shows `provenance`.
     """
-    logger = _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step)
+    logger = _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step, provenance=provenance)
     logger.config_mapping = (in_force or cfg).to_mapping()
     return logger
 
@@ -333,12 +339,12 @@ def open_step_logger(
     """
     run_dir.mkdir(parents=True)
     if config is not None:
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config)))
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     header = replace(header, started_unix_s=header.started_unix_s or unix_s())
     return _opened(run_dir, config or {}, log, header, None, has_steps=True)
 
 
-def _opened(
+def _opened(  # noqa: PLR0913  # what a logger is made of
     run_dir: Path,
     config: Mapping[str, Any],  # Any: nested configuration values
     log: LogConfig,
@@ -346,6 +352,7 @@ def _opened(
     resume_step: int | None,
     *,
     has_steps: bool = False,
+    provenance: Provenance | None = None,
 ) -> OffPolicyLogger:
     view = open_view(log.panel, sys.stdout, header)
 
@@ -353,7 +360,9 @@ def _opened(
         # Imported on demand: it takes half a second.
         from offpolicy.logger.tensorboard import TensorBoardSink
 
-        return TensorBoardSink(run_dir, config, header, resume_step, is_full=log.tensorboard == "full")
+        return TensorBoardSink(
+            run_dir, config, header, resume_step, is_full=log.tensorboard == "full", provenance=provenance
+        )
 
     def wandb() -> Sink:
         from offpolicy.logger.wandb import WandbSink  # optional back-end

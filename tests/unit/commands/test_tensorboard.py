@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 from pathlib import Path
 from typing import ClassVar
@@ -118,6 +119,24 @@ def test_the_value_of_an_option_is_no_run(commands: list[list[str]], tmp_path: P
     run = run_at(tmp_path / "run")
     assert main(["tensorboard", *words, "--host", "0.0.0.0", f"a={run}", f"b={run}"]) == 0
     assert [word for word in commands[0] if word.startswith(("--port", "--host"))] == ["--port=6199", "--host=0.0.0.0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ([], "the page #custom_scalars of the address below"),
+        (["--port=6199"], "http://localhost:6199/#custom_scalars"),
+        (["--port=6199", "--host=10.0.0.7"], "http://10.0.0.7:6199/#custom_scalars"),
+        (["--port=6199", "--host=0.0.0.0"], f"http://{socket.gethostname()}:6199/#custom_scalars"),
+    ],
+)
+def test_the_page_is_named_where_it_is_known(
+    commands: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], page: str
+) -> None:
+    assert main(["tensorboard", *words, f"a={run_at(tmp_path / 'run')}"]) == 0
+    assert capsys.readouterr().err == f"one chart per phase: {page}\n"
+    # Given none, TensorBoard looks for a free one: a second command used to fail.
+    assert any(word.startswith("--port") for word in commands[0]) == ("--port=6199" in words)
 
 
 def test_runs_that_begin_while_it_serves_are_shown_too(commands: list[list[str]]) -> None:
