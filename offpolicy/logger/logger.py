@@ -163,7 +163,10 @@ class OffPolicyLogger:
             markdown = "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *advice])
             for sink in self._sinks:
                 sink.text("verdict", markdown, snapshot.env_steps)
-        self._console.record(record | every_rank, verdict)
+        if _has_ended(snapshot):
+            self._console.last_record(record | every_rank)
+        else:
+            self._console.record(record | every_rank, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record
@@ -307,6 +310,12 @@ class OffPolicyLogger:
         for sink in self._sinks:
             sink.close()
         self._console.close()
+
+
+def _has_ended(snapshot: Snapshot) -> bool:
+    """True if the first rank's account says that no iteration follows; a rank without an account never does."""
+    account = snapshot.learners[0].account if snapshot.learners else None
+    return account is not None and account.cooldown is not None
 
 
 def open_logger(
