@@ -67,6 +67,7 @@ class OffPolicyLogger:
         self._error = PredictionError()
         self._log = log
         self._steps = steps
+        self._is_stopping = False
         self._steps_due = None if steps is None else Every(lambda: steps.elapsed_s, log.every_s)
 
     @property
@@ -232,6 +233,7 @@ class OffPolicyLogger:
         rewards = {} if reward is None else {"mean": reward}
         rewards |= dict(reward_metrics or {}) | dict(reward_components or {})
         self._step_totals.add(iteration, seconds, iteration_time, extra_info or {}, metrics or {}, rewards)
+        self._console.tick()
         if self._steps_due is not None and self._steps_due.is_due():
             self._log_steps()
 
@@ -275,8 +277,9 @@ class OffPolicyLogger:
         self.finish(summary)
 
     def status(self, text: str) -> None:
-        """Shows the status of the run before its first record."""
-        self._console.status(text)
+        """Shows the status of the run before its first record; nothing once it is being stopped."""
+        if not self._is_stopping:
+            self._console.status(text)
 
     def message(self, text: str) -> None:
         """Shows a line that stays readable."""
@@ -288,6 +291,7 @@ class OffPolicyLogger:
 
     def stopping(self, text: str) -> None:
         """Shows at once that the run is being stopped."""
+        self._is_stopping = True
         self._console.stopping(text)
 
     def tick(self) -> None:
