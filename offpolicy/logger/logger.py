@@ -68,6 +68,7 @@ class OffPolicyLogger:
         self._error = PredictionError()
         self._log = log
         self._steps = steps
+        self._is_stopping = False
         self._steps_due = None if steps is None else Every(lambda: steps.elapsed_s, log.every_s)
 
     @property
@@ -164,7 +165,10 @@ class OffPolicyLogger:
             markdown = "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *advice])
             for sink in self._sinks:
                 sink.text("verdict", markdown, snapshot.env_steps)
-        self._console.record(record | every_rank, verdict)
+        if _has_ended(snapshot):
+            self._console.last_record(record | every_rank)
+        else:
+            self._console.record(record | every_rank, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record
@@ -230,6 +234,7 @@ class OffPolicyLogger:
         rewards = {} if reward is None else {"mean": reward}
         rewards |= dict(reward_metrics or {}) | dict(reward_components or {})
         self._step_totals.add(iteration, seconds, iteration_time, extra_info or {}, metrics or {}, rewards)
+        self._console.tick()
         if self._steps_due is not None and self._steps_due.is_due():
             self._log_steps()
 
@@ -273,8 +278,9 @@ class OffPolicyLogger:
         self.finish(summary)
 
     def status(self, text: str) -> None:
-        """Shows the status of the run before its first record."""
-        self._console.status(text)
+        """Shows the status of the run before its first record; nothing once it is being stopped."""
+        if not self._is_stopping:
+            self._console.status(text)
 
     def message(self, text: str) -> None:
         """Shows a line that stays readable."""
@@ -286,6 +292,7 @@ class OffPolicyLogger:
 
     def stopping(self, text: str) -> None:
         """Shows at once that the run is being stopped."""
+        self._is_stopping = True
         self._console.stopping(text)
 
     def tick(self) -> None:
@@ -308,6 +315,12 @@ class OffPolicyLogger:
         for sink in self._sinks:
             sink.close()
         self._console.close()
+
+
+def _has_ended(snapshot: Snapshot) -> bool:
+    """True if the first rank's account says that no iteration follows; a rank without an account never does."""
+    account = snapshot.learners[0].account if snapshot.learners else None
+    return account is not None and account.cooldown is not None
 
 
 def open_logger(
