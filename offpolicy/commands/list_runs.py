@@ -72,9 +72,9 @@ def row(run: Path) -> tuple[str, str, str, str]:
         status = ELSEWHERE if running is None else RUNNING if running else KILLED
         return status, count(_number(last, "env_steps")), fixed(reward, 1), rate(_number(last, "perf/steps_per_sec"))
     reward, speed = _number(summary, "eval", "mean_reward"), _number(summary, "rates", "steps_per_sec")
-    status = summary.get("status")
+    outcome = summary.get("status")
     return (
-        status if isinstance(status, str) else UNKNOWN,
+        outcome if isinstance(outcome, str) else UNKNOWN,
         count(_number(summary, "env_steps")),
         fixed(reward, 1),
         rate(speed),
