@@ -7,6 +7,7 @@ itself, lacks some features. `--logdir runs` would show the newest run twice, fo
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def tensorboard(words: Sequence[str], root: Path, options: Options) -> int:
         given = [f"--{option}={value}" for option, value in options.items() if value is not None]
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", name, *given]
         sys.stderr.write(f"one chart per phase: {_page(options)}\n")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with subprocess.Popen(command) as server:
             try:
                 while True:
@@ -43,8 +45,10 @@ def tensorboard(words: Sequence[str], root: Path, options: Options) -> int:
                     except subprocess.TimeoutExpired:
                         if not words:
                             link_all(root, directory)
-            except KeyboardInterrupt:  # TensorBoard has had the signal as well
+            except KeyboardInterrupt:
                 return 0
+            finally:
+                server.terminate()
 
 
 def _page(options: Options) -> str:

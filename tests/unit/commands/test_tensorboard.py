@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -95,6 +97,9 @@ class Server:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def terminate(self) -> None:
+        """Is called at each end."""
+
     def wait(self, timeout_s: float) -> int:
         """Runs on once, in which time a run begins; ends when that one is shown."""
         self._num_waits += 1
@@ -148,3 +153,25 @@ def test_runs_that_begin_while_it_serves_are_shown_too(commands: list[list[str]]
 def test_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["tensorboard", "--logdir_spec", "x", f"a={run_at(tmp_path / 'run')}"])
+
+
+def test_a_terminated_command_takes_its_server_with_it(tmp_path: Path) -> None:
+    """`kill` of the command left the server behind, with the port."""
+    run, pid_file, server = run_at(tmp_path / "run"), tmp_path / "pid", tmp_path / "server"
+    server.write_text(f"#!/bin/sh\necho $$ > {pid_file}\nexec sleep 60\n")
+    server.chmod(0o755)
+    root, options = str(Path(__file__).resolve().parents[3]), {"port": None, "host": None}
+    code = f"""
+import sys
+sys.path.append({root!r})
+from offpolicy.commands.tensorboard import tensorboard
+sys.executable = {str(server)!r}  # in place of Python, which would run TensorBoard
+sys.exit(tensorboard([{str(run)!r}], None, {options!r}))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as command:
+        while not (pid_file.exists() and pid_file.read_text().strip()):
+            assert command.poll() is None
+            time.sleep(0.05)
+        command.terminate()
+        assert command.wait(20) == 0
+    assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()
