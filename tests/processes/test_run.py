@@ -40,7 +40,7 @@ def test_a_run_completes_and_its_time_account_closes(start_run: Any, traces: Any
     before = (run.directory / "summary.json").read_bytes()
     code, out, _ = start_run().finish()  # once more: complete, and left as it is
     assert (code, (run.directory / "summary.json").read_bytes()) == (0, before)
-    assert "already complete: run has done its 600 env steps" in out
+    assert "already complete: run has done 600 env steps" in out
 
 
 @pytest.mark.parametrize(
