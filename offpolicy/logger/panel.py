@@ -187,6 +187,8 @@ def open_view(panel: str, stream: TextIO, header: RunHeader) -> View:
 
 
 def _can_draw(console: Console, stream: TextIO) -> bool:
-    if stream.closed or not stream.isatty() or not is_foreground(stream):
+    try:
+        is_ours = stream.isatty() and is_foreground(stream)
+    except ValueError:  # it is closed
         return False
-    return console.is_terminal and not console.is_dumb_terminal  # as the user's environment says
+    return is_ours and console.is_terminal and not console.is_dumb_terminal  # as the user's environment says

@@ -54,10 +54,11 @@ from offpolicy.logger.record import RunHeader
 view = open_view("auto", sys.stdout, RunHeader(algo="sac", env_id="X", seed=1, mode="free", total_timesteps=9))
 view.status("starting")
 number = 0
-while not os.path.exists(sys.argv[1]):
+while number < 2000 and not os.path.exists(sys.argv[1]):  # it ends, whatever becomes of the test
     number += 1
     view.status(f"frame {number}")
-    view.tick()
+    if not sys.argv[2:]:
+        view.tick()
     time.sleep(0.02)
 view.close()
 """
@@ -66,7 +67,7 @@ view.close()
 class Shell:
     """The other end of the terminal."""
 
-    def __init__(self, end: Path) -> None:
+    def __init__(self, end: Path, *options: str) -> None:
         root = str(Path(__file__).resolve().parents[3])
         environment = {**os.environ, "PYTHONPATH": root, "TERM": "xterm-256color"}
         for name in ("TTY_COMPATIBLE", "FORCE_COLOR"):
@@ -74,7 +75,7 @@ class Shell:
         self.end = end
         self.pid, self.master = pty.fork()
         if self.pid == 0:
-            os.execve(sys.executable, [sys.executable, "-c", JOB, str(end)], environment)  # noqa: S606
+            os.execve(sys.executable, [sys.executable, "-c", JOB, str(end), *options], environment)  # noqa: S606
 
     def read_until(self, word: bytes) -> bytes:
         """Returns what the terminal gets up to and with `word`."""
@@ -102,10 +103,11 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    shell = Shell(tmp_path / "end")
+def shell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
+    shell = Shell(tmp_path / "end", *getattr(request, "param", ()))
     yield shell
-    os.kill(shell.pid, signal.SIGKILL)  # a hang-up for the job
+    shell.end.touch()  # for a job in the background: the others get a hang-up
+    os.kill(shell.pid, signal.SIGKILL)
     os.close(shell.master)
     os.waitpid(shell.pid, 0)
 
@@ -154,6 +156,18 @@ def test_a_run_that_ends_in_the_background_leaves_the_terminal_alone(shell: Shel
     shell.end.touch()
     assert b"\x1b" not in shell.read_for(0.5)
     assert shell.has_echo
+
+
+@pytest.mark.parametrize("shell", [("without ticks",)], indirect=True)
+def test_a_ctrl_z_that_no_tick_has_answered_stops_the_run_when_its_panel_closes(shell: Shell) -> None:
+    shell.read_until(b"frame 3")
+    shell.type(b"\x1a")
+    shell.read_until(b"frame ")
+    shell.end.touch()
+    assert LEAVE in shell.read_until(b"STOPPED")
+    assert shell.has_echo
+    shell.type(b"fg\n")
+    shell.read_until(b"EXITED 0")
 
 
 def test_a_pipe_belongs_to_no_other_job_and_leaves_the_signals_alone() -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 
 from offpolicy.logger.console import PlainLines
@@ -126,6 +126,12 @@ def test_all_messages_are_printed_at_the_end_and_no_path_is_cut(screen: Screen) 
     screen.panel.close()
     assert all(f"message {number}." in screen.left for number in range(300))
     assert "long/" * 40 in screen.left
+
+
+def test_a_long_command_below_the_last_frame_is_whole(screen: Screen) -> None:
+    line = Text("offpolicy eval " + "long" * 40, no_wrap=True, overflow="ignore")
+    screen.panel.finish(Group(line))
+    assert line.plain in screen.terminal.ordinary
 
 
 def test_an_activity_is_shown_while_it_lasts(screen: Screen) -> None:
