@@ -100,8 +100,8 @@ def _resume(arguments: argparse.Namespace) -> int:
             sys.stdout.write(resume_help(words, _config_of) + "\n")
             return 0
         named = [word for word in words if Path(word).is_dir() or ("=" not in word and not word.startswith("-"))]
-        overrides = load_values([word for word in words if word not in named[:1]])
         run = _existing_run(named[0] if named else LATEST)
+        overrides = load_values([word for word in words if word not in named[:1]], run)
         from offpolicy.commands.trust import check_trust
         from offpolicy.config.parsing import flatten
 
@@ -294,7 +294,7 @@ def _add_tensorboard(commands: Any) -> None:
     parser = commands.add_parser("tensorboard", help=text, description=text)
     parser.add_argument("runs", nargs="*", metavar="[label=]run", help="runs to show (default: all)")
     parser.add_argument("--logdir", type=Path, default=ROOT, help=f"where all runs are (default: {ROOT})")
-    parser.add_argument("--port", type=int, default=6006, help="port to serve at (default: 6006)")
+    parser.add_argument("--port", type=int, help="port to serve at (default: 6006, or the next free one)")
     parser.add_argument("--host", help="address to serve at, such as 0.0.0.0 for other machines")
     parser.add_argument("--reload_interval", type=_positive, help="seconds between two looks for new records")
     parser.add_argument("--samples_per_plugin", help="points kept per chart, such as scalars=5000")

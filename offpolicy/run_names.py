@@ -11,7 +11,9 @@ from offpolicy.errors import ConfigError
 
 ROOT = Path("runs")  # directory of the runs that are given no run_dir
 LATEST = "latest"
+TRIAL = "OFFPOLICY_TRIAL"  # environment variable of the runs of `offpolicy tune`, which are removed after it
 MOST_NAMED = 5  # runs that a refusal lists, at most
+RECORDS = ("config.yaml", "metrics.jsonl", "events.out.tfevents.*")  # a directory with one of them is a run
 
 
 class NoSuchRunError(ConfigError):
@@ -21,19 +23,17 @@ class NoSuchRunError(ConfigError):
 def find_run(word: str | Path) -> Path:
     """Returns the directory that `word` names. Raises `NoSuchRunError`, and `ConfigError` where it names several."""
     path = Path(word)
-    if path.name == LATEST and path.is_symlink():
-        return path.parent / os.readlink(path)
-    if (path / "config.yaml").is_file() and str(word):
+    if path.name == LATEST and (path.is_symlink() or not path.exists()):
+        return _latest(ROOT / LATEST if str(word) == LATEST and not path.is_symlink() else path)
+    if str(word) and _has_records(path):  # also of another trainer, with the files of TensorBoard only
         return path
-    if str(word) == LATEST:
-        return _latest()
     start = str(word).removeprefix(f"{ROOT}/").rstrip("/")
     runs = runs_in(ROOT) if start else []
     found = [run for run in runs if start in _names(run)]  # a whole name comes before beginnings of others
     found = found or [run for run in runs if any(name.startswith(start) for name in _names(run))]
     if len(found) == 1:
         return found[0]
-    if path.is_dir() and str(word):  # of another trainer, with the files of TensorBoard only
+    if path.is_dir() and str(word):  # what reads it says what it lacks
         return path
     if not found:
         allowed = f"allowed a run's directory, {LATEST}, or the beginning of a run's name: offpolicy list shows them"
@@ -44,14 +44,18 @@ def find_run(word: str | Path) -> Path:
 
 
 def runs_in(root: Path) -> list[Path]:
-    """Returns the directories below `root` that hold a run's configuration, the newest first."""
-    return sorted(_walk(root), key=lambda run: (run / "config.yaml").stat().st_mtime, reverse=True)
+    """Returns the directories below `root` that hold a run's configuration, the one started last first."""
+    found = {run: time_s for run in _walk(root) if (time_s := _modified_s(run / "config.yaml")) is not None}
+    return sorted(found, key=lambda run: found[run], reverse=True)
 
 
 def mark_latest(run: Path, root: Path = ROOT) -> None:
-    """Makes `runs/latest` a link to `run`, where there is a directory `runs`; a refusing disk is no error."""
+    """Makes `runs/latest` a link to `run`, where there is a directory `runs`; a refusing disk is no error.
+
+    A trial of `offpolicy tune` leaves the link as it is.
+    """
     link, new = root / LATEST, root / f".{LATEST}-{os.getpid()}"
-    if not root.is_dir() or (os.path.lexists(link) and not link.is_symlink()):
+    if TRIAL in os.environ or not root.is_dir() or (os.path.lexists(link) and not link.is_symlink()):
         return
     with contextlib.suppress(OSError):
         new.symlink_to(os.path.relpath(run.resolve(), root.resolve()), target_is_directory=True)
@@ -72,11 +76,22 @@ def _names(run: Path) -> Iterator[str]:
     return ("/".join(parts[index:]) for index in range(len(parts)))
 
 
-def _latest() -> Path:
-    """Returns the run of the link `runs/latest`, or the newest one where that leads nowhere."""
-    link = ROOT / LATEST
+def _has_records(path: Path) -> bool:
+    return path.is_dir() and any(found.is_file() for name in RECORDS for found in path.glob(name))
+
+
+def _modified_s(file: Path) -> float | None:
+    """Returns when a file was written, in Unix seconds; None for one that was removed, or a link to nothing."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _latest(link: Path) -> Path:
+    """Returns the run of a link `latest`, or the newest one beside it where it leads nowhere."""
     if link.is_symlink() and link.is_dir():
-        return ROOT / os.readlink(link)
-    if newest := runs_in(ROOT)[:1]:
+        return link.parent / os.readlink(link)
+    if newest := runs_in(link.parent)[:1]:
         return newest[0]
-    raise ConfigError(f"run: got {LATEST!r}, but {ROOT.resolve()} holds no run; write the directory of one")
+    raise ConfigError(f"run: got {LATEST!r}, but {link.parent.resolve()} holds no run; write the directory of one")

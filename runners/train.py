@@ -28,6 +28,7 @@ from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.launch.train_log import open_train_log, trim_train_log
+from offpolicy.logger.end_screen import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.processes.restarts import RestartPolicy
@@ -54,7 +55,7 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
         raise ConfigError([f"{key}: cannot change when a run is resumed; allowed {allowed}" for key in refused])
     if HostInfo.of_launcher().job:
         raise ConfigError("resume: under torchrun write `offpolicy train run_dir=...` with the command of the start")
-    if isinstance(wanted := overrides.get("total_timesteps"), int):
+    if isinstance(wanted := overrides.get("total_timesteps"), int | float):  # 5e4 is a float here
         _refuse_less(run, wanted)
     saved = merge(read_config(run).to_mapping(), overrides)
     if saved["replay"]["demos"] is None and "replay.demo_share" not in flatten(overrides):
@@ -62,13 +63,13 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
     return train(RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"})))
 
 
-def _refuse_less(run: Path, wanted: int) -> None:
-    """Refuses a budget that a run has spent already. Raises `ConfigError`."""
-    done = max((checkpoint.env_steps for checkpoint in CheckpointStore(run / CHECKPOINTS).usable()), default=0)
-    if wanted < done:
+def _refuse_less(run: Path, wanted: float) -> None:
+    """Refuses a budget below what a run has done. Raises `ConfigError`."""
+    newest = CheckpointStore(run / CHECKPOINTS).newest_valid()
+    if newest is not None and wanted < newest.env_steps:
         raise ConfigError(
-            f"total_timesteps: got {wanted}, allowed more than {done}, the env steps that {run} has done;"
-            f" write total_timesteps={2 * done}"
+            f"total_timesteps: got {wanted:.0f}, allowed at least {newest.env_steps}, the env steps that"
+            f" {shown_path(run)} has done; write total_timesteps={2 * newest.env_steps}"
         )
 
 
@@ -86,9 +87,9 @@ def train(cfg: RunConfig) -> int:
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
         check_restart(plan.cfg)
     with signals_kept(), plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
-        if host.is_alone and is_complete(run, plan.cfg):
+        if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
-            sys.stdout.write(already_complete(run.path, plan.cfg) + "\n")
+            sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg.total_timesteps) + "\n")
             return EXIT_OK
         cfg = _run_config(plan, run, spec)
         provenance = Provenance.of_this_process(unix_s())
@@ -109,7 +110,10 @@ def train(cfg: RunConfig) -> int:
             teacher_step=teacher_step,
             trace_dir=str(trace_dir) if trace_dir else None,
         )
-        with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(open_run_logger(job, run)) as logger:
+        with (
+            open_train_log(run.path / "train.log") as log_fd,
+            contextlib.closing(open_run_logger(job, run, provenance)) as logger,
+        ):
             announce(logger, job, run)
             try:
                 code, failure = _supervise(

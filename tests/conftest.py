@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,9 @@ NEIGHBOUR_S = 90.0  # by then the runs that the other test worker has going are 
 # What runs remember of the machine, not among the user's own.
 os.environ["OFFPOLICY_CACHE"] = os.path.join(tempfile.gettempdir(), f"offpolicy-tests-{os.getuid()}")
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported here or in a child: two cores, many processes
+for _number in (signal.SIGINT, signal.SIGHUP):  # a test session in the background must not hand "ignored" on to runs
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 settings.register_profile("offpolicy", deadline=None, database=None, derandomize=True, max_examples=25)
 settings.load_profile("offpolicy")
 

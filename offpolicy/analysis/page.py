@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -237,9 +238,14 @@ def _versions(runs: Sequence[ReportedRun]) -> str:
 def _final_return(run: ReportedRun) -> str:
     evaluation = run.summary.get("eval") or {}
     if evaluation.get("episodes"):
-        return f"{evaluation['mean_reward']:,.1f} ± {evaluation['std_reward']:,.1f}"
+        mean, spread = (_tenths(evaluation.get(key)) for key in ("mean_reward", "std_reward"))
+        return mean if NO_VALUE in (mean, spread) else f"{mean} ± {spread}"
     values = run.records.curve(EVAL).value
-    return f"{values[-1]:,.1f}" if len(values) else NO_VALUE
+    return _tenths(float(values[-1])) if len(values) else NO_VALUE
+
+
+def _tenths(value: float | None) -> str:
+    return NO_VALUE if value is None or not math.isfinite(value) else f"{value:,.1f}"
 
 
 def _train_percent(run: ReportedRun) -> str:
@@ -253,7 +259,7 @@ def _option(run: ReportedRun, key: str) -> str:
 
 def _known(summary: Mapping[str, Any], section: str, key: str) -> str:  # Any: the nested mapping of summary.json
     value = (summary.get(section) or {}).get(key)
-    return NO_VALUE if value is None else quantity(value)
+    return NO_VALUE if value is None or not math.isfinite(value) else quantity(value)
 
 
 def _color(index: int) -> str:

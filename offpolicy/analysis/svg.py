@@ -74,8 +74,8 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def lines_chart(lines: Sequence[Line], x_title: str, alt: str) -> str:
-    """Draws curves over one x axis; '' without a value. A curve of one value is a dot."""
-    drawn = [line for line in lines if len(line.x)]
+    """Draws curves over one x axis; '' without a finite value. A curve of one value is a dot."""
+    drawn = [line for line in map(_finite, lines) if len(line.x)]
     if not drawn:
         return ""
     x, y = np.concatenate([line.x for line in drawn]), np.concatenate([line.y for line in drawn])
@@ -164,6 +164,12 @@ def _tick(value: float) -> str:
     if abs(value) >= 1e6:
         return quantity(value)
     return f"{value / 1000.0:g}k" if abs(value) >= 1e4 else f"{value:g}"
+
+
+def _finite(line: Line) -> Line:
+    """Returns the points of a curve that have a place: a run may have diverged."""
+    is_finite = np.isfinite(line.x) & np.isfinite(line.y)
+    return line._replace(x=line.x[is_finite], y=line.y[is_finite])
 
 
 def _curve(frame: Frame, line: Line) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import is_running
 from offpolicy.logger.console import UNKNOWN, count, fixed, rate
 from offpolicy.logger.end_screen import STATUS_STYLES
-from offpolicy.run_names import runs_in
+from offpolicy.run_names import ROOT, runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
-OTHER_COLUMNS, LEAST_KIND = 47, 8  # characters of all columns but the first two, and the fewest of the second
-RUNNING, KILLED = "running", "killed"
+OTHER_COLUMNS = 47  # characters of all columns but the first two
+LEAST_NAME, LEAST_KIND = 24, 8  # the fewest characters of the first two columns: a longer name takes several rows
+RUNNING, KILLED, ELSEWHERE = "running", "killed", "unknown"  # ELSEWHERE: another host started it, and knows
 Record = Mapping[str, Any]  # Any: a value of a JSON file
 
 
@@ -30,17 +32,19 @@ def list_runs(root: Path, most: int) -> int:
     if not runs:
         raise ConfigError(f"directory: got {str(root)!r}, which holds no run; offpolicy train starts one")
     console = Console(highlight=False)
-    names = {run: short_name(run, runs) for run in runs[:most]}
-    room = console.width - max(map(len, names.values())) - OTHER_COLUMNS
+    known = set(found := runs_in(ROOT))
+    names = {run: short_name(run, found) if run in known else str(run) for run in runs[:most]}
+    most_name = max(LEAST_NAME, console.width - OTHER_COLUMNS - LEAST_KIND)
+    room = console.width - min(most_name, max(map(len, names.values()))) - OTHER_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", no_wrap=True)
+    table.add_column("run", overflow="fold", max_width=most_name)
     table.add_column("of", no_wrap=True, overflow="ellipsis", max_width=max(LEAST_KIND, room))
     table.add_column("status", no_wrap=True)
     for title in ("env steps", "return", "steps/s"):
         table.add_column(title, justify="right", no_wrap=True)
     for run, name in names.items():
         status, *numbers = row(run)
-        kind = str(run.relative_to(root)).removesuffix(name).rstrip("/")
+        kind = str(run.relative_to(ROOT)).removesuffix(name).rstrip("/") if run in known else ""
         table.add_row(Text(name), Text(kind), Text(status, STATUS_STYLES.get(status, "bold")), *numbers)
     console.print(table)
     if len(runs) > most:
@@ -49,7 +53,7 @@ def list_runs(root: Path, most: int) -> int:
 
 
 def short_name(run: Path, runs: Sequence[Path]) -> str:
-    """Returns the shortest end of a run's path that no other run of `runs` has: commands take it for the run."""
+    """Returns the shortest end of a run's path that no other of all `runs` has: commands take it for the run."""
     others = [other.parts for other in runs if other != run]
     for length in range(1, len(run.parts)):
         end = run.parts[-length:]
@@ -61,13 +65,20 @@ def short_name(run: Path, runs: Sequence[Path]) -> str:
 def row(run: Path) -> tuple[str, str, str, str]:
     """Returns status, env steps, return and env steps/s of a run; of one without an end from its last record."""
     summary = _read(run / "summary.json")
-    if is_running(run) or not summary:
+    running = is_running(run)
+    if running is not False or not summary:
         last = last_record(run / "metrics.jsonl")
-        reward = last.get("eval/mean_reward", last.get("rollout/ep_rew_mean"))
-        status = RUNNING if is_running(run) else KILLED
-        return status, count(last.get("env_steps")), fixed(reward, 1), rate(last.get("perf/steps_per_sec"))
-    reward, speed = summary["eval"]["mean_reward"], summary["rates"]["steps_per_sec"]
-    return summary.get("status", UNKNOWN), count(summary["env_steps"]), fixed(reward, 1), rate(speed)
+        reward = _number(last, "eval/mean_reward" if "eval/mean_reward" in last else "rollout/ep_rew_mean")
+        status = ELSEWHERE if running is None else RUNNING if running else KILLED
+        return status, count(_number(last, "env_steps")), fixed(reward, 1), rate(_number(last, "perf/steps_per_sec"))
+    reward, speed = _number(summary, "eval", "mean_reward"), _number(summary, "rates", "steps_per_sec")
+    outcome = summary.get("status")
+    return (
+        outcome if isinstance(outcome, str) else UNKNOWN,
+        count(_number(summary, "env_steps")),
+        fixed(reward, 1),
+        rate(speed),
+    )
 
 
 def last_record(path: Path) -> Record:
@@ -82,6 +93,14 @@ def last_record(path: Path) -> Record:
         if found := _parsed(line):
             return found
     return {}
+
+
+def _number(tree: Record, *path: str) -> float | None:
+    """Returns a number of a nested mapping; None where a file of another shape has none there."""
+    found: Any = tree  # Any: a value of a JSON file
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) and math.isfinite(found) else None
 
 
 def _read(path: Path) -> Record:

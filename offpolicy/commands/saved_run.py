@@ -71,8 +71,10 @@ class SavedRun:
 
 def _why_none(path: Path, cfg: RunConfig) -> str:
     """Returns why a run has no checkpoint, and what helps."""
-    if is_running(path):
-        return f"run: {path} is in progress, and its first checkpoint comes {_first(cfg)}; Ctrl-C there saves one now"
+    running = is_running(path)
+    if running is not False:
+        state = "is in progress" if running else "is in progress, or was killed, on another host"
+        return f"run: {path} {state}, and its first checkpoint comes {_first(cfg)}; Ctrl-C there saves one now"
     return f"run: {path / CHECKPOINTS} holds no usable checkpoint: the run ended before it saved one; train again"
 
 

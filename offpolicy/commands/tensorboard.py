@@ -7,6 +7,8 @@ itself, lacks some features. `--logdir runs` would show the newest run twice, fo
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ from offpolicy.analysis.runs import paths_by_label
 from offpolicy.errors import ConfigError
 
 LINK_AGAIN_S = 5.0  # until runs that have begun meanwhile are shown too
+EVERY_ADDRESS = ("0.0.0.0", "::")  # what --host may be to serve other machines; none that a browser opens
 Options = Mapping[str, int | str | None]  # of TensorBoard, by name; None: its own default
 
 
@@ -32,7 +35,8 @@ def tensorboard(words: Sequence[str], root: Path, options: Options) -> int:
             raise ConfigError(f"run: {root} holds no run with event files ({EVENT_FILES}): offpolicy train writes one")
         given = [f"--{option}={value}" for option, value in options.items() if value is not None]
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", name, *given]
-        sys.stderr.write(f"one chart per phase: http://localhost:{options['port']}/#custom_scalars\n")
+        sys.stderr.write(f"one chart per phase: {_page(options)}\n")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with subprocess.Popen(command) as server:
             try:
                 while True:
@@ -41,8 +45,18 @@ def tensorboard(words: Sequence[str], root: Path, options: Options) -> int:
                     except subprocess.TimeoutExpired:
                         if not words:
                             link_all(root, directory)
-            except KeyboardInterrupt:  # TensorBoard has had the signal as well
+            except KeyboardInterrupt:
                 return 0
+            finally:
+                server.terminate()
+
+
+def _page(options: Options) -> str:
+    """Returns the page to open; without a port TensorBoard takes the next free one, and says which."""
+    if options["port"] is None:
+        return "the page #custom_scalars of the address below"
+    host = options["host"] or "localhost"
+    return f"http://{socket.gethostname() if host in EVERY_ADDRESS else host}:{options['port']}/#custom_scalars"
 
 
 def link(words: Sequence[str], directory: Path) -> list[Path]:

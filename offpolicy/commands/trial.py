@@ -20,6 +20,7 @@ from offpolicy.analysis.tuning import Measured, TrialFailed
 from offpolicy.children import describe_exit
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
+from offpolicy.run_names import TRIAL
 from offpolicy.timing.clock import Stopwatch
 
 EVERY_S = 0.5  # seconds between records
@@ -75,7 +76,12 @@ class Trial:
         with (self.directory / "out").open("wb") as out, (self.directory / "err").open("wb") as err:
             # In a new session: Ctrl-C ends this process first, which then stops the trial.
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env=os.environ | {TRIAL: "1"},
             )
             try:
                 records = self._follow(process)

@@ -10,7 +10,7 @@ from typing import Any
 
 from offpolicy.config.parsing import as_override, flatten, is_within, nested
 from offpolicy.config.sections import ALGORITHMS, AlgorithmInfo
-from offpolicy.config.usable import default_of, is_fit, keys_for
+from offpolicy.config.usable import example_of, is_fit, keys_for
 
 LR = ("algo.lr", "algo.actor_lr", "algo.critic_lr")
 # Ours, by names of others; of several keys those count that the chosen algorithm has.
@@ -133,7 +133,7 @@ def _assignment(key: str, name: str, value: Any) -> str:
     is_usable = converted is not None and name not in OTHER_UNITS and is_fit(key, converted)
     if is_usable and isinstance(converted, float) and converted.is_integer() and is_fit(key, int(converted)):
         converted = int(converted)
-    return f"{key}={as_override(converted if is_usable else default_of(key))}"
+    return f"{key}={as_override(converted if is_usable else example_of(key))}"
 
 
 def without_foreign(

@@ -21,7 +21,7 @@ from offpolicy.config.parsing import as_override, flatten, merge, nested
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
 from offpolicy.config.tokens import instead_of_several, looks_like_id, misshapen
-from offpolicy.config.usable import default_of
+from offpolicy.config.usable import example_of
 from offpolicy.errors import ConfigError
 from offpolicy.run_names import find_run
 
@@ -97,9 +97,13 @@ def _saved(source: Any, groups: Mapping[str, str | None]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in ("run_dir", "resume")}
 
 
-def load_values(tokens: Sequence[str]) -> dict[str, Any]:  # Any: values are checked with the run's own configuration
-    """Returns the nested values that the overrides of a saved run describe. Raises `ConfigError` with every problem."""
-    overrides = parse_overrides(tokens)
+# Any: values are checked with the run's own configuration
+def load_values(tokens: Sequence[str], run: Path | None = None) -> dict[str, Any]:
+    """Returns the nested values that the overrides of a saved run describe. Raises `ConfigError` with every problem.
+
+    Names of other trainers are answered for the algorithm of `run`, if it is given.
+    """
+    overrides = parse_overrides(tokens, run)
     problems = list(overrides.problems) + [
         f"{group}: got {option!r}, but a saved run keeps its groups; change single keys, such as log.panel=off"
         for group, option in overrides.groups.items()
@@ -109,9 +113,12 @@ def load_values(tokens: Sequence[str]) -> dict[str, Any]:  # Any: values are che
     return dict(overrides.values)
 
 
-def parse_overrides(tokens: Sequence[str]) -> Overrides:
-    """Sorts `key=value` tokens into groups and values; later ones win. Keys of other trainers become problems."""
-    options, info = group_options(), _algorithm(tokens)
+def parse_overrides(tokens: Sequence[str], run: Path | None = None) -> Overrides:
+    """Sorts `key=value` tokens into groups and values; later ones win. Keys of other trainers become problems.
+
+    `run` is the saved one that the values are for; None: the tokens say which, or choose the algorithm.
+    """
+    options, info = group_options(), _algorithm(tokens if run is None else [*tokens, f"config={run}"])
     groups: dict[str, str | None] = {}
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -133,10 +140,23 @@ def parse_overrides(tokens: Sequence[str]) -> Overrides:
 
 def _algorithm(tokens: Sequence[str]) -> AlgorithmInfo:
     """Returns the algorithm that a command line seems to choose, whose names for things its refusals use."""
+    sources = [token.partition("=")[2] for token in tokens if token.startswith("config=")]
+    if sources and (saved := _saved_algorithm(sources[-1])) is not None:
+        return saved
     words = " ".join(tokens)
     names, stages = (re.findall(rf"\b{group}[= ](\w+)", words) for group in ("algo", "stage"))
     known = [name for name in names if any(info.name == name for info in ALGORITHMS)]
     return algorithm_info(known[-1] if known else AlgoConfig().name, stages[-1] if stages else "")
+
+
+def _saved_algorithm(source: str) -> AlgorithmInfo | None:
+    """Returns the algorithm of another run, `config=RUN`; None where its configuration names none of ours."""
+    try:
+        algo = _saved(source, {}).get("algo")
+    except ConfigError:  # reported by what reads it
+        return None
+    info = algorithm_info(str(algo.get("name")), str(algo.get("stage") or "")) if isinstance(algo, dict) else None
+    return info if info in ALGORITHMS else None
 
 
 def _parsed(token: str, options: Mapping[str, Sequence[str]], info: AlgorithmInfo) -> tuple[str, Any]:
@@ -205,7 +225,7 @@ def _resolved(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
         return dict(tree)
     resolved = _mapping(container)
     missing = [key for key, value in flatten(resolved).items() if value == "???"]
-    problems += [f"{key}: not given; write {key}={as_override(default_of(key))}" for key in missing]
+    problems += [f"{key}: not given; write {key}={as_override(example_of(key))}" for key in missing]
     return resolved
 
 

@@ -66,7 +66,7 @@ def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
     }
     for file, text in files.items():  # each whole or not at all: without it the run could not be resumed
         text += _notes(file)
-        if file.exists() and file.read_text() == text:
+        if file.exists() and file.read_text(encoding="utf-8") == text:
             continue
         try:
             atomic_write(file, text, durable=True)
@@ -76,7 +76,7 @@ def write_config(path: Path, cfg: RunConfig, spec: SpaceSpec) -> None:
 
 def _notes(file: Path) -> str:
     """Returns the comments of an earlier start of the run."""
-    lines = file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return "".join(f"{line}\n" for line in lines if line.startswith("#"))
 
 
@@ -93,7 +93,7 @@ def read_config(path: Path) -> RunConfig:
 def read_values(file: Path) -> dict[str, Any]:  # Any: values of a configuration
     """Returns the values of a `config.yaml`, unchecked. Raises `ConfigError`."""
     try:
-        tree = yaml.safe_load(file.read_text())
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
         raise ConfigError(f"{file}: cannot be read: {reason}") from None
@@ -106,7 +106,7 @@ def read_values(file: Path) -> dict[str, Any]:  # Any: values of a configuration
 
 def _other_version(file: Path) -> list[str]:
     """Returns a line on the version that wrote a configuration which this one refuses."""
-    wrote = re.findall(rf"^{VERSION_NOTE}([\w.+]+)", file.read_text(), re.MULTILINE)
+    wrote = re.findall(rf"^{VERSION_NOTE}([\w.+]+)", file.read_text(encoding="utf-8"), re.MULTILINE)
     if not wrote or wrote[-1] == __version__:
         return []
     return [f"{file}: written by offpolicy {wrote[-1]}, this is {__version__}; pip install 'offpolicy=={wrote[-1]}'"]

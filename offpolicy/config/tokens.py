@@ -14,7 +14,7 @@ import yaml
 from offpolicy.config.foreign_names import advice
 from offpolicy.config.parsing import as_override, is_within
 from offpolicy.config.sections import AlgorithmInfo
-from offpolicy.config.usable import default_of, is_fit, specs
+from offpolicy.config.usable import example_of, is_fit, specs
 
 FREE_TEXTS = ("run_dir", "teacher", "replay.demos", "log.wandb_project")  # keys whose value may hold a comma
 Options = Mapping[str, Sequence[str]]
@@ -35,7 +35,7 @@ def misshapen(token: str, options: Options, info: AlgorithmInfo) -> str | None:
         return _dashed(token, options, info)
     if token.startswith("~"):
         key = token[1:].partition("=")[0]
-        fix = f"write {key}={as_override(default_of(key))}, its default" if key in specs() else "leave it out"
+        fix = f"write {key}={as_override(specs()[key].default)}, its default" if key in specs() else "leave it out"
         return f"{token}: keys cannot be deleted; {fix}"
     return None if "=" in token else f"{token}: no '=' in it; {_for_word(token, options, info)}"
 
@@ -50,7 +50,7 @@ def _dashed(token: str, options: Options, info: AlgorithmInfo) -> str:
         return f"{token}: overrides have no dashes; write {key}={text or options[key][0]}"
     if is_within(key, (*specs(), "env.kwargs")):
         is_usable = bool(text) and (key not in specs() or is_fit(key, _value(text)))
-        return f"{token}: overrides have no dashes; write {key}={text if is_usable else as_override(default_of(key))}"
+        return f"{token}: overrides have no dashes; write {key}={text if is_usable else as_override(example_of(key))}"
     return f"{token}: overrides have no dashes; {advice(key, _value(text), info) or _search(key)}"
 
 
@@ -74,7 +74,7 @@ def _for_word(word: str, options: Options, info: AlgorithmInfo) -> str:
     if homes:
         return f"write {homes[0]}={word}"
     if word in specs():
-        return f"write {word}={as_override(default_of(word))}"
+        return f"write {word}={as_override(example_of(word))}"
     if looks_like_id(word):
         return f"write env.id={word}"
     if word in options:

@@ -50,7 +50,7 @@ def _specs(cls: Any, prefix: str) -> typing.Iterator[tuple[str, Spec]]:  # Any: 
             yield f"{prefix}{field.name}", Spec(hint, field.metadata, getattr(defaults, field.name))
 
 
-def default_of(key: str) -> Any:  # Any: a value of the configuration
+def example_of(key: str) -> Any:  # Any: a value of the configuration
     """Returns a value that the key surely takes: its default, an example where that says nothing."""
     examples = {"run_dir": "runs/mine", "env.kwargs.max_episode_steps": 1000, "algo.max_grad_norm": 0.5}
     return examples[key] if key in examples else specs()[key].default

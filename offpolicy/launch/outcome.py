@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -56,12 +57,12 @@ def is_complete(run: RunDir, cfg: RunConfig) -> bool:
         return False
 
 
-def already_complete(path: Path, cfg: RunConfig) -> str:
-    """Returns what to say and to type where nothing is left to do."""
-    total, shown = cfg.total_timesteps, shown_path(path)
+def already_complete(path: Path, env_steps: int, total: int) -> str:
+    """Returns what to say and to type where a run of `env_steps` has nothing left to do for a budget of `total`."""
+    shown = shown_path(path)
     return (
-        f"already complete: {total:,} of {total:,} env steps, in {shown}; nothing was changed\n"
-        f"give total_timesteps=... to go on: offpolicy resume {shown} total_timesteps={2 * total}"
+        f"already complete: {env_steps:,} of {total:,} env steps, in {shown}; nothing was changed\n"
+        f"give total_timesteps=... to go on: offpolicy resume {shown} total_timesteps={2 * env_steps}"
     )
 
 
@@ -98,8 +99,10 @@ def note_what_ran(config_file: Path, header: RunHeader) -> None:
         return
     ran = f"{RAN}threads.learner={header.learner_threads} threads.collector={header.collector_threads}"
     with contextlib.suppress(OSError):  # a full disk: the summary says it too, or cannot
-        lines = [line for line in config_file.read_text().splitlines() if not line.startswith(RAN)]
+        before = config_file.stat()
+        lines = [line for line in config_file.read_text(encoding="utf-8").splitlines() if not line.startswith(RAN)]
         atomic_write(config_file, "\n".join([*lines, f"{ran} collect.mode={header.mode}", ""]), durable=False)
+        os.utime(config_file, ns=(before.st_atime_ns, before.st_mtime_ns))  # runs are listed in the order of starts
 
 
 def print_failure(failure: Failure | None, path: Path) -> None:

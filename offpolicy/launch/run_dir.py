@@ -11,6 +11,7 @@ import json
 import os
 import re
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -113,13 +114,29 @@ def refuse_file(path: Path) -> None:
         )
 
 
-def is_running(path: Path) -> bool:
-    """True if the process that signed the lock of `path` is alive on this host; the lock itself is not touched."""
+def is_running(path: Path) -> bool | None:
+    """True if the holder of the lock of `path` is alive, None if it is on another host; the lock is not touched.
+
+    A holder that has released the lock has removed its pid from it.
+    """
     try:
         holder = json.loads((path / LOCK).read_text())
-        return bool(holder["host"] == socket.gethostname() and os.path.exists(f"/proc/{holder['pid']}"))
+        pid, host = int(holder["pid"]), holder["host"]
     except (OSError, ValueError, TypeError, KeyError):
         return False
+    if host != socket.gethostname():
+        return None
+    started = _start_ticks(pid)  # tells a holder from a later process with its pid
+    return started is not None and started == holder.get("started", started)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Returns when a process started, in clock ticks since the boot; None for one that has ended."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in (b"Z", b"X") else int(rest[18])
 
 
 def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
@@ -260,10 +277,11 @@ class _Lock:
             raise ConfigError(f"run_dir: {directory} is not writable: {error.strerror}") from error
 
     def release(self) -> None:
-        """Unlocks; the file stays. A second call does nothing."""
+        """Unlocks; the file stays, without the pid of the holder. A second call does nothing."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            with suppress(OSError):  # a full disk: the pid tells nothing once its process has ended
+                self._sign({"parent": os.getppid(), "host": socket.gethostname()})
+        self._close()
 
     def withdraw(self) -> None:
         """Unlocks and leaves the directory as it was found."""
@@ -282,20 +300,29 @@ class _Lock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = _holder(os.pread(self._descriptor, 512, 0))
-            self.release()
+            self._close()
             raise RunDirBusyError(f"run_dir: {self._path.parent} is in use by {holder}") from error
         try:
             # A lock on a removed file would exclude no other process.
             if not (self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())):
-                self.release()
+                self._close()
                 return False
-            holder = json.dumps({"pid": os.getpid(), "parent": os.getppid(), "host": socket.gethostname()})
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, holder.encode(), 0)
+            pid = os.getpid()
+            own: dict[str, object] = {"pid": pid, "started": _start_ticks(pid), "parent": os.getppid()}
+            self._sign(own | {"host": socket.gethostname()})
         except OSError:
             self.withdraw()
             raise
         return True
+
+    def _sign(self, holder: Mapping[str, object]) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, json.dumps(dict(holder)).encode(), 0)
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def _holder(content: bytes) -> str:

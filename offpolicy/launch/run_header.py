@@ -11,13 +11,14 @@ from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.launch.resources import has_gpu
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
+from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.timing.clock import unix_s
 from offpolicy.training.run_memory import row_layout, transport_nbytes
 from offpolicy.training.worker import WorkerSpec
 
 
-def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
+def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> OffPolicyLogger:
     """Returns the logger of a run, open on its directory."""
     cfg = job.cfg
     header = RunHeader(
@@ -42,7 +43,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
     state = run.checkpoint.json("state") if run.checkpoint is not None else {}
     updates = state.get("numbers", {}).get("num_updates")
-    return open_logger(run.path, cfg, header, job.start_step or None, in_force, updates)
+    return open_logger(run.path, cfg, header, job.start_step or None, in_force, updates, provenance)
 
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:

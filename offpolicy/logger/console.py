@@ -91,6 +91,9 @@ class View(Protocol):
     def record(self, record: Record, verdict: Verdict | None = None) -> None:
         """Shows the newest record; `verdict` is the one that the record holds as text."""
 
+    def last_record(self, record: Record) -> None:
+        """Shows the record that holds the end of the run: no iteration follows."""
+
     def status(self, status: str) -> None:
         """Shows the status of the run before its first record."""
 
@@ -166,6 +169,10 @@ class PlainLines:
         """Writes the line of the record."""
         self._line(plain_line(record, self._header.total_timesteps))
 
+    def last_record(self, record: Record) -> None:
+        """Writes the line of the record."""
+        self.record(record)
+
     def evaluation(self, result: EvalResult) -> None:
         """Writes the line of the evaluation."""
         self._line(evaluation_line(result))
@@ -194,7 +201,7 @@ class PlainLines:
         """Writes the table without colours."""
         console = Console(width=100, color_system=None, force_terminal=False, legacy_windows=False)
         with console.capture() as capture:
-            console.print(table)
+            console.print(table, crop=False)
         self._line(capture.get().rstrip("\n"))
 
     def close(self) -> None:

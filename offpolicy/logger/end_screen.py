@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import textwrap
@@ -14,6 +15,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from offpolicy.config.schema import read_config
+from offpolicy.errors import ConfigError
 from offpolicy.logger.console import cores_text, count, duration, fixed, rate, significant
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, Section
@@ -29,31 +32,41 @@ MOST_PHASES = 4  # of a side, beside the rest of it
 LEAST_SHARE = 0.005  # of a side's wall: a phase below it is among the rest
 NAME_WIDTH, WIDTH = 12, 80
 LONGEST = 2 * (WIDTH - NAME_WIDTH) - 12  # characters of a line that may be wrapped once
-COMMAND_WIDTH = WIDTH - len("next  ") - len(" \\")
+NEXT_WIDTH = len("next  ")
+COMMAND_WIDTH = WIDTH - NEXT_WIDTH - len(" \\")
 LEAST_COMMANDS = 3  # that are kept on a full screen
 OPTIONAL = ("learning", "cores", "speed-up")  # lines that are left out of a full screen, in this order
 Line = tuple[str, str]
 
 
 def end_screen(summary: Section, run_dir: Path) -> RenderableType:
-    """Returns the last screen of a run from the mapping of `summary.json`.
+    """Returns the last screen of a run from the mapping of `summary.json`; of a run without an update no account.
 
-    Of a run without an update it shows no account. `offpolicy explain` has what is left out for want of rows.
+    `offpolicy explain` has what is left out for want of rows. If a part fails, there is the first line alone: a run
+    that has done its work ends as it did.
     """
+    try:
+        return _whole_screen(summary, run_dir)
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}".replace("\n", " ")
+        return Group(_headline(summary), Text(f"warning: the rest of the last screen failed: {cause}"))
+
+
+def _whole_screen(summary: Section, run_dir: Path) -> RenderableType:
     lines = [*_outcome_lines(summary, run_dir), *(_result_lines(summary) if summary["updates"] else [])]
     account = _account(summary["timing"]) if summary["updates"] else None
     commands = [_typed(command) for command in _next_commands(summary, run_dir)]
     room = MOST_ROWS - 1 - (account.row_count + 1 if account else 0)
     for name in OPTIONAL:
-        if sum(map(_num_rows, lines)) + sum(map(len, commands)) > room:
+        if sum(map(_num_rows, lines)) + sum(map(_typed_rows, commands)) > room:
             lines = [line for line in lines if line[0] != name]
-    while len(commands) > LEAST_COMMANDS and sum(map(_num_rows, lines)) + sum(map(len, commands)) > room:
+    while len(commands) > LEAST_COMMANDS and sum(map(_num_rows, lines)) + sum(map(_typed_rows, commands)) > room:
         commands.pop()
     results = _grid()
     for name, value in lines:
         results.add_row(name, Text(value, "bold yellow" if name == "bottleneck" else ""))
     typed = [line for command in commands for line in command]
-    nexts = [Text.assemble(("next  " if i == 0 else " " * 6, "cyan"), (line, "bold")) for i, line in enumerate(typed)]
+    nexts = [_next_line("next" if index == 0 else "", line) for index, line in enumerate(typed)]
     return Group(_headline(summary), results, *([account] if account else []), *nexts)
 
 
@@ -174,14 +187,18 @@ def percentages(values: Sequence[float]) -> list[str]:
 
 def shown_path(path: Path) -> str:
     """Returns a path as it is typed from here: relative where it is below the working directory, quoted for a shell."""
-    whole, here = path.absolute(), Path.cwd()
+    try:
+        whole, here = path.absolute(), Path.cwd()
+    except OSError:  # the working directory was deleted
+        return shlex.quote(str(path))
     return shlex.quote(os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole))
 
 
 def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     """Yields what to type next, most wanted first: only what this run has the files for."""
     run, status = shown_path(run_dir), summary["status"]
-    saved = [int(path.name.removeprefix("step-")) for path in run_dir.glob("checkpoints/step-????????????")]
+    saved = [int(path.name.removeprefix("step-")) for path in run_dir.glob(f"checkpoints/step-{12 * '[0-9]'}")]
+    other = _newest_beside(run_dir)
     if status == FAILED and (run_dir / "train.log").is_file():
         yield f"less {shown_path(run_dir / 'train.log')}"
     if saved and status != COMPLETED:
@@ -189,29 +206,58 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     if any(saved):
         yield f"offpolicy eval {run} --episodes 20"
         yield f"offpolicy play {run} --video x.gif"
-    if summary["updates"] and summary["timing"]["learner"] and (run_dir / "config.yaml").is_file():
+    if summary["updates"] and summary["timing"]["learner"] and _has_our_config(run_dir):
         yield f"offpolicy explain {run}"
-    if summary["updates"] and (other := _newest_beside(run_dir)) is not None:
+    if summary["updates"] and other is not None:
         yield f"offpolicy compare {shown_path(other)} {run}"
     if any(run_dir.glob("events.out.tfevents.*")):
-        others = [] if (other := _newest_beside(run_dir)) is None else [shown_path(other)]
+        others = [] if other is None else [shown_path(other)]
         yield f"offpolicy tensorboard {' '.join([*others, run])}"
     if saved and status == COMPLETED:
         yield f"offpolicy resume {run} total_timesteps={2 * summary['env_steps']}"
 
 
+def _has_our_config(run_dir: Path) -> bool:
+    """True if `config.yaml` is one of ours: a loop that calls `log_step` may write any."""
+    try:
+        read_config(run_dir)
+    except ConfigError:
+        return False
+    return True
+
+
 def _newest_beside(run_dir: Path) -> Path | None:
     """Returns the newest other run of the same directory; not `latest`, which is a link to this one."""
-    files = run_dir.absolute().parent.glob("*/metrics.jsonl")
-    others = [file for file in files if file.parent != run_dir.absolute() and not file.parent.is_symlink()]
-    newest = max(others, key=lambda file: file.stat().st_mtime, default=None)
-    return None if newest is None else newest.parent
+    newest, newest_s = None, float("-inf")
+    with contextlib.suppress(OSError):  # the working directory was deleted
+        own = run_dir.absolute()
+        for file in own.parent.glob("*/metrics.jsonl"):
+            with contextlib.suppress(OSError):  # that run is being deleted, or has a dangling link
+                modified_s = file.stat().st_mtime
+                if modified_s > newest_s and file.parent != own and not file.parent.is_symlink():
+                    newest, newest_s = file.parent, modified_s
+    return newest
 
 
 def _typed(command: str) -> list[str]:
-    """Returns a command in lines that fit, each but the last with the backslash that lets a shell read on."""
-    lines = textwrap.wrap(command, COMMAND_WIDTH, break_long_words=False, break_on_hyphens=False)
+    """Returns a command in lines that fit, each but the last with the backslash that lets a shell read on.
+
+    A word of the shell is never broken: a longer one has a line for itself.
+    """
+    lines: list[str] = []
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines and len(lines[-1]) + 1 + len(word) <= COMMAND_WIDTH:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
     return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+
+
+def _next_line(name: str, line: str) -> Text:
+    """Returns a line to type, whole: what is too long for the terminal is wrapped by it, and can be pasted."""
+    text = Text.assemble((f"{name:<{NEXT_WIDTH}}", "cyan"), (line, "bold"))
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
 
 
 def _grid() -> Table:
@@ -227,3 +273,7 @@ def _short(text: str) -> str:
 
 def _num_rows(line: Line) -> int:
     return -(-len(line[1]) // (WIDTH - NAME_WIDTH))
+
+
+def _typed_rows(lines: Sequence[str]) -> int:
+    return sum(-(-(NEXT_WIDTH + len(line)) // WIDTH) for line in lines)

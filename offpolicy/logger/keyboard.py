@@ -39,7 +39,7 @@ class Keyboard:
         return ""
 
     def close(self) -> None:
-        """Gives the terminal its settings back; a second call does nothing."""
+        """Gives the terminal its settings back, unless another job has it by now; a second call does nothing."""
         fd, self._fd = self._fd, None
         if fd is not None:
             with contextlib.suppress(OSError, termios.error):

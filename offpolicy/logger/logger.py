@@ -18,6 +18,7 @@ from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known
 from offpolicy.logger.panel import open_view
 from offpolicy.logger.predictions import PredictionError, judge_window, possible_advice
+from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.step_totals import StepTotals
@@ -68,6 +69,7 @@ class OffPolicyLogger:
         self._error = PredictionError()
         self._log = log
         self._steps = steps
+        self._is_stopping = False
         self._steps_due = None if steps is None else Every(lambda: steps.elapsed_s, log.every_s)
 
     @property
@@ -169,7 +171,10 @@ class OffPolicyLogger:
             markdown = "\n".join([f"**{verdict.label}**", "", verdict.reason, "", *advice])
             for sink in self._sinks:
                 sink.text("verdict", markdown, snapshot.env_steps)
-        self._console.record(record | every_rank, verdict)
+        if _has_ended(snapshot):
+            self._console.last_record(record | every_rank)
+        else:
+            self._console.record(record | every_rank, verdict)
         for warning in warnings:
             self._console.message(warning)
         return record
@@ -241,6 +246,7 @@ class OffPolicyLogger:
         rewards = {} if reward is None else {"mean": reward}
         rewards |= dict(reward_metrics or {}) | dict(reward_components or {})
         self._step_totals.add(iteration, seconds, iteration_time, extra_info or {}, metrics or {}, rewards)
+        self._console.tick()
         if self._steps_due is not None and self._steps_due.is_due():
             self._log_steps()
 
@@ -284,8 +290,9 @@ class OffPolicyLogger:
         self.finish(summary)
 
     def status(self, text: str) -> None:
-        """Shows the status of the run before its first record."""
-        self._console.status(text)
+        """Shows the status of the run before its first record; nothing once it is being stopped."""
+        if not self._is_stopping:
+            self._console.status(text)
 
     def message(self, text: str) -> None:
         """Shows a line that stays readable."""
@@ -297,6 +304,7 @@ class OffPolicyLogger:
 
     def stopping(self, text: str) -> None:
         """Shows at once that the run is being stopped."""
+        self._is_stopping = True
         self._console.stopping(text)
 
     def tick(self) -> None:
@@ -321,21 +329,28 @@ class OffPolicyLogger:
         self._console.close()
 
 
-def open_logger(
+def _has_ended(snapshot: Snapshot) -> bool:
+    """True if the first rank's account says that no iteration follows; a rank without an account never does."""
+    account = snapshot.learners[0].account if snapshot.learners else None
+    return account is not None and account.cooldown is not None
+
+
+def open_logger(  # noqa: PLR0913  # a run, and where it goes on
     run_dir: Path,
     cfg: RunConfig,
     header: RunHeader,
     resume_step: int | None,
     in_force: RunConfig | None = None,
     resume_updates: int | None = None,
+    provenance: Provenance | None = None,
 ) -> OffPolicyLogger:
     """Returns the logger that `cfg.log` configures.
 
     After a resume, records beyond `resume_step`, or beyond `resume_updates`, are moved out.
 
-    Advice is held against `in_force`, which has what `auto` stands for; None: `cfg`.
+    Advice is held against `in_force`, which has what `auto` stands for; None: `cfg`. TensorBoard shows `provenance`.
     """
-    logger = _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step, resume_updates)
+    logger = _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step, resume_updates, provenance=provenance)
     logger.config_mapping = (in_force or cfg).to_mapping()
     return logger
 
@@ -352,7 +367,7 @@ def open_step_logger(
     """
     run_dir.mkdir(parents=True)
     if config is not None:
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config)))
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
     header = replace(header, started_unix_s=header.started_unix_s or unix_s())
     return _opened(run_dir, config or {}, log, header, None, has_steps=True)
 
@@ -366,6 +381,7 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
     resume_updates: int | None = None,
     *,
     has_steps: bool = False,
+    provenance: Provenance | None = None,
 ) -> OffPolicyLogger:
     view = open_view(log.panel, sys.stdout, header)
 
@@ -373,7 +389,9 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
         # Imported on demand: it takes half a second.
         from offpolicy.logger.tensorboard import TensorBoardSink
 
-        return TensorBoardSink(run_dir, config, header, resume_step, is_full=log.tensorboard == "full")
+        return TensorBoardSink(
+            run_dir, config, header, resume_step, is_full=log.tensorboard == "full", provenance=provenance
+        )
 
     def wandb() -> Sink:
         from offpolicy.logger.wandb import WandbSink  # optional back-end

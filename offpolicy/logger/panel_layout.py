@@ -87,7 +87,8 @@ def render_help(shown: Shown, room: Room) -> RenderableType:
 
 def render_status(status: str, messages: Sequence[str], header: RunHeader, room: Room) -> RenderableType:
     """Returns the panel of a run without a record: what it waits for, and what has been said."""
-    lines = [Text(status, "bold magenta"), *(Text(message) for message in messages[-(max(1, room.height - 3)) :])]
+    said = [line for message in messages for line in message.splitlines()]
+    lines = [Text(" ".join(status.splitlines()), "bold magenta"), *map(Text, said[-(max(1, room.height - 3)) :])]
     for line in lines:
         line.no_wrap, line.overflow = True, "crop" if room.ascii_only else "ellipsis"
     if room.width < LEAST_WIDTH or room.height < LEAST_HEIGHT:

@@ -19,6 +19,12 @@ from offpolicy.config.schema import VERSION_NOTE
 from offpolicy.files import atomic_write
 
 GIT_TIMEOUT_S = 2.0  # a checkout on a slow disk must not delay the start
+PACKAGE = Path(__file__).resolve().parents[1]
+COMMIT = "# branch.oid "  # begins the line of `git status --porcelain=v2` with the commit
+# Without it git writes the index of the checkout, and one that is killed leaves index.lock there. `git describe
+# --dirty` writes it in any case.
+NO_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
+Load = tuple[float, float, float]  # mean number of running processes over 1, 5 and 15 minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +32,24 @@ class Provenance:
     """The circumstances of one start of a run."""
 
     command: str
-    directory: str  # where it was given
+    directory: str | None  # where it was given; None where it was removed since
     git_commit: str | None  # of the checkout there, else of ours; with -dirty where files differ from it
     started: str  # ISO 8601, UTC
     host: str
-    load: tuple[float, float, float]  # mean number of running processes over 1, 5 and 15 minutes, before the start
+    load: Load | None  # before the start; None where the system does not say it
 
     @classmethod
     def of_this_process(cls, started_unix_s: float, argv: Sequence[str] | None = None) -> Provenance:
-        """Returns what this process was started with."""
-        words = sys.argv[1:] if argv is None else argv
-        here, ours = Path.cwd(), Path(__file__).resolve().parents[2]
+        """Returns what this process was started with: `offpolicy` with the words `argv`, else what was typed."""
+        here, ours = _working_directory(), PACKAGE.parent
+        commit = None if here is None else git_commit(here)
         return cls(
-            command=shlex.join(["offpolicy", *words]),
-            directory=str(here),
-            git_commit=git_commit(here) or (git_commit(ours) if (ours / ".git").exists() else None),
+            command=_utf8(shlex.join(_typed() if argv is None else ["offpolicy", *argv])),
+            directory=None if here is None else _utf8(str(here)),
+            git_commit=commit or (git_commit(ours) if (ours / ".git").exists() else None),
             started=datetime.fromtimestamp(started_unix_s, UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),
-            load=os.getloadavg(),
+            load=_load(),
         )
 
     def section(self) -> dict[str, Any]:  # Any: the mapping `run` of summary.json
@@ -54,27 +60,63 @@ class Provenance:
             "git_commit": self.git_commit,
             "started": self.started,
             "host": self.host,
-            "load_before": list(self.load),
-            "load_after": list(os.getloadavg()),
+            "load_before": self.load,
+            "load_after": _load(),
         }
 
     def note(self, config_file: Path) -> None:
         """Adds this start to `config.yaml`, as comments: the keys stay what was asked for."""
         commit = f", commit {self.git_commit}" if self.git_commit else ""
-        lines = f"{VERSION_NOTE}{__version__}, {self.started} on {self.host}{commit}\n# {_one_line(self.command)}\n"
+        lines = (f"{VERSION_NOTE}{__version__}, {self.started} on {self.host}{commit}", f"# {self.command}")
         with contextlib.suppress(OSError):  # a full disk: the run says so itself
-            atomic_write(config_file, config_file.read_text() + lines, durable=False)
+            text = config_file.read_text(encoding="utf-8") + "".join(f"{_comment(line)}\n" for line in lines)
+            atomic_write(config_file, text, durable=False)
 
 
 def git_commit(directory: Path) -> str | None:
     """Returns the commit of the checkout that holds `directory`; None where there is none, or no git."""
-    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = ["git", "-C", str(directory), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False, env=os.environ | NO_LOCKS
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+    lines = found.stdout.splitlines() if found.returncode == 0 else []
+    commits = [line.removeprefix(COMMIT) for line in lines if line.startswith(COMMIT)]
+    if not commits or commits[0] == "(initial)":
+        return None
+    return f"{commits[0]}-dirty" if any(not line.startswith("#") for line in lines) else commits[0]
 
 
-def _one_line(text: str) -> str:
-    return text.replace("\n", "\\n")
+def _typed() -> list[str]:
+    """Returns the command line of this process; ours as `offpolicy`, however Python was given it."""
+    program = Path(sys.argv[0])
+    if program.name == "offpolicy" or program.absolute().parent == PACKAGE:  # python -m offpolicy
+        return ["offpolicy", *sys.argv[1:]]
+    interpreter, *words = sys.orig_argv
+    return [Path(interpreter).name, *words]
+
+
+def _working_directory() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+def _load() -> Load | None:
+    try:
+        return os.getloadavg()
+    except OSError:
+        return None
+
+
+def _utf8(text: str) -> str:
+    """Returns a text that every file takes: bytes of the command line that are no UTF-8 are shown as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _comment(line: str) -> str:
+    """Returns a line of ASCII: YAML ends a line at more characters than a newline, and refuses some others."""
+    return "".join(each if each.isascii() and each.isprintable() else ascii(each)[1:-1] for each in line)

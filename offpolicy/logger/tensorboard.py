@@ -55,15 +55,16 @@ class TensorBoardSink:
         resume_step: int | None,
         *,
         is_full: bool = False,
+        provenance: Provenance | None = None,
     ) -> None:
-        """`is_full`: write every key of the records, not only those of the charts."""
+        """`is_full`: write every key of the records, not only those of the charts; `provenance` None: look it up."""
         self._started_s = header.started_unix_s
         self._wall_s = 0.0
         self._evaluations = NewEvaluations()
         self._selection = ChartSelection(is_full=is_full, num_ranks=header.world_size)
         self._described: set[str] = set()
         self._charts: Charts = {}
-        self._history = AccountHistory()
+        self._history: AccountHistory | None = AccountHistory()  # None: the pictures have failed
         self._file = AppendFile(_event_path(run_dir, int(header.started_unix_s)))
         self._pending = BytesIO()
         self._writer = RecordWriter(self._pending)
@@ -75,12 +76,13 @@ class TensorBoardSink:
         self._event(0, summary=_hparams_summary(used_options(config, header), header.started_unix_s))
         step = resume_step or 0
         self.text("configuration", f"```yaml\n{yaml.safe_dump(plain(dict(config)), sort_keys=False)}```", step)
-        self.text("run", _origin(run_dir), step)
+        self.text("run", _origin(run_dir, provenance or Provenance.of_this_process(unix_s())), step)
 
     def write(self, record: Record) -> None:
         """Writes scalars at the record's env steps; those of a new evaluation at the step of its policy."""
         self._wall_s = _number(record.get("wall_s"))
-        self._history.add(record)
+        if self._history is not None:
+            self._history.add(record)
         rest, evaluation = self._evaluations.take(record)
         step = int(_number(record.get("env_steps")))
         self._scalars(step, self._selection.select(rest))
@@ -106,7 +108,6 @@ class TensorBoardSink:
         """Writes the final values of the hparams metrics, and the status of the session."""
         self._wall_s = summary["wall_s"]
         self._scalars(summary["env_steps"], final_values(summary))
-        self._picture(summary["env_steps"])
         ok = summary["status"] == "completed"
         end = plugin_data_pb2.SessionEndInfo(
             status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
@@ -115,6 +116,8 @@ class TensorBoardSink:
         data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
         value = _hparams_value(hparams_metadata.SESSION_END_INFO_TAG, data)
         self._event(summary["env_steps"], summary=summary_pb2.Summary(value=[value]))
+        self._flush()
+        self._picture(summary["env_steps"])
         self._flush()
 
     def close(self) -> None:
@@ -141,8 +144,12 @@ class TensorBoardSink:
         self._event(step, summary=summary_pb2.Summary(value=values))
 
     def _picture(self, step: int) -> None:
-        """Writes a picture of the account so far, if one is due."""
-        png = self._history.due_picture(self._wall_s)
+        """Writes a picture of the account so far, if one is due; after a failed one a text, and no more pictures."""
+        try:
+            png = self._history.due_picture(self._wall_s) if self._history is not None else None
+        except Exception as error:  # of matplotlib, or of another version of it: the scalars do not depend on it
+            self._history, png = None, None
+            self.text(PICTURE, f"no pictures from here on: {type(error).__name__}: {error}", step)
         if png is not None:
             width, height = struct.unpack_from(">II", png, 16)  # of the PNG's header
             image = summary_pb2.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
@@ -163,9 +170,8 @@ def _description(key: str) -> str:
     return f"{metric.help} Unit: {metric.unit}; over: {metric.window}; of: {metric.reduction}." if metric else ""
 
 
-def _origin(run_dir: Path) -> str:
+def _origin(run_dir: Path, start: Provenance) -> str:
     """Returns where the run came from, as a table: the directory, the command, the commit, the versions."""
-    start = Provenance.of_this_process(unix_s())
     found = {"directory": str(run_dir), "command": start.command, "git commit": start.git_commit or "none"}
     found |= {package: version or "not installed" for package, version in versions().items()}
     rows = [f"| {name} | `{value}` |" for name, value in (found | {"cpu": cpu_model()}).items()]
@@ -181,7 +187,7 @@ def _event_path(run_dir: Path, started_s: int) -> Path:
 
 
 def _string_tensor(content: str | bytes) -> tensor_pb2.TensorProto:
-    raw = content.encode() if isinstance(content, str) else content
+    raw = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])
     return tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[raw], tensor_shape=shape)
 

@@ -187,7 +187,7 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
-        _lower("algo.batch_size", "less work per env step; or a lower algo.utd or algo.hidden_dims"),
+        _lower("algo.batch_size", "less work per env step (a lower algo.utd or algo.hidden_dims too)"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (
         _setting("replay.source", "resident", ": with CUDA and runner=single_gpu or multi_gpu, sample on the device"),
@@ -236,7 +236,7 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
-        _lower("algo.epochs", "less work per env step; or a lower algo.num_minibatches or algo.hidden_dims"),
+        _lower("algo.epochs", "less work per env step (a lower algo.num_minibatches or algo.hidden_dims too)"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (),
     LearnerPhase.CHECKPOINT: (_raise("checkpoint.every", "less often"),),

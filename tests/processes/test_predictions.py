@@ -98,7 +98,7 @@ def test_a_run_without_a_summary_cannot_be_explained(run_cli: RunCli, tmp_path: 
     (tmp_path / "run" / "config.yaml").write_text("{}")
     done = run_cli(["explain", "run"])
     assert done.returncode == 2
-    assert "it is written when a run ends" in done.stderr
+    assert "which is written when a run ends" in done.stderr
 
 
 # -- real updates and real environments -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from offpolicy.checkpoint import CheckpointStore
 from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
@@ -26,6 +27,23 @@ def test_what_would_make_another_experiment_cannot_change_at_a_resume(tmp_path: 
     with pytest.raises(ConfigError) as caught:
         train.resume(tmp_path, {"algo": {"gamma": 0.9}, "seed": 2, "log": {"every_s": 1.0}, "total_timesteps": 10})
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["algo.gamma", "seed"]
+
+
+@pytest.mark.parametrize("wanted", [150, 150.0])
+def test_a_budget_below_what_a_run_has_done_is_refused(tmp_path: Path, wanted: float) -> None:
+    for env_steps in (100, 200):
+        with CheckpointStore(tmp_path / "checkpoints").begin(env_steps) as draft:
+            draft.add_json("state", env_steps)
+    with pytest.raises(ConfigError, match=r"got 150, allowed at least 200, .*; write total_timesteps=400"):
+        train.resume(tmp_path, {"total_timesteps": wanted})
+
+
+def test_only_the_newest_checkpoint_is_read_for_what_a_run_has_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(CheckpointStore, "usable", None)
+    with pytest.raises(ConfigError, match="cannot be read"):  # there is no configuration
+        train.resume(tmp_path, {"total_timesteps": 5})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpolicy.errors import ConfigError
-from offpolicy.run_names import find_run, mark_latest, runs_in
+from offpolicy.run_names import TRIAL, find_run, mark_latest, runs_in
 
 NAMES = ("sac/Pendulum-v1/20260101-100000-s1", "sac/Pendulum-v1/20260102-100000-s1", "td3/Ant-v5/20260103-100000-s2")
 
@@ -61,6 +61,38 @@ def test_latest_is_the_run_that_was_started_last(tmp_path: Path) -> None:
         assert find_run("latest") == find_run("runs/latest") == Path("runs", name)
         assert os.readlink("runs/latest") == name
     assert len(runs_in(Path("runs"))) == 3  # the link is not a fourth
+
+
+@pytest.mark.parametrize("word", ["latest", "runs/latest", "./runs/latest"])
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_latest_is_the_newest_run_where_the_link_leads_nowhere(word: str, is_removed: bool) -> None:
+    if is_removed:
+        Path("runs/latest").symlink_to("gone")
+    assert find_run(word) == Path("runs", NAMES[2])
+
+
+def test_a_trial_is_not_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark_latest(Path("runs", NAMES[0]))
+    monkeypatch.setenv(TRIAL, "1")
+    mark_latest(Path("runs", NAMES[1]))
+    assert find_run("latest") == Path("runs", NAMES[0])
+
+
+def test_a_directory_with_records_comes_before_the_names_of_runs() -> None:
+    for name in ("td3", "other"):
+        Path(name).mkdir()
+    assert find_run("td3") == Path("runs", NAMES[2])  # a directory of something else
+    Path("td3/events.out.tfevents.1.host").touch()
+    assert find_run("td3") == Path("td3")
+    assert find_run("other") == Path("other")
+
+
+def test_a_run_without_a_readable_configuration_does_not_hide_the_others() -> None:
+    broken = Path("runs/sac/broken")
+    broken.mkdir()
+    (broken / "config.yaml").symlink_to("gone")
+    assert set(runs_in(Path("runs"))) == {Path("runs", name) for name in NAMES}
+    assert find_run("Ant") == Path("runs", NAMES[2])
 
 
 def test_latest_without_a_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

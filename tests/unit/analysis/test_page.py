@@ -7,6 +7,8 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from offpolicy.analysis.page import page
 from offpolicy.analysis.reported_run import read_reported
 from tests.unit.analysis.test_reported_run import record, recorded_run
@@ -107,3 +109,20 @@ def test_labels_are_text_and_no_markup(tmp_path: Path) -> None:
     text = page_of(f"<b>x</b>={with_curve(tmp_path / 'one', gain=1.0)}")
     assert "<b>" not in text
     assert "&lt;b&gt;x" in text
+
+
+@pytest.mark.parametrize(("mean", "std", "shown"), [(None, None, "–"), (-3.0, None, "-3.0"), (-3.0, 0.5, "-3.0 ± 0.5")])
+def test_a_run_that_diverged_has_a_page(tmp_path: Path, mean: float | None, std: float | None, shown: str) -> None:
+    rows = [record(number, **{"eval/mean_reward": float("inf"), "eval/env_steps": 100 * number}) for number in (1, 2)]
+    run = recorded_run(tmp_path / "a", *rows)
+    summary = json.loads((run / "summary.json").read_text())
+    summary["eval"] = {"episodes": 5, "mean_reward": mean, "std_reward": std}
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert f"<td>{shown}</td>" in page_of(str(run))
+
+
+def test_a_return_that_is_no_number_is_left_open(tmp_path: Path) -> None:
+    rows = [record(number, **{"eval/mean_reward": float("nan"), "eval/env_steps": 100 * number}) for number in (1, 2)]
+    run = recorded_run(tmp_path / "a", *rows)
+    (run / "summary.json").unlink()
+    assert "nan" not in page_of(str(run))

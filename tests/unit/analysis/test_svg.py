@@ -36,6 +36,13 @@ def texts(svg: str) -> list[str]:
     return [element.text or "" for element in elements(svg, "text")]
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_points_without_a_place_are_left_out(bad: float) -> None:
+    whole = lines_chart([line((0.0, 1.0), (1.0, 2.0))], "x", "alt")
+    assert lines_chart([line((0.0, 1.0), (0.5, bad), (1.0, 2.0)), line((0.0, bad), name="b")], "x", "alt") == whole
+    assert lines_chart([line((0.0, bad))], "x", "alt") == ""
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [(0.0, 100.0, [0.0, 25.0, 50.0, 75.0, 100.0]), (-1480.0, -120.0, [-1000.0, -500.0]), (3.0, 3.0, [3.0])],

@@ -42,8 +42,24 @@ def test_a_run_in_progress_is_read_from_its_last_record(tmp_path: Path) -> None:
     assert row(run) == ("running", "200", "-9.0", "50.0")
 
 
+def test_whether_a_run_of_another_host_goes_on_is_unknown(tmp_path: Path) -> None:
+    run = make(tmp_path / "a", summary=SUMMARY, metrics='{"env_steps": 7}', lock={"pid": 1, "host": "elsewhere"})
+    assert row(run) == ("unknown", "7", "-", "-")
+
+
 def test_a_run_without_an_end_was_killed(tmp_path: Path) -> None:
     assert row(make(tmp_path / "a", lock={"pid": 2**30, "host": socket.gethostname()})) == ("killed", "-", "-", "-")
+
+
+@pytest.mark.parametrize(
+    "summary", [{"a": 1}, {"status": None, "eval": 3, "rates": [], "env_steps": "many"}, {"env_steps": float("nan")}]
+)
+def test_a_summary_of_another_shape_leaves_its_columns_open(tmp_path: Path, summary: object) -> None:
+    assert row(make(tmp_path / "a", summary=summary)) == ("-", "-", "-", "-")
+
+
+def test_a_record_of_another_shape_leaves_its_columns_open(tmp_path: Path) -> None:
+    assert row(make(tmp_path / "a", metrics='{"env_steps": "1", "eval/mean_reward": []}'))[1:] == ("-", "-", "-")
 
 
 @pytest.mark.parametrize("text", ["", "[1]\n", "null", "not JSON"])
@@ -76,6 +92,35 @@ def test_the_name_of_a_run_is_whole_and_is_one_that_commands_take(
     shown = {line.split()[0] for line in lines}
     assert {str(find_run(name).relative_to("runs")) for name in shown} == set(names)
     assert "20261122-143042-s1" in shown
+
+
+def rows_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().out.splitlines()[3:] if line.split()]
+
+
+def test_runs_elsewhere_and_parts_of_all_runs_have_names_that_commands_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("data/sac/one", "runs/sac/one", "runs/td3/one"):
+        make(Path(name), summary=SUMMARY)
+    list_runs(Path("data"), 5)
+    assert [line.split()[0] for line in rows_of(capsys)] == ["data/sac/one"]
+    list_runs(Path("runs/sac"), 5)
+    assert [find_run(line.split()[0]) for line in rows_of(capsys)] == [Path("runs/sac/one")]
+
+
+def test_a_long_name_leaves_the_numbers_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    make(Path("runs/sac/Env-v1") / ("a_long_name_" * 5), summary=SUMMARY)
+    list_runs(Path("runs"), 5)
+    first, *rest = rows_of(capsys)
+    assert first.split()[-4:] == ["completed", "20,000", "-151.3", "99.7"]
+    assert "".join([first.split()[0], *(line.split()[0] for line in rest)]) == "a_long_name_" * 5
 
 
 def test_a_directory_without_runs_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -94,6 +97,9 @@ class Server:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def terminate(self) -> None:
+        """Is called at each end."""
+
     def wait(self, timeout_s: float) -> int:
         """Runs on once, in which time a run begins; ends when that one is shown."""
         self._num_waits += 1
@@ -120,6 +126,24 @@ def test_the_value_of_an_option_is_no_run(commands: list[list[str]], tmp_path: P
     assert [word for word in commands[0] if word.startswith(("--port", "--host"))] == ["--port=6199", "--host=0.0.0.0"]
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ([], "the page #custom_scalars of the address below"),
+        (["--port=6199"], "http://localhost:6199/#custom_scalars"),
+        (["--port=6199", "--host=10.0.0.7"], "http://10.0.0.7:6199/#custom_scalars"),
+        (["--port=6199", "--host=0.0.0.0"], f"http://{socket.gethostname()}:6199/#custom_scalars"),
+    ],
+)
+def test_the_page_is_named_where_it_is_known(
+    commands: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], page: str
+) -> None:
+    assert main(["tensorboard", *words, f"a={run_at(tmp_path / 'run')}"]) == 0
+    assert capsys.readouterr().err == f"one chart per phase: {page}\n"
+    # Given none, TensorBoard looks for a free one: a second command used to fail.
+    assert any(word.startswith("--port") for word in commands[0]) == ("--port=6199" in words)
+
+
 def test_runs_that_begin_while_it_serves_are_shown_too(commands: list[list[str]]) -> None:
     run_at(Path("runs/first"))
     assert main(["tensorboard"]) == 0
@@ -129,3 +153,25 @@ def test_runs_that_begin_while_it_serves_are_shown_too(commands: list[list[str]]
 def test_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["tensorboard", "--logdir_spec", "x", f"a={run_at(tmp_path / 'run')}"])
+
+
+def test_a_terminated_command_takes_its_server_with_it(tmp_path: Path) -> None:
+    """`kill` of the command left the server behind, with the port."""
+    run, pid_file, server = run_at(tmp_path / "run"), tmp_path / "pid", tmp_path / "server"
+    server.write_text(f"#!/bin/sh\necho $$ > {pid_file}\nexec sleep 60\n")
+    server.chmod(0o755)
+    root, options = str(Path(__file__).resolve().parents[3]), {"port": None, "host": None}
+    code = f"""
+import sys
+sys.path.append({root!r})
+from offpolicy.commands.tensorboard import tensorboard
+sys.executable = {str(server)!r}  # in place of Python, which would run TensorBoard
+sys.exit(tensorboard([{str(run)!r}], None, {options!r}))
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as command:
+        while not (pid_file.exists() and pid_file.read_text().strip()):
+            assert command.poll() is None
+            time.sleep(0.05)
+        command.terminate()
+        assert command.wait(20) == 0
+    assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()

@@ -12,6 +12,7 @@ from offpolicy.analysis.tuning import TrialFailed
 from offpolicy.commands import trial as module
 from offpolicy.commands.trial import Trial, trial_overrides
 from offpolicy.config.overrides import load_config
+from offpolicy.run_names import TRIAL
 
 # In place of the command line: writes records of learning from the third on, then waits for the signal.
 FAKE = """
@@ -46,6 +47,12 @@ def _fake_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trial(tmp_path: Path, fake: str, *, is_tuning: bool = False, evaluates: bool = False) -> Trial:
     return Trial([f"fake={fake}"], tmp_path / "trial", is_tuning, evaluates)
+
+
+def test_a_trial_does_not_become_the_latest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHILD", f"import os, sys; sys.exit('marked as ' + os.environ[{TRIAL!r}])")
+    with pytest.raises(TrialFailed, match="marked as 1"):
+        trial(tmp_path, "learns").measure()
 
 
 def test_records_before_the_run_has_tuned_itself_do_not_count(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from offpolicy.config.overrides import load_config, load_values
 from offpolicy.errors import ConfigError
@@ -189,3 +190,23 @@ def test_a_resumed_run_takes_values_but_no_groups() -> None:
     }
     with pytest.raises(ConfigError, match="algo: got 'td3', but a saved run keeps its groups"):
         load_values(["algo=td3"])
+
+
+def test_names_of_other_trainers_are_answered_for_the_algorithm_of_the_saved_run(tmp_path: Path) -> None:
+    saved = load_config(["algo=appo", "env=pendulum"]).to_mapping()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
+    (problem,) = problems(f"config={tmp_path}", "clip_range=0.3")
+    assert problem.endswith("algo.clip=0.3")
+    with pytest.raises(ConfigError, match=r"algo\.clip=0\.3"):
+        load_values(["clip_range=0.3"], tmp_path)
+    assert "leave it out" in problems("clip_range=0.3")[0]
+
+
+@pytest.mark.parametrize("text", [None, "[1]", "algo: 3", "algo: {name: nosuch}"])
+def test_a_configuration_that_names_no_algorithm_is_refused_once(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "config.yaml").write_text(text)
+    assert all(
+        "clip_range" in problem or "algo" in problem or str(tmp_path) in problem
+        for problem in problems(f"config={tmp_path}", "clip_range=0.3")
+    )

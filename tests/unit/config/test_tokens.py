@@ -23,6 +23,8 @@ OPTIONS = {"algo": ("sac", "td3"), "env": ("pendulum",)}
         ("--nosuch", "offpolicy train --help all shows the keys"),
         ("capacity", "offpolicy train --help capacity shows the keys"),
         ("~env.kwargs.g", "leave it out"),
+        ("~algo.max_grad_norm", "write algo.max_grad_norm=null, its default"),
+        ("~seed", "write seed=1, its default"),
         ("algo", "write algo=sac"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offpolicy.config.sections import APPO, HORA_ADAPT, SAC, TD3, AlgorithmInfo
-from offpolicy.config.usable import default_of, is_fit, keys_for, specs
+from offpolicy.config.usable import example_of, is_fit, keys_for, specs
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_a_value_fits_or_does_not(key: str, value: object, fits: bool) -> None:
     assert is_fit(key, value) == fits
 
 
-def test_every_default_is_one_that_its_key_takes() -> None:
-    assert [key for key in specs() if not is_fit(key, default_of(key))] == []
+def test_every_example_is_one_that_its_key_takes() -> None:
+    assert [key for key in specs() if not is_fit(key, example_of(key))] == []

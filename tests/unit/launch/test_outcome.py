@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,7 @@ def test_what_ran_stands_beside_what_was_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("threads:\n  learner: auto\n")
     header = RunHeader(algo="sac", env_id="Pendulum-v1", seed=1, mode="overlap", total_timesteps=1000)
+    os.utime(file, (1e9, 1e9))
     note_what_ran(file, header)  # it ended before the learner said anything
     assert "#" not in file.read_text()
     for threads in (1, 2):  # the second time after a resume
@@ -67,6 +69,7 @@ def test_what_ran_stands_beside_what_was_asked_for(tmp_path: Path) -> None:
         "threads:", "  learner: auto", "# ran: threads.learner=2 threads.collector=1 collect.mode=overlap"
     ]  # fmt: skip
     assert yaml.safe_load(file.read_text()) == {"threads": {"learner": "auto"}}
+    assert file.stat().st_mtime == 1e9  # that of the start: `offpolicy list` used to show the order of ends
     note_what_ran(tmp_path / "missing" / "config.yaml", replace(header, learner_threads=2))
 
 
@@ -99,4 +102,9 @@ def test_only_a_run_that_ended_as_it_should_is_complete(
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
     cfg = RunConfig.from_mapping({"total_timesteps": 1000, "algo": {"learning_starts": 100}})
     assert is_complete(run, cfg) == is_over
-    assert "total_timesteps=2000" in already_complete(tmp_path, cfg)
+
+
+def test_what_to_type_next_trains_on_from_what_the_run_has_done(tmp_path: Path) -> None:
+    said = already_complete(tmp_path, 10_000)  # given 5,000, it used to suggest 10000, which is complete too
+    assert "has done 10,000 env steps" in said
+    assert said.endswith("total_timesteps=20000")

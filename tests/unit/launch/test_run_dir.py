@@ -17,7 +17,7 @@ import pytest
 import offpolicy
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
-from offpolicy.launch.run_dir import LOCK, RunDir, default_run_dir, is_running, refuse_file
+from offpolicy.launch.run_dir import LOCK, RunDir, default_run_dir, has_same_parent, is_running, refuse_file
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
 
@@ -287,7 +287,35 @@ def test_a_run_is_running_while_the_holder_of_its_lock_lives(tmp_path: Path) -> 
         (tmp_path / LOCK).write_text(json.dumps({"pid": pid, "parent": 1, "host": socket.gethostname()}))
         assert is_running(tmp_path) == is_alive
     (tmp_path / LOCK).write_text(json.dumps({"pid": os.getpid(), "parent": 1, "host": "elsewhere"}))
-    assert not is_running(tmp_path)
+    assert is_running(tmp_path) is None
+
+
+def test_a_run_that_has_ended_is_not_running_while_its_process_goes_on(tmp_path: Path) -> None:
+    with RunDir.claim(tmp_path, "auto"):
+        assert is_running(tmp_path)
+    assert is_running(tmp_path) is False
+    assert has_same_parent(tmp_path)  # a launcher's restart still knows its own
+
+
+def test_a_later_process_with_the_pid_of_the_holder_is_not_the_run(tmp_path: Path) -> None:
+    with RunDir.claim(tmp_path, "auto"):
+        holder = json.loads((tmp_path / LOCK).read_text())
+        (tmp_path / LOCK).write_text(json.dumps(holder | {"started": holder["started"] - 1}))
+        assert is_running(tmp_path) is False
+
+
+def test_a_holder_that_nobody_has_waited_for_has_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        (tmp_path / LOCK).write_text(json.dumps({"pid": child.pid, "parent": 1, "host": socket.gethostname()}))
+        assert is_running(tmp_path) is False
+
+
+def test_a_refused_claim_leaves_the_holders_name(tmp_path: Path) -> None:
+    with RunDir.claim(tmp_path, "auto"):
+        with pytest.raises(RunDirBusyError):
+            RunDir.claim(tmp_path, "auto")
+        assert is_running(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["file", "file/run"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Group
 from rich.text import Text
 
 from offpolicy.logger.console import PlainLines, duration, milliseconds, plain_line, rate, significant
@@ -67,6 +68,11 @@ def test_what_is_waited_for_is_one_line_however_often_it_is_said(header: RunHead
 
 def test_stopping_is_a_line(header: RunHeader) -> None:
     assert lines_of(header, ("stopping", "stopping, saving")) == ["stopping, saving"]
+
+
+def test_a_long_command_of_the_summary_is_whole(header: RunHeader) -> None:
+    line = Text("offpolicy eval " + "long" * 40, no_wrap=True, overflow="ignore")
+    assert lines_of(header, ("finish", Group(line))) == [line.plain]
 
 
 def test_the_lines_know_a_header_that_has_changed(header: RunHeader) -> None:

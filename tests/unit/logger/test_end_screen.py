@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,7 @@ def summary_of(snapshot: Snapshot, status: str = "completed", **result: Any) -> 
 def printed(summary: dict[str, Any], run: Path = RUN, width: int = 80) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(end_screen(summary, run))
+        console.print(end_screen(summary, run), crop=False)  # as the views do
     return [line.rstrip() for line in capture.get().rstrip("\n").split("\n")]
 
 
@@ -50,7 +51,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for place in (RUN, RUN.with_name("20261121-090000-s1")):
         place.mkdir(parents=True)
         for name in ("config.yaml", "metrics.jsonl", "events.out.tfevents.1", "train.log"):
-            (place / name).touch()
+            (place / name).write_text("{}\n")
         for step in (0, 1500):
             (place / f"checkpoints/step-{step:012d}").mkdir(parents=True)
     return RUN
@@ -132,6 +133,62 @@ def test_a_command_that_is_too_long_goes_on_in_the_next_line(tmp_path: Path, mak
     lines = printed(summary_of(make_snapshot(10)), run)
     assert any(line.endswith("\\") for line in lines)
     assert f"offpolicy eval {shown_path(run)} --episodes 20" in commands(lines)
+
+
+def test_no_word_of_a_shell_is_broken(tmp_path: Path, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one two three " * 8, "long" * 30):
+        run = Path(name.strip())
+        (run / "checkpoints/step-000000001500").mkdir(parents=True)
+        lines = printed(summary_of(make_snapshot(10)), run)
+        assert f"offpolicy eval {shown_path(run)} --episodes 20" in commands(lines)
+        first = next(index for index, line in enumerate(lines) if line.startswith("next"))
+        words = [shlex.split(line.removesuffix("\\")) for line in lines[first:]]
+        assert any(str(run) in line for line in words)
+
+
+def test_a_screen_that_fails_leaves_the_first_line(
+    run: Path, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offpolicy.logger.end_screen._account", lambda _: 1 / 0)
+    lines = printed(summary_of(make_snapshot(1000)))
+    assert lines[0].startswith("completed after 2,000 env steps")
+    assert "ZeroDivisionError" in lines[1]
+
+
+def test_what_others_leave_in_the_directories_does_not_break_the_screen(
+    run: Path, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "checkpoints/step-00000001.bak").mkdir()
+    gone = run.with_name("gone").absolute() / "metrics.jsonl"  # another one deletes it at this moment
+    find = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda path, what: [gone] * (what == "*/metrics.jsonl") + list(find(path, what)))
+    lines = printed(summary_of(make_snapshot(1000)))
+    assert not any("warning" in line for line in lines)
+    assert f"offpolicy compare {run.with_name('20261121-090000-s1')} {run}" in commands(lines)
+
+
+def test_a_deleted_working_directory_leaves_a_screen(
+    tmp_path: Path, make_snapshot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    try:
+        assert shown_path(Path("runs/a b")) == "'runs/a b'"
+        lines = printed(summary_of(make_snapshot(1000)))
+    finally:
+        os.chdir(tmp_path)
+    assert not any("warning" in line for line in lines)
+    assert any(str(RUN) in line for line in lines)
+
+
+def test_a_run_of_another_loop_is_not_offered_to_explain(run: Path, make_snapshot: Any) -> None:
+    (run / "config.yaml").write_text("task: ant\n")
+    offered = commands(printed(summary_of(make_snapshot(1000))))
+    assert not any("explain" in command for command in offered)
+    assert any("compare" in command for command in offered)
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.0, 1.0], [0.333, 0.333, 0.334], [1e-9, 5.0, 2.0, 0.0], [7.0] * 13])

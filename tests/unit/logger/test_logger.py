@@ -21,6 +21,7 @@ from offpolicy.logger.logger import OffPolicyLogger, open_logger, open_step_logg
 from offpolicy.logger.metrics import UnknownMetricError
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.sinks import JsonlSink, SafeSink
+from offpolicy.logger.step_totals import StepTotals
 from offpolicy.types import (
     Account,
     CollectorTotals,
@@ -376,6 +377,52 @@ def test_a_window_without_a_verdict_follows_one_with_a_new_verdict(logger: OffPo
 
 HEADER = RunHeader(algo="es", env_id="X-v0", seed=0, mode="overlap", total_timesteps=1000)
 QUIET = LogConfig(every_s=1e-9, tensorboard=False, panel="off")
+
+
+class Calls(PlainLines):
+    """Plain lines that note which of their methods were called."""
+
+    def __init__(self, header: RunHeader) -> None:
+        super().__init__(io.StringIO(), header)
+        self.names: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("record", "last_record", "status", "stopping", "tick"):
+            self.names.append(name)
+        return super().__getattribute__(name)
+
+
+def test_the_record_behind_the_last_iteration_is_the_last_one(
+    tmp_path: Path, header: RunHeader, make_snapshot: Any
+) -> None:
+    view = Calls(dataclasses.replace(header, total_timesteps=1))  # the budget was spent long ago
+    logger = OffPolicyLogger(tmp_path, {}, view._header, [], view)
+    for updates in (100, 200):
+        logger.log_interval(make_snapshot(updates))
+    assert view.names == ["record", "record"]
+    end = make_snapshot(300)
+    account = end.learners[0].account
+    ended = dataclasses.replace(account, cooldown=Cooldown(dict.fromkeys(account.phases_ns, 0), 0, SchedulerStats()))
+    learner = dataclasses.replace(end.learners[0], account=ended)
+    logger.log_interval(dataclasses.replace(end, learners=(learner,)))
+    assert view.names[2] == "last_record"
+
+
+def test_no_status_follows_the_answer_to_ctrl_c(tmp_path: Path, header: RunHeader) -> None:
+    view = Calls(header)
+    logger = OffPolicyLogger(tmp_path, {}, header, [], view)
+    logger.status("starting")
+    logger.stopping("stopping")
+    logger.status("starting: waiting for learner 0")
+    assert view.names == ["status", "stopping"]
+
+
+def test_every_step_of_another_loop_answers_the_terminal(tmp_path: Path, header: RunHeader) -> None:
+    view = Calls(header)
+    logger = OffPolicyLogger(tmp_path, {}, header, [], view, steps=StepTotals(header))
+    for iteration in (1, 2, 3):
+        logger.log_step(iteration, train_time=0.1)
+    assert view.names.count("tick") == 3
 
 
 def test_log_step_has_the_arguments_of_unilabs_logger() -> None:

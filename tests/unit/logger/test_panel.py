@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 
 from offpolicy.logger.console import PlainLines
 from offpolicy.logger.panel import Panel, open_view
 from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.safe_view import SafeView
 from offpolicy.timing.bottleneck import Bottleneck, Verdict
 from offpolicy.timing.phases import LearnerPhase
 from tests.unit.logger.terminal import Terminal
@@ -100,13 +101,37 @@ def test_the_last_frame_is_the_last_of_learning(screen: Screen, record: Record) 
         "perf/iter_ms": 501.0, "eval/mean_reward": -140.0, "eval/env_steps": 20_000,
     }  # fmt: skip
     screen.panel.record(learning, VERDICT)
-    screen.panel.record(closing, None)
+    screen.panel.last_record(closing)
     shown = screen.text
     assert "20,000 / 20,000 steps" in shown
     assert "eval -140.0" in shown
     assert "Train takes 92%" in shown
     assert "6.10  92%" in shown
     assert "Evaluation" not in shown
+
+
+def test_records_beyond_the_budget_are_still_of_learning(screen: Screen, record: Record) -> None:
+    screen.panel.message("warning: look here")
+    for seconds in range(1, 5):  # a learner that works off its debt
+        now = {**record, "env_steps": 20_000, "wall_s": 1.0 * seconds, "time/elapsed_s": 1.0 * seconds}
+        screen.panel.record({**now, "timing/learner_train_ms": 7.0 + seconds}, VERDICT)
+    assert "11.00" in screen.text
+    assert "warning" not in screen.text
+
+
+def test_all_messages_are_printed_at_the_end_and_no_path_is_cut(screen: Screen) -> None:
+    for number in range(300):
+        screen.panel.message(f"message {number}.")
+    screen.panel.message("run directory: " + "long/" * 40)
+    screen.panel.close()
+    assert all(f"message {number}." in screen.left for number in range(300))
+    assert "long/" * 40 in screen.left
+
+
+def test_a_long_command_below_the_last_frame_is_whole(screen: Screen) -> None:
+    line = Text("offpolicy eval " + "long" * 40, no_wrap=True, overflow="ignore")
+    screen.panel.finish(Group(line))
+    assert line.plain in screen.terminal.ordinary
 
 
 def test_an_activity_is_shown_while_it_lasts(screen: Screen) -> None:
@@ -124,6 +149,22 @@ def test_stopping_is_shown_at_once_and_stays(screen: Screen) -> None:
     screen.panel.activity("saving a checkpoint")
     screen.panel.activity("")
     assert "stopping, saving" in screen.text
+
+
+def test_stopping_is_shown_before_the_first_record(screen: Screen) -> None:
+    screen.panel.stopping("stopping, saving")
+    assert "stopping, saving" in screen.text
+    screen.panel.status("starting: waiting for learner 0")
+    assert "stopping, saving" in screen.text
+
+
+def test_a_message_of_two_lines_leaves_the_frame_its_height(screen: Screen) -> None:
+    for number in range(30):
+        screen.panel.message(f"first {number}\nsecond {number}")
+    screen.panel.status("starting\nand more")
+    assert screen.terminal.frame[0].startswith("╭")
+    assert screen.terminal.frame[23].startswith("╰")
+    assert "second 29" in screen.text
 
 
 def test_a_message_stands_in_the_panel_for_a_few_records(screen: Screen) -> None:
@@ -168,7 +209,7 @@ def test_a_question_mark_shows_help_and_any_key_goes_back(header: RunHeader) -> 
 def test_a_closed_terminal_never_raises(header: RunHeader, record: Record) -> None:
     stream = io.StringIO()
     stream.close()
-    panel = Panel(Console(file=stream, force_terminal=True), header)
+    panel = open_view("on", stream, header)
     panel.record(record)
     panel.message("still here")
     panel.stopping("stopping")
@@ -181,10 +222,86 @@ def test_a_file_gets_plain_lines_and_a_terminal_a_panel(header: RunHeader, monke
     monkeypatch.setenv("TERM", "xterm-256color")
     for option in ("auto", "off", "full"):
         assert isinstance(open_view(option, io.StringIO(), header), PlainLines)
-    assert isinstance(open_view("on", io.StringIO(), header), Panel)
-    assert isinstance(open_view("auto", Terminal(), header), Panel)
-    assert isinstance(open_view("full", Terminal(), header), Panel)
+    assert isinstance(open_view("on", io.StringIO(), header), SafeView)
+    assert isinstance(open_view("auto", Terminal(), header), SafeView)
+    assert isinstance(open_view("full", Terminal(), header), SafeView)
     assert isinstance(open_view("off", Terminal(), header), PlainLines)
+
+
+@pytest.mark.parametrize(("variable", "value"), [("TTY_COMPATIBLE", "0"), ("FORCE_COLOR", "")])
+def test_a_terminal_that_must_not_be_taken_for_one_gets_plain_lines(
+    header: RunHeader, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv(variable, value)
+    assert isinstance(open_view("auto", Terminal(), header), PlainLines)
+
+
+def test_a_reader_that_is_gone_does_not_end_the_run(header: RunHeader, record: Record) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as stream:
+        panel = open_view("on", stream, header)
+        panel.status("starting")
+        panel.record(record)
+        panel.finish(Text("the end"))
+        panel.close()
+
+
+def test_a_frame_that_cannot_be_built_leaves_plain_lines_and_the_terminal_as_it_was(
+    header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offpolicy.logger.panel.render", lambda *_: 1 / 0)
+    terminal = Terminal()
+    view = open_view("on", terminal, header)
+    view.message("run directory: here")
+    view.status("starting")
+    view.record(record)
+    assert (terminal.is_alternate, terminal.has_cursor) == (False, True)
+    left = "\n".join(terminal.ordinary)
+    assert "warning: the panel is disabled for the rest of the run: ZeroDivisionError" in left
+    assert left.index("run directory: here") < left.index("warning") < left.index("bottleneck=")
+
+
+class DeafTerminal:
+    """A terminal that takes nothing."""
+
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        raise OSError("gone")
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_that_takes_nothing_keeps_its_echo(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []  # True for every keyboard that is open
+    monkeypatch.setattr("offpolicy.logger.panel.Keyboard", lambda keys: FakeKeyboard(opened, keys))
+    view = open_view("on", DeafTerminal(), header)  # type: ignore[arg-type]  # a stream
+    for _ in range(3):
+        view.status("starting")
+    assert opened == [False]
+    view.close()
+
+
+class FakeKeyboard:
+    """Notes in a list whether it is open."""
+
+    def __init__(self, opened: list[bool], keys: object) -> None:
+        self.is_open = keys is not None
+        self._opened, self._index = opened, len(opened)
+        opened += [True] * self.is_open
+
+    def read(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = self._opened[self._index] = False
 
 
 def test_a_dumb_terminal_gets_plain_lines(header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+import offpolicy
 from offpolicy import __version__
 from offpolicy.logger.provenance import Provenance, git_commit
 
@@ -50,6 +52,47 @@ def test_the_section_can_be_typed_again(checkout: Path) -> None:
     assert section["started"] == "2023-11-14T22:13:20+00:00"
     assert section["git_commit"] == git(checkout, "rev-parse", "HEAD")
     assert len(section["load_before"]) == len(section["load_after"]) == 3
+
+
+def test_of_another_program_its_own_command_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["mytrain.py", "--task", "ant"])
+    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", "mytrain.py", "--task", "ant"])
+    assert Provenance.of_this_process(0.0).command == "python3 mytrain.py --task ant"
+
+
+@pytest.mark.parametrize("program", ["/x/bin/offpolicy", str(Path(offpolicy.__file__).parent / "__main__.py")])
+def test_our_own_command_is_what_was_typed(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "train", "seed=2"])
+    assert Provenance.of_this_process(0.0).command == "offpolicy train seed=2"
+
+
+def test_the_index_of_the_checkout_is_not_written(checkout: Path) -> None:
+    os.utime(checkout / "code.py", (1e9, 1e9))  # another time stamp: git would refresh its index
+    before = (checkout / ".git/index").read_bytes()
+    git_commit(checkout)
+    assert (checkout / ".git/index").read_bytes() == before
+
+
+def test_a_machine_that_says_neither_its_load_nor_the_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getloadavg", fail)
+    monkeypatch.setattr(os, "getcwd", fail)
+    monkeypatch.setattr(Path, "cwd", fail)
+    section = Provenance.of_this_process(0.0, ["train"]).section()
+    assert [section[key] for key in ("directory", "load_before", "load_after")] == [None, None, None]
+
+
+@pytest.mark.parametrize("word", ["a\rb", "a\x85b", "a\u2028b", "a\x07b", "\ud800", "caf\u00e9"])
+def test_no_command_makes_the_configuration_unreadable(tmp_path: Path, word: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("seed: 1\n")
+    start = Provenance.of_this_process(0.0, ["train", word])
+    start.note(file)
+    assert yaml.safe_load(file.read_text(encoding="ascii")) == {"seed": 1}
+    assert len(file.read_text(encoding="ascii").splitlines()) == 3
+    start.command.encode()  # it goes into files of other formats too
 
 
 def test_each_start_is_a_comment_of_the_configuration(checkout: Path) -> None:

@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata
 
+from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
 from offpolicy.logger.tensorboard import TensorBoardSink
@@ -131,12 +132,42 @@ def test_a_new_evaluation_brings_a_picture_of_the_account(
     assert (image.step, image.width, image.height) == (2000, 7, 3)
 
 
+def test_a_picture_that_cannot_be_drawn_leaves_the_scalars_and_the_end(
+    tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, wall_s: float) -> bytes:
+        drawn.append(wall_s)
+        raise RuntimeError("no font")
+
+    drawn: list[float] = []
+    monkeypatch.setattr("offpolicy.logger.tensorboard.AccountHistory.due_picture", fail)
+    sink = TensorBoardSink(tmp_path, CONFIG, header, None)
+    for steps in (1000, 2000):
+        sink.write({**record, "env_steps": steps, "eval/env_steps": steps, "eval/mean_reward": -1.0})
+    sink.finish(SUMMARY)
+    sink.close()
+    accumulator = read(tmp_path)
+    assert [event.step for event in accumulator.Scalars("eval/mean_reward")] == [1000, 2000, 2100]
+    (text,) = accumulator.Tensors("timing/account/text_summary")
+    assert text.tensor_proto.string_val[0] == b"no pictures from here on: RuntimeError: no font"
+    assert metadata.SESSION_END_INFO_TAG in accumulator.PluginTagToContent("hparams")
+    assert len(drawn) == 1
+
+
 def test_the_configuration_and_the_origin_are_texts(tmp_path: Path, header: RunHeader) -> None:
     write(tmp_path, header, None)
     texts = {tag: read(tmp_path).Tensors(f"{tag}/text_summary")[0].tensor_proto.string_val[0].decode() for tag in TEXTS}
     assert "  gamma: 0.99\n" in texts["configuration"]
     assert "| command | `" in texts["run"]
     assert "| git commit | `" in texts["run"]
+
+
+def test_the_start_is_looked_up_once(tmp_path: Path, header: RunHeader, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Provenance("offpolicy train", None, "abc", "2026", "host", None)
+    monkeypatch.setattr(Provenance, "of_this_process", None)
+    TensorBoardSink(tmp_path, CONFIG, header, None, provenance=start).close()
+    (text,) = read(tmp_path).Tensors("run/text_summary")
+    assert b"| git commit | `abc` |" in text.tensor_proto.string_val[0]
 
 
 def test_hparams_are_in_the_same_run(tmp_path: Path, header: RunHeader) -> None:
