@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
 from offpolicy.collect.episode_hook import HookConfig
@@ -145,6 +146,7 @@ class Collector:
         env_steps, step = progress.env_steps, int(self.tracker.ep_length[error.env_index])
         seed, path = self._job.cfg.seed, Path(self._job.run_dir) / f"bad-row-{env_steps}.json"
         facts = {"env_index": error.env_index, "env_steps": env_steps, "episode_step": step, "seed": seed}
+        fault.hit("bad_row.write")
         path.write_text(json.dumps({**facts, **error.row}))
         return NumericsError(f"{error} at env step {env_steps}, episode step {step}, seed {seed}; see {path}")
 

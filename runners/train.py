@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.children import signals_held
 from offpolicy.config.parsing import flatten, is_within, merge
@@ -72,6 +73,7 @@ def _refuse_less(run: Path, wanted: int) -> None:
 def train(cfg: RunConfig) -> int:
     """Trains from the start, or continues the run of the run directory; returns the exit code."""
     watch = Stopwatch()
+    fault.arm("supervisor")
     host = follow_launcher(cfg)
     spec = preflight(cfg)
     plan = plan_launch(cfg, host)

@@ -14,6 +14,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 
@@ -163,6 +164,7 @@ def _set_aside(path: Path, name: str) -> None:
     if records:
         (path / name).mkdir(exist_ok=True)
     for entry in records:
+        fault.hit("run_dir.aside")
         (path / entry).rename(path / name / entry)
 
 
@@ -173,6 +175,7 @@ def _create(path: Path) -> list[Path]:
         missing = [ancestor for ancestor in (path, *path.parents) if not ancestor.exists()]
         for ancestor in reversed(missing):
             try:
+                fault.hit("run_dir.create")
                 ancestor.mkdir()
             except FileExistsError:  # another run made it at the same instant: it is not ours to take back
                 continue
@@ -242,6 +245,7 @@ class _Lock:
                 self.release()
                 return False
             holder = json.dumps({"pid": os.getpid(), "parent": os.getppid(), "host": socket.gethostname()})
+            fault.hit("run_dir.lock")
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, holder.encode(), 0)
         except OSError:

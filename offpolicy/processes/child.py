@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offpolicy import fault
 from offpolicy.children import ORPHANED, TERMINAL_SIGNALS, die_with_parent, resolve
 from offpolicy.errors import OffPolicyError
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
@@ -51,6 +52,7 @@ class ChildContext:
         """Sends a message to the supervisor; a supervisor that has exited is not an error here."""
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
+            fault.hit("message.send")
             while line:
                 line = line[os.write(self.message_fd, line) :]
 
@@ -115,6 +117,8 @@ def main() -> int:
     ignore_terminal()
     die_with_supervisor(spec["supervisor_pid"], spec["lifeline_fd"])
     take_name(spec["role"], spec["index"])
+    fault.arm(spec["role"], spec["index"])
+    fault.hit("child.start")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing

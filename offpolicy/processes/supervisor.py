@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from offpolicy import fault
 from offpolicy.children import TERMINAL_SIGNALS, describe_exit, signals_held, with_bounded_spin
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
@@ -137,6 +138,7 @@ class Supervisor:
         command = [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_read)]
         environment = {**with_bounded_spin(os.environ), "OFFPOLICY_RUN_ID": self._config.run_id}
         with signals_held():
+            fault.hit("spawn")
             process = subprocess.Popen(
                 command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL,
                 stdout=self._config.log_fd, stderr=self._config.log_fd,
@@ -144,6 +146,7 @@ class Supervisor:
         os.close(spec_read)
         os.close(message_write)
         with os.fdopen(spec_write, "wb") as sink:
+            fault.hit("spawn.spec")
             sink.write(json.dumps(spec).encode())
         os.set_blocking(message_read, False)
         child = Child(role, index, process, message_read, os.pidfd_open(process.pid))
@@ -164,6 +167,7 @@ class Supervisor:
         `on_signal` is called at once when the first signal has come: a signal wakes the loop.
         """
         while self._children:
+            fault.hit("supervisor.wait")
             events = self._selector.select(TICK_S)
             if not self._is_signal_known:
                 self._is_signal_known = True
@@ -199,6 +203,7 @@ class Supervisor:
 
     def _read_messages(self, child: Child, on_message: MessageHandler) -> bool:
         """Handles the messages that a child has written; False at their end, or when there are none now."""
+        fault.hit("message.read")
         try:
             data = os.read(child.messages, 65536)
         except BlockingIOError:
@@ -217,6 +222,7 @@ class Supervisor:
 
     def _reap(self, child: Child, on_message: MessageHandler) -> None:
         """Reaps a dead child, reads its last messages and stops the run as its end demands."""
+        fault.hit("supervisor.reap")
         code = child.process.wait()
         self._selector.unregister(child.pidfd)
         # Not until end of file: a process that an environment left behind may hold the pipe open.
@@ -310,6 +316,7 @@ class Supervisor:
         self.stop(Stop.FINISH)
 
     def _kill_all(self) -> None:
+        fault.hit("supervisor.kill")
         for child in self._children:
             child.is_killed = True
             child.process.kill()

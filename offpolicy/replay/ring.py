@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from offpolicy import fault
 from offpolicy.types import Batch
 
 if TYPE_CHECKING:
@@ -107,12 +108,15 @@ class Ring:
         """Writes rows [n, W], n <= capacity, and reveals them."""
         start = self._words[_COMMITTED]
         self._words[_RESERVED] = start + len(rows)
+        fault.hit("ring.reserved")
         slot = start % self.capacity
         head = min(len(rows), self.capacity - slot)
         self._rows[slot : slot + head] = rows[:head]
         if head < len(rows):
             self._rows[: len(rows) - head] = rows[head:]
+        fault.hit("ring.copied")
         self._words[_COMMITTED] = start + len(rows)
+        fault.hit("ring.committed")
 
     def restore(self, first: int, rows: NDArray[Any]) -> None:
         """Fills an unused ring with saved rows, the first of index `first`; keeps the newest that fit."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, Draft
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.processes.control_page import CollectorWord
@@ -94,6 +95,7 @@ class Checkpointer:
         directory = self._run_dir / f"{SNAPSHOT_DIR}-rank-{self._rank.rank}"
         shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
         try:
+            fault.hit("snapshot.mkdir")
             directory.mkdir()
         except OSError as error:
             raise SaveError(f"{directory}: {error.strerror}") from error
@@ -118,6 +120,7 @@ class Checkpointer:
             source = self._run_dir / f"{SNAPSHOT_DIR}-{name}"
             try:
                 for path in sorted(source.iterdir()):
+                    fault.hit("snapshot.adopt")
                     os.rename(path, draft.path / path.name)
                 source.rmdir()
             except OSError as error:
