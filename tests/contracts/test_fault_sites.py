@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from offpolicy.fault import SITES
+from tests.chaos.disturbances import NOT_PASSED, PASSED_BY
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Commands on finished runs: what fails there loses nothing of a run.
@@ -99,3 +100,7 @@ def test_a_write_without_a_site_is_found() -> None:
     tree = ast.parse("def save(path):\n    path.with_name('x').rename(path)\n")
     assert any(map(is_primitive, calls(tree)))
     assert not sites_of(tree)
+
+
+def test_chaos_knows_who_comes_by_at_every_site() -> None:
+    assert PASSED_BY.keys() | NOT_PASSED == SITES.keys()

@@ -1,4 +1,4 @@
-"""Faults on purpose: what the variable means, in which process and at which visit a fault happens, and that off is off."""
+"""Faults on purpose: what the variable means, where and when a fault happens, and that off is off."""
 
 from __future__ import annotations
 
