@@ -39,7 +39,9 @@ def open_run_logger(job: WorkerSpec, run: RunDir) -> OffPolicyLogger:
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
-    return open_logger(run.path, cfg, header, job.start_step or None, in_force)
+    # A checkpoint at env step 0, of a stop before the first step, is resumed too: the records since are superseded.
+    resume_step = None if run.checkpoint is None and not job.start_step else job.start_step
+    return open_logger(run.path, cfg, header, resume_step, in_force)
 
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
