@@ -25,6 +25,7 @@ GONE_S = 5.0  # I4: from the end of a run until no process of it is left
 QUIET_S = 40.0  # without any sign of life: an operator sends SIGTERM
 STOP_S = 50.0  # from that SIGTERM to the end
 LIFE_S = 240.0  # of a life, on a loaded machine
+PAUSE_S = 5.0  # between two looks: nothing ran at all, and no deadline counts it
 
 
 @dataclass(slots=True)
@@ -115,9 +116,11 @@ class Life:
 
     def _watch(self) -> None:
         waiting = list(self._disturbance.signals)
-        sign, since_s = self._sign_of_life(), 0.0
+        sign, since_s, last_s = self._sign_of_life(), 0.0, 0.0
         while self._process.poll() is None:
-            now_s = self._elapsed_s
+            if self._elapsed_s - last_s > PAUSE_S:
+                self._start_s += self._elapsed_s - last_s
+            now_s = last_s = self._elapsed_s
             while waiting and waiting[0].after_s <= now_s:
                 self._send(waiting.pop(0))
             for due_s, pid in [one for one in self._stopped if one[0] <= now_s]:
