@@ -84,7 +84,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-all check lint types bench bench-peers bench-predictions docs clean
+.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-all chaos check lint types bench bench-peers bench-predictions docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -138,6 +138,9 @@ test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
 test-slow: $(VENV)/.dev ## the long tests: learning bands, kill loops, the installed wheel
 	@$(BIN)/python -m pytest $(TWO_TESTS) -m "slow and not gpu and not alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
 	@$(BIN)/python -m pytest -m "slow and not gpu and alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
+
+chaos: $(VENV)/.dev ## random faults in every runner and algorithm: make chaos [seed=3 minutes=20 scene=sac,appo story=7]
+	@$(BIN)/python -m tests.chaos $(call GIVEN_OPTIONS)
 
 test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu --timeout 600 $(args)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from offpolicy import fault
+
 # What a filesystem without hard links answers, and one that has too many names of a file already.
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
 COPY_BYTES = 8 << 20
@@ -27,10 +29,13 @@ def atomic_file(path: Path, *, durable: bool) -> Iterator[IO[bytes]]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may write the same path
     try:
         with temporary.open("wb") as file:
+            fault.hit("file.write")
             yield file
             if durable:
+                fault.hit("file.fsync")
                 file.flush()
                 os.fsync(file.fileno())
+        fault.hit("file.rename")
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -54,6 +59,7 @@ class AppendFile:
 
     def append(self, piece: bytes) -> None:
         """Writes `piece` in one call. Raises OSError; a piece that fits only in part is removed."""
+        fault.hit("record.write")
         written = os.write(self._descriptor, piece)
         if written < len(piece):
             os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
@@ -136,6 +142,7 @@ def _mend(path: Path, last_step: float, last_updates: float) -> None:
             is_kept = progress[0] <= last_step and progress[1] <= last_updates
             (kept if is_kept else superseded).append(line + b"\n")
     if superseded:
+        fault.hit("record.mend")
         with path.with_name(f"{path.stem}.superseded{path.suffix}").open("ab") as file:
             file.write(b"".join(superseded))
             file.flush()
@@ -161,12 +168,14 @@ class Disk:
 
     def mkdir(self, path: Path) -> None:
         """Makes a directory in an existing one."""
+        fault.hit("disk.mkdir")
         path.mkdir()
 
     def write(self, path: Path, blocks: Iterable[bytes | memoryview]) -> None:
         """Makes a file of the concatenated blocks. An existing one is an error: no file is rewritten in place."""
         with path.open("xb") as file:
             for block in blocks:
+                fault.hit("disk.write")
                 file.write(block)
 
     def link(self, old: Path, new: Path) -> None:
@@ -195,16 +204,19 @@ class Disk:
 
     def rename(self, old: Path, new: Path) -> None:
         """Renames atomically; a file at `new` is replaced, a directory with content there is an error."""
+        fault.hit("disk.rename")
         old.rename(new)
 
     def remove(self, path: Path) -> None:
         """Removes a file, or a directory with all its content. Symbolic links are removed, never followed."""
+        fault.hit("disk.remove")
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
 
     def _fsync(self, path: Path, flags: int) -> None:
+        fault.hit("disk.fsync")
         descriptor = os.open(path, flags | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from offpolicy import fault
 from offpolicy.errors import ConfigError
 
 ROOT = Path("runs")  # directory of the runs that are given no run_dir
@@ -58,6 +59,7 @@ def mark_latest(run: Path, root: Path = ROOT) -> None:
     if TRIAL in os.environ or not root.is_dir() or (os.path.lexists(link) and not link.is_symlink()):
         return
     with contextlib.suppress(OSError):
+        fault.hit("run_dir.latest")
         new.symlink_to(os.path.relpath(run.resolve(), root.resolve()), target_is_directory=True)
         new.replace(link)  # at once: a reader finds the old run or the new one
 

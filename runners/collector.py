@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, read_replay
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
 from offpolicy.collect.episode_hook import HookConfig
@@ -217,6 +218,7 @@ class Collector:
         path = Path(self._job.run_dir) / f"{'-'.join(['bad-row', str(env_steps), *names])}.json"
         seed = self._job.cfg.seed
         facts = {"env_index": error.env_index, "env_steps": env_steps, "episode_step": step, "seed": seed}
+        fault.hit("bad_row.write")
         path.write_text(json.dumps({**facts, **error.row}))
         return NumericsError(f"{error} at env step {env_steps}, episode step {step}, seed {seed}; see {path}")
 

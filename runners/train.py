@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_held, signals_kept
 from offpolicy.config.parsing import flatten, is_within, merge
@@ -76,6 +77,7 @@ def _refuse_less(run: Path, wanted: float) -> None:
 def train(cfg: RunConfig) -> int:
     """Trains from the start, or continues the run of the run directory; returns the exit code."""
     watch = Stopwatch()
+    fault.arm("supervisor")
     handle_signals([SAVE_SIGNAL], lambda *_: None)  # there is nothing to save before the processes have started
     with interrupts_exit():  # nothing is made yet that would stay
         host = follow_launcher(cfg)

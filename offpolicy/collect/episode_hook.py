@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from offpolicy import fault
 from offpolicy.children import ChildError, ChildTimeout, call_in_child, describe_exit, signals_held
 from offpolicy.collect.post import Episode, save_episode
 from offpolicy.errors import ConfigError
@@ -120,6 +121,7 @@ class EpisodeHook:
         arguments = [self._cfg.hook, str(theirs.fileno()), str(os.getpid())]
         try:
             with theirs, signals_held():
+                fault.hit("post.spawn")
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-c", WORKER, *arguments],
                     stdin=subprocess.DEVNULL,
@@ -178,6 +180,7 @@ class EpisodeHook:
                     self._abandon()
                     return
                 try:
+                    fault.hit("post.send")
                     socket.send_fds(self._worker.connection, [b"episode"], [file.fileno()])
                     return
                 except BlockingIOError:
@@ -209,6 +212,7 @@ class EpisodeHook:
         assert self._worker is not None
         process, connection = self._worker
         has_ended = process.poll() is not None  # first: what it sent before its end is in the socket by now
+        fault.hit("post.wait")
         readable, _, _ = select.select([connection], [], [], 0.0 if has_ended else timeout_s)
         if readable:
             try:

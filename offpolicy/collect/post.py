@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from offpolicy import fault
 from offpolicy.children import die_with_parent, leave_signals
 from offpolicy.processes.child import take_name
 from offpolicy.timing.clock import MonotonicClock
@@ -106,6 +107,7 @@ def _take_in(connection: socket.socket, waiting: queue.SimpleQueue[Episode | Non
 
 def _answer(connection: socket.socket, **fields: Any) -> None:  # Any: JSON values
     with contextlib.suppress(ConnectionError):  # the evaluation has ended
+        fault.hit("post.send")
         connection.send(json.dumps(fields).encode())
 
 
@@ -117,6 +119,7 @@ def main() -> None:
         leave_signals()
         die_with_parent(int(parent_pid))
         take_name("post", 0)
+        fault.arm("post")
         sys.path.append(os.getcwd())  # where the hook's module may live; last, so that it shadows nothing
         error = why_not_loadable(name)
         _answer(connection, error=error)

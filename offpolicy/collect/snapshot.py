@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from offpolicy import fault
 from offpolicy.checkpoint import Checkpoint, write_json, write_tensors
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
@@ -69,6 +70,7 @@ class CollectorSnapshot:
         }
         shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
         try:
+            fault.hit("snapshot.mkdir")
             directory.mkdir()
         except OSError as error:
             raise SaveError(f"{directory}: {error.strerror}") from error

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without saying so
 
+from offpolicy import fault
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
 from offpolicy.errors import PeerLostError
 from offpolicy.protocols import DeviceSync
@@ -43,6 +44,7 @@ class RankGroup:
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY  # `wait_for_device` raises
 
         def join() -> Any:  # Any: torch types the result of new_group as a group, an int or None
+            fault.hit("rank.join")
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
@@ -56,6 +58,7 @@ class RankGroup:
         """Returns the CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
         matrix = vector.new_zeros((self.num_ranks, len(vector)))
         matrix[self.rank] = vector
+        fault.hit("rank.gather")
         self._collective(lambda: dist.all_reduce(matrix, group=self._gathering_group))  # the rest is zeros: exact
         return matrix
 
@@ -64,6 +67,7 @@ class RankGroup:
 
         NCCL only queues that; `wait_for_device` waits for it.
         """
+        fault.hit("rank.reduce")
         self._collective(lambda: dist.all_reduce(bucket))
 
     def wait_for_device(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 
@@ -227,6 +228,7 @@ def _set_aside(path: Path) -> Path | None:
     aside = path / f"attempt-{sum(1 for _ in path.glob('attempt-*'))}"
     aside.mkdir(exist_ok=True)
     for entry in records:
+        fault.hit("run_dir.aside")
         (path / entry).rename(aside / entry)
     return aside
 
@@ -238,6 +240,7 @@ def _create(path: Path) -> list[Path]:
         missing = [ancestor for ancestor in (path, *path.parents) if not ancestor.exists()]
         for ancestor in reversed(missing):
             try:
+                fault.hit("run_dir.create")
                 ancestor.mkdir()
             except FileExistsError:  # another run made it at the same instant: it is not ours to take back
                 continue
@@ -309,6 +312,7 @@ class _Lock:
                 return False
             pid = os.getpid()
             own: dict[str, object] = {"pid": pid, "started": _start_ticks(pid), "parent": os.getppid()}
+            fault.hit("run_dir.lock")
             self._sign(own | {"host": socket.gethostname()})
         except OSError:
             self.withdraw()

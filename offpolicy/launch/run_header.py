@@ -43,7 +43,9 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
     state = run.checkpoint.json("state") if run.checkpoint is not None else {}
     updates = state.get("numbers", {}).get("num_updates")
-    return open_logger(run.path, cfg, header, job.start_step or None, in_force, updates, provenance)
+    # A checkpoint at env step 0, of a stop before the first step, is resumed too: the records since are superseded.
+    resume_step = None if run.checkpoint is None and not job.start_step else job.start_step
+    return open_logger(run.path, cfg, header, resume_step, in_force, updates, provenance)
 
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol, TextIO
 
 from rich.console import Console, RenderableType
 
+from offpolicy import fault
 from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.timing.bottleneck import Verdict
@@ -212,6 +213,7 @@ class PlainLines:
             return
         encoding = self._stream.encoding or "utf-8"
         try:
+            fault.hit("console.write")
             self._stream.write(line.encode(encoding, "replace").decode(encoding) + "\n")
             self._stream.flush()
         except (OSError, ValueError):

@@ -27,6 +27,7 @@ from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.plugins.scalar import metadata as scalar_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from offpolicy import fault
 from offpolicy.config.parsing import plain
 from offpolicy.files import AppendFile
 from offpolicy.logger.account_picture import AccountHistory
@@ -157,6 +158,7 @@ class TensorBoardSink:
 
     def _event(self, step: int = 0, **content: Any) -> None:  # Any: the one-of of the event's kinds
         event = event_pb2.Event(wall_time=self._started_s + self._wall_s, step=step, **content)
+        fault.hit("tensorboard.write")
         self._writer.write(event.SerializeToString())
 
 

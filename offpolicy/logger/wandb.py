@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from offpolicy import fault
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import Record
 from offpolicy.logger.sinks import NewEvaluations, Summary
@@ -44,6 +45,7 @@ class WandbSink:
         run_id = id_path.read_text().strip() if id_path.is_file() else ""
         if not run_id:
             run_id = secrets.token_hex(4)
+            fault.hit("wandb.write")
             id_path.write_text(run_id + "\n")
         self._evaluations = NewEvaluations()
         self._exit_code = 0

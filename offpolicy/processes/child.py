@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offpolicy import fault
 from offpolicy.children import ORPHANED, die_with_parent, leave_signals, resolve
 from offpolicy.errors import OffPolicyError
 from offpolicy.processes.oom import be_killed_first
@@ -52,6 +53,7 @@ class ChildContext:
         """Sends a message to the supervisor; a supervisor that has exited is not an error here."""
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):
+            fault.hit("message.send")
             while line:
                 line = line[os.write(self.message_fd, line) :]
 
@@ -107,6 +109,8 @@ def main() -> int:
     die_with_supervisor(spec["supervisor_pid"], spec["lifeline_fd"])
     take_name(spec["role"], spec["index"])
     be_killed_first(spec["role"])
+    fault.arm(spec["role"], spec["index"])
+    fault.hit("child.start")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     sys.path.append(os.getcwd())  # where `module:EnvId` lives; last, so that it shadows nothing

@@ -11,6 +11,7 @@ import errno
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
+from offpolicy import fault
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
 from offpolicy.processes.shared_memory import WakeEvent
 
@@ -132,6 +133,7 @@ class LearnerGate:
 
         The others stand still until `release_snapshot` all the same: no row is written while the rings are saved.
         """
+        fault.hit("snapshot.request")
         number = self._own.bump(RankWord.SNAPSHOT_REQUEST)
         self.wake_collectors()
         self._block_until(
@@ -144,6 +146,7 @@ class LearnerGate:
 
     def release_snapshot(self) -> None:
         """Lets the collectors resume."""
+        fault.hit("snapshot.release")
         self._own.set(RankWord.SNAPSHOT_RELEASE, self._own.get(RankWord.SNAPSHOT_REQUEST))
         self.wake_collectors()
 

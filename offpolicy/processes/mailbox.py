@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from offpolicy import fault
 from offpolicy.types import Float32
 
 _SLOTS = 3
@@ -45,9 +46,12 @@ class Mailbox:
         version = self._words[0] + 1
         slot = version % _SLOTS
         self._words[1 + slot] = 0
+        fault.hit("mailbox.cleared")
         self._slots[slot] = payload.reshape(-1).view(np.uint8)
+        fault.hit("mailbox.copied")
         self._words[1 + slot] = version
         self._words[0] = version
+        fault.hit("mailbox.published")
         return version
 
     def read(self, out: NDArray[Any]) -> int:

@@ -11,6 +11,8 @@ import os
 import select
 from dataclasses import dataclass
 
+from offpolicy import fault
+
 
 class SharedBlock:
     """A block of zeroed shared memory; `buffer` is its writable view."""
@@ -24,6 +26,7 @@ class SharedBlock:
         """Allocates `size` bytes now, so that no write fails later. Raises OSError if they do not fit."""
         fd = os.memfd_create(f"offpolicy-{name}", os.MFD_CLOEXEC)
         try:
+            fault.hit("memory.allocate")
             os.posix_fallocate(fd, 0, size)
         except OSError:
             os.close(fd)
@@ -54,10 +57,12 @@ class WakeEvent:
 
     def set(self) -> None:
         """Wakes the process that waits, now or when it next does."""
+        fault.hit("wake.send")
         os.eventfd_write(self.fd, 1)
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until it is set, at most `timeout_s`; returns True if it was, and clears it."""
+        fault.hit("wake.wait")
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         if not poll.poll(timeout_s * 1000):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from offpolicy import fault
 from offpolicy.children import describe_exit, signals_held, with_bounded_spin
 from offpolicy.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
 from offpolicy.errors import EXIT_CRASH_LOOP, HangError
@@ -144,6 +145,7 @@ class Supervisor:
         command = [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_read)]
         environment = {**with_bounded_spin(os.environ), "OFFPOLICY_RUN_ID": self._config.run_id}
         with signals_held():
+            fault.hit("spawn")
             process = subprocess.Popen(
                 command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL,
                 stdout=self._config.log_fd, stderr=self._config.log_fd,
@@ -152,6 +154,7 @@ class Supervisor:
         os.close(message_write)
         # Killed already: that is noticed by its pidfd.
         with contextlib.suppress(BrokenPipeError), os.fdopen(spec_write, "wb") as sink:
+            fault.hit("spawn.spec")
             sink.write(json.dumps(spec).encode())
         os.set_blocking(message_read, False)
         child = Child(role, index, process, message_read, os.pidfd_open(process.pid))
@@ -173,6 +176,7 @@ class Supervisor:
         `on_signal` is called at once when the first signal has come: a signal wakes the loop.
         """
         while self._children:
+            fault.hit("supervisor.wait")
             events = self._selector.select(TICK_S)
             self._signals.show(on_signal)
             for key, _ in events:
@@ -207,6 +211,7 @@ class Supervisor:
 
     def _read_messages(self, child: Child, on_message: MessageHandler) -> bool:
         """Handles the messages that a child has written; False at their end, or when there are none now."""
+        fault.hit("message.read")
         try:
             data = os.read(child.messages, 65536)
         except BlockingIOError:
@@ -225,6 +230,7 @@ class Supervisor:
 
     def _reap(self, child: Child, on_message: MessageHandler) -> None:
         """Reaps a dead child, reads its last messages and stops the run as its end demands."""
+        fault.hit("supervisor.reap")
         code = child.process.wait()
         self._selector.unregister(child.pidfd)
         # Not until end of file: a process that an environment left behind may hold the pipe open.
@@ -377,6 +383,7 @@ class Supervisor:
         self.stop(Stop.FINISH)
 
     def _kill_all(self) -> None:
+        fault.hit("supervisor.kill")
         for child in self._children:
             child.is_killed = True
             child.process.kill()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from offpolicy import fault
 from offpolicy.types import Batch
 
 if TYPE_CHECKING:
@@ -121,12 +122,15 @@ class Ring:
         self._words[_NEXT] = start + len(rows)
         self._words[_NEXT_STEPS] = env_steps
         self._words[_RESERVED] = start + len(rows)
+        fault.hit("ring.reserved")
         slot = start % self.capacity
         head = min(len(rows), self.capacity - slot)
         self._rows[slot : slot + head] = rows[:head]
         if head < len(rows):
             self._rows[: len(rows) - head] = rows[head:]
+        fault.hit("ring.copied")
         self._words[_COMMITTED] = start + len(rows)
+        fault.hit("ring.committed")
 
     def take_over(self, announced: int) -> int:
         """Continues in place of a writer that died, at whatever point, and had announced so many env steps.

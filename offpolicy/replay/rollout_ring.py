@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from offpolicy import fault
 from offpolicy.types import Float32, Rollouts
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class RolloutRing:
 
     def reserve(self) -> Float32:
         """Returns the slot [T + 1, N, W] that the collector fills next: the spare one if no other is free."""
+        fault.hit("rollout.reserved")
         self._open = self.num_slots if self.is_full else self.committed % self.num_slots
         rows: Float32 = self._rows[self._open]
         return rows
@@ -164,6 +166,7 @@ class RolloutRing:
         self._stamps[slot] = stamp
         self._words[_NEXT] = self.committed + 1
         self._words[_NEXT_STEPS] = env_steps
+        fault.hit("rollout.committed")
         self._words[_COMMITTED] += 1
         return True
 
@@ -185,6 +188,7 @@ class RolloutRing:
         """Copies the oldest rollout into `out` [T + 1, N, W] and frees its slot; at least one must wait."""
         stamp = self.head
         out[...] = self._rows[self.taken % self.num_slots]
+        fault.hit("rollout.taken")
         self._words[_TAKEN] += 1
         return stamp
 

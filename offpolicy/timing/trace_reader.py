@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from offpolicy import fault
 from offpolicy.errors import ConfigError
 from offpolicy.timing.phases import LEARNER_WAITS, CollectorPhase
 from offpolicy.timing.trace_writer import HEADER, HEADER_NBYTES, MAGIC, SUFFIX, Kind
@@ -117,6 +118,7 @@ def shrink_tracks(directory: Path) -> None:
     A process that wrote into what was cut off would be killed.
     """
     for path in directory.glob(f"*{SUFFIX}"):
+        fault.hit("trace.write")
         with path.open("r+b") as file:
             magic, written, _ = HEADER.unpack(file.read(HEADER.size))
             nbytes = HEADER_NBYTES + written * RECORD_TYPE.itemsize

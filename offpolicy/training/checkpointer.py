@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, Draft
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.processes.child import name_threads
@@ -189,6 +190,7 @@ class Checkpointer:
         directory = self._run_dir / f"{SNAPSHOT_DIR}-rank-{self._rank.rank}"
         shutil.rmtree(directory, ignore_errors=True)  # left by a save that failed
         try:
+            fault.hit("snapshot.mkdir")
             directory.mkdir()
         except OSError as error:
             raise SaveError(f"{directory}: {error.strerror}") from error
@@ -213,6 +215,7 @@ def adopt(draft: Draft, part: Path) -> None:
     """Moves the files of a directory into the draft. Raises `SaveError`."""
     try:
         for path in sorted(part.iterdir()):
+            fault.hit("snapshot.adopt")
             os.rename(path, draft.path / path.name)
         part.rmdir()
     except OSError as error:

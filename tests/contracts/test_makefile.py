@@ -101,6 +101,12 @@ def test_tune_takes_overrides_as_train_does(checkout: Path) -> None:
     assert report["argv"] == ["tune", "algo=td3", "env.num_envs=2"]
 
 
+def test_chaos_takes_its_options_as_words(checkout: Path) -> None:
+    shutil.copy(checkout / ".venv/bin/offpolicy", checkout / ".venv/bin/python")
+    expected = ["-m", "tests.chaos", "--minutes", "2", "--seed", "3"]
+    assert make(checkout, "chaos", "seed=3", "minutes=2")["argv"] == expected
+
+
 def test_compare_takes_runs_and_options_as_words(checkout: Path) -> None:
     report = make(checkout, "compare", "runs=a=runs/x b=runs/y", "png=out file.png")
     assert report["argv"] == ["compare", "--png", "out file.png", "a=runs/x", "b=runs/y"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.launch.run_header import announce
+from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import SpaceSpec
 
@@ -89,3 +90,26 @@ def test_rollouts_are_announced_instead_of_a_replay() -> None:
     )
     assert lines[1].startswith("rollouts: 1 of 16 steps x 1 environments = ")
     assert lines[1].endswith("MiB of shared memory in 2 rings, one per collector; block when full")
+
+
+@pytest.mark.parametrize(("saved_at", "kept"), [(None, [50, 90]), (0, []), (60, [50])])
+def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
+    tmp_path: Path, saved_at: int | None, kept: list[int]
+) -> None:
+    """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice."""
+    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 50}\n{"env_steps": 90}\n')
+    job = WorkerSpec(
+        RunConfig.from_mapping({"log": {"tensorboard": False}}),
+        SPEC,
+        HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1),
+        HostInfo(),
+        str(tmp_path),
+        saved_at or 0,
+        saved_at,
+        0,
+    )
+    checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at)
+    run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
+    open_run_logger(job, run).close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["env_steps"] for line in lines] == kept

@@ -1,0 +1,144 @@
+"""What must hold after every life of a run, read from its directory and its output only.
+
+I1 no torn row, I2 counters never go back, I3 the newest complete checkpoint is the one that is loaded, I4 no process is
+left, I5 no residue after the next start, I6 exit 0 and only then the goal is reached, I7 the last line on stderr names
+the culprit, I8 every end within its deadline. I4 and I8 are watched where the run is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.chaos.chain_env import WIDTH, wrong_rows
+
+STEP = re.compile(r"(?:\.replaced-)?step-([0-9]{12})")
+RESUMING = re.compile(r"resuming at env step ([0-9,]+)")
+CULPRIT = re.compile(
+    r"offpolicy: (supervisor|learner|collector|evaluator) \d+ \(pid \d+\) failed at env step [\d,]+: \S"
+)
+REFUSAL = re.compile(r"offpolicy: \S|  \S+: ")  # no run: nothing was started, the command is refused
+TEMPORARY = re.compile(r"\.tmp-|\.snapshot-|\.replaced-|\.tmp$")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of one life: exit code and output. `is_supervisor_hit`: it was killed or ended on purpose."""
+
+    code: int
+    stdout: str
+    stderr: str
+    is_supervisor_hit: bool = False
+    is_signalled: bool = False
+
+
+def newest_checkpoint(run: Path) -> int | None:
+    """The env steps of the newest complete checkpoint, by its name; None without one."""
+    names = [path.name for path in (run / "checkpoints").glob("*step-*")] if run.is_dir() else []
+    return max((int(match[1]) for match in map(STEP.fullmatch, names) if match), default=None)
+
+
+def check_start(end: End, before: int | None) -> Iterator[str]:
+    """I3: the checkpoint that was there is the one that is loaded. Ends before the header say nothing."""
+    said = RESUMING.search(end.stdout)
+    if said is None:
+        if before and "run directory:" in end.stdout and "already complete" not in end.stdout and _has_begun(end):
+            yield f"I3: checkpoint {before} was there, and the run began anew"
+    elif before is None or int(said[1].replace(",", "")) < before:
+        yield f"I3: resumed at {said[1]}, though checkpoint {before} was there"
+
+
+def _has_begun(end: End) -> bool:
+    return "learner 0: " in end.stdout  # long after the line about resuming
+
+
+def check_end(run: Path, end: End, total: int) -> Iterator[str]:
+    """I6 and I7 of one life."""
+    allowed = {0, 1, 2, 70, 74, 130, 143}
+    if end.code not in allowed and not end.is_supervisor_hit:
+        yield f"I6: exit code {end.code}, which no document names for this"
+    summary = _json(run / "summary.json")
+    is_done = summary.get("status") == "completed" and summary.get("env_steps", 0) >= total
+    if end.code == 0 and not is_done and not end.is_supervisor_hit:
+        yield f"I6: exit 0, but summary.json says {summary.get('status')} at {summary.get('env_steps')} of {total}"
+    last = end.stderr.rstrip().splitlines()[-1:] or [""]
+    is_ours = CULPRIT.match(last[0]) or REFUSAL.match(last[0])
+    if end.code in (1, 2, 70, 74) and not is_ours and not end.is_supervisor_hit:
+        yield f"I7: exit {end.code}, and the last line on stderr is {last[0]!r}"
+
+
+def check_records(run: Path) -> Iterator[str]:
+    """I2: (env_steps, n_updates) rises from record to record, and the env steps of an environment's episodes do."""
+    metrics, episodes = (list(_lines(run / name)) for name in ("metrics.jsonl", "episodes.jsonl"))
+    yield from (f"I2: {torn}" for torn in [*metrics, *episodes] if isinstance(torn, str))
+    course = [(line["env_steps"], line.get("train/n_updates", 0)) for line in metrics if isinstance(line, dict)]
+    yield from _falls("metrics.jsonl", course)
+    by_env: dict[int, list[tuple[float, float]]] = {}
+    for line in episodes:
+        if isinstance(line, dict):
+            by_env.setdefault(line["env_index"], []).append((line["env_steps"], 0))
+    for index, ends in by_env.items():
+        yield from _falls(f"episodes.jsonl, environment {index},", ends)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any] | str]:
+    """The records of a file, and a text for each torn line but the last, which a reader leaves out."""
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    for number, line in enumerate(lines):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            if number < len(lines) - 1:
+                yield f"line {number + 1} of {len(lines)} of {path.name} is torn"
+
+
+def _falls(what: str, course: list[tuple[float, float]]) -> Iterator[str]:
+    falls = [(one, two) for one, two in pairwise(course) if one >= two]
+    if falls:
+        yield f"I2: {what} goes from {falls[0][0]} to {falls[0][1]}, {len(falls)} times"
+
+
+def check_rows(run: Path) -> Iterator[str]:
+    """I1: every saved row is a transition of the environment."""
+    for path in sorted((run / "checkpoints").glob("**/*.f32")):
+        numbers = np.fromfile(path, "<f4")
+        if numbers.size % WIDTH:
+            yield f"I1: {path.name} holds {numbers.size} numbers, no multiple of {WIDTH}"
+        elif wrong := wrong_rows(numbers.reshape(-1, WIDTH)):
+            yield f"I1: {wrong} of {numbers.size // WIDTH} rows of {path.parent.name}/{path.name} are wrong"
+
+
+def check_residue(run: Path) -> Iterator[str]:
+    """I5: a run that reached its goal has left no draft, no part of a snapshot and no temporary file."""
+    found = sorted(path.name for path in run.rglob("*") if TEMPORARY.search(path.name))
+    if found:
+        yield f"I5: {', '.join(found)} are left"
+
+
+def check_same_end(run: Path, reference: Path) -> Iterator[str]:
+    """Bitwise: networks and collectors are those of a run that nothing happened to."""
+    one, two = (
+        next(iter(sorted((path / "checkpoints").glob("step-*"), reverse=True)), None) for path in (run, reference)
+    )
+    if one is None or two is None or one.name != two.name:
+        yield f"bitwise: the last checkpoint is {one and one.name}, without disturbance {two and two.name}"
+        return
+    for expected in sorted(two.glob("*.safetensors")):
+        got = one / expected.name
+        if not got.is_file() or got.read_bytes() != expected.read_bytes():
+            yield f"bitwise: {expected.name} differs from a run without disturbance"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    except (OSError, ValueError):
+        return {}

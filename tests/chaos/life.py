@@ -1,0 +1,236 @@
+"""One run through several disturbed lives to its goal: started again by the same command until it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from offpolicy.fault import ONCE_VARIABLE, VARIABLE
+from tests.chaos import invariants
+from tests.chaos.disturbances import Disturbance, Signalled, draw
+from tests.chaos.invariants import End
+from tests.chaos.scenes import Scene
+from tests.conftest import REPOSITORY, Traces
+
+GONE_S = 5.0  # I4: from the end of a run until no process of it is left
+QUIET_S = 40.0  # without any sign of life: an operator sends SIGTERM
+STOP_S = 50.0  # from that SIGTERM to the end
+LIFE_S = 240.0  # of a life, on a loaded machine
+PAUSE_S = 5.0  # between two looks: nothing ran at all, and no deadline counts it
+
+
+@dataclass(slots=True)
+class Story:
+    """What was done to a run and what came of it."""
+
+    scene: Scene
+    lives: list[tuple[Disturbance, int]] = field(default_factory=list)
+    num_fired: int = 0  # injected faults that happened
+    violations: list[str] = field(default_factory=list)
+    is_done: bool = False
+    is_bitwise: bool = True
+
+    def __str__(self) -> str:
+        lives = " | ".join(f"{disturbance} -> exit {code}" for disturbance, code in self.lives)
+        return f"{self.scene.name}: {lives}"
+
+
+def live(scene: Scene, directory: Path, disturbances: list[Disturbance]) -> Story:
+    """Runs the scene in `directory`, one disturbance per life and none in the last ones, until it is done."""
+    story = Story(scene)
+    for disturbance in [*disturbances, Disturbance(), Disturbance()]:
+        before = invariants.newest_checkpoint(directory / "run")
+        life = Life(scene, directory, disturbance, len(story.lives))
+        end = life.run()
+        story.lives.append((disturbance, end.code))
+        story.violations += life.violations
+        story.num_fired += life.num_fired
+        story.violations += check_life(scene, directory / "run", end, before)
+        story.is_bitwise &= "not bitwise" not in end.stdout
+        if end.code == 0 and invariants.newest_checkpoint(directory / "run") is not None:
+            story.is_done = True
+            story.violations += invariants.check_residue(directory / "run")
+            return story
+        if end.code == 66:
+            break
+    story.violations.append("I6: the same command, undisturbed, does not reach the goal: " + end.stderr[-300:])
+    return story
+
+
+def check_life(scene: Scene, run: Path, end: End, before: int | None) -> Iterator[str]:
+    """Every invariant that can be read from the directory and the output."""
+    yield from invariants.check_start(end, before)
+    yield from invariants.check_end(run, end, scene.total)
+    yield from invariants.check_records(run)
+    if scene.has_rows:
+        yield from invariants.check_rows(run)
+    after = invariants.newest_checkpoint(run)
+    if before is not None and (after is None or after < before):
+        yield f"I2: the newest checkpoint goes from {before} back to {after}"
+
+
+class Life:
+    """A process of the command line, with its faults and the signals that come to it."""
+
+    def __init__(self, scene: Scene, directory: Path, disturbance: Disturbance, number: int) -> None:
+        self._directory, self._disturbance, self.violations = directory, disturbance, list[str]()
+        self._once = directory / f"fired-{number}"
+        self._once.mkdir(parents=True)
+        self._traces = Traces()
+        self._out, self._err = directory / f"out-{number}", directory / f"err-{number}"
+        environ = {**os.environ, **self._traces.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+        if disturbance.faults:
+            environ |= {VARIABLE: disturbance.faults, ONCE_VARIABLE: str(self._once)}
+        command = [sys.executable, "-m", "offpolicy.cli", *scene.command("run")]
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                command, cwd=directory, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+        self._start_s = time.monotonic()
+        self._is_supervisor_hit, self._is_term_sent, self.num_fired = False, False, 0
+        self._stopped: list[tuple[float, int]] = []
+
+    def run(self) -> End:
+        """Waits for the end, sends the signals meanwhile, and checks that nothing is left."""
+        try:
+            self._watch()
+        finally:
+            self._kill_all()
+        code = self._process.wait()
+        self._note_fired()
+        out, err = (path.read_text(errors="replace") for path in (self._out, self._err))
+        return End(code, out, err, self._is_supervisor_hit)
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._start_s
+
+    def _watch(self) -> None:
+        waiting = list(self._disturbance.signals)
+        sign, since_s, last_s = self._sign_of_life(), 0.0, 0.0
+        while self._process.poll() is None:
+            if self._elapsed_s - last_s > PAUSE_S:
+                self._start_s += self._elapsed_s - last_s
+            now_s = last_s = self._elapsed_s
+            while waiting and waiting[0].after_s <= now_s:
+                self._send(waiting.pop(0))
+            for due_s, pid in [one for one in self._stopped if one[0] <= now_s]:
+                self._stopped.remove((due_s, pid))
+                _kill(pid, signal.SIGCONT)
+            if (newer := self._sign_of_life()) != sign:
+                sign, since_s = newer, now_s
+            if not self._is_in_time(now_s, since_s):
+                return
+            time.sleep(0.05)
+        self._check_gone()
+
+    def _is_in_time(self, now_s: float, since_s: float) -> bool:
+        """False once the run is given up; a run that stands still is sent SIGTERM first, as an operator would."""
+        if now_s - since_s > QUIET_S and not self._is_term_sent:
+            self._is_term_sent = True
+            self._term_s = now_s
+            if "hang" not in self._disturbance.faults:
+                self.violations.append(f"I8: no sign of life for {QUIET_S:g} s though nothing hangs")
+            self._process.send_signal(signal.SIGTERM)
+        is_late = self._is_term_sent and now_s - self._term_s > STOP_S
+        if is_late or now_s > LIFE_S:
+            what = f"no end {STOP_S:g} s after SIGTERM" if is_late else f"no end after {LIFE_S:g} s"
+            self.violations.append(f"I8: {what}; the last lines: {self._out.read_text()[-200:]!r}")
+            self._is_supervisor_hit = True
+            return False
+        return True
+
+    def _sign_of_life(self) -> tuple[int, ...]:
+        """Sizes of what a run writes: they change as long as it does anything."""
+        run = self._directory / "run"
+        paths = [run / "metrics.jsonl", run / "train.log", run / "episodes.jsonl", self._out, self._err]
+        return tuple(path.stat().st_size if path.exists() else -1 for path in paths)
+
+    def _send(self, one: Signalled) -> None:
+        """Sends a signal to one of the processes that live now, or to all."""
+        pids = sorted(self._traces.processes())
+        chosen = pids if one.is_for_all else pids[int(one.victim * len(pids)) :][:1]
+        for pid in chosen:
+            if pid == self._process.pid and one.number == signal.SIGKILL:
+                self._is_supervisor_hit = True
+            _kill(pid, one.number)
+            if one.number == signal.SIGSTOP:
+                self._stopped.append((self._elapsed_s + one.pause_s, pid))
+        # Before it handles signals, a process dies of them as any program does.
+        if self._process.pid in chosen and self._elapsed_s < 4.0:
+            self._is_supervisor_hit = True
+
+    def _note_fired(self) -> None:
+        """A fault that ended the supervisor explains its exit code."""
+        fired = os.listdir(self._once)
+        self.num_fired = len(fired)
+        for name in fired:
+            fault = self._disturbance.faults.split(";")[int(name)]
+            if "role=supervisor" in fault:
+                self._is_supervisor_hit |= fault.split(":")[1] in ("kill", "exit")
+
+    def _check_gone(self) -> None:
+        try:
+            self._traces.assert_none(GONE_S)
+        except AssertionError as error:
+            names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in self._traces.processes()]
+            self.violations.append(f"I4: {error} after {GONE_S:g} s: {names}".replace("\n", " "))
+
+    def _kill_all(self) -> None:
+        for pid in self._traces.processes():
+            _kill(pid, signal.SIGKILL)
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+class References:
+    """Ends of undisturbed runs, one per scene, made when they are first asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def of(self, scene: Scene) -> Path:
+        """The run directory of the scene without disturbance."""
+        directory = self._directory / f"reference-{scene.name}"
+        if not directory.exists():
+            story = live(scene, directory, [])
+            assert story.is_done, story.violations
+        return directory / "run"
+
+
+def chaos(
+    seed: int, minutes: float, directory: Path, scenes: tuple[Scene, ...], say: Callable[[str], None]
+) -> list[Story]:
+    """Lets chaos loose for some minutes; returns all stories. Those with violations keep their directory."""
+    rng, references, stories = random.Random(seed), References(directory), list[Story]()
+    end_s = time.monotonic() + 60.0 * minutes
+    while time.monotonic() < end_s:
+        number = len(stories)
+        own = random.Random(f"{seed}-{number}")  # of a story alone: `only` repeats it
+        scene = scenes[number % len(scenes)] if number < len(scenes) else rng.choice(scenes)
+        stories.append(tell(scene, own, directory / f"run-{number}", references))
+        story = stories[-1]
+        say(f"{number}: {story}" + "".join(f"\n   VIOLATION {text}" for text in story.violations))
+        if not story.violations:
+            shutil.rmtree(directory / f"run-{number}")
+    return stories
+
+
+def tell(scene: Scene, rng: random.Random, directory: Path, references: References) -> Story:
+    """One story: drawn, lived, and where it can be, held against the undisturbed run."""
+    story = live(scene, directory, [draw(rng, scene.words) for _ in range(rng.choice((1, 2, 2, 3)))])
+    if story.is_done and story.is_bitwise and scene.is_bitwise:
+        story.violations += invariants.check_same_end(directory / "run", references.of(scene))
+    return story

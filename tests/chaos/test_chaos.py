@@ -1,0 +1,153 @@
+"""Two minutes of chaos; and proof that each invariant sees its violation."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpolicy import fault
+from tests.chaos import invariants
+from tests.chaos.__main__ import main
+from tests.chaos.chain_env import Chain, wrong_rows
+from tests.chaos.disturbances import draw
+from tests.chaos.invariants import End
+from tests.chaos.scenes import SCENES
+
+LINE = "offpolicy: collector 0 (pid 7) failed at env step 12: was killed by SIGKILL\n"
+
+
+@pytest.mark.slow
+@pytest.mark.mp
+@pytest.mark.timeout(1200)
+def test_two_minutes_of_chaos_violate_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = main(["--seed", "8", "--minutes", "2", "--directory", str(tmp_path)])
+    assert code == 0, capsys.readouterr().out
+
+
+def chain_rows(count: int) -> np.ndarray:
+    env, rng, rows = Chain(), np.random.default_rng(0), []
+    obs, _ = env.reset(seed=77)
+    for _ in range(count):
+        action = rng.uniform(-1.0, 1.0, 2).astype(np.float32)
+        next_obs, reward, terminated, _, _ = env.step(action)
+        rows.append(np.concatenate([obs, next_obs, action, [reward, terminated, False, 0.99]]))
+        obs = env.reset()[0] if terminated else next_obs
+    return np.array(rows, np.float32)
+
+
+def test_rows_of_the_chain_are_right_through_episodes() -> None:
+    assert wrong_rows(chain_rows(9000)) == 0
+
+
+@pytest.mark.parametrize("columns", [slice(0, 4), slice(4, 8), slice(10, 11), slice(0, 7), slice(8, 10)])
+def test_a_row_mixed_of_two_is_seen(columns: slice) -> None:
+    rows = chain_rows(50)
+    rows[7, columns] = rows[12, columns]
+    assert wrong_rows(rows) == 1
+
+
+def write(path: Path, *records: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path.parent
+
+
+def texts(found: object) -> str:
+    return "|".join(found)  # type: ignore[arg-type]
+
+
+def test_rows_are_read_from_every_checkpoint(tmp_path: Path) -> None:
+    rows = chain_rows(20)
+    (tmp_path / "checkpoints/step-000000000020").mkdir(parents=True)
+    rows.tofile(tmp_path / "checkpoints/step-000000000020/replay-0.f32")
+    assert texts(invariants.check_rows(tmp_path)) == ""
+    rows[3, 5] += 1
+    rows.tofile(tmp_path / "checkpoints/step-000000000020/replay-0.f32")
+    assert texts(invariants.check_rows(tmp_path)).startswith("I1: 1 of 20 rows")
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [([(1, 0), (2, 0), (2, 1)], ""), ([(2, 1), (2, 1)], "1 times"), ([(5, 1), (3, 0), (4, 0), (3, 0)], "2 times")],
+)
+def test_records_that_repeat_or_go_back_are_seen(tmp_path: Path, steps: list[tuple[int, int]], said: str) -> None:
+    write(tmp_path / "metrics.jsonl", *({"env_steps": one, "train/n_updates": two} for one, two in steps))
+    found = texts(invariants.check_records(tmp_path))
+    assert found == "" if not said else said in found
+
+
+def test_episodes_are_in_order_per_environment(tmp_path: Path) -> None:
+    write(tmp_path / "episodes.jsonl", *({"env_steps": steps, "env_index": env} for env, steps in ((0, 9), (1, 5))))
+    assert texts(invariants.check_records(tmp_path)) == ""
+    write(tmp_path / "episodes.jsonl", *({"env_steps": steps, "env_index": 1} for steps in (9, 5)))
+    assert "environment 1" in texts(invariants.check_records(tmp_path))
+
+
+def test_only_the_last_line_may_be_torn(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 1}\n{"env_st')
+    assert texts(invariants.check_records(tmp_path)) == ""
+    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 1}\n{"env_st\n{"env_steps": 2}\n')
+    assert "is torn" in texts(invariants.check_records(tmp_path))
+
+
+def test_a_start_that_forgets_a_checkpoint_is_seen() -> None:
+    old = End(0, "run directory: run\nresuming at env step 1,200\nlearner 0: cpu\n", "")
+    assert texts(invariants.check_start(old, 1200)) == ""
+    assert "checkpoint 1400 was there" in texts(invariants.check_start(old, 1400))
+    anew = End(0, "run directory: run\nlearner 0: cpu\n", "")
+    assert "began anew" in texts(invariants.check_start(anew, 1200))
+    assert texts(invariants.check_start(anew, None)) == ""
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (End(0, "", ""), ""),
+        (End(1, "", LINE), ""),
+        (End(1, "", "Traceback ...\nOSError: no space\n"), "I7"),
+        (End(70, "", ""), "I7"),
+        (End(-9, "", ""), "I6"),
+        (End(-9, "", "", is_supervisor_hit=True), ""),
+        (End(66, "", "offpolicy: no usable checkpoint\n"), "I6"),
+    ],
+)
+def test_exit_codes_and_last_lines_are_judged(tmp_path: Path, end: End, said: str) -> None:
+    write(tmp_path / "summary.json", {"status": "completed", "env_steps": 900})
+    found = texts(invariants.check_end(tmp_path, end, 900))
+    assert found == "" if not said else found.startswith(said)
+
+
+def test_exit_0_before_the_goal_is_seen(tmp_path: Path) -> None:
+    write(tmp_path / "summary.json", {"status": "completed", "env_steps": 899})
+    assert texts(invariants.check_end(tmp_path, End(0, "", ""), 900)).startswith("I6")
+
+
+@pytest.mark.parametrize("name", [".tmp-0123", ".snapshot-collector-0", ".config.yaml.77.tmp"])
+def test_residue_is_seen(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "checkpoints/step-000000000900/state.json")
+    assert texts(invariants.check_residue(tmp_path)) == ""
+    (tmp_path / "checkpoints" / name).touch()
+    assert name in texts(invariants.check_residue(tmp_path))
+
+
+def test_an_end_that_differs_is_seen(tmp_path: Path) -> None:
+    for run, content in (("one", b"a"), ("two", b"b")):
+        place = tmp_path / run / "checkpoints/step-000000000900"
+        place.mkdir(parents=True)
+        (place / "learner.safetensors").write_bytes(content)
+    assert texts(invariants.check_same_end(tmp_path / "one", tmp_path / "one")) == ""
+    assert "learner.safetensors differs" in texts(invariants.check_same_end(tmp_path / "one", tmp_path / "two"))
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_what_is_drawn_is_understood_and_the_same_for_a_seed(scene: object) -> None:
+    words = scene.words  # type: ignore[attr-defined]
+    drawn = [draw(random.Random(seed), words) for seed in range(200)]
+    assert drawn == [draw(random.Random(seed), words) for seed in range(200)]
+    faults = [text for one in drawn for text in one.faults.split(";") if text]
+    assert all(fault.Fault.parse(text).site in fault.SITES for text in faults)
+    assert len({fault.Fault.parse(text).site for text in faults}) > 20

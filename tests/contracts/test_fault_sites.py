@@ -1,0 +1,106 @@
+"""The sites of fault injection: the table names all that are in the code, and every primitive has one before it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from offpolicy.fault import SITES
+from tests.chaos.disturbances import NOT_PASSED, PASSED_BY
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Commands on finished runs: what fails there loses nothing of a run.
+OUTSIDE_RUNS = ("offpolicy/analysis/", "offpolicy/commands/", "offpolicy/envs/toy.py", "offpolicy/fault.py")
+FUNCTIONS = {
+    *("os.write", "os.rename", "os.replace", "os.fsync", "os.ftruncate", "os.posix_fallocate", "os.eventfd_write"),
+    *("subprocess.Popen", "subprocess.run", "select.select", "select.poll", "socket.send_fds"),
+    *("dist.init_process_group", "dist.all_reduce", "dist.broadcast"),
+}
+METHODS = {"write_text", "write_bytes", "symlink_to", "rename", "mkdir"}
+WRITING_MODES = ("w", "x", "a", "r+")
+# function -> why it needs no site of its own
+WITHOUT_SITE = {
+    "offpolicy/children.py:call_in_child": "a check before the run; the run refuses where it fails",
+    "offpolicy/distributed/process_group.py:broadcast": "once, after `rank.join`",
+    "offpolicy/distributed/process_group.py:_missing": "names the lost ranks after a failure",
+    "offpolicy/distributed/rendezvous.py:_pause": "before the run; its own deadline ends it",
+    "offpolicy/logger/keyboard.py:read": "does not wait",
+    "offpolicy/logger/logger.py:open_step_logger": "for training loops of others",
+    "offpolicy/logger/provenance.py:git_commit": "has a deadline; its failure is an empty field",
+    "offpolicy/processes/child.py:name_threads": "names of threads, for people",
+    "offpolicy/processes/supervisor.py:_check_progress": "a pause of 0.2 s",
+    "offpolicy/processes/shared_memory.py:attach": "the pages exist, but for two headers",
+    "offpolicy/timing/attainable.py:remembered": "a cache; file.write comes next",
+    "offpolicy/timing/chrome_trace.py:close": "the profile of torch, once",
+    "offpolicy/timing/trace_writer.py:create_tracks": "before the run; refused with its size",
+    "offpolicy/timing/trace_writer.py:__init__": "opens what create_tracks has made",
+}
+
+
+def sources() -> Iterator[Path]:
+    for package in ("offpolicy", "runners"):
+        yield from sorted((REPOSITORY / package).rglob("*.py"))
+
+
+def dotted(node: ast.expr) -> str:
+    """`os.write` of a call's function; "" where it is no plain name."""
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def calls(node: ast.AST) -> Iterator[ast.Call]:
+    return (found for found in ast.walk(node) if isinstance(found, ast.Call))
+
+
+def sites_of(node: ast.AST) -> list[str]:
+    hits = [call for call in calls(node) if dotted(call.func) == "fault.hit"]
+    assert all(isinstance(call.args[0], ast.Constant) for call in hits), "a site is named by a literal"
+    return [call.args[0].value for call in hits if isinstance(call.args[0], ast.Constant)]
+
+
+def is_primitive(call: ast.Call) -> bool:
+    """True for a call that changes a disk, sends, waits or starts a process."""
+    if dotted(call.func) in FUNCTIONS:
+        return True
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    name, literals = call.func.attr, [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
+    is_path_replace = name == "replace" and len(call.args) == 1 and not call.keywords and not literals
+    is_open = name == "open" and any(isinstance(mode, str) and mode.startswith(WRITING_MODES) for mode in literals)
+    is_disk_of_ours = name in ("rename", "mkdir") and dotted(call.func).endswith("_disk." + name)
+    return (name in METHODS or is_path_replace or is_open) and not is_disk_of_ours
+
+
+def functions_without_site(path: Path) -> Iterator[str]:
+    relative = path.relative_to(REPOSITORY).as_posix()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and any(map(is_primitive, calls(node))) and not sites_of(node):
+            yield f"{relative}:{node.name}"
+
+
+def test_the_table_holds_exactly_the_sites_of_the_code() -> None:
+    found = {site for path in sources() for site in sites_of(ast.parse(path.read_text()))}
+    assert found == set(SITES)
+
+
+def test_every_write_rename_send_wait_and_spawn_of_a_run_has_a_site() -> None:
+    missing = {
+        function
+        for path in sources()
+        if not path.relative_to(REPOSITORY).as_posix().startswith(OUTSIDE_RUNS)
+        for function in functions_without_site(path)
+    }
+    assert missing == set(WITHOUT_SITE)
+
+
+def test_a_write_without_a_site_is_found() -> None:
+    tree = ast.parse("def save(path):\n    path.with_name('x').rename(path)\n")
+    assert any(map(is_primitive, calls(tree)))
+    assert not sites_of(tree)
+
+
+def test_chaos_knows_who_comes_by_at_every_site() -> None:
+    assert PASSED_BY.keys() | NOT_PASSED == SITES.keys()

@@ -1,0 +1,104 @@
+"""Runs of days and counters past 2^53, where float64 no longer counts by one; and a wall clock that jumps."""
+
+from __future__ import annotations
+
+import ast
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
+from offpolicy.processes.mailbox import Mailbox
+from offpolicy.replay.rate_limiter import RateLimiter
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.sampler import UniformSampler
+from offpolicy.timing.clock import Every, Stopwatch
+from offpolicy.timing.ledger import Ledger
+from offpolicy.timing.phases import LearnerPhase
+from tests.fakes import FakeClock
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FAR = 2**53 + 1  # the first integer that float64 does not have
+DAY_NS = 24 * 3600 * 10**9
+# The only readings of a clock that may jump: dates of records and names of directories, never a duration.
+WALL_CLOCK = {"wall_clock_stamp", "unix_s", "unix_minus_monotonic_ns"}
+
+
+def test_words_count_by_one_past_2_to_the_53() -> None:
+    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
+    control.collectors[0].set(CollectorWord.ENV_STEPS, FAR)
+    control.leader.set(RankWord.UPDATES, FAR)
+    assert control.leader.bump(RankWord.UPDATES) == FAR + 1
+    assert control.env_steps == FAR
+
+
+def test_updates_that_are_due_are_exact_past_2_to_the_53() -> None:
+    limiter = RateLimiter(Fraction(1), start=0, start_updates=0, lead=0, credit=0, max_updates=64, total=2**60)
+    assert [limiter.due(FAR + extra, FAR) for extra in range(3)] == [0, 1, 2]
+    assert limiter.needed(FAR) == FAR + 1
+
+
+def test_a_ring_reads_and_samples_the_rows_it_was_asked_for_past_2_to_the_53() -> None:
+    ring = Ring(memoryview(bytearray(Ring.nbytes(100, 3, 4))), 3, np.float32)
+    first = FAR - 50
+    ring.restore(first, np.repeat(np.arange(80, dtype=np.float32)[:, None], 3, axis=1))
+    ring.append(np.repeat(np.arange(80, 130, dtype=np.float32)[:, None], 3, axis=1))
+    assert (ring.oldest, ring.committed) == (first + 30, first + 130)
+    assert ring.read_range(FAR, FAR + 3)[:, 0].tolist() == [50.0, 51.0, 52.0]
+    out = np.empty((500, 3), np.float32)
+    draw = UniformSampler([ring], np.random.default_rng(0), 0).fill(out)
+    assert (out[:, 0] == draw.index - first).all()
+    assert set(out[:, 0].astype(int)) == set(range(30, 130))
+
+
+def test_a_mailbox_finds_the_newest_version_past_2_to_the_53() -> None:
+    buffer = memoryview(bytearray(Mailbox.nbytes(8)))
+    buffer[:8].cast("Q")[0] = FAR
+    mailbox, out = Mailbox(buffer, 8), np.zeros(1)
+    assert mailbox.publish(np.array([7.0])) == FAR + 1
+    assert (mailbox.read(out), out[0]) == (FAR + 1, 7.0)
+
+
+def test_the_account_of_a_day_closes_to_the_nanosecond() -> None:
+    clock = FakeClock(0)
+    ledger = Ledger(LearnerPhase, clock)
+    ledger.end_warmup()
+    for _ in range(1000):
+        with ledger.phase(LearnerPhase.TRAIN):
+            clock.advance(DAY_NS // 1000 - 7)
+        clock.advance(7)
+    account = ledger.account()
+    assert account.wall_ns == sum(account.phases_ns.values()) == DAY_NS
+    assert account.phases_ns[LearnerPhase.OTHER] == 7000
+
+
+def test_in_a_day_records_are_due_every_two_seconds_also_after_a_sleep_of_an_hour() -> None:
+    clock = FakeClock(0)
+    due = Every(Stopwatch(clock).elapsed_s, 2.0)
+    count = 0
+    for _ in range(DAY_NS // 10**9):
+        clock.advance(10**9)
+        count += due.is_due()
+    assert count == 43_200
+    clock.advance(3600 * 10**9)
+    assert [due.is_due() for _ in range(3)] == [True, False, False]
+
+
+def test_no_duration_and_no_deadline_is_measured_by_a_clock_that_jumps() -> None:
+    readers = set()
+    for path in sorted((REPOSITORY / "offpolicy").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and reads_the_wall_clock(node):
+                readers.add(node.name)
+    assert readers == WALL_CLOCK
+
+
+def reads_the_wall_clock(node: ast.AST) -> bool:
+    names = {"time.time", "time.time_ns", "time.strftime", "datetime.now", "datetime.datetime.now"}
+    calls = (ast.unparse(found.func) for found in ast.walk(node) if isinstance(found, ast.Call))
+    return any(name in names for name in calls)
+
+
+def test_a_deadline_by_the_wall_clock_is_found() -> None:
+    assert reads_the_wall_clock(ast.parse("def late(): return time.time() > 5"))
