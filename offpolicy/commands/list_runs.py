@@ -73,13 +73,9 @@ def row(run: Path) -> tuple[str, str, str, str]:
         status = ELSEWHERE if running is None else RUNNING if running else KILLED
         return status, count(_number(last, "env_steps")), fixed(reward, 1), rate(_number(last, "perf/steps_per_sec"))
     reward, speed = _number(summary, "eval", "mean_reward"), _number(summary, "rates", "steps_per_sec")
-    status = summary.get("status")
-    return (
-        status if isinstance(status, str) else UNKNOWN,
-        count(_number(summary, "env_steps")),
-        fixed(reward, 1),
-        rate(speed),
-    )
+    ended = summary.get("status")
+    status = ended if isinstance(ended, str) else UNKNOWN
+    return status, count(_number(summary, "env_steps")), fixed(reward, 1), rate(speed)
 
 
 def last_record(path: Path) -> Record:
