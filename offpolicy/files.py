@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from offpolicy.errors import ConfigError
+
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, durable: bool) -> Iterator[IO[bytes]]:
@@ -40,6 +42,14 @@ def atomic_write(path: Path, content: bytes | str, *, durable: bool) -> None:
     """Replaces the content of `path`, text in UTF-8: a reader sees the old file or the new one. Raises OSError."""
     with atomic_file(path, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_output(option: str, path: Path, content: bytes | str) -> None:
+    """Writes a file that the user has named with `option`. Raises `ConfigError`."""
+    try:
+        atomic_write(path, content, durable=False)
+    except OSError as error:
+        raise ConfigError(f"{option}: {path} cannot be written: {error.strerror}; write it elsewhere") from None
 
 
 class AppendFile:
