@@ -15,8 +15,7 @@ from rich.text import Text
 
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import is_running
-from offpolicy.logger.console import UNKNOWN, count, fixed, rate
-from offpolicy.logger.end_screen import STATUS_STYLES
+from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, rate
 from offpolicy.logger.summary import known_summary
 from offpolicy.run_names import ROOT, runs_in
 

@@ -13,7 +13,7 @@ from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
 from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.run_dir import RunDir
-from offpolicy.logger.end_screen import shown_path
+from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
