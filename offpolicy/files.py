@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from offpolicy import fault
+from offpolicy.errors import ConfigError
 
 # What a filesystem without hard links answers, and one that has too many names of a file already.
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
@@ -49,6 +50,14 @@ def atomic_write(path: Path, content: bytes | str, *, durable: bool) -> None:
     """Replaces the content of `path`, text in UTF-8: a reader sees the old file or the new one. Raises OSError."""
     with atomic_file(path, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_output(option: str, path: Path, content: bytes | str) -> None:
+    """Writes a file that the user has named with `option`. Raises `ConfigError`."""
+    try:
+        atomic_write(path, content, durable=False)
+    except OSError as error:
+        raise ConfigError(f"{option}: {path} cannot be written: {error.strerror}; write it elsewhere") from None
 
 
 class AppendFile:

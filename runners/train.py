@@ -29,7 +29,7 @@ from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.launch.train_log import open_train_log, trim_train_log
-from offpolicy.logger.end_screen import shown_path
+from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.processes.restarts import RestartPolicy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import WARMUP
+from offpolicy.logger.summary import WARMUP, read_summary
 from offpolicy.timing.phases import LEARNER_PERIODIC
 from offpolicy.timing.what_if import (
     HALVED_EPOCHS,
@@ -52,13 +51,7 @@ class FinishedRun:
     def read(cls, path: Path) -> FinishedRun:
         """Reads the files of a run. Raises `ConfigError` where it has no account to explain."""
         cfg = read_config(path)
-        try:
-            summary: Mapping[str, Any] = json.loads((path / "summary.json").read_text())
-        except FileNotFoundError:
-            reason = "has no summary.json, which is written when a run ends"
-            raise ConfigError(f"run: {path} {reason}; let it end, or write offpolicy resume {path}") from None
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"run: {path / 'summary.json'} cannot be read: {error}") from None
+        summary = read_summary(path)
         try:
             timing, rates = summary["timing"], summary["rates"]
             collectors, learner = _phases_of(summary)

@@ -15,6 +15,7 @@ from offpolicy.analysis.records import JSONL, RunRecords, read_run
 from offpolicy.analysis.runs import Config, flat_config, paths_by_label
 from offpolicy.errors import ConfigError
 from offpolicy.logger.metrics import collector_key, learner_key
+from offpolicy.logger.summary import known_summary
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.types import Float64
 
@@ -28,7 +29,6 @@ class VerdictChange(NamedTuple):
     env_steps: int
     label: str
     reason: str
-    advice: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,8 @@ def _read(label: str, path: Path) -> ReportedRun:
         finished = FinishedRun.read(path)
     except ConfigError as error:
         problem = str(error)
-    summary = finished.summary if finished is not None else _summary(path)
+    summary = finished.summary if finished is not None else known_summary(path)
     return ReportedRun(label, read_run(path), flat_config(path), summary, finished, problem, _verdicts(path / JSONL))
-
-
-def _summary(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads((path / "summary.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _verdicts(path: Path) -> tuple[VerdictChange, ...]:
@@ -109,8 +101,8 @@ def _verdicts(path: Path) -> tuple[VerdictChange, ...]:
             continue
         label = record.get("perf/bottleneck")
         if label and (not changes or _cause(label) != _cause(changes[-1].label)):
-            texts = (record.get(f"perf/bottleneck_{name}", "") for name in ("reason", "advice"))
-            changes.append(VerdictChange(int(record["env_steps"]), label, *texts))
+            reason = record.get("perf/bottleneck_reason", "")
+            changes.append(VerdictChange(int(record["env_steps"]), label, reason))
     return tuple(changes)
 
 

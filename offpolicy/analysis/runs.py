@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from offpolicy.analysis.records import RunRecords, read_run
 from offpolicy.config.parsing import flatten, is_within
+from offpolicy.config.schema import read_values
 from offpolicy.errors import ConfigError
+from offpolicy.logger.summary import known_summary
 from offpolicy.run_names import NoSuchRunError, find_run
 from offpolicy.types import Float64
 
@@ -139,18 +138,14 @@ def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
 def flat_config(path: Path) -> Config:
     """Returns `config.yaml` by dotted key, of whatever version; empty where there is none to read."""
     try:
-        tree = yaml.safe_load((path / "config.yaml").read_text())
-    except (OSError, yaml.YAMLError):
+        return flatten(read_values(path / "config.yaml"))
+    except ConfigError:
         return {}
-    return flatten(tree) if isinstance(tree, Mapping) else {}
 
 
 def _threads(path: Path) -> Config:
     """Returns `threads` of `summary.json` by dotted key; empty where the run has not written any."""
-    try:
-        found = json.loads((path / "summary.json").read_text()).get("threads")
-    except (OSError, ValueError, AttributeError):
-        return {}
+    found = known_summary(path).get("threads")
     return flatten({"threads": found}) if isinstance(found, Mapping) else {}
 
 

@@ -18,6 +18,7 @@ from offpolicy.analysis.contention import contention_notes
 from offpolicy.analysis.learning_curves import FINAL_FRACTION, LEAST_OF_RANGE, common_end, reach_key
 from offpolicy.analysis.runs import LabelledRuns, read_runs, warnings
 from offpolicy.errors import EXIT_UNJUDGED, ConfigError
+from offpolicy.files import write_output
 
 
 def compare(
@@ -55,12 +56,12 @@ def compare(
 
         picture = comparison_png(compared)
     if png:
-        png.write_bytes(picture)
+        write_output("--png", png, picture)
     if markdown:
         link = Path(os.path.relpath(png, markdown.parent)).as_posix() if png else None
-        markdown.write_text(pages.markdown(report, link))
+        write_output("--markdown", markdown, pages.markdown(report, link))
     if html:
-        html.write_text(pages.html(report, picture))
+        write_output("--html", html, pages.html(report, picture))
     judgements = judge(conditions, compared)
     lines = [f"written: {path}" for path in (png, markdown, html) if path] + [each.line for each in judgements]
     sys.stdout.write("".join(f"{line}\n" for line in lines))

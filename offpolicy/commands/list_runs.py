@@ -15,8 +15,8 @@ from rich.text import Text
 
 from offpolicy.errors import ConfigError
 from offpolicy.launch.run_dir import is_running
-from offpolicy.logger.console import UNKNOWN, count, fixed, rate
-from offpolicy.logger.end_screen import STATUS_STYLES
+from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, rate
+from offpolicy.logger.summary import known_summary
 from offpolicy.run_names import ROOT, runs_in
 
 TAIL_BYTES = 65_536  # end of metrics.jsonl in which the last record is looked for
@@ -64,7 +64,7 @@ def short_name(run: Path, runs: Sequence[Path]) -> str:
 
 def row(run: Path) -> tuple[str, str, str, str]:
     """Returns status, env steps, return and env steps/s of a run; of one without an end from its last record."""
-    summary = _read(run / "summary.json")
+    summary = known_summary(run)
     running = is_running(run)
     if running is not False or not summary:
         last = last_record(run / "metrics.jsonl")
@@ -72,13 +72,9 @@ def row(run: Path) -> tuple[str, str, str, str]:
         status = ELSEWHERE if running is None else RUNNING if running else KILLED
         return status, count(_number(last, "env_steps")), fixed(reward, 1), rate(_number(last, "perf/steps_per_sec"))
     reward, speed = _number(summary, "eval", "mean_reward"), _number(summary, "rates", "steps_per_sec")
-    outcome = summary.get("status")
-    return (
-        outcome if isinstance(outcome, str) else UNKNOWN,
-        count(_number(summary, "env_steps")),
-        fixed(reward, 1),
-        rate(speed),
-    )
+    ended = summary.get("status")
+    status = ended if isinstance(ended, str) else UNKNOWN
+    return status, count(_number(summary, "env_steps")), fixed(reward, 1), rate(speed)
 
 
 def last_record(path: Path) -> Record:
@@ -101,13 +97,6 @@ def _number(tree: Record, *path: str) -> float | None:
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found if isinstance(found, int | float) and math.isfinite(found) else None
-
-
-def _read(path: Path) -> Record:
-    try:
-        return _parsed(path.read_bytes())
-    except OSError:
-        return {}
 
 
 def _parsed(text: bytes) -> Record:

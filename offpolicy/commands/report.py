@@ -9,7 +9,7 @@ from pathlib import Path
 from offpolicy.analysis.page import page
 from offpolicy.analysis.reported_run import read_reported
 from offpolicy.errors import ConfigError
-from offpolicy.files import atomic_write
+from offpolicy.files import write_output
 
 
 def report(words: Sequence[str], html: Path) -> int:
@@ -18,7 +18,7 @@ def report(words: Sequence[str], html: Path) -> int:
         raise ConfigError(f"--html: got {str(html)!r}, allowed a file in a directory that exists")
     runs = read_reported(words)
     text = page(runs)
-    atomic_write(html, text, durable=False)
+    write_output("--html", html, text)
     sys.stdout.write(
         f"written: {html} ({len(runs)} run{'s' * (len(runs) > 1)}, {len(text.encode()) / 1024:,.0f} KiB)\n"
     )

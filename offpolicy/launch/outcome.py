@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -14,11 +13,11 @@ from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
 from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.run_dir import RunDir
-from offpolicy.logger.end_screen import shown_path
+from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.summary import RunResult, build_summary, write_summary
+from offpolicy.logger.summary import RunResult, build_summary, known_summary, write_summary
 from offpolicy.processes.supervisor import Failure, Supervisor
 
 RAN = "# ran: "
@@ -51,10 +50,7 @@ def is_complete(run: RunDir, cfg: RunConfig) -> bool:
     """True if the run of a claimed directory has reached the budget of `cfg`, and ended as it should."""
     if run.checkpoint is None or run.checkpoint.env_steps < cfg.total_timesteps:
         return False
-    try:
-        return bool(json.loads((run.path / "summary.json").read_text())["status"] == "completed")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return bool(known_summary(run.path).get("status") == "completed")
 
 
 def already_complete(path: Path, env_steps: int, total: int) -> str:

@@ -1,9 +1,11 @@
-"""Texts of numbers, and plain lines for pipes and files: one per interval. A closed terminal never raises."""
+"""Texts of numbers, paths and outcomes, and plain lines for pipes and files. A closed terminal never raises."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol, TextIO
 
 from rich.console import Console, RenderableType
@@ -15,6 +17,8 @@ from offpolicy.timing.bottleneck import Verdict
 from offpolicy.types import EvalResult
 
 UNKNOWN = "-"
+COMPLETED, INTERRUPTED, FAILED = "completed", "interrupted", "failed"  # outcomes of a run
+STATUS_STYLES = {COMPLETED: "bold green", INTERRUPTED: "bold yellow", FAILED: "bold red"}
 LEAST_CORES = 0.005  # rounded to 0.01
 
 
@@ -84,6 +88,15 @@ def cores_text(used: Mapping[str, float], capacity: float) -> str:
     """Returns the classes of the core ledger in cores, without those that used none, such as `learner 0.98 of 2`."""
     parts = [f"{METRICS[core_key(row)].row} {cores:.2f}" for row, cores in used.items() if abs(cores) >= LEAST_CORES]
     return "  ".join([*parts, f"of {capacity:g}"])
+
+
+def shown_path(path: Path) -> str:
+    """Returns a path as it is typed from here: relative where it is below the working directory, quoted for a shell."""
+    try:
+        whole, here = path.absolute(), Path.cwd()
+    except OSError:  # the working directory was deleted
+        return shlex.quote(str(path))
+    return shlex.quote(os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole))
 
 
 class View(Protocol):

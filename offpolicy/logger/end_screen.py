@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +16,22 @@ from rich.text import Text
 
 from offpolicy.config.schema import read_config
 from offpolicy.errors import ConfigError
-from offpolicy.logger.console import cores_text, count, duration, fixed, rate, significant
+from offpolicy.logger.console import (
+    COMPLETED,
+    FAILED,
+    STATUS_STYLES,
+    cores_text,
+    count,
+    duration,
+    fixed,
+    rate,
+    shown_path,
+    significant,
+)
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, Section
 from offpolicy.timing.phases import LearnerPhase
 
-COMPLETED, INTERRUPTED, FAILED = "completed", "interrupted", "failed"
-STATUS_STYLES = {COMPLETED: "bold green", INTERRUPTED: "bold yellow", FAILED: "bold red"}
 SPEEDS = ("steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec")  # env steps/s
 FLOPS_PER_TFLOP = 1e12
 RANK_BARRIER = str(LearnerPhase.RANK_BARRIER)
@@ -183,15 +191,6 @@ def percentages(values: Sequence[float]) -> list[str]:
     for index in by_remainder[: 1000 - sum(tenths)]:
         tenths[index] += 1
     return [f"{share / 10:.1f}" for share in tenths]
-
-
-def shown_path(path: Path) -> str:
-    """Returns a path as it is typed from here: relative where it is below the working directory, quoted for a shell."""
-    try:
-        whole, here = path.absolute(), Path.cwd()
-    except OSError:  # the working directory was deleted
-        return shlex.quote(str(path))
-    return shlex.quote(os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole))
 
 
 def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from offpolicy.config.parsing import flatten, is_within
-from offpolicy.config.sections import ALGORITHMS, AlgoConfig, algorithm_info
+from offpolicy.config.sections import ALGORITHMS, algorithm_info
+from offpolicy.config.usable import keys_for, specs
 from offpolicy.logger.record import RunHeader
 
 # As many as TensorBoard shows before the results.
@@ -35,12 +35,8 @@ def used_options(config: Mapping[str, Any], header: RunHeader) -> dict[str, Any]
     """Returns the options by dotted key, `FIRST` first; without those of other algorithms and those that are null."""
     options = {key: value for key, value in flatten(config).items() if value is not None}
     info = algorithm_info(header.algo, header.stage)
-    unused: set[str] = set(LEFT_OUT)
-    if info in ALGORITHMS:
-        unused.add("replay" if info.learns_from_rollouts else "rollout")
-        owners = {spec.name: spec.metadata.get("only", ALGORITHMS) for spec in dataclasses.fields(AlgoConfig)}
-        unused |= {f"algo.{name}" for name, infos in owners.items() if info not in infos}
-    used = {key: value for key, value in options.items() if not is_within(key, tuple(unused))}
+    unused = set(specs()).difference(keys_for(info)) if info in ALGORITHMS else set[str]()
+    used = {key: value for key, value in options.items() if not is_within(key, (*LEFT_OUT, *unused))}
     return {key: used[key] for key in FIRST if key in used} | used
 
 

@@ -75,7 +75,7 @@ def render_help(shown: Shown, room: Room) -> RenderableType:
     """Returns what the short names and colours mean, and the keys."""
     lines = [Text.assemble((f"{name:<8}", "cyan"), meaning) for name, meaning in LEGEND.items()]
     lines += [
-        Text.assemble(("yellow  ", "bold yellow"), "the bottleneck; red: other programs have the cores"),
+        Text.assemble(("yellow  ", "bold yellow"), "the bottleneck; red: a side got no core"),
         Text.assemble(("blue    ", "blue"), "a side waits for the other one, a rank or the packer"),
         Text.assemble(("ms, %   ", "cyan"), "a side's times sum to its last row; two sides are never added"),
         Text.assemble(("keys    ", "cyan"), "? help and back   Ctrl-C saves and ends, twice: ends now"),

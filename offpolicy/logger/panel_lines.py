@@ -174,7 +174,7 @@ def bottleneck_sentence(verdict: Verdict | None) -> str:
     side = "learner" if is_learner else "collector"
     row = (LEARNER_ROWS if is_learner else COLLECTOR_ROWS)[verdict.phase]
     if verdict.bottleneck is Bottleneck.CONTENTION:
-        return f"other programs: the {side} got no core for {verdict.share:.0%} of the time"
+        return f"no free core: the {side} got none for {verdict.share:.0%} of the time"
     if verdict.bottleneck is Bottleneck.BALANCED:
         return f"no side alone: both are equally busy; {row} takes {verdict.share:.0%} of the {side}'s time"
     detail = {

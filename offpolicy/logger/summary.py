@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offpolicy.errors import ConfigError
 from offpolicy.files import atomic_write
 from offpolicy.logger.metrics import COLLECTOR_ROWS, LEARNER_ROWS
 from offpolicy.logger.predictions import judge_window, possible_advice, window_pipeline
@@ -35,6 +36,7 @@ from offpolicy.types import Account, EvalResult, Snapshot
 
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
+SUMMARY = "summary.json"
 Section = Mapping[str, Any]  # Any: a nested mapping of summary.json
 LEARNER_NAMES = LEARNER_ROWS | {WARMUP: "Warm-up"}
 COLLECTOR_NAMES = COLLECTOR_ROWS | {WARMUP: "Warm-up"}
@@ -231,3 +233,26 @@ def _without_cooldown(account: Account) -> Mapping[str, int]:
 def write_summary(path: Path, mapping: Mapping[str, Any]) -> None:  # Any: nested mapping
     """Replaces `path` at once and durably: a reader sees the old file or the new one. Raises OSError."""
     atomic_write(path, json.dumps(mapping, indent=2, allow_nan=False) + "\n", durable=True)
+
+
+def read_summary(run_dir: Path) -> Section:
+    """Returns `summary.json` of a run. Raises `ConfigError` where there is none to read."""
+    path = run_dir / SUMMARY
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        reason = f"has no {SUMMARY}, which is written when a run ends"
+        raise ConfigError(f"run: {run_dir} {reason}; let it end, or write offpolicy resume {run_dir}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"run: {path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"run: {path} cannot be read: got {type(found).__name__}, allowed the mapping of a run")
+    return found
+
+
+def known_summary(run_dir: Path) -> Section:
+    """Returns `summary.json` of a run; empty where there is none to read, as before its end."""
+    try:
+        return read_summary(run_dir)
+    except ConfigError:
+        return {}

@@ -291,7 +291,7 @@ DETAIL_ADVICE: Mapping[str, tuple[Advice, ...]] = {
         Advice("move Python threads of hooks and environments out of the learner: cores/learner_other_ms_per_s"),
     ),
     Detail.DESCHEDULED: (
-        Advice("top: it lists the programs that have the cores; stop them, or move this run"),
+        Advice("top: it shows what has the cores (stop other programs, or move this run)"),
         TRY_THREADS,
         Advice("lower threads.collector or collect.num_collectors: more threads run than there are cores"),
     ),

@@ -136,7 +136,7 @@ class RankContext:
 
     @contextlib.contextmanager
     def activity(self, text: str) -> Iterator[None]:
-        """Tells the panel what this rank does besides learning; of several ranks, the first one does."""
+        """Shows on the panel what this rank does besides learning; of several ranks, the first one shows it."""
         if self.rank != 0:
             yield
             return

@@ -65,7 +65,7 @@ def test_a_verdict_is_listed_where_its_cause_changes(tmp_path: Path) -> None:
         for number, label in enumerate(labels, 1)
     ]
     (run,) = read_reported([str(recorded_run(tmp_path / "a", *rows))])
-    expected = [(100, "learner(train 94%)", "reason 1", ""), (300, "collector(env_step 70%)", "reason 3", "")]
+    expected = [(100, "learner(train 94%)", "reason 1"), (300, "collector(env_step 70%)", "reason 3")]
     assert [tuple(change) for change in run.verdicts] == expected
 
 

@@ -129,7 +129,7 @@ def test_threads_that_are_configured_or_ran_are_listed(make_run: MakeRun) -> Non
         (path / "summary.json").write_text(json.dumps({"threads": {"learner": threads, "collector": 1}}))
     lines = warnings(read_runs([str(one), str(two)]))
     assert lines == [
-        "configuration (one, two): threads.learner None, 1",
+        "configuration (one, two): threads.learner auto, 1",
         "threads that ran (one, two): threads.learner 2, 1",
     ]
 

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from offpolicy import cli
-from offpolicy.logger.end_screen import MOST_ROWS, end_screen, percentages, shown_path
+from offpolicy.logger.console import shown_path
+from offpolicy.logger.end_screen import MOST_ROWS, end_screen, percentages
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary
 from offpolicy.timing.virtual_speedup import Measured

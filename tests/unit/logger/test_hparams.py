@@ -17,6 +17,7 @@ from offpolicy.logger.record import RunHeader
         ("sac", "algo.alpha_lr", "algo.exploration_noise"),
         ("td3", "algo.exploration_noise", "algo.alpha_lr"),
         ("appo", "rollout.length", "replay.capacity"),
+        ("appo", "algo.clip", "collect.band"),
     ],
 )
 def test_options_are_those_of_the_algorithm(header: RunHeader, algo: str, used: str, unused: str) -> None:

@@ -131,12 +131,16 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(shell: Shell) -> N
     assert shell.has_echo
 
 
-def test_nothing_is_drawn_in_the_background(shell: Shell) -> None:
+def move_to_background(shell: Shell) -> None:
     shell.read_until(b"frame 3")
     shell.type(b"\x1a")
     shell.read_until(b"STOPPED")
     shell.type(b"bg\n")
     shell.read_until(b"CONTINUED\r\n")
+
+
+def test_nothing_is_drawn_in_the_background(shell: Shell) -> None:
+    move_to_background(shell)
     assert shell.read_for(0.5) == b""
     assert shell.has_echo
     shell.type(b"\n")
@@ -148,11 +152,7 @@ def test_nothing_is_drawn_in_the_background(shell: Shell) -> None:
 
 
 def test_a_run_that_ends_in_the_background_leaves_the_terminal_alone(shell: Shell) -> None:
-    shell.read_until(b"frame 3")
-    shell.type(b"\x1a")
-    shell.read_until(b"STOPPED")
-    shell.type(b"bg\n")
-    shell.read_until(b"CONTINUED\r\n")
+    move_to_background(shell)
     shell.end.touch()
     assert b"\x1b" not in shell.read_for(0.5)
     assert shell.has_echo

@@ -106,7 +106,7 @@ def test_a_time_that_rounds_to_zero_has_not_been_seen(header: RunHeader) -> None
         ),
         (
             Verdict(Bottleneck.CONTENTION, LearnerPhase.TRAIN, "", share=0.4, detail=Detail.DESCHEDULED),
-            "other programs: the learner got no core for 40% of the time",
+            "no free core: the learner got none for 40% of the time",
         ),
         (
             Verdict(Bottleneck.BALANCED, LearnerPhase.TRAIN, "", share=0.5),

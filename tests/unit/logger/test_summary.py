@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from offpolicy.errors import ConfigError
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.summary import RunResult, build_summary, write_summary
+from offpolicy.logger.summary import RunResult, build_summary, known_summary, read_summary, write_summary
 from offpolicy.timing.phases import CoreClass, LearnerPhase
 from offpolicy.timing.virtual_speedup import Measured
 from offpolicy.types import (
@@ -335,3 +336,12 @@ def test_a_run_that_was_slowed_on_purpose_shows_what_faster_phases_gained(make_s
     text = " ".join(" ".join(printed(summary)).split())
     assert "slowed on purpose, by timing.virtual_speedup" in text
     assert "with 50 % less time: train +50%, env_step +2%; see offpolicy explain" in text
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[1]", b"null", b'{"status": "\xff"}', b"[" * 100_000])
+def test_a_summary_that_cannot_be_read_is_refused_or_empty(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "summary.json").write_bytes(content)
+    with pytest.raises(ConfigError, match="cannot be read" if content else "which is written when a run ends"):
+        read_summary(tmp_path)
+    assert known_summary(tmp_path) == {}

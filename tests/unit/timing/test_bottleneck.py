@@ -409,3 +409,9 @@ def test_a_number_that_the_configuration_refuses_is_not_typed() -> None:
     config = {"env": {"num_envs": 4}}
     advised = verdict.for_run(config, has_gpu=False, is_allowed=lambda key, value: (key, value) != ("env.num_envs", 8))
     assert "raise env.num_envs: more transitions per vector step" in {advice.text for advice in advised.advice}
+
+
+def test_no_advice_holds_what_separates_advice_in_records() -> None:
+    tables = (LEARNER_ADVICE, ROLLOUT_ADVICE, COLLECTOR_ADVICE, DETAIL_ADVICE)
+    texts = [advice.text for table in tables for several in table.values() for advice in several]
+    assert [text for text in texts if "; " in text] == []
