@@ -22,14 +22,14 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
 from offpolicy.logger.step_totals import StepTotals
-from offpolicy.logger.stragglers import StragglerWatch, rank_series
+from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
 from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.timing.bottleneck import SteadyCause, Verdict
 from offpolicy.timing.clock import Every, unix_s
 from offpolicy.timing.rates import Rates, RateWindow, compute_rates, num_updates, policy_steps
 from offpolicy.timing.windows import learner_windows, of_iterations
-from offpolicy.types import EpisodeRecord, EvalResult, Snapshot
+from offpolicy.types import EpisodeRecord, EvalResult, Lateness, Snapshot
 
 STEADY_S = 4.0  # seconds of learning before the time left is estimated
 NO_COLLECTOR = "the loop reported no times of a collector (update_collector_timing)"
@@ -63,7 +63,7 @@ class OffPolicyLogger:
         self._sinks = tuple(sinks)
         self._console = console
         self._episodes = EpisodeWindow()
-        self._stragglers = StragglerWatch()
+        self._straggler, self._slow_ranks = StragglerFinder(), StragglerWatch()
         self._cause = SteadyCause()
         self._rates = RateWindow()
         self._error = PredictionError()
@@ -143,8 +143,9 @@ class OffPolicyLogger:
         header, learning = self.header, of_iterations(snapshot)
         previous = self._window_begin if self._is_at_last_step(snapshot) else self.last_snapshot
         rates = self._rates.rates(learning, header.mode, header.num_hosts)
-        verdict = self._verdict(previous, learning, rates)
-        record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict)
+        late = self._straggler.observe(previous, learning)
+        verdict = self._verdict(previous, learning, rates, late)
+        record = build_record(previous, snapshot, self._episodes, self.last_eval, header, rates, verdict, late)
         if self._error.median is not None:
             record["perf/prediction_error_pct"] = 100.0 * self._error.median
         self._error.add(rates)
@@ -159,7 +160,7 @@ class OffPolicyLogger:
             record = self._steps.known(record)
         every_rank: Record = {**rank_series(previous, snapshot)}
         require_known([*record, *every_rank])
-        warnings = self._stragglers.observe(learner_windows(self.last_snapshot, learning), snapshot.wall_s)
+        warnings = self._slow_ranks.observe(learner_windows(self.last_snapshot, learning), snapshot.wall_s)
         self.last_snapshot, self._window_begin = snapshot, previous
         if self._learning is None and self._is_learning(snapshot):
             self._learning = snapshot
@@ -185,14 +186,16 @@ class OffPolicyLogger:
         is_counted = self._steps is None and last is not None and self._window_begin is not None
         return is_counted and last is not None and last.env_steps == snapshot.env_steps
 
-    def _verdict(self, previous: Snapshot | None, snapshot: Snapshot, rates: Rates) -> Verdict | None:
+    def _verdict(
+        self, previous: Snapshot | None, snapshot: Snapshot, rates: Rates, late: Lateness | None
+    ) -> Verdict | None:
         """Returns the verdict to show: the steady cause, with the numbers of this window."""
-        verdict = judge_window(previous, snapshot, rates, self.header, error=self._error.median)
+        verdict = judge_window(previous, snapshot, rates, self.header, None, self._error.median, late)
         if verdict is None:
             return None
         shown = self._cause.update(verdict.cause)
         if shown != verdict.cause:
-            verdict = judge_window(previous, snapshot, rates, self.header, shown, self._error.median)
+            verdict = judge_window(previous, snapshot, rates, self.header, shown, self._error.median, late)
             assert verdict is not None  # as before, for the same window
         advised = possible_advice(verdict, self.config_mapping, has_gpu=self.header.has_gpu)
         return advised if self._steps is None else replace(advised, advice=())  # it names keys of our configuration

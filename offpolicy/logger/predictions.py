@@ -11,7 +11,6 @@ from typing import Any
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.stragglers import straggler
 from offpolicy.logger.timing_keys import collectors_elapsed, device_keys
 from offpolicy.timing.bottleneck import (
     LEARNER_ADVICE,
@@ -27,7 +26,7 @@ from offpolicy.timing.rates import Rates, num_updates
 from offpolicy.timing.throughput import collector_spread, learner_spread
 from offpolicy.timing.what_if import Capacities, Cores, Pipeline, cores_of, pipeline_of
 from offpolicy.timing.windows import Elapsed, cores_elapsed, learner_elapsed, tagged_excess_ns
-from offpolicy.types import Snapshot
+from offpolicy.types import Lateness, Snapshot
 
 NUM_KEPT = 20  # predictions whose errors are known
 # Shorter windows, such as the rest at the end of a run, are not judged: a clock ends with its last iteration, the
@@ -68,20 +67,21 @@ class PredictionError:
             self._errors.append(abs(rates.predicted_steps_per_sec / rates.steps_per_sec - 1.0))
 
 
-def judge_window(
+def judge_window(  # noqa: PLR0913  # what a verdict is made of, each needed
     previous: Snapshot | None,
     current: Snapshot,
     rates: Rates,
     header: RunHeader,
     shown: Cause | None = None,
     error: float | None = None,
+    late: Lateness | None = None,
 ) -> Verdict | None:
     """Returns the verdict on the window.
 
     None with timing off, without an update, in a window of some milliseconds, or if a side did not report in it.
 
     `shown` is the cause to name, with the numbers of this window; None: the window's own. `error` is that of the
-    predictions before, as a fraction; None: not known yet.
+    predictions before, as a fraction; None: not known yet. `late` is the straggler.
     """
     learner, collector = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     if learner is None or collector is None:
@@ -92,7 +92,7 @@ def judge_window(
         return None
     if learner.wall_ns <= 0 or collector.wall_ns <= 0 or min(learner.total_ns, collector.total_ns) < LEAST_JUDGED_NS:
         return None
-    late, cores = straggler(previous, current), cores_elapsed(previous, current)
+    cores = cores_elapsed(previous, current)
     env_step_ns = collector.phases_ns.get(CollectorPhase.ENV_STEP, 0)
     reset_ns = tagged_excess_ns(collector, CollectorPhase.ENV_STEP) or 0.0
     # With a device, `train` waits for that, too.

@@ -37,7 +37,7 @@ from offpolicy.timing.windows import (
     learner_elapsed,
     learner_windows,
 )
-from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, MetricTotals, Snapshot
+from offpolicy.types import NUM_LAGS, EpisodeRecord, EvalResult, Float64, Lateness, MetricTotals, Snapshot
 
 Record = dict[str, float | str | None]
 
@@ -111,18 +111,19 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
     header: RunHeader,
     rates: Rates | None = None,
     verdict: Verdict | None = None,
+    late: Lateness | None = None,
 ) -> Record:
     """Returns the record of the window from `previous` (None: the start) to `current`: finite numbers and text only.
 
     `rates` are those of a longer window where this one holds little; None: those of this one. `verdict` is the one to
-    show; None: unknown. Phases are means per iteration in ms. Keys without data in the window are absent, as are all
-    timing keys with timing off.
+    show; None: unknown. `late` is the straggler. Phases are means per iteration in ms. Keys without data in the window
+    are absent, as are all timing keys with timing off.
     """
     rates = rates or compute_rates(previous, current, header.mode, header.num_hosts)
     learner, collectors = learner_elapsed(previous, current), collectors_elapsed(previous, current)
     record: Record = {"env_steps": current.env_steps, "iteration": current.iteration, "wall_s": current.wall_s}
     record |= phase_keys(learner, collectors, rollout_ms(previous, current) if header.has_rollouts else 0.0)
-    record |= rank_keys(previous, current)
+    record |= rank_keys(previous, current, late)
     record |= prefetch_keys(previous, current) | evaluator_keys(previous, current)
     record |= device_keys(previous, current) | device_rank_keys(previous, current)
     record |= {

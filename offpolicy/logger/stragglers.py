@@ -5,6 +5,7 @@ The account of rank 0 alone does not show them: if rank 0 is the slow one, it wa
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median_low
 
@@ -15,9 +16,12 @@ from offpolicy.types import ArrivalTotals, Lateness, Snapshot
 
 LATE_OF_WORK = 0.02  # least lateness of a straggler, as a share of its own work
 LATE_OF_WALL = 0.01  # the same, as a share of its iteration
-LATE_ITERATIONS = 0.6  # least share of the iterations in which a straggler is late: of equal ranks it is a half
+LATE_ITERATIONS = 0.7  # least share of the iterations in which a straggler is late: of equal ranks it is a half
+STILL_LATE = 0.6  # the same, for the rank that is named already
 ENOUGH = 50  # iterations from which on the margin is that of their work
+ALIKE = 4  # neighbouring iterations that are late together: what slows a core lasts longer than one of them
 SIGMAS = 3.0  # standard deviations of that share by which a straggler exceeds a half
+WINDOW_S = 10.0  # seconds that are judged together, as far as they are known
 SLOW = 1.5  # factor of the median of the ranks above which a rank is slow
 WARN_AFTER_S = 60.0  # seconds in which a rank is slow in every window before there is a warning
 
@@ -32,8 +36,8 @@ def own_work_ns(window: Elapsed) -> int:
     return sum(window.phases_ns.get(phase, 0) for phase in LEARNER_OWN_WORK)
 
 
-def rank_keys(previous: Snapshot | None, current: Snapshot) -> dict[str, float]:
-    """Returns the `rank/` keys of one window per rank; none with timing off.
+def rank_keys(previous: Snapshot | None, current: Snapshot, late: Lateness | None = None) -> dict[str, float]:
+    """Returns the `rank/` keys of one window per rank; none with timing off. `late` is the straggler.
 
     Ranks without an iteration in the window are left out; if no rank has one, only `rank/num` is known.
     """
@@ -49,7 +53,7 @@ def rank_keys(previous: Snapshot | None, current: Snapshot) -> dict[str, float]:
         record[rank_key(phase, "min")] = min(means_ms)
         record[rank_key(phase, "mean")] = fmean(means_ms)
         record[rank_key(phase, "max")] = max(means_ms)
-    latest, late = max(lateness(previous, current), key=lambda each: each.ms), straggler(previous, current)
+    latest = max(lateness(previous, current), key=lambda each: each.ms)
     record |= {"rank/late_ms": latest.ms, "rank/late_share": latest.share}
     record["rank/clock_error_ms"] = max(totals.arrivals.clock_error_ns for totals in current.learners) / NS_PER_MS
     return record | ({} if late is None else {"rank/straggler": late.rank}) | {"rank/num": len(working)}
@@ -81,12 +85,12 @@ def lateness(previous: Snapshot | None, current: Snapshot) -> Sequence[Lateness]
     ]
 
 
-def straggler(previous: Snapshot | None, current: Snapshot) -> Lateness | None:
+def straggler(previous: Snapshot | None, current: Snapshot, named: int | None = None) -> Lateness | None:
     """Returns the rank that the others wait for; None where none is later than equal ranks may be by chance.
 
     Its lateness, without rare pauses, is more than 2 % of its work and 1 % of its wall, and it is late in more
-    iterations than chance makes of a half: by three standard deviations, and in 60 % at least. Of fewer than 50
-    iterations the margin grows with the noise of their mean.
+    iterations than chance makes of a half: by three standard deviations, and in 70 % at least. Of fewer than 50
+    iterations the margin grows with the noise of their mean. Of the rank `named` so far less is asked.
     """
     windows, counts = learner_windows(previous, current), _arrivals(previous, current)
     late = max(lateness(previous, current), key=lambda each: counts[each.rank].capped_ns, default=None)
@@ -97,8 +101,33 @@ def straggler(previous: Snapshot | None, current: Snapshot) -> Lateness | None:
     num_counted = max(counts[late.rank].iterations, 1)
     few = max(1.0, (ENOUGH / num_counted) ** 0.5)
     margin_ns = max(few * LATE_OF_WORK * own_work_ns(window), LATE_OF_WALL * window.wall_ns)
-    share = max(LATE_ITERATIONS, min(0.5 + SIGMAS * 0.5 / num_counted**0.5, 1.0))
+    share = max(LATE_ITERATIONS, min(0.5 + SIGMAS * 0.5 / (num_counted / ALIKE) ** 0.5, 1.0))
+    if late.rank == named:
+        margin_ns, share = margin_ns / 2, STILL_LATE
     return late if late.share >= share and counts[late.rank].capped_ns - usual_ns > margin_ns else None
+
+
+class StragglerFinder:
+    """Names the straggler of the last ten seconds, and keeps to it until it is hardly late any more.
+
+    Within a second or two one of equal ranks is the slower one, because of what else its core has to do.
+    """
+
+    def __init__(self) -> None:
+        self._ends: deque[Snapshot] = deque()  # of the windows before this one, the newest last
+        self._named: int | None = None
+
+    def observe(self, previous: Snapshot | None, current: Snapshot) -> Lateness | None:
+        """Returns the straggler at the end of the window from `previous` to `current`, None where there is none."""
+        while self._ends and previous is not None and self._ends[-1].wall_s > previous.wall_s:
+            self._ends.pop()  # a record that takes the place of the last one begins where that one began
+        if previous is not None:
+            self._ends.append(previous)
+        while len(self._ends) > 1 and self._ends[1].wall_s <= current.wall_s - WINDOW_S:
+            self._ends.popleft()
+        late = straggler(self._ends[0] if self._ends else None, current, self._named)
+        self._named = None if late is None else late.rank
+        return late
 
 
 def _arrivals(previous: Snapshot | None, current: Snapshot) -> Sequence[ArrivalTotals]:

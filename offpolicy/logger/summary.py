@@ -74,7 +74,8 @@ def build_summary(
     rates = compute_rates(baseline, learning, header.mode, header.num_hosts)
     learner = snapshot.learners[0].account if snapshot.learners else None
     pipeline = window_pipeline(baseline, learning, rates, header)
-    verdict = judge_window(baseline, learning, rates, header, error=result.prediction_error)
+    late = straggler(baseline, learning)
+    verdict = judge_window(baseline, learning, rates, header, error=result.prediction_error, late=late)
     if verdict is None or verdict.bottleneck == Bottleneck.WARMING_UP:
         # Rank 0 alone of the ranks: a missing account of another one may be a late report, not timing switched off.
         accounts = [rank.account for rank in snapshot.learners[:1]] + [totals.account for totals in snapshot.collectors]
