@@ -146,9 +146,8 @@ def _check_action(site: str, action: str, argument: str | None) -> None:
         given = action if argument is None else f"{action}:{argument}"
         raise ConfigError(f"{VARIABLE}: got action {given!r}, allowed {', '.join(ACTIONS)}")
     if action in errno.errorcode.values() and not SITES[site].can_refuse:
-        raise ConfigError(
-            f"{VARIABLE}: got {site}:{action}, but nothing is refused at {site}; allowed kill, hang, delay"
-        )
+        allowed = ", ".join(ACTIONS[:-1])
+        raise ConfigError(f"{VARIABLE}: got {site}:{action}, allowed {allowed}: {site} is nothing that can be refused")
 
 
 def _conditions(text: str) -> dict[str, str]:
