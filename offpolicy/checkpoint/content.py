@@ -17,7 +17,9 @@ from offpolicy.saved_fields import Fields, is_count
 
 MODES = ("alternate", "overlap", "free")
 MOST_RANKS = 1 << 16  # learner ranks, collectors, or threads of a run
-CHECKED_BYTES = 16 << 20  # of a collector's file, most of which its environments may fill: a larger one it checks itself
+CHECKED_BYTES = (
+    16 << 20
+)  # of a collector's file, most of which its environments may fill: a larger one it checks itself
 
 _PART = re.compile(r"(rank|collector)-([0-9]{1,9})\.json")
 
@@ -124,7 +126,9 @@ class CollectorNumbers:
             policy_lag_sum=lag,
             uniform=fields.fields("uniform").as_mapping(),
             env=None if fields.value("env") is None else fields.fields("env").as_mapping(),
-            why_not_exact=None if fields.value("why_not_exact") is None else fields.text("why_not_exact", 1 << 20)[:500],
+            why_not_exact=None
+            if fields.value("why_not_exact") is None
+            else fields.text("why_not_exact", 1 << 20)[:500],
         )
 
 

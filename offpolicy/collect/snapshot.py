@@ -88,8 +88,11 @@ class CollectorSnapshot:
         """
         if not checkpoint.has(self.name):
             return f"{self.name} was not there when the checkpoint was saved"
+        numbers, arrays = CollectorNumbers.of(checkpoint, self.name), checkpoint.tensors(self.name)
         try:
-            return self._restore(CollectorNumbers.of(checkpoint, self.name), checkpoint.tensors(self.name), progress)
+            return self._restore(numbers, arrays, progress)
+        except CheckpointError as error:
+            raise CheckpointError(f"{checkpoint.path / self.name}.json: {error}") from error
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             where = checkpoint.path / self.name
             raise CheckpointError(f"{where}: it holds what no collector writes: {error!r:.200}") from error

@@ -312,7 +312,6 @@ class _Lock:
                 return False
             pid = os.getpid()
             own: dict[str, object] = {"pid": pid, "started": _start_ticks(pid), "parent": os.getppid()}
-            fault.hit("run_dir.lock")
             self._sign(own | {"host": socket.gethostname()})
         except OSError:
             self.withdraw()
@@ -320,6 +319,7 @@ class _Lock:
         return True
 
     def _sign(self, holder: Mapping[str, object]) -> None:
+        fault.hit("run_dir.lock")
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(dict(holder)).encode(), 0)
 

@@ -280,17 +280,14 @@ class PrefetchSource(RateLimitedSource):
         return state
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continues the sampler's stream and the open requests, if the state has any.
-
-        A request of other rows than those restored, which are the ones before `first_unseen_row`, would never be packed.
-        """
+        """Continues the sampler's stream and the open requests, if the state has any. Raises `CheckpointError`."""
         fields = Fields("sampler", state)
         self._packer.sampler.set_state(state)
         requests = fields.value("requests") if "requests" in fields else []
         if not isinstance(requests, list) or len(requests) > self._plan.num_slots:
             raise fields.refused("requests", f"a list of at most replay.slots={self._plan.num_slots} requests")
         limiter = self._spec.rate_limiter
-        limits = RequestLimits(limiter.max_updates, tuple(self.first_unseen_row), limiter.total)
+        limits = RequestLimits(limiter.max_updates, len(self._rings), limiter.total)
         self._resumed.extend(Request.from_json(request, limits) for request in requests)
 
     def packer_account(self) -> Account | None:

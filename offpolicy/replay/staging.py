@@ -114,7 +114,7 @@ class RequestLimits(NamedTuple):
     """The largest request of a batch source."""
 
     num_batches: int
-    last: tuple[int, ...]  # end of the rows of each ring
+    num_rings: int
     env_steps: int
 
 
@@ -137,15 +137,15 @@ class Request:
         """The inverse of `to_json`. Raises `CheckpointError` for a request that no source within `limits` makes."""
         fields = Fields("requests", data)
         num_batches = fields.count("num_batches", limits.num_batches)
-        bounds = None if fields.value("bounds") is None else _bounds(fields.fields("bounds"), limits.last)
+        if not num_batches:
+            raise fields.refused("num_batches", "at least 1")
+        bounds = None if fields.value("bounds") is None else _bounds(fields.fields("bounds"), limits.num_rings)
         return cls(num_batches, bounds, fields.count("env_steps", limits.env_steps), fields.count("taken", num_batches))
 
 
-def _bounds(fields: Fields, most: tuple[int, ...]) -> Bounds:
-    """Returns saved bounds with at least one row, that end before the rows `most` of the rings."""
-    firsts, lasts = fields.counts("first", len(most)), fields.counts("last", len(most))
-    if any(map(int.__gt__, lasts, most)):
-        raise fields.refused("last", f"at most the rows that were saved, {list(most)}")
+def _bounds(fields: Fields, num_rings: int) -> Bounds:
+    """Returns saved bounds with at least one row."""
+    firsts, lasts = fields.counts("first", num_rings), fields.counts("last", num_rings)
     if any(map(int.__gt__, firsts, lasts)) or firsts == lasts:
         raise fields.refused("first", f"less than last, {lasts}")
     return Bounds(tuple(firsts), tuple(lasts))

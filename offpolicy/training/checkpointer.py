@@ -113,8 +113,8 @@ class Checkpointer:
     def _capture(self) -> Save | None:
         """Copies this host's part while everything stands still; None on ranks that lead no host.
 
-        None everywhere if there is nothing new: it is saved already, or the collectors never started. Raises `SaveError`
-        or `NumericsError`, on every rank.
+        None everywhere if there is nothing new: it is saved already, or the collectors never started. Raises
+        `SaveError` or `NumericsError`, on every rank.
         """
         self._learner.settle()
         self._health.require_now()
@@ -147,7 +147,9 @@ class Checkpointer:
     def _copy(self, has_collectors: bool) -> Save:
         parts = self._parts(has_collectors)
         rows = self._rows.capture() if self._cfg.replay and self._state.rings else None
-        return Save(self._collectives.env_steps, self._content, self._state.capture(self._last_eval_step(), rows), parts)
+        return Save(
+            self._collectives.env_steps, self._content, self._state.capture(self._last_eval_step(), rows), parts
+        )
 
     def _commit_in_turn(self, save: Save | None) -> None:
         """Commits while the loop waits, on rank 0 last. Raises `SaveError`."""

@@ -204,17 +204,14 @@ class RankState:
         streams = RankStreams.of(checkpoint, self.rank.rank)
         self.choice.iterations = streams.iterations
         self.choice.setting = None if streams.setting is None else Setting(*streams.setting)
-        self._continue_streams(checkpoint, streams, has_rows=has_rows)
+        self._continue_streams(checkpoint, streams)
         if has_rows:
             self._skip_rows(checkpoint, streams.fresh_from)
 
-    def _continue_streams(self, checkpoint: Checkpoint, streams: RankStreams, *, has_rows: bool) -> None:
+    def _continue_streams(self, checkpoint: Checkpoint, streams: RankStreams) -> None:
         """Raises `CheckpointError` for random numbers that are none."""
-        sampler = dict(streams.sampler)
-        if not has_rows:
-            sampler.pop("requests", None)  # of rows that are gone
         try:
-            self.source.set_random_state(sampler)
+            self.source.set_random_state(streams.sampler)
             updates = torch.frombuffer(bytearray(streams.updates), dtype=torch.uint8)
             self.learner.generator.set_state(updates)
         except (CheckpointError, LookupError, TypeError, ValueError, RuntimeError) as error:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from offpolicy.checkpoint import CheckpointStore, check_content
 from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedState
+from offpolicy.checkpoint.formats import read_json
 from offpolicy.errors import CheckpointError
 from tests.hostile import MISSING, changed, mutations, rewrite
 
@@ -78,7 +79,12 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
         ("state", ("last_eval_step",), float("nan"), "not readable JSON: got NaN, allowed finite numbers"),
         ("state", ("teacher",), 5, "teacher: got 5, allowed a text"),
         ("state", ("fingerprint",), MISSING, "fingerprint: got nothing"),
-        ("rank-0", ("choice",), [[2, "often"], 7], "choice: got [[2, 'often'], 7], allowed null or [threads, alternate"),
+        (
+            "rank-0",
+            ("choice",),
+            [[2, "often"], 7],
+            "choice: got [[2, 'often'], 7], allowed null or [threads, alternate",
+        ),
         ("rank-0", ("updates",), "xyz", "updates: got 'xyz', allowed hexadecimal digits"),
         ("rank-0", ("fresh_from",), [], "fresh_from of a learner rank: got [], allowed one number of each ring"),
         ("rank-0", ("source",), {}, "source: got {}, allowed a list"),
@@ -126,19 +132,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_deep_file_is_refused(tmp_path: Path) -> None:
-    store = save(tmp_path / "c")
-    path = tmp_path / "c" / "step-000000000100"
-    rewrite(path, "state", lambda content: "MARK")
-    content = "[" * 200_000 + "]" * 200_000
-    replaced = (path / "state.json").read_text().replace('"MARK"', content)
-    (path / "state.json").write_text(replaced)
-    assert store.newest_valid() is None  # its digest is wrong too; the reader itself must not crash
-    with pytest.raises(CheckpointError, match="not readable JSON"):
-        CheckpointStore(tmp_path / "c")
-        SharedState.of(_unverified(path))
-
-
-def _unverified(path: Path) -> Any:
-    from offpolicy.checkpoint.manifest import Checkpoint, FileRecord
-
-    return Checkpoint(100, path, {"state.json": FileRecord(0, "0" * 64)})
+    path = tmp_path / "state.json"
+    path.write_text("[" * 200_000 + "]" * 200_000)
+    with pytest.raises(CheckpointError, match=r"state\.json: not readable JSON"):
+        read_json(path)

@@ -170,14 +170,20 @@ def test_whatever_the_file_says_it_is_refused_or_leaves_a_collector_that_can_go_
     try:
         reason = other.snapshot.restore(saved(directory), other.progress)
     except CheckpointError as error:
-        assert "collector0" in str(error) or "random numbers" in str(error)
-        assert len(str(error)) < 1000
+        refusal = str(error)
+    else:
+        refusal = ""
+    if refusal:
+        assert "collector0" in refusal
+        assert len(refusal) < 1000
         return
     assert reason is None or len(reason) < 1000
     assert 0 <= other.progress.env_steps <= 100
     if reason is not None:
         other.env.reset(7)  # as the collector does
-    with contextlib.suppress(EnvFailure):  # of attributes that are no longer what the environment made them: its own error
+    with contextlib.suppress(
+        EnvFailure
+    ):  # of attributes that are no longer what the environment made them: its own error
         assert np.isfinite(other.env.step(ACTION).next_obs).all()
 
 

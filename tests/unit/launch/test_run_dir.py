@@ -94,7 +94,8 @@ def test_the_newest_checkpoint_is_resumed(run: Path, resume: str) -> None:
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_named(run: Path) -> None:
-    (run / "checkpoints" / "step-000000000200" / "state.json").write_text("201")
+    path = run / "checkpoints" / "step-000000000200" / "state.json"
+    path.write_text(path.read_text().replace("200", "201"))
     with RunDir.claim(run, "auto") as claimed:
         assert claimed.checkpoint is not None
         assert claimed.checkpoint.env_steps == 100

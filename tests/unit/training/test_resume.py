@@ -182,9 +182,7 @@ ALGORITHMS: dict[str, Any] = {
         "algo": {"name": "hora", "hidden_dims": [8], "num_minibatches": 1, "latent_dim": 2, "encoder_dims": [4]},
     },
 }
-HORA_SPEC = SpaceSpec(
-    4, 2, (-1.0, -1.0), (1.0, 1.0), obs_keys=(OBS, PRIVILEGED), obs_shapes=((2,), (2,))
-)
+HORA_SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0), obs_keys=(OBS, PRIVILEGED), obs_shapes=((2,), (2,)))
 
 
 class StreamSource(FakeSource):
@@ -239,8 +237,12 @@ def test_whatever_the_files_say_training_goes_on_from_sound_numbers_or_not_at_al
         again = load_start(rank, ranks_of(FakeWorld()), resumed)
         hostile_state(rank, resumed, again).resume_streams()
     except CheckpointError as error:
-        assert "step-000000000040" in str(error)
-        assert len(str(error)) < 1000
+        refusal = str(error)
+    else:
+        refusal = ""
+    if refusal:
+        assert "step-000000000040" in refusal
+        assert len(refusal) < 1000
         return
     assert again.learning_start.updates <= again.updates == resumed.num_updates
     assert rank.cfg.algo.learns_from_rollouts or resumed.num_updates <= 40 + rank.cfg.collect.band + 64
