@@ -14,7 +14,7 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
-from offpolicy.launch.run_dir import has_saved_nothing
+from offpolicy.launch.run_dir import has_saved_nothing, is_running
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import available_memory
 from offpolicy.replay.demonstrations import read_demos
@@ -137,9 +137,12 @@ def check_same(cfg: RunConfig, saved: RunConfig) -> None:
 
 
 def check_restart(cfg: RunConfig) -> None:
-    """Refuses to start a run again that saved nothing, under another configuration. Raises `ConfigError`."""
+    """Refuses to start a run again that saved nothing, under another configuration. Raises `ConfigError`.
+
+    A run that goes on is not started again: `RunDir.claim` refuses it and names its process.
+    """
     path = Path(cfg.run_dir or ".")
-    if not has_saved_nothing(path):
+    if is_running(path) or not has_saved_nothing(path):
         return
     try:
         saved = read_config(path)

@@ -14,7 +14,7 @@ import pytest
 from tests.processes.conftest import StartRun
 
 pytestmark = pytest.mark.mp
-AUTO = ("threads.learner=auto", "total_timesteps=900")
+AUTO = ("threads.learner=auto", "total_timesteps=2200")  # 4 settings x at most 12 blocks of 40 iterations each
 BUSY = "while True: pass"
 NEEDS_TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is nothing to choose on one core")
 
@@ -39,7 +39,7 @@ def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: S
     first = start_run(*AUTO, "collect.mode=auto")
     assert first.finish()[0] == 0
     chosen = [first.summary()[key] for key in ("threads", "mode")]
-    again = start_run("total_timesteps=1200", command=("resume", "run"))
+    again = start_run("total_timesteps=2500", command=("resume", "run"))
     code, out, err = again.finish()
     assert (code, err) == (0, "")
     assert "fastest: " not in out

@@ -105,6 +105,6 @@ def test_only_a_run_that_ended_as_it_should_is_complete(
 
 
 def test_what_to_type_next_trains_on_from_what_the_run_has_done(tmp_path: Path) -> None:
-    said = already_complete(tmp_path, 10_000)  # given 5,000, it used to suggest 10000, which is complete too
-    assert "has done 10,000 env steps" in said
+    said = already_complete(tmp_path, 10_000, 5_000)  # it used to suggest 10000, which is complete too
+    assert "already complete: 10,000 of 5,000 env steps" in said
     assert said.endswith("total_timesteps=20000")

@@ -13,6 +13,7 @@ import pytest
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.launch.run_header import announce, open_run_logger
+from offpolicy.logger.provenance import Provenance
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import SpaceSpec
 
@@ -108,8 +109,8 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
         saved_at,
         0,
     )
-    checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at)
+    checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at, json=lambda _: {})
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
-    open_run_logger(job, run).close()
+    open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None)).close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["env_steps"] for line in lines] == kept

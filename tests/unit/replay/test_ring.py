@@ -254,6 +254,6 @@ def test_env_steps_without_any_row_are_done_again_and_others_are_not() -> None:
 
 def test_a_restored_ring_continues_at_the_announced_env_steps() -> None:
     ring = make_ring(8)
-    ring.restore(10, rows(10, 4))
+    ring.restore(10, [rows(10, 4)])
     ring.begin(14)
     assert (ring.take_over(14), ring.oldest, ring.committed) == (14, 10, 14)

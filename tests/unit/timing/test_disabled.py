@@ -69,7 +69,7 @@ def learn(idle: Idle) -> None:
 
 def collect_steps(idle: Idle) -> None:
     ledger: Any = make_ledger(CollectorPhase, is_enabled=False)
-    parts: Any = (idle, idle, idle, idle, idle, Progress(obs=idle.next_obs), ledger, lambda: None)
+    parts: Any = (idle, idle, idle, idle, idle, Progress(obs=idle.next_obs), ledger, lambda: None, lambda *_: False)
     collect(CollectorParts(*parts))
 
 
