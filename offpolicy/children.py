@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from offpolicy import errors
-from offpolicy.descendants import adopting, children_of, kill_adopted
+from offpolicy.descendants import Descendants, adopting, children_of
 from offpolicy.errors import ConfigError, OffPolicyError
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
@@ -75,25 +75,27 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
     other error as `ChildRaised`. Raises `ChildTimeout` after `timeout_s` and `ChildError` if the child died.
     """
     request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
-    known = children_of(os.getpid())
+    known, descendants = children_of(os.getpid()), Descendants()
     # Files, not pipes: a program that the function started may hold them open long after the answer.
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output:
         source.write(json.dumps(request).encode())
         source.seek(0)
         command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
         popen = subprocess.Popen(
-            command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),), start_new_session=True
-        )
+            command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),), start_new_session=True,
+            env=descendants.environment(os.environ),
+        )  # fmt: skip
         with adopting(), popen as child:
             try:
                 code = child.wait(timeout_s)
             except subprocess.TimeoutExpired as error:
                 raise ChildTimeout(f"gave no answer within {timeout_s:g} s", _tail(output)) from error
             finally:
+                descendants.note([child.pid])
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
-                kill_adopted(known)  # what the function has started in a session of its own
+                descendants.kill(known)  # what the function has started in a session of its own
         answer.seek(0)
         text, printed = answer.read(), _tail(output)
     if code != 0 or not text:

@@ -48,6 +48,7 @@ SITES: Mapping[str, Site] = {
     "file.fsync": Site("that file is made durable", can_refuse=True),
     "file.rename": Site("that file gets its name", can_refuse=True),
     "record.write": Site("a line is appended to a file of records", can_refuse=True),
+    "record.cut": Site("the last record is taken back for a newer one of the same env step", can_refuse=True),
     "record.mend": Site("superseded lines are moved out of a file of records", can_refuse=True),
     "tensorboard.write": Site("an event is appended", can_refuse=True),
     "wandb.write": Site("the id of the W&B run is written", can_refuse=True),
@@ -59,6 +60,7 @@ SITES: Mapping[str, Site] = {
     "run_dir.lock": Site("its lock is taken", can_refuse=True),
     "run_dir.aside": Site("the records of an attempt are moved aside", can_refuse=True),
     "run_dir.latest": Site("`latest` is pointed to the run", can_refuse=True),
+    "train_log.trim": Site("the middle of a long `train.log` is cut out", can_refuse=True),
     # a snapshot of several processes
     "snapshot.mkdir": Site("a collector or rank makes the directory of its part", can_refuse=True),
     "snapshot.adopt": Site("the leader moves a file of a part into its draft", can_refuse=True),
@@ -146,9 +148,8 @@ def _check_action(site: str, action: str, argument: str | None) -> None:
         given = action if argument is None else f"{action}:{argument}"
         raise ConfigError(f"{VARIABLE}: got action {given!r}, allowed {', '.join(ACTIONS)}")
     if action in errno.errorcode.values() and not SITES[site].can_refuse:
-        raise ConfigError(
-            f"{VARIABLE}: got {site}:{action}, but nothing is refused at {site}; allowed kill, hang, delay"
-        )
+        allowed = ", ".join(ACTIONS[:-1])
+        raise ConfigError(f"{VARIABLE}: got {site}:{action}, allowed {allowed}: {site} is nothing that can be refused")
 
 
 def _conditions(text: str) -> dict[str, str]:

@@ -81,6 +81,7 @@ class AppendFile:
 
     def cut(self, size: int) -> None:
         """Removes what comes after the first `size` bytes. Raises OSError."""
+        fault.hit("record.cut")
         os.ftruncate(self._descriptor, size)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, read_replay
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, read_replay, state_fields
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
 from offpolicy.collect.episode_hook import HookConfig
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
@@ -271,11 +271,11 @@ class Collector:
         if job.checkpoint is None:
             return "this host has no checkpoint of the step that the run goes on from"
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
-        state, width = checkpoint.json("state"), row_layout(job.spec).width
+        before, width = state_fields(checkpoint).count("num_collectors"), row_layout(job.spec).width
         if not job.cfg.algo.learns_from_rollouts and (rows := read_replay(checkpoint, index, width)) is not None:
             Ring(self._child.block(f"replay-{index}"), width, np.float32).restore(rows.first, rows.blocks)
-        if state["num_collectors"] != self.num_collectors:
-            return f"{state['num_collectors']} collectors before, {self.num_collectors} now"
+        if before != self.num_collectors:
+            return f"{before} collectors before, {self.num_collectors} now"
         return self._snapshot.restore(checkpoint, progress)
 
 

@@ -201,6 +201,8 @@ class BaseLearner(ABC):
                     f"learner state: {name} is {got.dtype} {tuple(got.shape)},"
                     f" this learner needs {tensor.dtype} {tuple(tensor.shape)}"
                 )
+            if got.is_floating_point() and not torch.isfinite(got).all() and not name.startswith("metrics."):
+                raise CheckpointError(f"learner state: {name} holds NaN or Inf, allowed finite numbers")
         for name in sorted(state.tensors.keys() - expected.keys()):
             raise CheckpointError(f"learner state has a tensor {name} that this learner does not know")
         for name in ("num_updates", *map(_count_name, self._algorithm.metrics.counts)):

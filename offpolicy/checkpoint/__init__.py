@@ -3,6 +3,7 @@
 A checkpoint is a directory `step-<12 digits>` of safetensors, JSON and raw float32 files under one manifest.
 """
 
+from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedState, check_content, state_fields
 from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
 from offpolicy.checkpoint.manifest import Checkpoint
 from offpolicy.checkpoint.replay_rows import read_replay
@@ -13,9 +14,14 @@ __all__ = [
     "CHECKPOINTS",
     "Checkpoint",
     "CheckpointStore",
+    "CollectorNumbers",
     "Disk",
     "Draft",
+    "RankStreams",
+    "SharedState",
+    "check_content",
     "read_replay",
+    "state_fields",
     "write_json",
     "write_rows",
     "write_tensors",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ SUFFIXES = (TENSORS, JSON, ROWS)
 DTYPES = frozenset(
     ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 )
+JSON_BYTES = 16 << 20  # of a JSON file that grows neither with the environments nor with the run
 CHUNK_BYTES = 8 << 20  # bytes of a block that are written at once
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -74,10 +76,15 @@ def read_tensors(path: Path) -> dict[str, Array]:
         raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
 
 
-def read_json(path: Path) -> Any:  # Any: a JSON value
-    """Returns the value of a `.json` file. Raises `CheckpointError`."""
+def read_json(path: Path, most_bytes: int | None = JSON_BYTES) -> Any:  # Any: a JSON value
+    """Returns the value of a `.json` file of at most `most_bytes`, without NaN or Inf. Raises `CheckpointError`."""
     try:
-        return json.loads(path.read_bytes())
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path}: expected a regular file, got mode {stat.filemode(status.st_mode)}")
+        if most_bytes is not None and status.st_size > most_bytes:
+            raise CheckpointError(f"{path}: got {status.st_size} bytes, allowed at most {most_bytes}")
+        return json.loads(path.read_bytes(), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable JSON: {error}") from error
 
@@ -93,6 +100,10 @@ def read_rows(path: Path, width: int) -> Float32:
         return np.memmap(path, dtype="<f4", mode="r", shape=(size // (4 * width), width))
     except OSError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"got {name}, allowed finite numbers")
 
 
 def is_plain_name(name: str) -> bool:

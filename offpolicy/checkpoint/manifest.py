@@ -17,6 +17,7 @@ from typing import Any
 
 from offpolicy.checkpoint.formats import (
     JSON,
+    JSON_BYTES,
     ROWS,
     SUFFIXES,
     TENSORS,
@@ -68,9 +69,9 @@ class Checkpoint:
         """Returns what `add_tensors(name, ...)` saved."""
         return read_tensors(self._file(name + TENSORS))
 
-    def json(self, name: str) -> Any:  # Any: a JSON value
-        """Returns what `add_json(name, ...)` saved."""
-        return read_json(self._file(name + JSON))
+    def json(self, name: str, most_bytes: int | None = JSON_BYTES) -> Any:  # Any: a JSON value
+        """Returns what `add_json(name, ...)` saved, of at most `most_bytes`; None: of any size."""
+        return read_json(self._file(name + JSON), most_bytes)
 
     def rows(self, name: str, width: int) -> Float32:
         """Returns what `add_rows(name, ...)` saved: [rows, width], mapped read-only."""

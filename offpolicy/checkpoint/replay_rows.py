@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from offpolicy.checkpoint.content import state_fields
 from offpolicy.checkpoint.formats import ROWS
 from offpolicy.checkpoint.manifest import SEGMENT, Checkpoint
 from offpolicy.errors import CheckpointError
@@ -40,17 +41,19 @@ def segment_name(ring: int, first: int) -> str:
 
 def has_replay(checkpoint: Checkpoint) -> bool:
     """True if the rows of the replay were saved, and are whole."""
-    return not checkpoint.has_lost_rows and bool(
-        checkpoint.json("state").get("has_replay", checkpoint.has("replay-0"))
+    fields = state_fields(checkpoint)
+    return not checkpoint.has_lost_rows and (
+        fields.flag("has_replay") if "has_replay" in fields else checkpoint.has("replay-0")
     )  # layout 2 does not say so
 
 
 def segments_of(checkpoint: Checkpoint, ring: int, width: int) -> list[Segment]:
     """Returns the segments of a ring [rows, width], oldest first. Raises `CheckpointError` if they leave rows out."""
-    state = checkpoint.json("state")
-    if ring >= len(state["replay_first"]):
+    fields = state_fields(checkpoint)
+    firsts = fields.counts("replay_first")
+    if ring >= len(firsts):
         return []
-    first, end = int(state["replay_first"][ring]), int(state["replay_end"][ring])
+    first, end = firsts[ring], fields.counts("replay_end", len(firsts))[ring]
     segments = sorted(_listed(checkpoint, ring, first, width), key=lambda segment: segment.first)
     reached = segments[0].first if segments else end
     if reached > first:
@@ -71,7 +74,7 @@ def read_replay(checkpoint: Checkpoint, ring: int, width: int) -> SavedRows | No
     segments = segments_of(checkpoint, ring, width) if has_replay(checkpoint) else []
     if not segments:
         return None
-    first = int(checkpoint.json("state")["replay_first"][ring])
+    first = state_fields(checkpoint).counts("replay_first")[ring]
     blocks = [
         checkpoint.rows(segment.file_name.removesuffix(ROWS), width)[max(first - segment.first, 0) :]
         for segment in segments

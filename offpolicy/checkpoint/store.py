@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,21 @@ class Draft:
 class CheckpointStore:
     """The checkpoints under `root`. Any process may read; only the holder of the run directory's lock may save."""
 
-    def __init__(self, root: Path, keep: int = 2, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        keep: int = 2,
+        disk: Disk | None = None,
+        check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+    ) -> None:
+        """`check` raises `CheckpointError` for whole checkpoints that must be passed over like damaged ones."""
         if keep < 2:
             raise ValueError(f"keep={keep}: allowed at least 2, a corrupt checkpoint must leave another one")
         self.rejected: list[str] = []  # reasons why the last `newest_valid` passed over newer checkpoints
         self.warnings: list[str] = []  # failures after a save was already safe; the caller logs and clears them
         self._root = root
         self._keep = keep
-        self._disk = disk or Disk()
+        self._disk, self._check = disk or Disk(), check
         self._is_valid_by_path: dict[Path, bool] = {}  # spares reading gigabytes again at every retention
         self._is_saving = False
 
@@ -161,7 +168,9 @@ class CheckpointStore:
         """Returns the checkpoints of which at most rows of the replay are damaged, without those, newest first."""
         for path, env_steps in self._discover():
             with suppress(CheckpointError):
-                yield open_without_rows(path, env_steps)
+                checkpoint = open_without_rows(path, env_steps)
+                self._check(checkpoint)
+                yield checkpoint
 
     def _open_draft(self, env_steps: int) -> Draft:
         try:
@@ -293,6 +302,7 @@ class CheckpointStore:
         self._is_valid_by_path[path] = False
         checkpoint = open_checkpoint(path, env_steps)
         verify_digests(checkpoint)
+        self._check(checkpoint)
         self._is_valid_by_path[path] = True
         return checkpoint
 

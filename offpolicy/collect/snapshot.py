@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from offpolicy import fault
-from offpolicy.checkpoint import Checkpoint, write_json, write_tensors
+from offpolicy.checkpoint import Checkpoint, CollectorNumbers, write_json, write_tensors
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy
@@ -88,21 +88,24 @@ class CollectorSnapshot:
         """
         if not checkpoint.has(self.name):
             return f"{self.name} was not there when the checkpoint was saved"
+        numbers, arrays = CollectorNumbers.of(checkpoint, self.name), checkpoint.tensors(self.name)
         try:
-            return self._restore(checkpoint.json(self.name), checkpoint.tensors(self.name), progress)
+            return self._restore(numbers, arrays, progress)
+        except CheckpointError as error:
+            raise CheckpointError(f"{checkpoint.path / self.name}.json: {error}") from error
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
-            raise CheckpointError(f"{self.name}: it holds what no collector writes: {error!r:.200}") from error
+            where = checkpoint.path / self.name
+            raise CheckpointError(f"{where}: it holds what no collector writes: {error!r:.200}") from error
 
-    def _restore(self, numbers: dict[str, Any], arrays: dict[str, NDArray[Any]], progress: Progress) -> str | None:
-        counts = [_count(numbers, name) for name in ("env_steps", "vector_steps", "policy_steps")]
-        progress.env_steps, progress.vector_steps, progress.policy_steps = counts
-        progress.policy_lag_sum = float(numbers["policy_lag_sum"])
-        set_generator_state(self._policy.warmup_rng, numbers["uniform"])
+    def _restore(self, numbers: CollectorNumbers, arrays: dict[str, NDArray[Any]], progress: Progress) -> str | None:
+        progress.env_steps, progress.vector_steps = numbers.env_steps, numbers.vector_steps
+        progress.policy_steps, progress.policy_lag_sum = numbers.policy_steps, numbers.policy_lag_sum
+        set_generator_state(self._policy.warmup_rng, numbers.uniform)
         self._policy.policy_rng.set_state(torch.from_numpy(arrays["noise"].copy()))
         if arrays["obs"].shape != progress.obs.shape:
             return f"env.num_envs changed from {len(arrays['obs'])} to {len(progress.obs)}"
-        if numbers["env"] is None:
-            return str(numbers["why_not_exact"])
+        if numbers.env is None:
+            return str(numbers.why_not_exact)
         tracker = self._tracker
         windows: dict[str, NDArray[Any]] = dict(zip(_WINDOWS, self._writer.open_windows(), strict=True))
         own: dict[str, NDArray[Any]] = {
@@ -115,9 +118,11 @@ class CollectorSnapshot:
             first = 1 if name in _WINDOWS else 0  # there are as many open rows as there are
             if (arrays[name].dtype, arrays[name].shape[first:]) != (array.dtype, array.shape[first:]):
                 raise ValueError(f"{name}: got {arrays[name].dtype} {arrays[name].shape}")
+        if why_not := _nonsense(arrays):
+            return why_not
         env_arrays = {name[4:]: array.copy() for name, array in arrays.items() if name.startswith("env/")}
         try:
-            restore_state(self._env, EnvState(numbers["env"], env_arrays))
+            restore_state(self._env, EnvState(numbers.env, env_arrays))
         except CheckpointError as error:
             return str(error)
         progress.obs = arrays["obs"].copy()
@@ -126,9 +131,9 @@ class CollectorSnapshot:
         return None
 
 
-def _count(numbers: dict[str, Any], name: str) -> int:
-    """Returns a saved counter. Raises `ValueError` for anything but a whole number that a counter can reach."""
-    value = numbers[name]
-    if type(value) is not int or not 0 <= value < 2**53:
-        raise ValueError(f"{name}: got {value!r:.80}")
-    return value
+def _nonsense(arrays: dict[str, NDArray[Any]]) -> str:
+    """Returns why running episodes cannot go on from saved arrays; '' if they can."""
+    broken = [name for name in ("obs", "ep_return", *_WINDOWS) if not np.isfinite(arrays[name]).all()]
+    if broken:
+        return f"{broken[0]} of the collector was saved with NaN or Inf"
+    return "ep_length of the collector was saved below 0" if (arrays["ep_length"] < 0).any() else ""

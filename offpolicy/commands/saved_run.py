@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, check_content
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.schema import RunConfig, read_config, read_spec
@@ -50,7 +50,7 @@ class SavedRun:
     def find(cls, path: Path, choice: PolicyChoice) -> SavedRun:
         """Reads the run of a directory. Raises `ConfigError` or `CheckpointError`."""
         cfg, spec = read_config(path), read_spec(path)
-        store = CheckpointStore(path / CHECKPOINTS)
+        store = CheckpointStore(path / CHECKPOINTS, check=check_content)
         checkpoint = store.newest_valid() if choice.step is None else store.at(choice.step)
         for problem in store.rejected:
             sys.stderr.write(f"offpolicy: {problem}\n")
@@ -65,7 +65,11 @@ class SavedRun:
         """Returns the policy, ready to act without noise."""
         policy = make_policy(self.cfg.algo, self.spec).eval()
         tensors, prefix = learner_tensors(self.checkpoint), "policy."
-        policy.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
+        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        try:
+            policy.load_state_dict(own)
+        except RuntimeError as error:  # other names or shapes
+            raise CheckpointError(f"{self.checkpoint.path / 'learner.safetensors'}: {error}") from error
         return deterministic_actor(policy.to(pick_device(device, 0)))
 
 

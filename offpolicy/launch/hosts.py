@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, check_content
 from offpolicy.children import die_with_parent
 from offpolicy.config.parsing import flatten
 from offpolicy.config.rules import impossible_share
@@ -112,7 +112,9 @@ def _proposal(cfg: RunConfig, run_dir: Path, host: HostInfo) -> Proposal:
     return Proposal(
         config={key: value for key, value in flatten(cfg.to_mapping()).items() if key not in LOCAL_KEYS},
         run_dir=str(run_dir),
-        steps=[checkpoint.env_steps for checkpoint in CheckpointStore(own_dir / CHECKPOINTS).usable()],
+        steps=[
+            checkpoint.env_steps for checkpoint in CheckpointStore(own_dir / CHECKPOINTS, check=check_content).usable()
+        ],
         found=sorted(map(str, (*run_dir.glob(f"{CHECKPOINTS}/step-*"), *run_dir.glob(f"host-*/{CHECKPOINTS}/step-*")))),
         is_restart=has_same_parent(own_dir),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, check_content, state_fields
 from offpolicy.checkpoint.manifest import LAYOUT_KEY, READABLE_LAYOUTS, fingerprint
 from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.episode_hook import check_hook
@@ -18,6 +18,7 @@ from offpolicy.launch.run_dir import has_saved_nothing, is_running
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import available_memory
 from offpolicy.replay.demonstrations import read_demos
+from offpolicy.saved_fields import short
 from offpolicy.training.run_memory import check_memory, check_share
 from offpolicy.types import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
@@ -152,10 +153,10 @@ def check_restart(cfg: RunConfig) -> None:
 
 def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
     """Refuses to resume a checkpoint of another shape, naming every difference. Raises `ConfigError`."""
-    saved = checkpoint.json("state")["fingerprint"]
+    saved = state_fields(checkpoint).fields("fingerprint").as_mapping()
     now = fingerprint(cfg, spec)
     differences = [
-        f"{key}: the checkpoint {checkpoint.path} has {saved.get(key)}, this configuration {value}"
+        f"{key}: the checkpoint {checkpoint.path} has {short(saved.get(key))}, this configuration {value}"
         for key, value in now.items()
         if saved.get(key) != value and not (key == LAYOUT_KEY and saved.get(key) in READABLE_LAYOUTS)
     ]
@@ -179,7 +180,7 @@ def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
         raise ConfigError(f"teacher: got {cfg.teacher!r}, allowed the directory of a run (it has no config.yaml)")
     if problems := teacher_differences(path, cfg, spec):
         raise ConfigError(problems)
-    store = CheckpointStore(path / CHECKPOINTS)
+    store = CheckpointStore(path / CHECKPOINTS, check=check_content)
     checkpoint = store.newest_valid()
     if checkpoint is None:
         raise ConfigError("\n".join([*store.rejected, f"teacher: {path} holds no usable checkpoint"]))

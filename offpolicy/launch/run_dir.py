@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk, check_content
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 
 RESUME_MODES = ("auto", "must", "never")
@@ -185,7 +185,7 @@ def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tup
 
     Without the step `at` of several hosts it is the newest usable one. At that step, a host may have none.
     """
-    store = CheckpointStore(path / CHECKPOINTS)
+    store = CheckpointStore(path / CHECKPOINTS, check=check_content)
     if at:
         try:
             return store.at(at), ()
@@ -312,7 +312,6 @@ class _Lock:
                 return False
             pid = os.getpid()
             own: dict[str, object] = {"pid": pid, "started": _start_ticks(pid), "parent": os.getppid()}
-            fault.hit("run_dir.lock")
             self._sign(own | {"host": socket.gethostname()})
         except OSError:
             self.withdraw()
@@ -320,6 +319,7 @@ class _Lock:
         return True
 
     def _sign(self, holder: Mapping[str, object]) -> None:
+        fault.hit("run_dir.lock")
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps(dict(holder)).encode(), 0)
 

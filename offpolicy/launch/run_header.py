@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from offpolicy.checkpoint import SharedState
 from offpolicy.config.schema import env_differences, read_config
 from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.launch.resources import has_gpu
@@ -41,8 +42,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     )
     # The logger compares advice with what is in force: not with `auto`.
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
-    state = run.checkpoint.json("state") if run.checkpoint is not None else {}
-    updates = state.get("numbers", {}).get("num_updates")
+    updates = None if run.checkpoint is None else SharedState.of(run.checkpoint).num_updates
     # A checkpoint at env step 0, of a stop before the first step, is resumed too: the records since are superseded.
     resume_step = None if run.checkpoint is None and not job.start_step else job.start_step
     return open_logger(run.path, cfg, header, resume_step, in_force, updates, provenance)

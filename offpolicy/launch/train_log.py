@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from offpolicy import fault
+
 MIB = 2**20
 LONGEST = 32 * MIB  # bytes of the file, but for what is printed between two looks at it
 HEAD = 4 * MIB  # bytes kept of the beginning
@@ -35,5 +37,6 @@ def trim_train_log(fd: int, longest: int = LONGEST, head: int = HEAD, tail: int 
         return
     with contextlib.suppress(OSError):
         end = os.pread(fd, tail, size - tail)
+        fault.hit("train_log.trim")
         os.ftruncate(fd, head)
         os.write(fd, f"\n[... {size - head - len(end):,} bytes left out ...]\n".encode() + end)

@@ -1,9 +1,15 @@
-"""A picture of the learner's account over env steps, for TensorBoard; needs the extra `plot`."""
+"""A picture of the learner's account over env steps, for TensorBoard; needs the extra `plot`.
+
+A thread draws it: the import of matplotlib may search the machine for fonts, and the supervisor must answer meanwhile.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import io
+from concurrent.futures import Future
+from threading import Thread
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,14 +25,22 @@ SIZE_IN, DPI = (7.0, 3.2), 100
 SHOWN_PERCENT = 1.0  # of the wall in some record: the legend does not name phases below
 
 
+class Picture(NamedTuple):
+    """A PNG, and the env steps of the last record in it."""
+
+    env_steps: int
+    png: bytes
+
+
 class AccountHistory:
-    """The shares of the learner's wall in the records so far, and when the next picture of them is due."""
+    """The shares of the learner's wall in the records so far, and the picture of them that is being drawn."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[float, ...]] = []  # env steps, then the percent of each phase
         self._stride = 1  # records per row
         self._skipped = 0
         self._next_s = EVERY_S
+        self._drawing: Future[Picture] | None = None
 
     def add(self, record: Record) -> None:
         """Keeps the shares of a record, if it has any."""
@@ -40,12 +54,34 @@ class AccountHistory:
         if len(self._rows) > MOST_RECORDS:
             self._rows, self._stride = self._rows[::2], 2 * self._stride
 
-    def due_picture(self, wall_s: float) -> bytes | None:
-        """Returns the picture as PNG; None before the next one is due, with too few records, or without matplotlib."""
-        if wall_s < self._next_s or len(self._rows) < 2 or importlib.util.find_spec("matplotlib") is None:
-            return None
+    def draw_if_due(self, wall_s: float) -> None:
+        """Begins a picture; none before the next one is due, with too few records, or without matplotlib."""
+        is_due = wall_s >= self._next_s and len(self._rows) >= 2 and self._drawing is None
+        if not is_due or importlib.util.find_spec("matplotlib") is None:
+            return
         self._next_s = wall_s + EVERY_S
-        return account_png(np.array(self._rows))
+        self._drawing = Future()
+        # Nothing waits for it beyond `take`: a search for fonts must not hold up the end of the program either.
+        Thread(target=_draw, args=(np.array(self._rows), self._drawing), name="picture", daemon=True).start()
+
+    def take(self, timeout_s: float = 0.0) -> Picture | None:
+        """Returns a picture that has become ready, once; None if there is none within `timeout_s`. Raises its error."""
+        if self._drawing is None:
+            return None
+        try:
+            self._drawing.exception(timeout_s)
+        except TimeoutError:
+            return None
+        drawn, self._drawing = self._drawing, None
+        return drawn.result()
+
+
+def _draw(rows: Float64, drawing: Future[Picture]) -> None:
+    """Runs in the thread."""
+    try:
+        drawing.set_result(Picture(int(rows[-1, 0]), account_png(rows)))
+    except Exception as error:  # of matplotlib, or of another version of it: whoever takes the picture deals with it
+        drawing.set_exception(error)
 
 
 def account_png(rows: Float64) -> bytes:

@@ -41,6 +41,7 @@ from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.clock import unix_s
 from offpolicy.types import EpisodeRecord
 
+PATIENCE_S = 2.0  # at the end of a run, for a picture that is being drawn
 PICTURE = "timing/account"  # in the group of the phases, so that the page still opens on evaluations
 Charts = Mapping[str, Mapping[str, Sequence[str]]]
 
@@ -89,7 +90,7 @@ class TensorBoardSink:
         self._scalars(step, self._selection.select(rest))
         if evaluation:
             self._scalars(int(_number(evaluation["eval/env_steps"])), self._selection.select(evaluation))
-            self._picture(step)
+        self._picture(step, is_wanted=bool(evaluation))
         if (charts := self._selection.charts()) != self._charts:  # a reader takes the newest layout
             self._charts = charts
             self._event(step, summary=_layout_summary(charts))
@@ -118,7 +119,7 @@ class TensorBoardSink:
         value = _hparams_value(hparams_metadata.SESSION_END_INFO_TAG, data)
         self._event(summary["env_steps"], summary=summary_pb2.Summary(value=[value]))
         self._flush()
-        self._picture(summary["env_steps"])
+        self._picture(summary["env_steps"], is_wanted=True, patience_s=PATIENCE_S)
         self._flush()
 
     def close(self) -> None:
@@ -144,17 +145,28 @@ class TensorBoardSink:
                 value.metadata.plugin_data.plugin_name = scalar_metadata.PLUGIN_NAME
         self._event(step, summary=summary_pb2.Summary(value=values))
 
-    def _picture(self, step: int) -> None:
-        """Writes a picture of the account so far, if one is due; after a failed one a text, and no more pictures."""
+    def _picture(self, step: int, *, is_wanted: bool, patience_s: float = 0.0) -> None:
+        """Writes a picture of the account that has become ready, after beginning one if it is wanted and due.
+
+        After a failed one it writes a text, and no more pictures.
+        """
+        if self._history is None:
+            return
         try:
-            png = self._history.due_picture(self._wall_s) if self._history is not None else None
+            if is_wanted:
+                self._history.draw_if_due(self._wall_s)
+            picture = self._history.take(patience_s)
         except Exception as error:  # of matplotlib, or of another version of it: the scalars do not depend on it
-            self._history, png = None, None
+            self._history = None
             self.text(PICTURE, f"no pictures from here on: {type(error).__name__}: {error}", step)
-        if png is not None:
-            width, height = struct.unpack_from(">II", png, 16)  # of the PNG's header
-            image = summary_pb2.Summary.Image(width=width, height=height, colorspace=4, encoded_image_string=png)
-            self._event(step, summary=summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=PICTURE, image=image)]))
+            return
+        if picture is not None:
+            width, height = struct.unpack_from(">II", picture.png, 16)  # of the PNG's header
+            image = summary_pb2.Summary.Image(
+                width=width, height=height, colorspace=4, encoded_image_string=picture.png
+            )
+            value = summary_pb2.Summary.Value(tag=PICTURE, image=image)
+            self._event(picture.env_steps, summary=summary_pb2.Summary(value=[value]))
 
     def _event(self, step: int = 0, **content: Any) -> None:  # Any: the one-of of the event's kinds
         event = event_pb2.Event(wall_time=self._started_s + self._wall_s, step=step, **content)

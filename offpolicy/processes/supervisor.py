@@ -21,7 +21,7 @@ from typing import Any
 
 from offpolicy import fault
 from offpolicy.children import describe_exit, signals_held, with_bounded_spin
-from offpolicy.descendants import adopting, children_of, is_stopped, kill_adopted, reap_adopted
+from offpolicy.descendants import Descendants, adopting, children_of, is_stopped
 from offpolicy.errors import EXIT_CRASH_LOOP, HangError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.oom import OomWatch
@@ -108,7 +108,8 @@ class Supervisor:
             on_save=self._on_save_signal,
         )
         self._entered = contextlib.ExitStack()
-        self._strangers: set[int] = set()  # children of this process that are none of ours
+        self._descendants = Descendants()
+        self._strangers: set[int] = set()  # children that this process had before the run
         self.failure: Failure | None = None
         self.signal_code = 0  # of the first signal, unless a failure came before it
 
@@ -125,7 +126,7 @@ class Supervisor:
 
     def __exit__(self, *_: object) -> None:
         self._kill_all()
-        kill_adopted(self._strangers)  # what the environments have started and left behind
+        self._descendants.kill(self._strangers)  # what the environments have started and left behind
         os.close(self._lifeline_write)
         os.close(self._lifeline_read)
         self._selector.close()
@@ -143,7 +144,8 @@ class Supervisor:
         }  # fmt: skip
         passed = (spec_read, message_write, self._lifeline_read, *fds.values())
         command = [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_read)]
-        environment = {**with_bounded_spin(os.environ), "OFFPOLICY_RUN_ID": self._config.run_id}
+        environment = self._descendants.environment(with_bounded_spin(os.environ))
+        environment["OFFPOLICY_RUN_ID"] = self._config.run_id
         with signals_held():
             fault.hit("spawn")
             process = subprocess.Popen(
@@ -189,7 +191,7 @@ class Supervisor:
                 else:
                     self._reap(key.data, on_message)
             on_tick()
-            reap_adopted(self._strangers.union(child.process.pid for child in self._children))
+            self._descendants.reap(self._strangers.union(child.process.pid for child in self._children))
             pause_s = self._watchdog.discount_pause()
             if self._deadline_s is not None:
                 self._deadline_s += pause_s
@@ -201,6 +203,7 @@ class Supervisor:
         if self._stop_level < level:
             self._control.host.set(HostWord.STOP, level)
         if self._deadline_s is None:
+            self._descendants.note([child.process.pid for child in self._children])
             self._deadline_s = self._config.elapsed_s() + self._config.stop_timeout_s
         for wake_event in self._wake_events:
             wake_event.set()
@@ -384,6 +387,7 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         fault.hit("supervisor.kill")
+        self._descendants.note([child.process.pid for child in self._children])
         for child in self._children:
             child.is_killed = True
             child.process.kill()

@@ -22,7 +22,8 @@ from offpolicy.protocols import DeviceSync, StepCount, StepGate
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import SampleAges, Sampler
-from offpolicy.replay.staging import CopyStream, Request, Slot, host_block, nbytes_text
+from offpolicy.replay.staging import CopyStream, Request, RequestLimits, Slot, host_block, nbytes_text
+from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_events import UNTIMED
 from offpolicy.timing.device_timer import BackgroundCopyTimer, StreamSync
 from offpolicy.timing.phases import PackerPhase as Phase
@@ -279,9 +280,15 @@ class PrefetchSource(RateLimitedSource):
         return state
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        """Continues the sampler's stream and the open requests, if the state has any."""
+        """Continues the sampler's stream and the open requests, if the state has any. Raises `CheckpointError`."""
+        fields = Fields("sampler", state)
         self._packer.sampler.set_state(state)
-        self._resumed.extend(Request.from_json(request) for request in state.get("requests", ()))
+        requests = fields.value("requests") if "requests" in fields else []
+        if not isinstance(requests, list) or len(requests) > self._plan.num_slots:
+            raise fields.refused("requests", f"a list of at most replay.slots={self._plan.num_slots} requests")
+        limiter = self._spec.rate_limiter
+        limits = RequestLimits(limiter.max_updates, len(self._rings), limiter.total)
+        self._resumed.extend(Request.from_json(request, limits) for request in requests)
 
     def packer_account(self) -> Account | None:
         return self._packer.account()

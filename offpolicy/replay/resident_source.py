@@ -22,6 +22,7 @@ from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring, row_spans
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
+from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_events import UNTIMED
 
 KEY = "replay.source=resident"
@@ -214,10 +215,11 @@ class ResidentSource(RateLimitedSource):
         kind = self._spec.device.type
         if state.get("device") != kind:
             raise CheckpointError(f"the checkpoint has no random numbers of {KEY} on {kind}")
-        values = torch.frombuffer(bytearray.fromhex(state["generator"]), dtype=torch.uint8)
+        fields = Fields("sampler", state)
+        values = torch.frombuffer(bytearray(fields.octets("generator")), dtype=torch.uint8)
         self._sampler.generator.set_state(values)
         if self._demos:
-            self._demos.share.rows.set_state(state["demos"])
+            self._demos.share.rows.set_state(fields.value("demos"))
 
     def describe(self) -> str:
         demos = self._demos.share.describe() if self._demos else ""

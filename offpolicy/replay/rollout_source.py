@@ -14,6 +14,7 @@ from torch import Tensor
 from offpolicy.protocols import RolloutGate
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.staging import host_block, nbytes_text
+from offpolicy.saved_fields import Fields
 from offpolicy.types import NUM_LAGS, Account, Rollouts, RolloutTotals
 
 # Rollouts beyond those learnt from, by collection mode; None: limited by the ring.
@@ -114,7 +115,7 @@ class RolloutSource:
         return {"learnt": self._learnt_before + self.samples}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        self._learnt_before = state["learnt"]
+        self._learnt_before = Fields("sampler", state).count("learnt", self._spec.total)
 
     def packer_account(self) -> Account | None:
         """None: nothing is packed ahead."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from offpolicy.errors import ConfigError
 from offpolicy.protocols import DeviceSync
 from offpolicy.replay.sampler import Bounds, Draw, Sampler
+from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_events import UNTIMED
 
 
@@ -109,6 +110,14 @@ class CopyStream:
             self._device_sync.wait()
 
 
+class RequestLimits(NamedTuple):
+    """The largest request of a batch source."""
+
+    num_batches: int
+    num_rings: int
+    env_steps: int
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """The batches that a slot is to hold: its bounds and the sampler's stream determine their rows."""
@@ -124,11 +133,22 @@ class Request:
         return {"num_batches": self.num_batches, "bounds": bounds, "env_steps": self.env_steps, "taken": self.taken}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Request:
-        """The inverse of `to_json`."""
-        given = data["bounds"]
-        bounds = given and Bounds(tuple(given["first"]), tuple(given["last"]))
-        return cls(data["num_batches"], bounds, data["env_steps"], data["taken"])
+    def from_json(cls, data: Mapping[str, Any], limits: RequestLimits) -> Request:
+        """The inverse of `to_json`. Raises `CheckpointError` for a request that no source within `limits` makes."""
+        fields = Fields("requests", data)
+        num_batches = fields.count("num_batches", limits.num_batches)
+        if not num_batches:
+            raise fields.refused("num_batches", "at least 1")
+        bounds = None if fields.value("bounds") is None else _bounds(fields.fields("bounds"), limits.num_rings)
+        return cls(num_batches, bounds, fields.count("env_steps", limits.env_steps), fields.count("taken", num_batches))
+
+
+def _bounds(fields: Fields, num_rings: int) -> Bounds:
+    """Returns saved bounds with at least one row."""
+    firsts, lasts = fields.counts("first", num_rings), fields.counts("last", num_rings)
+    if any(map(int.__gt__, firsts, lasts)) or firsts == lasts:
+        raise fields.refused("first", f"less than last, {lasts}")
+    return Bounds(tuple(firsts), tuple(lasts))
 
 
 class Slot:

@@ -25,6 +25,7 @@ class Save:
     """A host's part of a checkpoint as of one instant, that is still to be written."""
 
     env_steps: int
+    content: tuple[int, int, int]  # what tells it from another one, see `_content`
     state: CapturedState
     parts: list[Path]  # directories that the collectors and the other ranks have written
 
@@ -61,19 +62,22 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._writing: tuple[Save, Future[None]] | None = None
         self._is_requested = self._must_save = False
+        self._saved: tuple[int, int, int] | None = None  # content of the newest checkpoint that this process has saved
         self.last_step = state.rank.job.start_step
 
     def is_due(self) -> bool:
         """True if a multiple of `checkpoint.every` env steps was passed, or a save is requested, or must be waited for.
 
-        A request waits while one is being written; with several ranks it does not, since only the leader knows.
+        At the end of the budget only a request counts: `run_last` saves that end. A request waits while another save is
+        being written; with several ranks it does not, since only the leader knows.
         """
-        every, world = self._cfg.every, self._state.ranks.world
+        every, world, env_steps = self._cfg.every, self._state.ranks.world, self._collectives.env_steps
         if self._writing is not None and self._writing[1].done():
             self._end_writing()
-        self._is_requested |= world.is_saving and self._collectives.env_steps > self.last_step
+        self._is_requested |= world.is_saving and env_steps > self.last_step
         is_free = self._writing is None or world.num_ranks > 1
-        has_passed = every > 0 and self._collectives.env_steps // every > self.last_step // every
+        is_last = env_steps >= self._rank.cfg.total_timesteps
+        has_passed = every > 0 and not is_last and env_steps // every > self.last_step // every
         self._must_save = has_passed or (self._is_requested and is_free)
         return self._must_save or (self._writing is not None and self._writing[0].is_endangered)
 
@@ -83,7 +87,6 @@ class Checkpointer:
         if not self._must_save:
             return
         self._is_requested = False
-        env_steps = self._collectives.env_steps
         try:
             save = self._capture()
             if not self._rank.job.host.is_alone:
@@ -91,11 +94,11 @@ class Checkpointer:
             elif save is not None:
                 self._writing = save, self._thread.submit(self._write, save)
         except SaveError as error:
-            self._warn_unsaved(env_steps, error)
-        self.last_step = env_steps
+            self._warn_unsaved(self._collectives.env_steps, error)
+        self.last_step = self._collectives.env_steps
 
     def run_last(self, *, is_complete: bool) -> None:
-        """Saves the end, whatever ended the run. Raises `SaveError`."""
+        """Saves the end, whatever ended the run, unless it is saved already. Raises `SaveError`."""
         with self._rank.activity("saving a checkpoint: learning waits"):
             self._end_writing()
             self._commit_in_turn(self._capture())
@@ -110,8 +113,8 @@ class Checkpointer:
     def _capture(self) -> Save | None:
         """Copies this host's part while everything stands still; None on ranks that lead no host.
 
-        None everywhere if the collectors never started: there is nothing newer than the checkpoint they started from.
-        Raises `SaveError` or `NumericsError`, on every rank.
+        None everywhere if there is nothing new: it is saved already, or the collectors never started. Raises
+        `SaveError` or `NumericsError`, on every rank.
         """
         self._learner.settle()
         self._health.require_now()
@@ -121,6 +124,9 @@ class Checkpointer:
             self._collectives.recount()  # a collector may have finished a step since the ranks agreed
             if self._collectives.any(not has_collectors) and self._collectives.env_steps <= self.last_step:
                 return None
+            if not self._collectives.any(is_leader and self._content != self._saved):
+                self._drop_collector_parts()
+                return None
             self._in_turn(self._write_streams, is_mine=not is_leader)
             self._in_turn(lambda: found.append(self._copy(has_collectors)), is_mine=is_leader)
         finally:
@@ -128,10 +134,22 @@ class Checkpointer:
                 self._rank.gate.release_snapshot()
         return found[0] if found else None
 
+    @property
+    def _content(self) -> tuple[int, int, int]:
+        """Env steps, updates, and env steps of the last evaluation: the same ones make the same checkpoint."""
+        return self._collectives.env_steps, self._learner.num_updates, self._last_eval_step()
+
+    def _drop_collector_parts(self) -> None:
+        """Removes what the collectors of this host have written for a checkpoint that is not needed."""
+        for index in range(self._rank.cfg.collect.num_collectors if self._rank.is_leader else 0):
+            shutil.rmtree(self._run_dir / f"{SNAPSHOT_DIR}-collector-{index}", ignore_errors=True)
+
     def _copy(self, has_collectors: bool) -> Save:
         parts = self._parts(has_collectors)
         rows = self._rows.capture() if self._cfg.replay and self._state.rings else None
-        return Save(self._collectives.env_steps, self._state.capture(self._last_eval_step(), rows), parts)
+        return Save(
+            self._collectives.env_steps, self._content, self._state.capture(self._last_eval_step(), rows), parts
+        )
 
     def _commit_in_turn(self, save: Save | None) -> None:
         """Commits while the loop waits, on rank 0 last. Raises `SaveError`."""
@@ -165,6 +183,7 @@ class Checkpointer:
             self._report(save)
 
     def _report(self, save: Save) -> None:
+        self._saved = save.content
         for text in self._store.warnings:
             self._rank.warn(text)
         self._store.warnings.clear()

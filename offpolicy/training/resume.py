@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -14,15 +15,27 @@ from torch import Tensor
 
 from offpolicy.algos.adaptation import adopt_teacher
 from offpolicy.algos.base_learner import BaseLearner, LearnerState
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Draft, write_json
+from offpolicy.checkpoint import (
+    CHECKPOINTS,
+    Checkpoint,
+    CheckpointStore,
+    Draft,
+    RankStreams,
+    SharedState,
+    state_fields,
+    write_json,
+)
+from offpolicy.checkpoint.content import check_fresh
 from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.config.schema import read_spec
+from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import RankWord
 from offpolicy.protocols import StatefulBatchSource
-from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
+from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION, LearningStart, first_learning_step
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import CapturedRows
+from offpolicy.saved_fields import short
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.speed_tuner import Choice, Setting
@@ -57,11 +70,12 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
     checkpoint, teacher = None, None
     if job.checkpoint is not None:
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
-        state = checkpoint.json("state")
-        start, last_eval_step = LearningStart(*state["start"]), state["last_eval_step"]
-        has_rows, teacher = has_replay(checkpoint), state.get("teacher")
+        state = SharedState.of(checkpoint)
+        check_start(rank, checkpoint, state)
+        start, last_eval_step = LearningStart(*state.start), state.last_eval_step
+        has_rows, teacher = has_replay(checkpoint), state.teacher
         if rank.rank == 0:
-            learner.load_state(LearnerState(learner_tensors(checkpoint), state["numbers"]))
+            load_learner(learner, checkpoint, state)
     elif job.teacher_step is not None:
         teacher = f"{job.cfg.teacher}, env step {job.teacher_step}"
         if rank.rank == 0:
@@ -82,6 +96,29 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
         start = LearningStart(job.start_step + first_step, updates)
     totals = MetricTotals(metrics.names, sums, counts)
     return TrainingStart(start, updates, last_eval_step, totals, checkpoint, teacher)
+
+
+def check_start(rank: RankContext, checkpoint: Checkpoint, state: SharedState) -> None:
+    """Raises `CheckpointError` for counters that no run of this configuration reaches: it would never learn again."""
+    cfg, fields = rank.cfg, state_fields(checkpoint)
+    first_step, first_update = state.start
+    most = state.env_steps + first_learning_step(cfg, rank.job.host.num_hosts)
+    if first_step > most:
+        raise fields.refused("start", f"learning from env step {most} on at the latest")
+    if cfg.algo.learns_from_rollouts:
+        return
+    steps = max(state.env_steps - first_step, 0) + cfg.collect.band
+    most = first_update + math.ceil(steps * cfg.algo.utd) + MAX_UPDATES_PER_ITERATION
+    if state.num_updates > most:
+        raise fields.fields("numbers").refused("num_updates", f"at most {most} after {state.env_steps} env steps")
+
+
+def load_learner(learner: BaseLearner, checkpoint: Checkpoint, state: SharedState) -> None:
+    """Fills the learner from a checkpoint. Raises `CheckpointError` for one that it cannot have written."""
+    try:
+        learner.load_state(LearnerState(learner_tensors(checkpoint), dict(state.numbers)))
+    except (CheckpointError, TypeError, RuntimeError) as error:  # the last two are of random numbers that are none
+        raise CheckpointError(f"{checkpoint.path / 'learner.safetensors'}: {error!s:.300}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +196,34 @@ class RankState:
         why_not = self.why_not_exact()
         has_rows = checkpoint is not None and has_replay(checkpoint)
         if checkpoint is not None and has_rows:
-            self.source.first_unseen_row[:] = checkpoint.json("state")["replay_end"]
+            self._skip_rows(checkpoint, SharedState.of(checkpoint).replay_end)
         if self.ranks.collectives.any(bool(why_not)) or checkpoint is None:
             if why_not:
                 self.rank.warn(f"the continuation is not bitwise: {why_not}")
             return
-        streams = checkpoint.json(f"rank-{self.rank.rank}")
-        setting, self.choice.iterations = streams.get("choice", (None, 0))  # older checkpoints hold none
-        self.choice.setting = None if setting is None else Setting(*setting)
-        self.source.set_random_state(streams["sampler"])
-        updates = torch.frombuffer(bytearray.fromhex(streams["updates"]), dtype=torch.uint8)
-        self.learner.generator.set_state(updates)
+        streams = RankStreams.of(checkpoint, self.rank.rank)
+        self.choice.iterations = streams.iterations
+        self.choice.setting = None if streams.setting is None else Setting(*streams.setting)
+        self._continue_streams(checkpoint, streams)
         if has_rows:
-            self.source.first_unseen_row[:] = streams["fresh_from"]
+            self._skip_rows(checkpoint, streams.fresh_from)
+
+    def _continue_streams(self, checkpoint: Checkpoint, streams: RankStreams) -> None:
+        """Raises `CheckpointError` for random numbers that are none."""
+        try:
+            self.source.set_random_state(streams.sampler)
+            updates = torch.frombuffer(bytearray(streams.updates), dtype=torch.uint8)
+            self.learner.generator.set_state(updates)
+        except (CheckpointError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{checkpoint.path / f'rank-{self.rank.rank}.json'}: {error!s:.300}") from error
+
+    def _skip_rows(self, checkpoint: Checkpoint, first: list[int]) -> None:
+        """Makes the rows before `first` of each ring old to the normaliser. Raises `CheckpointError`."""
+        unseen = self.source.first_unseen_row
+        check_fresh(first, SharedState.of(checkpoint).replay_end, checkpoint)
+        if len(first) != len(unseen):
+            raise state_fields(checkpoint).refused("replay_end", f"a number for each of {len(unseen)} rings")
+        unseen[:] = first
 
     def why_not_exact(self) -> str:
         """Returns why this rank cannot continue the random streams of the checkpoint; '' if it can."""
@@ -180,8 +232,8 @@ class RankState:
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
         if checkpoint.has_lost_rows:
             return "rows of the replay are damaged, and new ones are collected first"
-        before, now = checkpoint.json("state")["num_ranks"], self.ranks.world.num_ranks
+        before, now = SharedState.of(checkpoint).num_ranks, self.ranks.world.num_ranks
         if before != now:
             return f"{before} learner ranks before, {now} now"
-        source = checkpoint.json(name)["source"]
-        return "" if source == self.source_identity else f"the batches came from {source} before"
+        source = RankStreams.of(checkpoint, self.rank.rank).source
+        return "" if source == self.source_identity else f"the batches came from {short(source)} before"

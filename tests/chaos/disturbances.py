@@ -23,6 +23,7 @@ PASSED_BY = {
     "file.fsync": (("supervisor",), 2),
     "file.rename": (("supervisor",), 3),
     "record.write": (("supervisor",), 6),
+    "record.cut": (("supervisor",), 0),
     "record.mend": (("supervisor",), 0),
     "tensorboard.write": (("supervisor",), 5),
     "console.write": (("supervisor",), 5),
@@ -60,8 +61,8 @@ PASSED_BY = {
     "rank.gather": (("learner",), 6),
     "rank.reduce": (("learner",), 8),
 }
-# Not in any scene: W&B, a bad row, and the attempts of torchrun.
-NOT_PASSED = {"wandb.write", "bad_row.write", "run_dir.aside", "run_dir.latest"}
+# Not in any scene: W&B, a bad row, the attempts of torchrun, and a `train.log` that has grown too long.
+NOT_PASSED = {"wandb.write", "bad_row.write", "run_dir.aside", "run_dir.latest", "train_log.trim"}
 # Sites that only scenes with this word pass by.
 NEEDS = {
     "tensorboard": "log.tensorboard=true",

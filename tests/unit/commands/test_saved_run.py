@@ -23,7 +23,7 @@ class FakeStore:
 
     found: Any = None
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check: object = None) -> None:
         self.rejected = ("step-000000000007: damaged",)
 
     def newest_valid(self) -> Any:

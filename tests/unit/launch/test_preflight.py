@@ -195,7 +195,7 @@ def test_every_change_that_makes_another_experiment_is_named() -> None:
 
 def test_a_checkpoint_of_another_shape_is_refused() -> None:
     state = {"fingerprint": fingerprint(config(), SPEC)}
-    checkpoint: Any = SimpleNamespace(path="checkpoints/step-1", json=lambda _: state)
+    checkpoint: Any = SimpleNamespace(path=Path("checkpoints/step-1"), json=lambda _: state)
     preflight.check_fits(config(), SPEC, checkpoint)
     with pytest.raises(ConfigError, match="the checkpoint checkpoints/step-1 has"):
         preflight.check_fits(config(), dataclasses.replace(SPEC, obs_dim=18), checkpoint)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,16 @@ import offpolicy
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.launch.run_dir import LOCK, RunDir, default_run_dir, has_same_parent, is_running, refuse_file
+from tests.hostile import rewrite
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
+
+
+def state(env_steps: int) -> dict[str, Any]:
+    """The `state.json` of a run on rollouts."""
+    numbers = {"num_updates": 5}
+    counters = {"env_steps": env_steps, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1}
+    return {**counters, "numbers": numbers, "start": [4, 0], "replay_first": [], "replay_end": [], "fingerprint": {}}
 
 
 @pytest.fixture
@@ -29,7 +38,7 @@ def run(tmp_path: Path) -> Path:
     RunDir.claim(run, "auto").release()
     for env_steps in (100, 200):
         with CheckpointStore(run / "checkpoints").begin(env_steps) as draft:
-            draft.add_json("state", env_steps)
+            draft.add_json("state", state(env_steps))
     return run
 
 
@@ -80,18 +89,28 @@ def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
 def test_the_newest_checkpoint_is_resumed(run: Path, resume: str) -> None:
     with RunDir.claim(run, resume) as claimed:
         assert claimed.checkpoint is not None
-        assert claimed.checkpoint.json("state") == 200
+        assert claimed.checkpoint.env_steps == 200
         assert claimed.rejected == ()
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_named(run: Path) -> None:
-    (run / "checkpoints" / "step-000000000200" / "state.json").write_text("201")
+    path = run / "checkpoints" / "step-000000000200" / "state.json"
+    path.write_text(path.read_text().replace("200", "201"))
     with RunDir.claim(run, "auto") as claimed:
         assert claimed.checkpoint is not None
-        assert claimed.checkpoint.json("state") == 100
+        assert claimed.checkpoint.env_steps == 100
     assert len(claimed.rejected) == 1
     assert "step-000000000200/state.json: expected sha256" in claimed.rejected[0]
     assert claimed.rejected[0].endswith("using step-000000000100 instead")
+
+
+def test_hostile_content_with_right_digests_is_passed_over_and_named(run: Path) -> None:
+    rewrite(run / "checkpoints" / "step-000000000200", "state", lambda content: {**content, "num_ranks": [1]})
+    with RunDir.claim(run, "auto") as claimed:
+        assert claimed.checkpoint is not None
+        assert claimed.checkpoint.env_steps == 100
+    (reason,) = claimed.rejected
+    assert "step-000000000200/state.json: num_ranks: got [1], allowed a whole number" in reason
 
 
 # --- refused

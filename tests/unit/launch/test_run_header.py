@@ -95,7 +95,7 @@ def test_rollouts_are_announced_instead_of_a_replay() -> None:
 
 @pytest.mark.parametrize(("saved_at", "kept"), [(None, [50, 90]), (0, []), (60, [50])])
 def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
-    tmp_path: Path, saved_at: int | None, kept: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_at: int | None, kept: list[int]
 ) -> None:
     """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice."""
     (tmp_path / "metrics.jsonl").write_text('{"env_steps": 50}\n{"env_steps": 90}\n')
@@ -109,7 +109,8 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
         saved_at,
         0,
     )
-    checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at, json=lambda _: {})
+    checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at)
+    monkeypatch.setattr("offpolicy.launch.run_header.SharedState.of", lambda _: SimpleNamespace(num_updates=None))
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
     open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None)).close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()

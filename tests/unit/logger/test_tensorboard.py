@@ -120,11 +120,19 @@ def test_a_scalar_has_the_meaning_and_unit_of_the_table(tmp_path: Path, header: 
     assert points(tmp_path, "perf/utd") == [(1, 1.0), (2, 1.0)]
 
 
+class AtOnce:
+    """A thread that has ended when it was started."""
+
+    def __init__(self, target: Any, args: tuple[Any, ...], **_: Any) -> None:
+        self.start = lambda: target(*args)
+
+
 def test_a_new_evaluation_brings_a_picture_of_the_account(
     tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = (7).to_bytes(4, "big") + (3).to_bytes(4, "big")
     monkeypatch.setattr("offpolicy.logger.account_picture.account_png", lambda rows: 16 * b"x" + size)
+    monkeypatch.setattr("offpolicy.logger.account_picture.Thread", AtOnce)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     evaluated = record | {"wall_s": 100.0, "eval/env_steps": 1999}
     write(tmp_path, header, None, record, evaluated, evaluated | {"env_steps": 2100, "wall_s": 200.0})
@@ -135,12 +143,12 @@ def test_a_new_evaluation_brings_a_picture_of_the_account(
 def test_a_picture_that_cannot_be_drawn_leaves_the_scalars_and_the_end(
     tmp_path: Path, header: RunHeader, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: object, wall_s: float) -> bytes:
+    def fail(self: object, wall_s: float) -> None:
         drawn.append(wall_s)
         raise RuntimeError("no font")
 
     drawn: list[float] = []
-    monkeypatch.setattr("offpolicy.logger.tensorboard.AccountHistory.due_picture", fail)
+    monkeypatch.setattr("offpolicy.logger.tensorboard.AccountHistory.draw_if_due", fail)
     sink = TensorBoardSink(tmp_path, CONFIG, header, None)
     for steps in (1000, 2000):
         sink.write({**record, "env_steps": steps, "eval/env_steps": steps, "eval/mean_reward": -1.0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -133,6 +134,15 @@ def freeze(monkeypatch: pytest.MonkeyPatch, name: str, among: tuple[str, ...] = 
 
 def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
     return lambda: stage.processes[name].exit(code)
+
+
+def test_a_process_that_the_host_program_starts_meanwhile_outlives_the_run() -> None:
+    with Stage("learner-0") as stage:
+        other = subprocess.Popen(["sleep", "60"])
+        stage.run({0: exit_of(stage, "learner-0")})
+    assert other.poll() is None
+    other.kill()
+    assert other.wait() == -signal.SIGKILL
 
 
 def test_run_ends_without_failure_when_the_learner_has_finished_and_the_collector_follows() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from offpolicy.errors import CheckpointError
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import Bounds, UniformSampler
-from offpolicy.replay.staging import CopyStream, Request, Slot, nbytes_text
+from offpolicy.replay.staging import CopyStream, Request, RequestLimits, Slot, nbytes_text
 from offpolicy.timing.device_timer import StreamSync
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 WIDTH = 3
+LIMITS = RequestLimits(num_batches=4, num_rings=2, env_steps=20)
 
 
 def make_sampler(count: int = 20) -> UniformSampler:
@@ -34,7 +37,27 @@ def test_bytes_are_written_with_three_digits(nbytes: int, text: str) -> None:
 @pytest.mark.parametrize("bounds", [None, Bounds((3, 4), (9, 2**40))])
 def test_a_request_survives_json(bounds: Bounds | None) -> None:
     request = Request(4, bounds, 17, taken=1)
-    assert Request.from_json(json.loads(json.dumps(request.to_json()))) == request
+    assert Request.from_json(json.loads(json.dumps(request.to_json())), LIMITS) == request
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_batches": 5}, "num_batches: got 5, allowed a whole number from 0 to 4"),
+        ({"num_batches": 0}, "num_batches: got 0, allowed at least 1"),
+        ({"env_steps": 21}, "env_steps: got 21"),
+        ({"taken": -1}, "taken: got -1"),
+        ({"bounds": []}, "bounds: got [], allowed a mapping"),
+        ({"bounds": {"first": [0], "last": [1]}}, "first: got [0], allowed a list of 2 whole numbers"),
+        ({"bounds": {"first": [0, 0], "last": [0, 0]}}, "first: got [0, 0], allowed less than last"),
+        ({"bounds": {"first": [5, 0], "last": [4, 9]}}, "first: got [5, 0], allowed less than last"),
+    ],
+)
+def test_a_request_that_no_source_makes_is_refused_by_name(change: dict[str, Any], said: str) -> None:
+    data = Request(4, Bounds((3, 4), (9, 10)), 17).to_json() | change
+    with pytest.raises(CheckpointError, match="^requests: ") as caught:
+        Request.from_json(data, LIMITS)
+    assert said in str(caught.value)
 
 
 def packed_slot(staging: torch.Tensor, rows: torch.Tensor, request: Request) -> Slot:

@@ -95,12 +95,13 @@ def make_rank(tmp_path: Any) -> MakeRank:
         checkpoint: int | None = None,
         teacher_step: int | None = None,
         has_evaluator: bool = False,
+        spec: SpaceSpec | None = None,
         **tree: Any,
     ) -> RankContext:
         cfg = RunConfig.from_mapping({"device": "cpu", **tree})
         plan = HostPlan(has_evaluator, learner_threads=1, collector_threads=1)
         job = WorkerSpec(
-            cfg, SPEC, plan, host or HostInfo(), str(tmp_path), start_step, checkpoint, 0, teacher_step, None
+            cfg, spec or SPEC, plan, host or HostInfo(), str(tmp_path), start_step, checkpoint, 0, teacher_step, None
         )
         control = ControlPage(
             memoryview(bytearray(ControlPage.nbytes(8, 8))), cfg.runner.world_size, cfg.collect.num_collectors

@@ -31,7 +31,7 @@ class FakeState:
 
     def __init__(self, rank: RankContext, world: FakeWorld) -> None:
         self.rank, self.ranks = rank, ranks_of(world)
-        self.learner = SimpleNamespace(settle=lambda: None)
+        self.learner = SimpleNamespace(settle=lambda: None, num_updates=0)
         self.start, self.rings = SimpleNamespace(checkpoint=None), ()
         self.error: SaveError | None = None
         self.eval_steps: list[int] = []
@@ -91,6 +91,51 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
     assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
 
 
+def test_at_the_end_of_the_budget_one_checkpoint_is_saved(make_rank: MakeRank) -> None:
+    rank, world = make_rank(total_timesteps=2000), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 1000)
+    saver, state = checkpointer(rank, world)
+    world.env_steps = 2000
+    assert not saver.is_due()
+    saver.run_last(is_complete=True)
+    saver.close()
+    assert saved(rank) == ["step-000000002000"]
+    assert len(state.eval_steps) == 1
+    assert messages(rank) == [("checkpoint", {"env_steps": 2000})]
+
+
+@pytest.mark.parametrize(("updates", "num_saves"), [(7, 1), (8, 2)])
+def test_the_last_one_is_saved_again_only_with_something_new_in_it(
+    make_rank: MakeRank, updates: int, num_saves: int
+) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    world.env_steps, state.learner.num_updates = 100, 7
+    run_if_due(saver)
+    saver._end_writing()
+    leave_snapshots(rank)  # the collectors write their parts before anybody knows the env steps
+    state.learner.num_updates = updates
+    saver.run_last(is_complete=False)
+    saver.close()
+    assert len(state.eval_steps) == num_saves
+    assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}*")) == []
+
+
+def test_what_was_not_saved_is_saved_at_the_end(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    state.error = SaveError("no space left on device")
+    world.env_steps = 100
+    run_if_due(saver)
+    saver._end_writing()
+    leave_snapshots(rank)
+    state.error = None
+    saver.run_last(is_complete=False)
+    assert saved(rank) == ["step-000000000100"]
+
+
 def test_a_checkpoint_holds_the_collectors_parts_and_leaves_none_behind(make_rank: MakeRank) -> None:
     rank, world = make_rank(collect={"num_collectors": 2}), FakeWorld()
     saver, _ = checkpointer(rank, world)
@@ -129,7 +174,7 @@ def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank
 
 
 def test_a_rank_whose_peer_cannot_save_does_not_either(make_rank: MakeRank) -> None:
-    votes: Iterable[float] = iter([0.0, 1.0])  # snapshots are there; then a peer fails to write its streams
+    votes: Iterable[float] = iter([0.0, 1.0, 1.0])  # snapshots are there, something is new; then a peer fails to write
 
     def peer(own: Float64) -> list[Float64]:
         return [np.array([next(iter(votes))])]  # type: ignore[call-overload]
@@ -168,7 +213,8 @@ def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same
 
 def test_a_rank_that_leads_no_host_leaves_its_streams_to_the_leader(make_rank: MakeRank) -> None:
     rank = make_rank(index=1, host=HostInfo(), runner={"name": "multi_gpu", "world_size": 2})
-    world = FakeWorld()
+    votes = iter([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])  # of the leader: it has something new
+    world = FakeWorld(2, lambda own: [np.array([next(votes)])])
     saver, _ = checkpointer(rank, world)
     world.env_steps = 50
     saver.run_last(is_complete=True)
