@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
+from offpolicy.commands.record import Recorder
+from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.probe import probe
 from tests.conftest import RUN_ID_VARIABLE, Traces
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -189,6 +193,16 @@ def replay_bytes(checkpoint: Path, ring: int = 0) -> bytes:
     paths = sorted(checkpoint.glob(f"replay-{ring}-*.f32"))
     content, begin = b"".join(path.read_bytes() for path in paths), int(paths[0].stem.rpartition("-")[2])
     return content[(first - begin) * len(content) // (end - begin) :]
+
+
+def write_random_demos(path: Path, env_id: str) -> None:
+    """Writes two episodes of random actions, for `replay.demos`."""
+    spec = probe(EnvConfig(id=env_id))
+    recorder = Recorder(spec)
+    run_episodes(
+        random_actor(spec, 0), EnvConfig(id=env_id), episodes=2, seed=0, callbacks=EpisodeCallbacks(on_end=recorder)
+    )
+    recorder.save(path)
 
 
 # -- a disk that is full ----------------------------------------------------------------------------------------------
