@@ -214,15 +214,23 @@ class SmallDisk:
 
     path: Path
 
-    def mount(self, size: str) -> None:
+    def mount(self, size: str, files: int = 0) -> None:
+        """`files`: as many as there may be, directories among them; 0: any number."""
         self.path.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(self.path)], check=True)
+        options = f"size={size},nr_inodes={files}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.path)], check=True)
 
     def fill(self) -> None:
         """Writes until no block is free."""
         with contextlib.suppress(OSError), (self.path / "filler").open("wb", buffering=0) as filler:
             while filler.write(b"x" * 4096):
                 pass
+
+    def fill_with_files(self) -> None:
+        """Makes empty files until there can be no other one."""
+        with contextlib.suppress(OSError):
+            for number in range(10**6):
+                (self.path / f"filler-{number}").touch()
 
 
 @pytest.fixture
