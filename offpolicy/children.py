@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from offpolicy import errors
 from offpolicy.descendants import Descendants, adopting, children_of
@@ -77,7 +77,7 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
     request = {"target": target, "payload": payload, "parent_pid": os.getpid()}
     known, descendants = children_of(os.getpid()), Descendants()
     # Files, not pipes: a program that the function started may hold them open long after the answer.
-    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as output:
+    with _scratch() as source, _scratch() as answer, _scratch() as output:
         source.write(json.dumps(request).encode())
         source.seek(0)
         command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
@@ -101,6 +101,13 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
     if code != 0 or not text:
         raise ChildError(describe_exit(code), printed)
     return _result(json.loads(text), printed)
+
+
+def _scratch() -> BinaryIO:
+    """Returns an empty file without a name, in memory where the system has that: /tmp may be full, or read-only."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("offpolicy-call"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _tail(output: Any) -> str:  # Any: a binary file

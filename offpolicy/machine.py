@@ -20,7 +20,10 @@ PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 
 def cpu_model() -> str:
     """Returns the processor's name as the kernel knows it, or 'unknown'."""
-    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        return "unknown"
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else "unknown"
 
@@ -92,6 +95,21 @@ def memory_cgroups(process: Path = SELF) -> list[Path]:
     with contextlib.suppress(OSError):
         return list(_cgroups(process, "memory"))
     return []
+
+
+def allow_open_files(more: int) -> tuple[int, int]:
+    """Raises the soft limit on open files of this process, and of its children, as far as `more` of them want it.
+
+    Returns how many files that is in all, and how many the limits allow (`ulimit -n`).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(os.listdir("/proc/self/fd")) + more
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed, needed
+    if most > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return needed, max(soft, most)
 
 
 def load_per_core() -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Mapping
+
 import numpy as np
 
 from offpolicy.collect.episodes import EPISODE_COLUMNS
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.machine import available_memory
+from offpolicy.machine import allow_open_files, available_memory
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.handshake import LearnerGate
@@ -23,6 +26,7 @@ from offpolicy.types import SpaceSpec
 
 EPISODE_CAPACITY = 65_536  # finished episodes of a collector that the supervisor may not have read yet
 SAVE_BYTES_PER_S = 50e6  # of a slow disk
+OTHER_FILES = 32  # that the supervisor opens besides: of the records, and for a moment while it starts a process
 MAX_METRICS = 64  # training metrics of an algorithm
 COLLECTOR_COUNTERS = ("env_steps", "vector_steps", "policy_lag_sum", "policy_steps")
 COLLECTOR_PHASES = tuple(str(phase) for phase in CollectorPhase)
@@ -95,6 +99,30 @@ def check_share(cfg: RunConfig, spec: SpaceSpec, where: str, available: int, cop
         )
 
 
+def check_open_files(count: int) -> None:
+    """Raises the limit on open files for `count` more of them, besides the few for a moment. Raises `ConfigError`."""
+    needed, allowed = allow_open_files(count + OTHER_FILES)
+    if allowed < needed:
+        raise ConfigError(
+            f"ulimit -n: got {allowed} open files, allowed at least {needed} for these processes and their memory;"
+            f" type ulimit -n {needed} as root, or lower collect.num_collectors"
+        )
+
+
+def allocated(sizes: Mapping[str, int], key: str) -> dict[str, SharedBlock]:
+    """Returns a block of each size. Raises `ConfigError` without memory; the sizes depend most on `key`."""
+    try:
+        return {name: SharedBlock.create(name, size) for name, size in sizes.items()}
+    except OSError as error:
+        needed = sum(sizes.values()) / 2**30
+        if error.errno == errno.EFBIG:
+            raise ConfigError(
+                f"ulimit -f: got less than the {needed:.2f} GiB of shared memory that count as files, allowed"
+                " unlimited; type ulimit -f unlimited"
+            ) from error
+        raise ConfigError(f"{key}: {needed:.2f} GiB cannot be had: {error}") from error
+
+
 class RunMemory:
     """The shared memory and wake events of one host of a run, owned by its supervisor."""
 
@@ -118,12 +146,11 @@ class RunMemory:
             sizes["evaluation"] = EvaluationRequests.nbytes(0)  # grown in the same way
             sizes["evaluator_report"] = EvaluatorReports.nbytes(EVALUATOR_PHASES)
         check_memory(cfg, spec)
-        try:
-            self.blocks = {name: SharedBlock.create(name, size) for name, size in sizes.items()}
-        except OSError as error:
-            gib = transport_nbytes(cfg, spec) / 2**30
-            raise ConfigError(f"{size_key(cfg)}: {gib:.2f} GiB cannot be had: {error}") from error
-        self.wake_events = {name: WakeEvent.create() for name in wake_event_names(cfg, has_evaluator=has_evaluator)}
+        wake_names = wake_event_names(cfg, has_evaluator=has_evaluator)
+        num_children = runner.world_size + num_collectors + has_evaluator
+        check_open_files(2 * len(sizes) + len(wake_names) + 2 * num_children)  # a mapped block has two descriptors
+        self.blocks = allocated(sizes, size_key(cfg))
+        self.wake_events = {name: WakeEvent.create() for name in wake_names}
         self.control = control_page(self.blocks["control"].buffer, cfg)
         collectors = range(num_collectors)
         width = row_layout(spec).width

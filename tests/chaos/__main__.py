@@ -16,6 +16,8 @@ from pathlib import Path
 from tests.chaos.life import References, Story, chaos, tell
 from tests.chaos.scenes import SCENES
 
+COUNTED = ("signals", "kills", "resumes")
+
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
@@ -49,10 +51,10 @@ def report(stories: list[Story], seed: int) -> None:
     bad = [story for story in stories if story.violations]
     ends = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
     fired = sum(story.num_fired for story in stories)
-    signals = sum(len(disturbance.signals) for story in stories for disturbance, _ in story.lives)
+    signals, kills, resumes = (sum(getattr(story, f"num_{what}") for story in stories) for what in COUNTED)
     print(
         f"chaos: seed={seed}: {len(stories)} runs, {lives} lives (exit codes {ends}), {fired} injected faults that"
-        f" happened, up to {signals} signals; {len(bad)} runs with violations"
+        f" happened, {signals} signals, {kills} kills among both, {resumes} resumes; {len(bad)} runs with violations"
     )
 
 

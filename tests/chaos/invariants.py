@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,19 +25,46 @@ RESUMING = re.compile(r"resuming at env step ([0-9,]+)")
 CULPRIT = re.compile(
     r"offpolicy: (supervisor|learner|collector|evaluator) \d+ \(pid \d+\) failed at env step [\d,]+: \S"
 )
-REFUSAL = re.compile(r"offpolicy: \S|  \S+: ")  # no run: nothing was started, the command is refused
+REFUSAL = re.compile(r"offpolicy: (?!warning: )\S|  \S.*: ")  # nothing was started: the command is refused
+ERRNO = re.compile(r":E[A-Z]+$")
+DEADLY = re.compile(r":(kill|hang|exit:\d+)$")
 TEMPORARY = re.compile(r"\.tmp-|\.snapshot-|\.replaced-|\.tmp$")
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of one life: exit code and output. `is_supervisor_hit`: it was killed or ended on purpose."""
+    """The end of one life: exit code, output, and what was done to it.
+
+    `fired` are the injected faults that happened, `signals` those that were sent to any process; `is_supervisor_hit`:
+    it was killed, or ended on purpose. `early` are the signals that came to the supervisor while it imported.
+    """
 
     code: int
     stdout: str
     stderr: str
+    fired: tuple[str, ...] = ()
+    signals: frozenset[int] = frozenset()
+    early: frozenset[int] = frozenset()
     is_supervisor_hit: bool = False
-    is_signalled: bool = False
+
+    @property
+    def is_disturbed(self) -> bool:
+        """True if anything happened to it."""
+        return bool(self.fired or self.signals or self.is_supervisor_hit)
+
+    @property
+    def allowed_codes(self) -> set[int]:
+        """The codes that the documents name for what happened."""
+        if not self.is_disturbed:
+            return {0}
+        allowed = {0, 1, 70} | {-number for number in self.early}
+        if any(ERRNO.search(fault) for fault in self.fired):
+            allowed |= {2, 74}
+        if signal.SIGINT in self.signals:
+            allowed.add(130)
+        if self.signals & {signal.SIGTERM, signal.SIGHUP}:
+            allowed.add(143)
+        return allowed
 
 
 def newest_checkpoint(run: Path) -> int | None:
@@ -49,7 +77,7 @@ def check_start(end: End, before: int | None) -> Iterator[str]:
     """I3: the checkpoint that was there is the one that is loaded. Ends before the header say nothing."""
     said = RESUMING.search(end.stdout)
     if said is None:
-        if before and "run directory:" in end.stdout and "already complete" not in end.stdout and _has_begun(end):
+        if before is not None and "already complete" not in end.stdout and _has_begun(end):
             yield f"I3: checkpoint {before} was there, and the run began anew"
     elif before is None or int(said[1].replace(",", "")) < before:
         yield f"I3: resumed at {said[1]}, though checkpoint {before} was there"
@@ -61,17 +89,31 @@ def _has_begun(end: End) -> bool:
 
 def check_end(run: Path, end: End, total: int) -> Iterator[str]:
     """I6 and I7 of one life."""
-    allowed = {0, 1, 2, 70, 74, 130, 143}
-    if end.code not in allowed and not end.is_supervisor_hit:
+    if end.is_supervisor_hit:
+        return
+    if end.code not in end.allowed_codes:
         yield f"I6: exit code {end.code}, which no document names for this"
     summary = _json(run / "summary.json")
     is_done = summary.get("status") == "completed" and summary.get("env_steps", 0) >= total
-    if end.code == 0 and not is_done and not end.is_supervisor_hit:
-        yield f"I6: exit 0, but summary.json says {summary.get('status')} at {summary.get('env_steps')} of {total}"
-    last = end.stderr.rstrip().splitlines()[-1:] or [""]
-    is_ours = CULPRIT.match(last[0]) or REFUSAL.match(last[0])
-    if end.code in (1, 2, 70, 74) and not is_ours and not end.is_supervisor_hit:
-        yield f"I7: exit {end.code}, and the last line on stderr is {last[0]!r}"
+    if (end.code == 0) != is_done:
+        said = f"{summary.get('status')} at {summary.get('env_steps')} of {total}"
+        yield f"I6: exit {end.code}, but summary.json says {said}"
+    if end.code in (1, 2, 70, 74):
+        yield from _check_last_line(end)
+
+
+def _check_last_line(end: End) -> Iterator[str]:
+    """I7: once the run is announced, the process that failed; before that, what is refused."""
+    last = (end.stderr.rstrip().splitlines() or [""])[-1]
+    named = CULPRIT.match(last)
+    was_announced = "run directory:" in end.stdout
+    if named is None and (was_announced or not REFUSAL.match(last)):
+        yield f"I7: exit {end.code}, and the last line on stderr is {last!r}"
+    deadly = [fault for fault in end.fired if DEADLY.search(fault)]
+    if named and deadly and len(end.fired) == 1 and not end.signals:
+        role = deadly[0].partition("role=")[2].partition(",")[0]
+        if role in ("learner", "evaluator") and named[1] != role:
+            yield f"I7: {deadly[0]} happened, and the last line blames {named[1]}: {last!r}"
 
 
 def check_records(run: Path) -> Iterator[str]:
@@ -105,6 +147,25 @@ def _falls(what: str, course: list[tuple[float, float]]) -> Iterator[str]:
         yield f"I2: {what} goes from {falls[0][0]} to {falls[0][1]}, {len(falls)} times"
 
 
+def check_all_rows(run: Path) -> Iterator[str]:
+    """I1: the last checkpoint holds every row that it names, once, and as many were written as there were env steps."""
+    checkpoint = max((run / "checkpoints").glob("step-*"), default=None)
+    state = {} if checkpoint is None else _json(checkpoint / "state.json")
+    if checkpoint is None or not state.get("replay_end"):
+        yield "I1: the last checkpoint names no rows"
+        return
+    for ring, (first, end) in enumerate(zip(state["replay_first"], state["replay_end"], strict=True)):
+        parts = sorted(checkpoint.glob(f"replay-{ring}-*.f32"))
+        rows = np.concatenate([np.fromfile(path, "<f4").reshape(-1, WIDTH) for path in parts] or [np.empty((0, WIDTH))])
+        begin = int(parts[0].stem.rpartition("-")[2]) if parts else 0
+        if begin > first or begin + len(rows) != end:
+            yield f"I1: ring {ring} names rows {first} to {end}, and {begin} to {begin + len(rows)} are saved"
+        elif (num_twice := len(rows) - len(np.unique(rows, axis=0))) > 0:
+            yield f"I1: {num_twice} of {len(rows)} rows of ring {ring} are there twice"
+    if sum(state["replay_end"]) != state["env_steps"]:
+        yield f"I1: {sum(state['replay_end'])} rows were written in {state['env_steps']} env steps"
+
+
 def check_rows(run: Path) -> Iterator[str]:
     """I1: every saved row is a transition of the environment."""
     for path in sorted((run / "checkpoints").glob("**/*.f32")):
@@ -123,17 +184,31 @@ def check_residue(run: Path) -> Iterator[str]:
 
 
 def check_same_end(run: Path, reference: Path) -> Iterator[str]:
-    """Bitwise: networks and collectors are those of a run that nothing happened to."""
+    """Bitwise: networks, collectors, random streams and rows are those of a run that nothing happened to."""
     one, two = (
         next(iter(sorted((path / "checkpoints").glob("step-*"), reverse=True)), None) for path in (run, reference)
     )
     if one is None or two is None or one.name != two.name:
         yield f"bitwise: the last checkpoint is {one and one.name}, without disturbance {two and two.name}"
         return
-    for expected in sorted(two.glob("*.safetensors")):
-        got = one / expected.name
-        if not got.is_file() or got.read_bytes() != expected.read_bytes():
-            yield f"bitwise: {expected.name} differs from a run without disturbance"
+    got, expected = _contents(one), _contents(two)
+    for name in sorted(got.keys() | expected.keys()):
+        if got.get(name) != expected.get(name):
+            yield f"bitwise: {name} differs from a run without disturbance"
+
+
+def _contents(checkpoint: Path) -> dict[str, bytes]:
+    """The files of a checkpoint; the segments of a ring are one, since they depend on when was saved."""
+    files = {
+        path.name: path.read_bytes()
+        for path in checkpoint.iterdir()
+        if path.suffix == ".safetensors" or path.name.startswith("rank-")
+    }
+    for ring, first in enumerate(_json(checkpoint / "state.json").get("replay_first", [])):
+        parts = sorted(checkpoint.glob(f"replay-{ring}-*.f32"))
+        begin = int(parts[0].stem.rpartition("-")[2])
+        files[f"replay-{ring}"] = b"".join(path.read_bytes() for path in parts)[4 * WIDTH * (first - begin) :]
+    return files
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ GONE_S = 5.0  # I4: from the end of a run until no process of it is left
 QUIET_S = 40.0  # without any sign of life: an operator sends SIGTERM
 STOP_S = 50.0  # from that SIGTERM to the end
 LIFE_S = 240.0  # of a life, on a loaded machine
+ENDING = re.compile(r":(kill|exit:\d+)$")  # a fault that ends the process it happens in
 PAUSE_S = 5.0  # between two looks: nothing ran at all, and no deadline counts it
 
 
@@ -35,6 +37,9 @@ class Story:
     scene: Scene
     lives: list[tuple[Disturbance, int]] = field(default_factory=list)
     num_fired: int = 0  # injected faults that happened
+    num_signals: int = 0  # that were sent
+    num_kills: int = 0  # by signal or fault
+    num_resumes: int = 0
     violations: list[str] = field(default_factory=list)
     is_done: bool = False
     is_bitwise: bool = True
@@ -53,12 +58,17 @@ def live(scene: Scene, directory: Path, disturbances: list[Disturbance]) -> Stor
         end = life.run()
         story.lives.append((disturbance, end.code))
         story.violations += life.violations
-        story.num_fired += life.num_fired
+        story.num_fired += len(life.fired)
+        story.num_signals += len(life.sent)
+        story.num_kills += life.sent.count(signal.SIGKILL) + sum(fault.endswith(":kill") for fault in life.fired)
+        story.num_resumes += "resuming at env step" in end.stdout
         story.violations += check_life(scene, directory / "run", end, before)
         story.is_bitwise &= "not bitwise" not in end.stdout
         if end.code == 0 and invariants.newest_checkpoint(directory / "run") is not None:
             story.is_done = True
             story.violations += invariants.check_residue(directory / "run")
+            if scene.has_rows:
+                story.violations += invariants.check_all_rows(directory / "run")
             return story
         if end.code == 66:
             break
@@ -96,7 +106,8 @@ class Life:
                 command, cwd=directory, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
         self._start_s = time.monotonic()
-        self._is_supervisor_hit, self._is_term_sent, self.num_fired = False, False, 0
+        self._is_supervisor_hit, self._is_term_sent = False, False
+        self.sent, self._early = list[int](), set[int]()
         self._stopped: list[tuple[float, int]] = []
 
     def run(self) -> End:
@@ -106,9 +117,17 @@ class Life:
         finally:
             self._kill_all()
         code = self._process.wait()
-        self._note_fired()
+        if any("role=supervisor" in fault and ENDING.search(fault) for fault in self.fired):
+            self._is_supervisor_hit = True
         out, err = (path.read_text(errors="replace") for path in (self._out, self._err))
-        return End(code, out, err, self._is_supervisor_hit)
+        signals, early = frozenset(self.sent), frozenset(self._early)
+        return End(code, out, err, self.fired, signals, early, self._is_supervisor_hit)
+
+    @property
+    def fired(self) -> tuple[str, ...]:
+        """The faults that have happened by now."""
+        faults = self._disturbance.faults.split(";")
+        return tuple(faults[int(name)] for name in sorted(os.listdir(self._once)))
 
     @property
     def _elapsed_s(self) -> float:
@@ -138,8 +157,9 @@ class Life:
         if now_s - since_s > QUIET_S and not self._is_term_sent:
             self._is_term_sent = True
             self._term_s = now_s
-            if "hang" not in self._disturbance.faults:
-                self.violations.append(f"I8: no sign of life for {QUIET_S:g} s though nothing hangs")
+            if not any(map(may_hang, self.fired)):
+                self.violations.append(f"I8: no sign of life for {QUIET_S:g} s, and nothing may hang for so long")
+            self.sent.append(signal.SIGTERM)
             self._process.send_signal(signal.SIGTERM)
         is_late = self._is_term_sent and now_s - self._term_s > STOP_S
         if is_late or now_s > LIFE_S:
@@ -160,34 +180,39 @@ class Life:
         pids = sorted(self._traces.processes())
         chosen = pids if one.is_for_all else pids[int(one.victim * len(pids)) :][:1]
         for pid in chosen:
+            self.sent.append(one.number)
             if pid == self._process.pid and one.number == signal.SIGKILL:
                 self._is_supervisor_hit = True
             _kill(pid, one.number)
             if one.number == signal.SIGSTOP:
                 self._stopped.append((self._elapsed_s + one.pause_s, pid))
         # Before it handles signals, a process dies of them as any program does.
-        if self._process.pid in chosen and self._elapsed_s < 4.0:
-            self._is_supervisor_hit = True
-
-    def _note_fired(self) -> None:
-        """A fault that ended the supervisor explains its exit code."""
-        fired = os.listdir(self._once)
-        self.num_fired = len(fired)
-        for name in fired:
-            fault = self._disturbance.faults.split(";")[int(name)]
-            if "role=supervisor" in fault:
-                self._is_supervisor_hit |= fault.split(":")[1] in ("kill", "exit")
+        if self._process.pid in chosen and "starting" not in self._out.read_text(errors="replace"):
+            self._early.add(one.number)
 
     def _check_gone(self) -> None:
         try:
             self._traces.assert_none(GONE_S)
         except AssertionError as error:
-            names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in self._traces.processes()]
+            names = [comm_of(pid) for pid in self._traces.processes()]
             self.violations.append(f"I4: {error} after {GONE_S:g} s: {names}".replace("\n", " "))
 
     def _kill_all(self) -> None:
         for pid in self._traces.processes():
             _kill(pid, signal.SIGKILL)
+
+
+def may_hang(fault: str) -> bool:
+    """True for a hang that no deadline within a life ends: of a learner, at a start, or of the process of a hook."""
+    is_slow = "role=learner" in fault or fault.startswith(("child.start", "post."))
+    return fault.endswith(":hang") and is_slow
+
+
+def comm_of(pid: int) -> str:
+    """The name of a process, which may be gone by now."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return "gone"
 
 
 def _kill(pid: int, number: int) -> None:

@@ -103,22 +103,72 @@ def test_a_start_that_forgets_a_checkpoint_is_seen() -> None:
     assert texts(invariants.check_start(anew, None)) == ""
 
 
+KILLED = ("ring.copied@role=learner,n=3:kill",)
+FULL = ("disk.write@role=learner,n=3:ENOSPC",)
+HEADER = "run directory: run\n"
+
+
 @pytest.mark.parametrize(
     ("end", "said"),
     [
         (End(0, "", ""), ""),
-        (End(1, "", LINE), ""),
-        (End(1, "", "Traceback ...\nOSError: no space\n"), "I7"),
-        (End(70, "", ""), "I7"),
+        (End(1, HEADER, LINE, KILLED[:0], frozenset({9})), ""),
+        (End(1, HEADER, LINE), "I6: exit code 1"),
+        (End(1, HEADER, LINE.replace("collector", "learner"), KILLED), ""),
+        (End(1, HEADER, LINE, KILLED), "I7: ring.copied"),
+        (End(1, HEADER, "Traceback ...\nOSError: no space\n", FULL), "I7"),
+        (End(1, "", "offpolicy: warning: OFFPOLICY_FAULT=... injects faults into this run\n", KILLED), "I7"),
+        (End(70, HEADER, "", KILLED), "I7"),
+        (End(2, "", "offpolicy: 1 configuration problem\n  run_dir: run cannot be created: full\n", FULL), ""),
+        (End(2, "", "offpolicy: 1 configuration problem\n  run_dir: got 5\n", KILLED), "I6: exit code 2"),
+        (End(74, HEADER, LINE, FULL), ""),
+        (End(74, HEADER, LINE, KILLED), "I6: exit code 74"),
+        (End(74, HEADER, "offpolicy: 1 configuration problem\n", FULL), "I7"),
+        (End(130, HEADER, "", signals=frozenset({2})), ""),
+        (End(130, HEADER, "", signals=frozenset({15})), "I6: exit code 130"),
+        (End(143, HEADER, "", signals=frozenset({1})), ""),
+        (End(-15, "", "", signals=frozenset({15}), early=frozenset({15})), ""),
+        (End(-15, "", "", signals=frozenset({15})), "I6"),
         (End(-9, "", ""), "I6"),
         (End(-9, "", "", is_supervisor_hit=True), ""),
-        (End(66, "", "offpolicy: no usable checkpoint\n"), "I6"),
+        (End(66, "", "offpolicy: no usable checkpoint\n", KILLED), "I6"),
     ],
 )
 def test_exit_codes_and_last_lines_are_judged(tmp_path: Path, end: End, said: str) -> None:
-    write(tmp_path / "summary.json", {"status": "completed", "env_steps": 900})
+    write(tmp_path / "summary.json", {"status": "completed" if end.code == 0 else "failed", "env_steps": 900})
     found = texts(invariants.check_end(tmp_path, end, 900))
     assert found == "" if not said else found.startswith(said)
+
+
+def test_a_failure_after_the_goal_is_seen(tmp_path: Path) -> None:
+    write(tmp_path / "summary.json", {"status": "completed", "env_steps": 900})
+    assert texts(invariants.check_end(tmp_path, End(1, HEADER, LINE, signals=frozenset({9})), 900)).startswith("I6")
+
+
+def checkpoint_of(run: Path, rows: np.ndarray, env_steps: int) -> Path:
+    place = run / "checkpoints/step-000000000020"
+    place.mkdir(parents=True, exist_ok=True)
+    rows[:12].tofile(place / "replay-0-000000000000000.f32")
+    rows[12:].tofile(place / "replay-0-000000000000012.f32")
+    state = {"replay_first": [4], "replay_end": [20], "env_steps": env_steps}
+    (place / "state.json").write_text(json.dumps(state))
+    return place
+
+
+def test_rows_that_are_missing_twice_or_too_many_are_seen(tmp_path: Path) -> None:
+    assert "names no rows" in texts(invariants.check_all_rows(tmp_path))
+    rows = chain_rows(20)
+    checkpoint_of(tmp_path, rows, 20)
+    assert texts(invariants.check_all_rows(tmp_path)) == ""
+    checkpoint_of(tmp_path, rows[:19], 20)
+    assert "names rows 4 to 20, and 0 to 19 are saved" in texts(invariants.check_all_rows(tmp_path))
+    checkpoint_of(tmp_path, rows, 21)
+    assert "20 rows were written in 21 env steps" in texts(invariants.check_all_rows(tmp_path))
+    rows[3] = rows[9]
+    place = checkpoint_of(tmp_path, rows, 20)
+    assert "1 of 20 rows of ring 0 are there twice" in texts(invariants.check_all_rows(tmp_path))
+    (place / "replay-0-000000000000000.f32").unlink()
+    assert "12 to 20 are saved" in texts(invariants.check_all_rows(tmp_path))
 
 
 def test_exit_0_before_the_goal_is_seen(tmp_path: Path) -> None:
@@ -136,11 +186,24 @@ def test_residue_is_seen(tmp_path: Path, name: str) -> None:
 
 def test_an_end_that_differs_is_seen(tmp_path: Path) -> None:
     for run, content in (("one", b"a"), ("two", b"b")):
-        place = tmp_path / run / "checkpoints/step-000000000900"
+        place = tmp_path / run / "checkpoints/step-000000000020"
         place.mkdir(parents=True)
         (place / "learner.safetensors").write_bytes(content)
+        (place / "rank-0.json").write_bytes(b"{}")
+        checkpoint_of(tmp_path / run, chain_rows(20), 20)
     assert texts(invariants.check_same_end(tmp_path / "one", tmp_path / "one")) == ""
-    assert "learner.safetensors differs" in texts(invariants.check_same_end(tmp_path / "one", tmp_path / "two"))
+    seen = texts(invariants.check_same_end(tmp_path / "one", tmp_path / "two"))
+    assert seen == "bitwise: learner.safetensors differs from a run without disturbance"
+
+
+@pytest.mark.parametrize("name", ["rank-0.json", "replay-0-000000000000012.f32"])
+def test_streams_and_rows_that_differ_are_seen(tmp_path: Path, name: str) -> None:
+    places = [checkpoint_of(tmp_path / run, chain_rows(20), 20) for run in ("one", "two")]
+    for place in places:
+        (place / "rank-0.json").write_bytes(b"{}")
+    (places[0] / name).write_bytes((places[0] / name).read_bytes().replace(b"}", b" }") + b"\0" * 4)
+    seen = texts(invariants.check_same_end(tmp_path / "one", tmp_path / "two"))
+    assert seen.startswith(f"bitwise: {name.rpartition('-')[0] if 'replay' in name else name} differs")
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)

@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
+from offpolicy.commands.record import Recorder
+from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.probe import probe
 from tests.conftest import RUN_ID_VARIABLE, Traces
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -191,6 +195,16 @@ def replay_bytes(checkpoint: Path, ring: int = 0) -> bytes:
     return content[(first - begin) * len(content) // (end - begin) :]
 
 
+def write_random_demos(path: Path, env_id: str) -> None:
+    """Writes two episodes of random actions, for `replay.demos`."""
+    spec = probe(EnvConfig(id=env_id))
+    recorder = Recorder(spec)
+    run_episodes(
+        random_actor(spec, 0), EnvConfig(id=env_id), episodes=2, seed=0, callbacks=EpisodeCallbacks(on_end=recorder)
+    )
+    recorder.save(path)
+
+
 # -- a disk that is full ----------------------------------------------------------------------------------------------
 
 
@@ -200,15 +214,23 @@ class SmallDisk:
 
     path: Path
 
-    def mount(self, size: str) -> None:
+    def mount(self, size: str, files: int = 0) -> None:
+        """`files`: as many as there may be, directories among them; 0: any number."""
         self.path.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(self.path)], check=True)
+        options = f"size={size},nr_inodes={files}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.path)], check=True)
 
     def fill(self) -> None:
         """Writes until no block is free."""
         with contextlib.suppress(OSError), (self.path / "filler").open("wb", buffering=0) as filler:
             while filler.write(b"x" * 4096):
                 pass
+
+    def fill_with_files(self) -> None:
+        """Makes empty files until there can be no other one."""
+        with contextlib.suppress(OSError):
+            for number in range(10**6):
+                (self.path / f"filler-{number}").touch()
 
 
 @pytest.fixture

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
-from offpolicy.commands.record import Recorder
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.replay.demonstrations import read_demos
-from tests.processes.conftest import killed_and_resumed
+from tests.processes.conftest import killed_and_resumed, write_random_demos
 from tests.processes.test_resume import require_difference, saved_files
 
 pytestmark = pytest.mark.mp
@@ -26,10 +24,7 @@ VARIANTS = {
 
 @pytest.fixture(autouse=True)
 def _demos(tmp_path: Path) -> None:
-    """Two episodes of random actions in `demos.npz`."""
-    recorder, spec = Recorder(probe(POINT)), probe(POINT)
-    run_episodes(random_actor(spec, 0), POINT, episodes=2, seed=0, callbacks=EpisodeCallbacks(on_end=recorder))
-    recorder.save(tmp_path / "demos.npz")
+    write_random_demos(tmp_path / "demos.npz", POINT.id)
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Traces
-from tests.processes.conftest import ENDLESS, REPOSITORY, TINY
+from tests.processes.conftest import ENDLESS, REPOSITORY, TINY, SmallDisk, StartRun
 
 pytestmark = pytest.mark.mp
+TWO_RANKS = ("runner=multi_gpu", "runner.world_size=2", "device=cpu")
 GREEDY = """
 import gymnasium, numpy as np
 from offpolicy.envs.toy import PointMass
@@ -82,7 +88,184 @@ def test_closed_streams_cost_nothing(streams: str, tmp_path: Path, traces: Trace
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
 
 
-@pytest.mark.parametrize("line", ["unset HOME", "unset TERM", "ulimit -n 128"])
+BARE = [
+    "unset HOME",
+    "unset TERM",
+    "ulimit -n 128",
+    "ulimit -Sn 32",  # raised as far as the run needs it
+    pytest.param("unset TMPDIR OFFPOLICY_CACHE; export HOME=/proc/nowhere", marks=pytest.mark.slow),
+    pytest.param("ulimit -v 4000000", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("line", BARE)
 def test_what_a_bare_environment_lacks_is_not_needed(line: str, tmp_path: Path, traces: Traces) -> None:
     result = shell(f'{line}; exec "$@"', tmp_path, traces)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "said"),
+    [
+        ("ulimit -n 32", (), "ulimit -n: got 32 open files, allowed at least "),
+        ("ulimit -Sn 64; ulimit -Hn 200", ("collect.num_collectors=30",), "or lower collect.num_collectors"),
+        ("ulimit -f 1024", (), "ulimit -f: got less than the "),
+        ("ulimit -v 4000000", ("total_timesteps=80000000", "replay.capacity=80000000"), "replay.capacity: got "),
+    ],
+)
+def test_a_limit_of_the_shell_that_is_too_low_is_named(
+    line: str, words: tuple[str, ...], said: str, tmp_path: Path, traces: Traces
+) -> None:
+    result = shell(f'{line}; exec "$@"', tmp_path, traces, *words)
+    assert result.returncode == 2, result.stderr
+    assert said in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_larger_than_a_file_may_be_is_reported_and_the_last_one_exits_74(
+    tmp_path: Path, traces: Traces
+) -> None:
+    words = ("algo.hidden_dims=[768,768]", "algo.utd=0.02", "checkpoint.every=200")
+    result = shell('ulimit -f 12000; exec "$@"', tmp_path, traces, *words)
+    assert result.returncode == 74, result.stderr
+    assert "warning: checkpoint at" in result.stdout
+    assert "File too large" in result.stderr
+    assert result.stderr.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
+
+
+# -- places that cannot be written ------------------------------------------------------------------------------------
+
+
+def unshared(script: str) -> str:
+    """A line of shell that changes what is mounted for the command alone; skips where that is not allowed."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("changing mounts for one process needs root")
+    return f'unshare -m bash -c \'{script}; exec "$@"\' bash "$@"'
+
+
+def test_shared_memory_needs_no_room_in_dev_shm(tmp_path: Path, traces: Traces) -> None:
+    line = unshared("mount -t tmpfs -o size=4k tmpfs /dev/shm")
+    result = shell(line, tmp_path, traces, "env.vectorization=async", "env.num_envs=2")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("run_dir", ["run", "elsewhere/run"])
+def test_a_directory_that_cannot_be_written_is_needed_for_the_run_only(
+    run_dir: str, tmp_path: Path, traces: Traces
+) -> None:
+    """Neither the current directory nor a temporary one."""
+    (tmp_path / "cwd" / "elsewhere").mkdir(parents=True)
+    (tmp_path / "room").mkdir()
+    read_only = f"mount --bind {tmp_path}/cwd {tmp_path}/cwd && mount -o remount,bind,ro {tmp_path}/cwd && cd $PWD"
+    elsewhere = f"mount --bind {tmp_path}/room {tmp_path}/cwd/elsewhere"
+    no_tmp = "mount -t tmpfs -o ro tmpfs /var/tmp; export TMPDIR=/var/tmp"
+    line = unshared(f"{read_only}; {elsewhere}; {no_tmp}")
+    result = shell(line, tmp_path / "cwd", traces, f"run_dir={run_dir}")
+    if run_dir == "run":
+        assert result.returncode == 2, result.stderr
+        assert "run_dir: got 'run'" in result.stderr
+        assert "Read-only file system" in result.stderr
+    else:
+        assert (result.returncode, result.stderr) == (0, "")
+        assert (tmp_path / "room" / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("words", [(), pytest.param(TWO_RANKS, marks=pytest.mark.slow)])
+def test_a_disk_without_a_free_inode_costs_checkpoints_and_exits_74(
+    start_run: StartRun, small_disk: SmallDisk, words: tuple[str, ...]
+) -> None:
+    small_disk.mount("64m", files=300)
+    run = start_run("run_dir=disk/run", "total_timesteps=1500", "checkpoint.every=300", *words)
+    run.wait_for_updates(90.0)
+    small_disk.fill_with_files()
+    code, out, err = run.finish(90.0)
+    assert code == 74, err
+    assert "warning: checkpoint at" in out
+    assert "100% step=1500/1500" in out, "training continued to its end"
+    assert "No space left" in err
+    assert err.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
+
+
+# -- terminals and clocks ---------------------------------------------------------------------------------------------
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.05)
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    path = run / "summary.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def command_line(*words: str) -> str:
+    return shlex.join([sys.executable, "-m", "offpolicy.cli", "train", *TINY, *words])
+
+
+def environment(traces: Traces) -> dict[str, str]:
+    return {**os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY)}
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_the_end_of_a_terminal_session_saves_and_stops_the_run(tmp_path: Path, traces: Traces) -> None:
+    tmux = ["tmux", "-f", "/dev/null", "-S", str(tmp_path / "socket")]
+    endless = [word for word in ENDLESS if not word.startswith("run_dir")]
+    subprocess.run(
+        [*tmux, "new-session", "-d", command_line(*endless)], cwd=tmp_path, env=environment(traces), check=True
+    )
+    run = tmp_path / "run"
+    try:
+        wait_until(lambda: "train/n_updates" in text_of(run / "metrics.jsonl"))
+    finally:
+        subprocess.run([*tmux, "kill-session"], check=False, capture_output=True)
+    wait_until(lambda: summary_of(run).get("exit_code") == 143)
+    assert len(list((run / "checkpoints").glob("step-*"))) == 1
+    traces.assert_none()
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_run_outlives_the_shell_that_started_it(tmp_path: Path, traces: Traces) -> None:
+    line = f"{command_line('total_timesteps=1500')} > out 2> err & wait"
+    parent = subprocess.Popen(["bash", "-c", line], cwd=tmp_path, env=environment(traces), stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: "train/n_updates" in text_of(tmp_path / "run" / "metrics.jsonl"))
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: summary_of(tmp_path / "run").get("status") == "completed")
+    assert (tmp_path / "err").read_text() == ""
+    traces.assert_none()
+
+
+JUMPING = """
+import itertools, time
+real, count = time.time, itertools.count(1)
+def jumped():
+    return real() + (-1) ** next(count) * 40_000.0
+time.time = jumped
+time.time_ns = lambda: int(jumped() * 1e9)
+"""
+
+
+def test_a_wall_clock_that_jumps_back_and_forth_changes_no_step_and_no_duration(tmp_path: Path, traces: Traces) -> None:
+    """Every reading is 11 hours early or late, in every process."""
+    (tmp_path / "clock").mkdir()
+    (tmp_path / "clock" / "sitecustomize.py").write_text(JUMPING)
+    words = ("checkpoint.every_min=0.005", "eval.every=200")
+    result = shell('exec "$@"', tmp_path, traces, *words, PYTHONPATH=f"{tmp_path}/clock:{REPOSITORY}")
+    assert (result.returncode, result.stderr) == (0, "")
+    summary = summary_of(tmp_path / "run")
+    assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", 600, 500)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    elapsed = [line["wall_s"] for line in lines]
+    assert elapsed == sorted(elapsed)
+    assert 0.0 <= elapsed[0] <= elapsed[-1] < 100.0
+    for account in summary["timing"].values():
+        assert 0.0 <= account["other_s"] <= account["wall_s"] < 100.0

@@ -56,6 +56,7 @@ def bad_rows(run: LiveRun) -> tuple[int, int, int]:
     state = checkpoint.json("state")
     parts = [read_replay(checkpoint, index, LAYOUT.width) for index in range(len(state["replay_end"]))]
     rows = np.concatenate([block for part in parts if part is not None for block in part.blocks])
+    assert len(rows) == sum(state["replay_end"]) - sum(state["replay_first"])
     obs, next_obs = rows[:, LAYOUT.obs], rows[:, LAYOUT.next_obs]
     is_right = (next_obs[:, 1] == obs[:, 1] + 1) & (next_obs[:, [0, 2]] == obs[:, [0, 2]]).all(axis=1)
     is_right &= rows[:, LAYOUT.REWARD] == next_obs[:, 1]

@@ -31,6 +31,19 @@ def test_the_memory_at_hand_is_a_sensible_number() -> None:
     assert 2**26 < machine.available_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def test_the_limit_on_open_files_is_raised_as_far_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, set_to = (100, 300), list[tuple[int, int]]()
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(machine.resource, "setrlimit", lambda _, new: set_to.append(new))
+    now = len(os.listdir("/proc/self/fd"))
+    assert machine.allow_open_files(100 - now) == (100, 100)
+    assert set_to == []
+    assert machine.allow_open_files(200 - now) == (200, 200)
+    assert set_to == [(200, 300)]
+    assert machine.allow_open_files(400 - now) == (400, 300)
+    assert set_to == [(200, 300), (300, 300)]
+
+
 def test_the_load_is_that_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,29 @@ def test_every_collector_has_a_ring_a_report_and_episodes() -> None:
     blocks = memory(**SMALL, collect={"num_collectors": 2}).blocks
     expected = {f"{kind}-{index}" for kind in ("replay", "collector_report", "episodes") for index in (0, 1)}
     assert set(blocks) == expected | {"control", "weights", "learner_report"}
+
+
+def test_too_few_files_are_refused_and_as_many_as_collectors_need_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[int] = []
+    monkeypatch.setattr(run_memory, "allow_open_files", lambda more: (wanted.append(more) or more, 80))
+    memory(**SMALL)
+    with pytest.raises(ConfigError, match=r"ulimit -n: got 80 open files, allowed at least \d+ for .* ulimit -n \d+"):
+        memory(**SMALL, collect={"num_collectors": 5})
+    assert wanted[1] - wanted[0] == 4 * (2 * 3 + 1 + 2)  # blocks, wake event and process of each
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.EFBIG, "ulimit -f: got less"), (errno.ENOSPC, "replay.capacity: ")]
+)
+def test_memory_that_is_refused_is_named_with_what_limits_it(
+    monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(ConfigError, match=said):
+        memory(**SMALL)
 
 
 def test_only_a_host_with_an_evaluator_has_its_blocks_and_wake_event() -> None:

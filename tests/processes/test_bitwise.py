@@ -1,0 +1,200 @@
+"""Bit for bit after five kills at random points: all algorithms, with Gymnasium, hostile state and demonstrations."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.numpy import load, save
+
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from tests.conftest import Traces
+from tests.processes.conftest import TINY, LiveRun, StartRun, replay_bytes, write_random_demos
+from tests.processes.test_appo import TINY_APPO
+from tests.processes.test_hora import TEACH
+
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(300)]
+NUM_KILLS, SEEDS = 5, (1, 2, 3)
+STEPS = 50  # between two checkpoints
+PATIENCE_S = 90.0
+HOSTILE = "env.id=tests.processes.hostile_env:Hostile-v0"
+COMMON = (
+    *("collect.mode=alternate", "device=cpu", "env.num_envs=2", "eval.episodes=0"),
+    *("total_timesteps=2400", f"checkpoint.every={STEPS}", "checkpoint.keep=100"),
+)
+REPLAY = ("train", *TINY, *COMMON, "algo.utd=0.5")
+COMMANDS = {
+    "sac": (*REPLAY, "algo.n_step=3", "algo.normalize_obs=true"),
+    "td3": (*REPLAY, "algo=td3", "replay.capacity=300"),
+    "appo": (*TINY_APPO, *COMMON),
+    "hora": (*TEACH, *COMMON),
+}
+ENVS = {
+    "gymnasium": ("env.id=Pendulum-v1",),
+    "hand": (),  # what HORA trains in
+    "hostile": (HOSTILE,),
+    "hostile-groups": ("env=gym", HOSTILE, "env.kwargs.has_groups=true"),
+    "demos": ("env.id=Pendulum-v1", "replay.demos=demos.npz"),
+}
+CELLS = [
+    *((algo, env) for algo in ("sac", "td3") for env in ("gymnasium", "hostile", "demos")),
+    *(("appo", "gymnasium"), ("appo", "hostile"), ("hora", "hand"), ("hora", "hostile-groups")),
+]
+
+
+def words_of(algo: str, env: str) -> tuple[str, ...]:
+    """The words that start a run; the last of several with one key counts."""
+    last = {word.split("=")[0]: word for word in (*COMMANDS[algo], *ENVS[env])}
+    if env == "hostile-groups":
+        last.pop("env.kwargs.num_threads")
+    return tuple(last.values())
+
+
+def content(checkpoint: Path) -> dict[str, bytes]:
+    """Everything of a checkpoint; the rows of the replay as one, whichever segments they are in."""
+    files = {
+        path.name: path.read_bytes()
+        for path in checkpoint.iterdir()
+        if path.name != "MANIFEST.json" and not path.name.startswith("replay-")
+    }
+    has_rows = bool(json.loads(files["state.json"])["replay_end"])
+    return files | ({"replay": replay_bytes(checkpoint)} if has_rows else {})
+
+
+def last_checkpoint(run: LiveRun) -> Path:
+    return run.directory / CHECKPOINTS / run.checkpoints()[-1]
+
+
+def kill_at_random(run: LiveRun, traces: Traces, chance: random.Random) -> str:
+    """Kills one process of a run, or all, some steps after a new checkpoint; returns what it did."""
+    before, wanted = run.checkpoints(), chance.randrange(1, 5)
+    victim, delay_s = chance.choice(("supervisor", "learner", "all")), chance.uniform(0.0, 0.05)
+    run.wait_until(lambda: len(run.checkpoints()) >= len(before) + wanted, PATIENCE_S)
+    time.sleep(delay_s)
+    pids = {"supervisor": [run.process.pid], "learner": [run.pid_of("learner")]}.get(victim) or traces.processes()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert run.finish(PATIENCE_S)[0] == (1 if victim == "learner" else -signal.SIGKILL), "killed too late"
+    return f"{victim} after {run.checkpoints()[-1]} and {delay_s * 1000:.0f} ms"
+
+
+def finish_exactly(run: LiveRun) -> Path:
+    """The last checkpoint of a run that succeeded and was bitwise."""
+    code, out, err = run.finish(PATIENCE_S)
+    assert (code, err) == (0, "")
+    assert "not bitwise" not in out
+    return last_checkpoint(run)
+
+
+@pytest.fixture(autouse=True)
+def _demos(tmp_path: Path) -> None:
+    write_random_demos(tmp_path / "demos.npz", "Pendulum-v1")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("algo", "env"), CELLS)
+def test_after_five_kills_at_random_points_a_run_ends_as_if_nothing_had_been(
+    start_run: StartRun, traces: Traces, algo: str, env: str, seed: int
+) -> None:
+    words, chance = (*words_of(algo, env), f"seed={seed}"), random.Random(f"{algo}-{env}-{seed}")
+    whole = finish_exactly(start_run("run_dir=whole", command=words))
+    told = []
+    for kill in range(NUM_KILLS):
+        by_resume = kill > 0 and chance.random() < 0.5
+        run = start_run(command=("resume", "broken")) if by_resume else start_run("run_dir=broken", command=words)
+        told.append(kill_at_random(run, traces, chance))
+        print(f"{algo} {env} seed={seed}, kill {kill + 1}: {told[-1]}")
+    again = finish_exactly(start_run("run_dir=broken", command=words))
+    assert again.name == whole.name
+    expected, found = content(whole), content(again)
+    assert [name for name in expected | found if found.get(name) != expected.get(name)] == [], told
+
+
+# -- the negative control ---------------------------------------------------------------------------------------------
+
+Files = dict[str, bytes]
+
+
+def change_streams(files: Files, change: Callable[[dict[str, Any]], None]) -> None:
+    streams = json.loads(files["rank-0.json"])
+    change(streams)
+    files["rank-0.json"] = json.dumps(streams).encode()
+
+
+def forget_sampler(files: Files) -> None:
+    change_streams(files, lambda streams: streams["sampler"].update(state=str(2**70)))
+
+
+def forget_demos(files: Files) -> None:
+    change_streams(files, lambda streams: streams["sampler"]["demos"].update(taken=1))
+
+
+def forget_updates(files: Files) -> None:
+    fresh = torch.Generator().manual_seed(0).get_state().numpy().tobytes().hex()
+    change_streams(files, lambda streams: streams.update(updates=fresh))
+
+
+def forget_noise(files: Files) -> None:
+    """The random stream of the collector's policy."""
+    arrays = load(files["collector-0.safetensors"])
+    arrays["noise"] = torch.Generator().manual_seed(0).get_state().numpy()
+    files["collector-0.safetensors"] = save(arrays)
+
+
+def forget_env(files: Files) -> None:
+    """The generators of the environments."""
+    text = files["collector-0.json"].decode()
+    files["collector-0.json"] = re.sub(r'("state": \{"state": "0x)..', r"\g<1>12", text).encode()
+    assert files["collector-0.json"].decode() != text
+
+
+def stop_in_the_middle(run: Path, change: Callable[[Files], None] | None) -> None:
+    """Leaves of a run what a kill in its middle would have; the checkpoint it goes on from goes through `change`."""
+    saved = sorted((run / CHECKPOINTS).glob("step-*"))
+    for path in saved[len(saved) // 2 :]:
+        shutil.rmtree(path)
+    if change is None:
+        return
+    store = CheckpointStore(run / CHECKPOINTS)
+    old = store.newest_valid()
+    assert old is not None
+    files = {path.name: path.read_bytes() for path in old.path.iterdir() if path.name != "MANIFEST.json"}
+    change(files)
+    with store.begin(old.env_steps) as draft:
+        for name, whole in files.items():
+            (draft.path / name).write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("algo", "env", "change"),
+    [
+        ("sac", "gymnasium", None),
+        *(("sac", "gymnasium", change) for change in (forget_sampler, forget_updates, forget_noise, forget_env)),
+        ("td3", "demos", forget_demos),
+        ("td3", "hostile", forget_env),
+        ("appo", "gymnasium", forget_updates),
+        ("appo", "hostile", forget_env),
+        ("hora", "hand", forget_noise),
+        ("hora", "hostile-groups", forget_env),
+    ],
+)
+def test_one_random_stream_that_is_not_restored_is_caught(
+    start_run: StartRun, tmp_path: Path, algo: str, env: str, change: Callable[[Files], None] | None
+) -> None:
+    """The negative control; without a change the ends are equal."""
+    words = (*words_of(algo, env), "run_dir=run", "total_timesteps=1200")
+    whole = content(finish_exactly(start_run(command=words)))
+    stop_in_the_middle(tmp_path / "run", change)
+    again = content(finish_exactly(start_run(command=words)))
+    names = ["learner.safetensors", "collector-0.safetensors"]
+    assert [again[name] == whole[name] for name in names] == [change is None, change is None]
