@@ -44,7 +44,9 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     state = run.checkpoint.json("state") if run.checkpoint is not None else {}
     updates = state.get("numbers", {}).get("num_updates")
     # A checkpoint at env step 0, of a stop before the first step, is resumed too: the records since are superseded.
-    resume_step = None if run.checkpoint is None and not job.start_step else job.start_step
+    # So are all records where a run begins again that had saved nothing.
+    is_first = run.checkpoint is None and not job.start_step and not job.learner_restarts
+    resume_step = None if is_first else job.start_step
     return open_logger(run.path, cfg, header, resume_step, in_force, updates, provenance)
 
 
@@ -72,6 +74,8 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(f"warning: {problem}")
     if job.start_step:
         logger.message(f"resuming at env step {job.start_step:,}")
+    elif job.learner_restarts:
+        logger.message("nothing was saved before: the run starts from the beginning")
     elif job.teacher_step is not None:
         logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
         for difference in env_differences(read_config(Path(cfg.teacher or "")).env, cfg.env):

@@ -59,7 +59,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
         state = checkpoint.json("state")
         start, last_eval_step = LearningStart(*state["start"]), state["last_eval_step"]
-        has_rows, teacher = has_replay(checkpoint), state.get("teacher")
+        has_rows, teacher = has_replay(checkpoint) or job.keeps_rows, state.get("teacher")
         if rank.rank == 0:
             learner.load_state(LearnerState(learner_tensors(checkpoint), state["numbers"]))
     elif job.teacher_step is not None:
@@ -157,7 +157,7 @@ class RankState:
         """Continues the random streams of the checkpoint on all ranks, or on none: they must draw as many batches."""
         checkpoint = self.start.checkpoint
         why_not = self.why_not_exact()
-        has_rows = checkpoint is not None and has_replay(checkpoint)
+        has_rows = checkpoint is not None and (has_replay(checkpoint) or self.rank.job.keeps_rows)
         if checkpoint is not None and has_rows:
             self.source.first_unseen_row[:] = checkpoint.json("state")["replay_end"]
         if self.ranks.collectives.any(bool(why_not)) or checkpoint is None:
@@ -178,7 +178,7 @@ class RankState:
         checkpoint, name = self.start.checkpoint, f"rank-{self.rank.rank}"
         if checkpoint is None or not checkpoint.has(name):
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
-        if checkpoint.has_lost_rows:
+        if checkpoint.has_lost_rows and not self.rank.job.keeps_rows:
             return "rows of the replay are damaged, and new ones are collected first"
         before, now = checkpoint.json("state")["num_ranks"], self.ranks.world.num_ranks
         if before != now:
