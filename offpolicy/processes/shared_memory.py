@@ -36,6 +36,7 @@ class SharedBlock:
     def clear(self) -> None:
         """Zeroes the block, whose views stay, when no other process uses it. Raises OSError if memory is short."""
         os.ftruncate(self.fd, 0)
+        fault.hit("memory.allocate")
         os.posix_fallocate(self.fd, 0, self.size)
 
     @classmethod

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, read_replay
 from offpolicy.replay.ring import RowLayout
 from tests.processes.conftest import ENDLESS, LiveRun, StartRun, find_process
 from tests.processes.test_appo import TINY_APPO
@@ -54,8 +54,8 @@ def bad_rows(run: LiveRun) -> tuple[int, int, int]:
     """Rows of the last checkpoint; those that are not one step of one episode; env steps without their row."""
     checkpoint = CheckpointStore(run.directory / CHECKPOINTS).at(int(run.checkpoints()[-1].removeprefix("step-")))
     state = checkpoint.json("state")
-    parts = [checkpoint.rows(f"replay-{index}", LAYOUT.width) for index in range(len(state["replay_end"]))]
-    rows = np.concatenate([np.array(part) for part in parts])
+    saved = [read_replay(checkpoint, index, LAYOUT.width) for index in range(len(state["replay_end"]))]
+    rows = np.concatenate([block for part in saved if part is not None for block in part.blocks])
     obs, next_obs = rows[:, LAYOUT.obs], rows[:, LAYOUT.next_obs]
     is_right = (next_obs[:, 1] == obs[:, 1] + 1) & (next_obs[:, [0, 2]] == obs[:, [0, 2]]).all(axis=1)
     is_right &= rows[:, LAYOUT.REWARD] == next_obs[:, 1]

@@ -13,6 +13,7 @@ import pytest
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.launch.run_header import announce, open_run_logger
+from offpolicy.logger.provenance import Provenance
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import SpaceSpec
 
@@ -92,11 +93,16 @@ def test_rollouts_are_announced_instead_of_a_replay() -> None:
     assert lines[1].endswith("MiB of shared memory in 2 rings, one per collector; block when full")
 
 
-@pytest.mark.parametrize(("saved_at", "kept"), [(None, [50, 90]), (0, []), (60, [50])])
+@pytest.mark.parametrize(
+    ("saved_at", "learner_restarts", "kept"), [(None, 0, [50, 90]), (0, 0, []), (60, 0, [50]), (None, 1, [])]
+)
 def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
-    tmp_path: Path, saved_at: int | None, kept: list[int]
+    tmp_path: Path, saved_at: int | None, learner_restarts: int, kept: list[int]
 ) -> None:
-    """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice."""
+    """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice.
+
+    So is what a run makes again whose learner died before anything was saved.
+    """
     (tmp_path / "metrics.jsonl").write_text('{"env_steps": 50}\n{"env_steps": 90}\n')
     job = WorkerSpec(
         RunConfig.from_mapping({"log": {"tensorboard": False}}),
@@ -107,9 +113,10 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
         saved_at or 0,
         saved_at,
         0,
+        learner_restarts=learner_restarts,
     )
-    checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at)
+    checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at, json=lambda name: {})
     run: Any = SimpleNamespace(path=tmp_path, checkpoint=checkpoint)
-    open_run_logger(job, run).close()
+    open_run_logger(job, run, Provenance.of_this_process(0.0, [])).close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["env_steps"] for line in lines] == kept
