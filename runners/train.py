@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import uuid
@@ -20,7 +21,7 @@ from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.errors import EXIT_OK, ConfigError, SaveError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, SaveError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import Outcome, already_complete, conclude, is_complete, outcome_of, print_failure
@@ -175,7 +176,7 @@ def _supervise(
         start_step=job.start_step, learner_restarts=job.learner_restarts,
     )  # fmt: skip
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:
-        outcome = Outcome("failed", 1, "the supervisor failed")
+        outcome, starts_over = Outcome("failed", 1, "the supervisor failed"), False
         try:
             for role, pid in _spawn(supervisor, job, memory.fds, listener):
                 if cores is not None:
@@ -187,15 +188,19 @@ def _supervise(
                 trim_train_log(limits.log_fd)
 
             supervisor.run(monitor.on_message, on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
-            if supervisor.must_start_over:
-                return None
-            outcome = outcome_of(supervisor, monitor)
-            monitor.log_rest()
+            starts_over = supervisor.must_start_over
+            if not starts_over:
+                outcome = outcome_of(supervisor, monitor)
+                monitor.log_rest()
         except BaseException as error:
             outcome = Outcome("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}")
             raise
         finally:
-            is_written = supervisor.must_start_over or conclude(Path(job.run_dir), monitor, logger, outcome, provenance)
+            is_written = starts_over or conclude(Path(job.run_dir), monitor, logger, outcome, provenance)
+    if starts_over:
+        if supervisor.signal_code:  # since: it is kept for the next supervisor
+            os.kill(os.getpid(), signal.SIGINT if supervisor.signal_code == EXIT_INTERRUPTED else signal.SIGTERM)
+        return None
     return outcome.exit_code or (0 if is_written else SaveError.exit_code), supervisor.failure
 
 

@@ -123,7 +123,9 @@ class Monitor:
     def _on_restart(self, child: Child, message: Mapping[str, Any]) -> None:
         if message["kind"] == "restart":
             self._logger.message(f"warning: {message['text']}")
-            self._learner_restarts += child.is_learner
+            if child.is_learner:
+                self._learner_restarts += 1
+                self._logger.activity("")  # what the dead one was about
         elif self._core_ledger is not None:
             self._core_ledger.add(child.role, message["pid"])
 
