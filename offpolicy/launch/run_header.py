@@ -72,10 +72,11 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(f"{num_ranks} learner ranks average {how}: {parts}")
     for problem in (*_problems(job), *run.warnings):
         logger.message(f"warning: {problem}")
-    if job.start_step:
+    if job.learner_restarts:
+        where = "from the beginning" if job.checkpoint is None else f"at env step {job.start_step:,}, the checkpoint's"
+        logger.message(f"all processes start again {where}")
+    elif job.start_step:
         logger.message(f"resuming at env step {job.start_step:,}")
-    elif job.learner_restarts:
-        logger.message("nothing was saved before: the run starts from the beginning")
     elif job.teacher_step is not None:
         logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
         for difference in env_differences(read_config(Path(cfg.teacher or "")).env, cfg.env):

@@ -93,7 +93,7 @@ def test_a_killed_learner_of_alternate_changes_no_bit(start_run: StartRun, finis
     code, out, err = run.finish(PATIENCE_S)
     assert (code, err) == (0, "")
     assert "died at env step" in out
-    assert "resuming at env step 500" in out
+    assert "all processes start again at env step 500" in out
     assert "not bitwise" not in out
     assert run.summary()["learner_restarts"] == 1
     first, second = (one.directory / "checkpoints" / "step-000000001100" for one in (finished_run, run))

@@ -26,12 +26,15 @@ def header(
     host: HostInfo | None = None,
     has_evaluator: bool = False,
     start_step: int = 0,
+    checkpoint: int | None = None,
+    learner_restarts: int = 0,
     rejected: Any = (),
     **tree: Any,
 ) -> list[str]:
     plan = HostPlan(has_evaluator, learner_threads=3, collector_threads=1)
     cfg = RunConfig.from_mapping(tree)
-    job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, None, 0)
+    job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, checkpoint, 0)
+    job = replace(job, learner_restarts=learner_restarts)
     lines: list[str] = []
     logger: Any = SimpleNamespace(message=lines.append)
     run: Any = SimpleNamespace(path=Path("runs/x"), warnings=rejected)
@@ -45,6 +48,16 @@ def test_a_plain_run_names_directory_memory_and_threads() -> None:
         "replay: 4,096 rows x 56 B = 0.2 MiB of shared memory",
         "single_gpu, alternate: threads learner 3, collector 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "where"), [(None, "from the beginning"), (0, "at env step 0, the"), (1500, "at env step 1,500, the")]
+)
+def test_a_run_that_a_dead_learner_sent_back_says_where_to(checkpoint: int | None, where: str) -> None:
+    [line] = [
+        line for line in header(start_step=checkpoint or 0, checkpoint=checkpoint, learner_restarts=1) if where in line
+    ]
+    assert line.startswith("all processes start again")
 
 
 def test_an_environment_without_a_time_limit_is_warned_of() -> None:
