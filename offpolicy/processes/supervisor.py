@@ -265,6 +265,8 @@ class Supervisor:
             self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
         if child.is_learner and self._are_learners_restarted(child, code, on_message):
             return
+        if child.is_killed and self._dead_learners:
+            return  # all begin again once the last learner has ended
         is_expected = code == 0 and (child.is_learner or self._stop_level == Stop.EXIT)
         is_expected |= code < 0 and child.role == "collector" and self._stop_level == Stop.EXIT  # all is saved
         if not is_expected and not child.is_killed:

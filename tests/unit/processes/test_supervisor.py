@@ -304,6 +304,14 @@ def test_where_the_others_cannot_stay_all_end_to_begin_again() -> None:
         assert [stage.processes[name].code for name in ("collector-0", "evaluator-0")] == [-9, -9]
 
 
+def test_a_collector_that_ends_before_the_other_ranks_does_not_stop_the_run() -> None:
+    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2, keeps_others=False) as stage:
+        slow = stage.processes["learner-1"]
+        slow.kill = lambda: None  # type: ignore[method-assign]  # it takes a while
+        failure = stage.run({2: exit_of(stage, "learner-0", -9), 5: lambda: slow.exit(-9)})
+        assert (failure, stage.supervisor.must_start_over) == (None, True)
+
+
 def test_a_signal_meanwhile_ends_the_run() -> None:
     with Stage("learner-0", "collector-0", learner_restarts=2, keeps_others=False) as stage:
         kill = exit_of(stage, "learner-0", -9)
