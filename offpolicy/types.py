@@ -327,6 +327,7 @@ class LearnerTotals:
     device: DeviceTotals | None = None  # None without CUDA, and when timing is off
     arrivals: ArrivalTotals = ArrivalTotals()
     warmup_updates: int = 0  # updates done when the account began
+    reported_ns: int = 0  # instant of the report on the machine's clock; 0 without an account
 
 
 class HookTotals(NamedTuple):
@@ -379,3 +380,4 @@ class Snapshot:
     cores: CoreTotals | None = None  # of this host; None when timing is off
     system: SystemLoad | None = None  # of this host
     restarts: int = 0  # times that a collector of this host died and was started again
+    learner_restarts: int = 0  # times that the learners of this host began again after a death

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import uuid
@@ -20,19 +21,20 @@ from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.errors import EXIT_OK, ConfigError, SaveError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, SaveError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import Outcome, already_complete, conclude, is_complete, outcome_of, print_failure
 from offpolicy.launch.preflight import check_fits, check_restart, check_same, find_teacher, preflight
 from offpolicy.launch.resources import plan_host, track_names
+from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.launch.train_log import open_train_log, trim_train_log
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
-from offpolicy.processes.restarts import RestartPolicy
+from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
 from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.start import interrupts_exit
@@ -98,8 +100,6 @@ def train(cfg: RunConfig) -> int:
         provenance.note(run.path / "config.yaml")
         if host.index == 0:
             mark_latest(run.path)
-        names = track_names(cfg, has_evaluator=host_plan.has_evaluator)
-        trace_dir = begin_trace(run.path, names, cfg.timing.trace_mb) if cfg.timing.trace else None
         job = WorkerSpec(
             cfg=cfg,
             spec=spec,
@@ -110,22 +110,41 @@ def train(cfg: RunConfig) -> int:
             checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
             store_port=listener.getsockname()[1] if listener else host.store_port,
             teacher_step=teacher_step,
-            trace_dir=str(trace_dir) if trace_dir else None,
         )
-        with (
-            open_train_log(run.path / "train.log") as log_fd,
-            contextlib.closing(open_run_logger(job, run, provenance)) as logger,
-        ):
-            announce(logger, job, run)
-            try:
-                code, failure = _supervise(
-                    job, memory, logger, _supervisor_config(job, log_fd, watch), listener, provenance
-                )
-            finally:  # when no process is left that could still write
-                if trace_dir is not None:
-                    _write_trace(trace_dir, run.path, logger)
+        with open_train_log(run.path / "train.log") as log_fd:
+            code, failure = _run(job, run, memory, log_fd, watch, listener, provenance)
         print_failure(failure, run.path)
     return code
+
+
+def _run(  # noqa: PLR0913  # what a run is made of
+    job: WorkerSpec,
+    run: RunDir,
+    memory: RunMemory,
+    log_fd: int,
+    watch: Stopwatch,
+    listener: socket.socket | None,
+    provenance: Provenance,
+) -> tuple[int, Failure | None]:
+    """Runs the processes to their end: again, from the checkpoint, where the death of a learner has ended them all."""
+    policy = RestartPolicy(job.cfg.runner.max_restarts if job.host.is_alone else 0)
+    deaths = Restarts(policy, watch.elapsed_s)
+    while True:
+        job = _traced(job)
+        with contextlib.closing(open_run_logger(job, run, provenance)) as logger:
+            announce(logger, job, run)
+            try:
+                limits = _supervisor_config(job, log_fd, watch, deaths)
+                ended = _supervise(job, memory, logger, limits, listener, provenance)
+            finally:  # when no process is left that could still write
+                if job.trace_dir is not None:
+                    _write_trace(Path(job.trace_dir), run.path, logger)
+        if ended is not None:
+            return ended
+        watch = Stopwatch()  # the records begin again as after a resume
+        run.go_back_to(newest_checkpoint(job))
+        job = started_again(job, run.checkpoint, deaths.total)
+        memory.clear()
 
 
 def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
@@ -147,14 +166,17 @@ def _supervise(
     limits: SupervisorConfig,
     listener: socket.socket | None,
     provenance: Provenance,
-) -> tuple[int, Failure | None]:
-    """Runs the processes and writes the summary; signals are handled until it is written."""
+) -> tuple[int, Failure | None] | None:
+    """Runs the processes and writes the summary; signals are handled until it is written. None: they must run again."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     cores = open_core_ledger(is_enabled=job.cfg.timing.enabled)
     num_hosts, elapsed_s = job.host.num_hosts, limits.elapsed_s
-    monitor = Monitor(job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores, start_step=job.start_step)
+    monitor = Monitor(
+        job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores,
+        start_step=job.start_step, learner_restarts=job.learner_restarts,
+    )  # fmt: skip
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:
-        outcome = Outcome("failed", 1, "the supervisor failed")
+        outcome, starts_over = Outcome("failed", 1, "the supervisor failed"), False
         try:
             for role, pid in _spawn(supervisor, job, memory.fds, listener):
                 if cores is not None:
@@ -166,13 +188,19 @@ def _supervise(
                 trim_train_log(limits.log_fd)
 
             supervisor.run(monitor.on_message, on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
-            outcome = outcome_of(supervisor, monitor)
-            monitor.log_rest()
+            starts_over = supervisor.must_start_over
+            if not starts_over:
+                outcome = outcome_of(supervisor, monitor)
+                monitor.log_rest()
         except BaseException as error:
             outcome = Outcome("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}")
             raise
         finally:
-            is_written = conclude(Path(job.run_dir), monitor, logger, outcome, provenance)
+            is_written = starts_over or conclude(Path(job.run_dir), monitor, logger, outcome, provenance)
+    if starts_over:
+        if supervisor.signal_code:  # since: it is kept for the next supervisor
+            os.kill(os.getpid(), signal.SIGINT if supervisor.signal_code == EXIT_INTERRUPTED else signal.SIGTERM)
+        return None
     return outcome.exit_code or (0 if is_written else SaveError.exit_code), supervisor.failure
 
 
@@ -201,11 +229,15 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
 
 
-def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> SupervisorConfig:
+def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: Restarts) -> SupervisorConfig:
     """Returns what the supervisor is given. The run's id marks every process of it; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
+
+    def renewed_job() -> Mapping[str, Any]:
+        return started_again(job, newest_checkpoint(job), deaths.total).to_json()
+
     return SupervisorConfig(
         run_id,
         log_fd,
@@ -215,7 +247,16 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch) -> Superv
         peer_s,
         job.cfg.runner.start_timeout_s,
         RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error),
+        LearnerRestarts(deaths, renewed_job, keeps_others(job.cfg)),
     )
+
+
+def _traced(job: WorkerSpec) -> WorkerSpec:
+    """Returns the job with the directory of a new trace, if the run is traced."""
+    if not job.cfg.timing.trace:
+        return job
+    names = track_names(job.cfg, has_evaluator=job.plan.has_evaluator)
+    return replace(job, trace_dir=str(begin_trace(Path(job.run_dir), names, job.cfg.timing.trace_mb)))
 
 
 @contextlib.contextmanager

@@ -203,6 +203,10 @@ class RunnerConfig:
     start_timeout_s: float = option(
         120.0, "a process that starts for longer, times the threads per core that want to run, ends the run", gt=0.0
     )
+    max_restarts: int = option(
+        4, "times in ten minutes that learners begin again after one died; one death more ends the run, exit 70",
+        ge=0, le=1_000_000,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,13 +43,18 @@ class Monitor:
         cores: CoreLedger | None = None,
         *,
         start_step: int = 0,
+        learner_restarts: int = 0,
     ) -> None:
-        """`start_step`: env steps of the checkpoint that the run continues, before which it never is."""
+        """`start_step`: env steps of the checkpoint that the run continues, before which it never is.
+
+        `learner_restarts`: times that the learners have begun again already.
+        """
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
         self._trace, self._core_ledger = trace, cores
         self._cores: CoreTotals | None = None  # as read last
         self._system = SystemMonitor(None)
         self._num_hosts, self._start_step = num_hosts, start_step
+        self._learner_restarts, self._is_catching_up = learner_restarts, False
         self._due = Every(elapsed_s, cfg.log.every_s)
         every_min = cfg.checkpoint.every_min
         self._save_due = Every(elapsed_s, 60.0 * every_min) if every_min else None
@@ -86,7 +91,7 @@ class Monitor:
                 self._logger.message(message["text"])
             case "virtual_speedup":
                 self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
-            case "restart":
+            case "restart" | "restarted":
                 self._on_restart(child, message)
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
@@ -116,8 +121,12 @@ class Monitor:
             self._logger.start_from(self._baseline())
 
     def _on_restart(self, child: Child, message: Mapping[str, Any]) -> None:
-        self._logger.message(f"warning: {message['text']}")
-        if self._core_ledger is not None:
+        if message["kind"] == "restart":
+            self._logger.message(f"warning: {message['text']}")
+            if child.is_learner:
+                self._learner_restarts += 1
+                self._logger.activity("")  # what the dead one was about
+        elif self._core_ledger is not None:
             self._core_ledger.add(child.role, message["pid"])
 
     def _show(self, kind: str, text: str) -> None:
@@ -240,6 +249,7 @@ class Monitor:
             cores=self._cores,
             system=self._system.read(),
             restarts=sum(words.get(CollectorWord.RESTARTS) for words in self._shared.control.collectors),
+            learner_restarts=self._learner_restarts,
         )
 
     def _read_cores(self) -> None:
@@ -255,7 +265,8 @@ class Monitor:
         """Logs the episodes and the counters that no record holds yet, at the end of a run."""
         self.drain_episodes()
         snapshot = self.snapshot()
-        if self._has_started and snapshot.learners and not self._has_logged(snapshot):
+        is_behind = self._num_lost(snapshot) > 0
+        if self._has_started and snapshot.learners and not is_behind and not self._has_logged(snapshot):
             self._logger.log_interval(snapshot)
 
     def _has_logged(self, snapshot: Snapshot) -> bool:
@@ -288,7 +299,10 @@ class Monitor:
         if versions[0] > self._seen_versions[0] and self._has_started:
             self._seen_versions = versions
             self._read_cores()
-            record = self._logger.log_interval(self.snapshot())
+            snapshot = self.snapshot()
+            if self._must_catch_up(snapshot):
+                return
+            record = self._logger.log_interval(snapshot)
             lag = record.get("perf/policy_lag")
             if self._trace is not None and isinstance(lag, float):
                 self._trace.count(LAG, MonotonicClock.now_ns(), lag)
@@ -300,6 +314,23 @@ class Monitor:
             self._logger.status(
                 f"collecting steps before learning {env_steps}/{first}" if is_early else self._waiting_for
             )
+
+    def _must_catch_up(self, snapshot: Snapshot) -> bool:
+        """True while learners that began again make updates that a record has counted: there is no record of those."""
+        lost = self._num_lost(snapshot)
+        if lost:
+            self._logger.activity(f"learner restarted: {lost:,} updates are still to be made again")
+        elif self._is_catching_up:
+            self._logger.activity("")
+        self._is_catching_up = lost > 0
+        return self._is_catching_up
+
+    def _num_lost(self, snapshot: Snapshot) -> int:
+        """Returns by how many updates the learners are behind the last record."""
+        last = self._logger.last_snapshot
+        if last is None or not last.learners or not snapshot.learners:
+            return 0
+        return max(last.learners[0].updates - snapshot.learners[0].updates, 0)
 
     @property
     def _waiting_for(self) -> str:

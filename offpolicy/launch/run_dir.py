@@ -86,6 +86,10 @@ class RunDir:
         text = f"the last attempt ended before its first checkpoint; its records are in {self.aside}"
         return (*self.rejected, f"{text}, and the run starts from the beginning")
 
+    def go_back_to(self, checkpoint: Checkpoint | None) -> None:
+        """Sets the checkpoint from which the run begins again; the warnings of its first start have been shown."""
+        self.checkpoint, self.rejected, self.aside = checkpoint, (), None
+
     def release(self) -> None:
         """Unlocks the directory; a second call does nothing."""
         self._lock.release()

@@ -44,7 +44,9 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
     in_force = replace(cfg, eval=replace(cfg.eval, beside=str(job.plan.has_evaluator).lower()))
     updates = None if run.checkpoint is None else SharedState.of(run.checkpoint).num_updates
     # A checkpoint at env step 0, of a stop before the first step, is resumed too: the records since are superseded.
-    resume_step = None if run.checkpoint is None and not job.start_step else job.start_step
+    # So are all records where a run begins again that had saved nothing.
+    is_first = run.checkpoint is None and not job.start_step and not job.learner_restarts
+    resume_step = None if is_first else job.start_step
     return open_logger(run.path, cfg, header, resume_step, in_force, updates, provenance)
 
 
@@ -70,7 +72,10 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(f"{num_ranks} learner ranks average {how}: {parts}")
     for problem in (*_problems(job), *run.warnings):
         logger.message(f"warning: {problem}")
-    if job.start_step:
+    if job.learner_restarts:
+        where = "from the beginning" if job.checkpoint is None else f"at env step {job.start_step:,}, the checkpoint's"
+        logger.message(f"all processes start again {where}")
+    elif job.start_step:
         logger.message(f"resuming at env step {job.start_step:,}")
     elif job.teacher_step is not None:
         logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")

@@ -91,7 +91,16 @@ def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[Line]:
     if (result := summary["eval"])["episodes"]:
         reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
         yield "return", f"{reward} over {result['episodes']} episodes of evaluation"
+    if restarts := _restarts_text(summary):
+        yield "restarted", restarts
     yield "directory", shown_path(run_dir)
+
+
+def _restarts_text(summary: Section) -> str:
+    """Returns how often processes that died were started again; '' if none did. Other loops' summaries may not say."""
+    counts = {"learner": summary.get("learner_restarts", 0), "collectors": summary.get("restarts", 0)}
+    times = {name: "once" if number == 1 else f"{count(number)} times" for name, number in counts.items() if number}
+    return ", ".join(f"{name} {text}" for name, text in times.items())
 
 
 def _result_lines(summary: Section) -> list[Line]:

@@ -215,6 +215,8 @@ def rate_lines(record: Record, header: RunHeader, width: int) -> list[Text]:
     ]
     restarts = number(record, "collect/restarts")
     states = [("restarts", count(restarts))] if restarts else []
+    if again := number(record, "train/restarts"):
+        states.append(("learner restarted", f"{count(again)} time{'s' * (again > 1)}"))
     states.append(("utd", fixed(number(record, "perf/utd"), 2)))
     if header.has_rollouts:
         lost = (number(record, "perf/rollouts_dropped") or 0) + (number(record, "perf/rollouts_too_old") or 0)

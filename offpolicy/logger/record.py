@@ -156,6 +156,7 @@ def build_record(  # noqa: PLR0913  # what a record is made of, each needed
         "replay/fill": current.replay_rows / current.replay_capacity if current.replay_capacity > 0 else None,
     }
     record["collect/restarts"] = current.restarts or None
+    record["train/restarts"] = current.learner_restarts or None
     # The schedules of learner and collectors; the learner reports the rate of `lr` as a metric.
     record |= {f"train/{name}": ramp.at(current.env_steps) for name, ramp in header.ramps.items() if name != "lr"}
     record["time/eta_s"] = eta_s(current, rates, header.total_timesteps)

@@ -88,6 +88,7 @@ def build_summary(
         "env_steps": snapshot.env_steps,
         "updates": num_updates(snapshot),
         "restarts": snapshot.restarts,  # of collectors that died
+        "learner_restarts": snapshot.learner_restarts,
         "wall_s": snapshot.wall_s,
         "warmup_s": learner.warmup_ns / NS_PER_S if learner is not None else None,
         "eval": _evaluation_section(result.last_eval),

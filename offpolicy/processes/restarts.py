@@ -1,23 +1,24 @@
-"""Which deaths of a collector a run survives, and which are a crash loop (ADR 26)."""
+"""Which deaths of collectors and learners a run survives, and which are a crash loop (ADR 26 and 28)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from offpolicy.children import describe_exit
 from offpolicy.errors import EnvFailure, EnvWorkerKilled
-from offpolicy.processes.control_page import CollectorWord, ControlWords
+from offpolicy.processes.control_page import CollectorWord, ControlWords, RankWord
 
-WINDOW_S = 600.0  # in which more than `max_restarts` deaths of one collector are a crash loop
+WINDOW_S = 600.0  # in which more than `max_restarts` deaths of one collector, or of the learners, are a crash loop
+LEARNERS = 0  # index of all learner ranks, which die and begin together
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Limits of starting a collector again."""
+    """Limits of starting a process again."""
 
-    max_restarts: int = 0  # of one collector within `WINDOW_S`
+    max_restarts: int = 0  # of one collector, or of the learners, within `WINDOW_S`
     on_error: str = "raise"  # restart: an environment that raised is survived too
 
 
@@ -25,19 +26,21 @@ NO_RESTARTS = RestartPolicy()
 
 
 class Death(NamedTuple):
-    """One death of a collector."""
+    """One death of a process."""
 
     at_s: float
     env_steps: int  # of the run when it was noticed
     cause: str
+    who: str  # the process, or "it" where there is only one that it can have been
 
 
 class Restarts:
-    """Remembers the deaths of the collectors of one host."""
+    """Remembers the deaths of the collectors of one host, or of its learners, which count as one."""
 
     def __init__(self, policy: RestartPolicy, elapsed_s: Callable[[], float]) -> None:
         self._policy, self._elapsed_s = policy, elapsed_s
         self._deaths: dict[int, list[Death]] = {}
+        self.total = 0  # deaths, those before the window among them
 
     def is_survivable(self, code: int, error: Mapping[str, Any], *, has_begun: bool) -> bool:
         """True if the run goes on after an exit with this code and message, while there are restarts left."""
@@ -48,25 +51,40 @@ class Restarts:
             return self._policy.on_error == "restart" and has_begun
         return kind == EnvWorkerKilled.__name__ or (kind is None and code < 0)
 
-    def add(self, index: int, code: int, error: Mapping[str, Any], env_steps: int) -> Death:
-        """Remembers a death of collector `index`; returns it."""
+    def is_learner_survivable(self, code: int, error: Mapping[str, Any]) -> bool:
+        """True if the run goes on after such an end of a learner: a death by a signal, never an error of the code."""
+        return self._policy.max_restarts > 0 and code < 0 and not error
+
+    def add(self, index: int, code: int, error: Mapping[str, Any], env_steps: int, who: str = "it") -> Death:
+        """Remembers a death of collector `index`, or of the learners; returns it."""
         cause = str(error.get("text") or describe_exit(code))
-        death = Death(self._elapsed_s(), env_steps, cause.splitlines()[0])
+        death = Death(self._elapsed_s(), env_steps, cause.splitlines()[0], who)
+        self.total += 1
         since_s = death.at_s - WINDOW_S
         self._deaths[index] = [old for old in self._deaths.get(index, ()) if old.at_s >= since_s] + [death]
         return death
 
     def crash_loop(self, index: int) -> str | None:
-        """Returns the deaths of collector `index` in words if they are too many; None if it may be started again."""
+        """Returns the deaths of `index` in words if they are too many; None if it may be started again."""
         deaths = self._deaths.get(index, [])
         if len(deaths) <= self._policy.max_restarts:
             return None
-        causes = "; ".join(f"at env step {death.env_steps:,} it {_verb(death.cause)}" for death in deaths)
-        return f"crash loop: it died {len(deaths)} times within {WINDOW_S / 60:g} minutes: {causes}"
+        causes = "; ".join(f"at env step {death.env_steps:,} {death.who} {_verb(death.cause)}" for death in deaths)
+        who = "it" if len({death.who for death in deaths}) == 1 else "they"
+        return f"crash loop: {who} died {len(deaths)} times within {WINDOW_S / 60:g} minutes: {causes}"
 
-    def count(self, index: int) -> int:
-        """Returns the deaths of collector `index` within the window."""
-        return len(self._deaths.get(index, ()))
+    def number(self, index: int) -> str:
+        """Returns the number of this restart of `index` within the window, and how many there may be."""
+        return f"restart {len(self._deaths.get(index, ()))} of at most {self._policy.max_restarts}"
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerRestarts:
+    """How the learners are started again after one of them has died (ADR 28)."""
+
+    deaths: Restarts  # they may outlive a supervisor
+    renew: Callable[[], Mapping[str, Any]]  # payload to continue from the newest checkpoint. Raises `CheckpointError`
+    keeps_others: bool  # False: all processes end, to begin again under another supervisor
 
 
 def _verb(cause: str) -> str:
@@ -78,3 +96,14 @@ def clear_words(words: ControlWords) -> None:
     words.set(CollectorWord.PROGRESS, 0)  # it starts: it has the time of a start
     words.set(CollectorWord.IS_WAITING, 0)
     words.bump(CollectorWord.RESTARTS)
+
+
+def clear_rank_words(ranks: Sequence[ControlWords]) -> None:
+    """Writes the words of learner ranks that are dead, in their place, for those that begin again.
+
+    A snapshot that was going on is given up: the collectors continue. Counts stay, or they would go back.
+    """
+    for words in ranks:
+        words.set(RankWord.PROGRESS, 0)
+        words.set(RankWord.IS_WAITING, 0)
+    ranks[0].set(RankWord.SNAPSHOT_RELEASE, ranks[0].get(RankWord.SNAPSHOT_REQUEST))

@@ -33,6 +33,12 @@ class SharedBlock:
             raise
         return cls(fd, size)
 
+    def clear(self) -> None:
+        """Zeroes the block, whose views stay, when no other process uses it. Raises OSError if memory is short."""
+        os.ftruncate(self.fd, 0)
+        fault.hit("memory.allocate")
+        os.posix_fallocate(self.fd, 0, self.size)
+
     @classmethod
     def attach(cls, fd: int, at_least: int = 0) -> SharedBlock:
         """Returns the block behind an inherited descriptor, grown first to `at_least` bytes; its content stays.

@@ -22,10 +22,18 @@ from typing import Any
 from offpolicy import fault
 from offpolicy.children import describe_exit, signals_held, with_bounded_spin
 from offpolicy.descendants import Descendants, adopting, children_of, is_stopped
-from offpolicy.errors import EXIT_CRASH_LOOP, HangError
+from offpolicy.errors import EXIT_CRASH_LOOP, HangError, OffPolicyError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.oom import OomWatch
-from offpolicy.processes.restarts import NO_RESTARTS, RestartPolicy, Restarts, clear_words
+from offpolicy.processes.restarts import (
+    LEARNERS,
+    NO_RESTARTS,
+    LearnerRestarts,
+    RestartPolicy,
+    Restarts,
+    clear_rank_words,
+    clear_words,
+)
 from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.watchdog import FROZEN_S, PEER_GRACE_S, Watchdog
@@ -85,7 +93,8 @@ class SupervisorConfig:
     num_hosts: int = 1  # hosts of the run; the collectors of each do as many env steps as ours
     peer_timeout_s: float = 0.0  # limit of a learner rank's wait for the others in a collective
     start_timeout_s: float = 120.0  # limit of a child's imports and construction, on an idle machine
-    restarts: RestartPolicy = NO_RESTARTS
+    restarts: RestartPolicy = NO_RESTARTS  # of collectors
+    learner_restarts: LearnerRestarts | None = None  # None: the run ends with its first learner
 
 
 MessageHandler = Callable[[Child, Mapping[str, Any]], None]
@@ -101,6 +110,8 @@ class Supervisor:
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._deadline_s: float | None = None
         self._restarts = Restarts(config.restarts, config.elapsed_s)
+        self._dead_learners: list[tuple[Child, int]] = []  # with their exit codes, the one that died first in front
+        self._starts_over = False
         self._signals = RunSignals(
             config.elapsed_s,
             on_stop=self._on_stop_signal,
@@ -209,6 +220,11 @@ class Supervisor:
             wake_event.set()
 
     @property
+    def must_start_over(self) -> bool:
+        """True if all processes were ended because a learner died, and are to begin again from the checkpoint."""
+        return self._starts_over and self.failure is None and not self.signal_code
+
+    @property
     def _stop_level(self) -> int:
         return self._control.host.get(HostWord.STOP)
 
@@ -243,11 +259,17 @@ class Supervisor:
             self._selector.unregister(child.messages)
         os.close(child.pidfd)
         os.close(child.messages)
+        if child.error.get("is_consequence"):
+            self._reap_cause(child, on_message)
         self._children.remove(child)
         if child.role == "collector":
             if self._is_started_again(child, code, on_message):
                 return
             self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
+        if child.is_learner and self._are_learners_restarted(child, code, on_message):
+            return
+        if child.is_killed and self._dead_learners:
+            return  # all begin again once the last learner has ended
         is_expected = code == 0 and (child.is_learner or self._stop_level == Stop.EXIT)
         is_expected |= code < 0 and child.role == "collector" and self._stop_level == Stop.EXIT  # all is saved
         if not is_expected and not child.is_killed:
@@ -257,6 +279,13 @@ class Supervisor:
         if child.is_learner and not is_expected and learners:
             # The others cannot train without it. They notice by themselves, and get little time to.
             self._deadline_s = min(self._deadline_s or math.inf, self._config.elapsed_s() + PEER_GRACE_S)
+
+    def _reap_cause(self, child: Child, on_message: MessageHandler) -> None:
+        """Reaps a dead learner rank before `child`, which exited because it had lost that one."""
+        for other in self._children:
+            if other is not child and other.is_learner and other.process.poll() is not None:
+                self._reap(other, on_message)
+                return
 
     def _is_started_again(self, child: Child, code: int, on_message: MessageHandler) -> bool:
         """Starts a collector again whose death the run survives; False if it does not, and fails in a crash loop."""
@@ -273,10 +302,72 @@ class Supervisor:
             self._fail(child, EXIT_CRASH_LOOP, loop, traceback=child.error.get("traceback", ""))
             return False
         clear_words(words)
+        self._watchdog.forget(child.role, child.index)
         pid = self.spawn(*child.start)
-        number = f"restart {self._restarts.count(child.index)} of at most {self._config.restarts.max_restarts}"
+        number = self._restarts.number(child.index)
         text = f"{child.name} (pid {child.process.pid}) died at env step {env_steps:,}: {death.cause}; {number}"
-        on_message(child, {"kind": "restart", "pid": pid, "text": text})
+        on_message(child, {"kind": "restart", "text": text})
+        on_message(child, {"kind": "restarted", "pid": pid})
+        return True
+
+    def _are_learners_restarted(self, child: Child, code: int, on_message: MessageHandler) -> bool:
+        """True if all learners begin again after this end of one of them: their process group is lost with one rank.
+
+        The others are killed first.
+        """
+        if not self._dead_learners and not self._is_death_survived(child, code, on_message):
+            return False
+        self._dead_learners.append((child, code))
+        if any(other.is_learner for other in self._children):
+            return True
+        ended, self._dead_learners = self._dead_learners, []
+        if self.failure is not None or self._stop_level != Stop.RUN:  # meanwhile
+            self._note_exit(*ended[0])
+            return False
+        return self._restart_learners([learner for learner, _ in ended], on_message)
+
+    def _is_death_survived(self, child: Child, code: int, on_message: MessageHandler) -> bool:
+        """Ends the processes that begin again, if the run survives this end of a learner; fails in a crash loop."""
+        restarts = self._config.learner_restarts
+        is_over = child.is_killed or self.failure is not None or self._stop_level != Stop.RUN
+        if is_over or restarts is None or not restarts.deaths.is_learner_survivable(code, child.error):
+            return False
+        env_steps = self._config.num_hosts * self._control.env_steps
+        killed = self._oom.cause() if code == -signal.SIGKILL else None
+        who = child.name if len(self._control.ranks) > 1 else "it"
+        death = restarts.deaths.add(LEARNERS, code, {"text": killed} if killed else {}, env_steps, who)
+        loop = restarts.deaths.crash_loop(LEARNERS)
+        if loop is not None:
+            self._fail(child, EXIT_CRASH_LOOP, loop)
+            return False
+        text = f"{child.name} (pid {child.process.pid}) died at env step {env_steps:,}: {death.cause}"
+        on_message(child, {"kind": "restart", "text": f"{text}; {restarts.deaths.number(LEARNERS)}"})
+        for other in self._children:
+            if other.is_learner or not restarts.keeps_others:
+                other.is_killed = True
+                other.process.kill()
+        return True
+
+    def _restart_learners(self, dead: list[Child], on_message: MessageHandler) -> bool:
+        """Starts all learners again beside the other processes; False if there is nothing that they could continue."""
+        restarts = self._config.learner_restarts
+        assert restarts is not None  # or no death would have been survived
+        try:
+            payload = restarts.renew()
+        except OffPolicyError as error:
+            self._fail(dead[0], error.exit_code, str(error))
+            return False
+        if not restarts.keeps_others:
+            self._starts_over = True
+            return True
+        clear_rank_words(self._control.ranks)
+        for wake_event in self._wake_events:
+            wake_event.set()
+        for child in sorted(dead, key=lambda child: child.index):
+            self._watchdog.forget(child.role, child.index)
+            role, index, target, _, fds = child.start
+            pid = self.spawn(role, index, target, payload, fds)
+            on_message(child, {"kind": "restarted", "pid": pid})
         return True
 
     # -- failures -----------------------------------------------------------------------------------------------------

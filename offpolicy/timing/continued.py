@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import add
 
-from offpolicy.types import Account, SchedulerStats, SlowTime, TaggedTime
+from offpolicy.types import (
+    Account,
+    ArrivalTotals,
+    DeviceTotals,
+    LearnerTotals,
+    MetricTotals,
+    SchedulerStats,
+    SlowTime,
+    TaggedTime,
+)
 
 
 def continued(before: Account | None, now: Account | None) -> Account | None:
@@ -42,3 +51,46 @@ def _both(before: SlowTime | None, now: SlowTime | None) -> SlowTime | None:
         return before or now
     phases_ns = {name: ns + now.phases_ns[name] for name, ns in before.phases_ns.items()}
     return SlowTime(before.iterations + now.iterations, phases_ns)
+
+
+def continued_learner(before: LearnerTotals, now: LearnerTotals, start: MetricTotals) -> LearnerTotals:
+    """Returns the counters of a learner rank that began again: what both have done, the updates made twice counted so.
+
+    `updates` are those that the networks have had. `start` are the metrics that `now` began with, from its checkpoint:
+    they are in `before` already. The clock of `now` opened after the last report of `before`; the time between is the
+    warm-up's.
+    """
+    metrics = now.metrics
+    return replace(
+        now,
+        account=continued(before.account, _since(before.reported_ns, now)),
+        packer=continued(before.packer, now.packer),
+        samples=before.samples + now.samples,
+        sample_age_sum=before.sample_age_sum + now.sample_age_sum,
+        metrics=MetricTotals(
+            metrics.names,
+            before.metrics.sums + metrics.sums - start.sums,
+            before.metrics.counts + metrics.counts - start.counts,
+        ),
+        device=now.device if before.device is None or now.device is None else _device(before.device, now.device),
+        arrivals=_arrivals(before.arrivals, now.arrivals),
+        warmup_updates=before.warmup_updates or now.warmup_updates,
+    )
+
+
+def _since(reported_ns: int, now: LearnerTotals) -> Account | None:
+    """Returns the account of `now`, its warm-up begun at an earlier instant."""
+    account = now.account
+    if account is None:
+        return None
+    opened_ns = now.reported_ns - account.wall_ns - account.warmup_ns
+    return replace(account, warmup_ns=account.warmup_ns + max(opened_ns - reported_ns, 0))
+
+
+def _device(before: DeviceTotals, now: DeviceTotals) -> DeviceTotals:
+    return DeviceTotals(*map(add, before, now))
+
+
+def _arrivals(before: ArrivalTotals, now: ArrivalTotals) -> ArrivalTotals:
+    """Returns the sums; the bound of the clocks' error is that of `now`."""
+    return ArrivalTotals(*map(add, before, now))._replace(clock_error_ns=now.clock_error_ns)

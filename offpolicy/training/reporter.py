@@ -9,6 +9,7 @@ import numpy as np
 from offpolicy.processes.child import name_threads
 from offpolicy.processes.control_page import RankWord
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
+from offpolicy.timing.continued import continued_learner
 from offpolicy.timing.flight_recorder import FlightRecorder
 from offpolicy.timing.phases import LEARNER_ORDER, LearnerPhase
 from offpolicy.training.health import NUM_FACTS, HealthCheck
@@ -37,6 +38,10 @@ class Reporter:
         self._warmup_updates = 0  # updates of the first iteration and before it: the account begins behind them
         rank, names = state.rank, list(state.start.metrics.names)
         self._reports = learner_reports(rank.child.block("learner_report"), names, rank.num_ranks)
+        # What is continued: the last report of a rank that died, and the metrics of the checkpoint, which rank 0 has.
+        self._before = next(iter(self._reports.read()[rank.rank :]), None)
+        begun = state.start.metrics
+        self._start = begun if rank.rank == 0 else begun._replace(sums=0.0 * begun.sums, counts=0.0 * begun.counts)
         self._matrix: Float64 = np.zeros((rank.num_ranks, len(self._own_vector())))
         self._flight_recorder = make_flight_recorder(rank)
 
@@ -85,18 +90,20 @@ class Reporter:
 
     def _own_vector(self) -> Float64:
         """Returns the counters of this rank as one vector."""
-        learner, source = self._learner, self._source
-        return self._reports.vector(
-            LearnerTotals(
-                metrics=learner.read_metrics(),
-                updates=learner.num_updates,
-                warmup_updates=self._warmup_updates,
-                samples=source.samples,
-                sample_age_sum=source.sample_age_sum,
-                account=self._rank.ledger.account(),
-                packer=source.packer_account(),
-                rollouts=source.rollouts,
-                device=self._rank.device_timer.totals(),
-                arrivals=self._world.arrivals(),
-            )
+        learner, source, ledger = self._learner, self._source, self._rank.ledger
+        totals = LearnerTotals(
+            metrics=learner.read_metrics(),
+            updates=learner.num_updates,
+            warmup_updates=self._warmup_updates,
+            samples=source.samples,
+            sample_age_sum=source.sample_age_sum,
+            account=ledger.account(),
+            reported_ns=ledger.switched_ns,
+            packer=source.packer_account(),
+            rollouts=source.rollouts,
+            device=self._rank.device_timer.totals(),
+            arrivals=self._world.arrivals(),
         )
+        if self._before is not None:
+            totals = continued_learner(self._before, totals, self._start)
+        return self._reports.vector(totals)

@@ -73,7 +73,7 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
         state = SharedState.of(checkpoint)
         check_start(rank, checkpoint, state)
         start, last_eval_step = LearningStart(*state.start), state.last_eval_step
-        has_rows, teacher = has_replay(checkpoint), state.teacher
+        has_rows, teacher = has_replay(checkpoint) or job.keeps_rows, state.teacher
         if rank.rank == 0:
             load_learner(learner, checkpoint, state)
     elif job.teacher_step is not None:
@@ -194,7 +194,7 @@ class RankState:
         """Continues the random streams of the checkpoint on all ranks, or on none: they must draw as many batches."""
         checkpoint = self.start.checkpoint
         why_not = self.why_not_exact()
-        has_rows = checkpoint is not None and has_replay(checkpoint)
+        has_rows = checkpoint is not None and (has_replay(checkpoint) or self.rank.job.keeps_rows)
         if checkpoint is not None and has_rows:
             self._skip_rows(checkpoint, SharedState.of(checkpoint).replay_end)
         if self.ranks.collectives.any(bool(why_not)) or checkpoint is None:
@@ -230,7 +230,7 @@ class RankState:
         checkpoint, name = self.start.checkpoint, f"rank-{self.rank.rank}"
         if checkpoint is None or not checkpoint.has(name):
             return f"learner rank {self.rank.rank} was not there when the checkpoint was saved"
-        if checkpoint.has_lost_rows:
+        if checkpoint.has_lost_rows and not self.rank.job.keeps_rows:
             return "rows of the replay are damaged, and new ones are collected first"
         before, now = SharedState.of(checkpoint).num_ranks, self.ranks.world.num_ranks
         if before != now:

@@ -164,6 +164,11 @@ class RunMemory:
             EvaluatorReports(self._buffer("evaluator_report"), EVALUATOR_PHASES) if has_evaluator else None
         )
 
+    def clear(self) -> None:
+        """Makes the memory as it was at first, for processes that begin again when all have ended."""
+        for block in self.blocks.values():
+            block.clear()
+
     def _buffer(self, name: str) -> memoryview:
         return self.blocks[name].buffer
 

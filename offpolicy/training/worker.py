@@ -45,6 +45,8 @@ class WorkerSpec:
     store_port: int  # of the store through which the ranks find each other
     teacher_step: int | None = None  # env steps of the teacher's checkpoint to start from; None: none is needed
     trace_dir: str | None = None  # directory of the trace's tracks; None: the run is not traced
+    learner_restarts: int = 0  # times that the learners died and began again, before this start
+    keeps_rows: bool = False  # True for learners that begin again beside rings with the rows of the checkpoint
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data."""

@@ -63,7 +63,7 @@ def snapshot(k):
         hook=HookTotals(k, 1, 10**6 * k, 10**5 * k)),), k, 1000, 0.0,
         EvaluatorTotals(account(EvaluatorPhase), k, 1, 2),
         CoreTotals(k * 10**9, k * len(CoreClass), dict.fromkeys(CoreClass, k)),
-        SystemLoad(3.0, 8.0, 45.0, 2.0, 24.0, 240.0), restarts=k // 50)
+        SystemLoad(3.0, 8.0, 45.0, 2.0, 24.0, 240.0), restarts=k // 50, learner_restarts=k // 50)
 
 def main():
     run_dir = Path(sys.argv[1])

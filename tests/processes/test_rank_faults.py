@@ -35,7 +35,7 @@ def learner_tensors(run: LiveRun, checkpoint: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, rank: int) -> None:
-    run = start_run(*ENDLESS, *TWO)
+    run = start_run(*ENDLESS, *TWO, "runner.max_restarts=0")
     run.wait_for_updates()
     os.kill(run.pid_of("learner", rank), signal.SIGKILL)
     killed_s = time.monotonic()

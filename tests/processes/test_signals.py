@@ -82,7 +82,7 @@ def test_killing_the_supervisor_leaves_no_orphan(start_run: Any, traces: Any) ->
 
 @pytest.mark.parametrize("role", ["collector", "learner"])
 def test_killing_a_child_ends_the_run_and_names_it(start_run: Any, traces: Any, role: str) -> None:
-    run = start_run(*ENDLESS, "collect.max_restarts=0")
+    run = start_run(*ENDLESS, "collect.max_restarts=0", "runner.max_restarts=0")
     run.wait_for_updates()
     os.kill(run.pid_of(role), signal.SIGKILL)
     code, _, err = run.finish()

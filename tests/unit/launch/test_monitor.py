@@ -138,6 +138,9 @@ class Run:
         self.send("learner", "hello", **LEARNER_HELLO)
         self.send("collector", "hello", env_steps=env_steps, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
 
+    def learner_updates(self, updates: int) -> None:
+        self.learner_reports._totals = (LearnerTotals(None, updates, 0, 0.0, METRICS),)
+
     def report(self) -> None:
         self.learner_reports.version += 1
         self.collector_reports.version += 1
@@ -351,10 +354,37 @@ def test_a_checkpoint_is_requested_by_the_clock(run: Run, every_min: float, requ
 
 def test_a_collector_that_was_started_again_is_shown_and_counted_and_the_run_keeps_its_baseline(run: Run) -> None:
     run.start(env_steps=40)
-    run.send("collector", "restart", pid=99, text="collector 0 died")
+    run.send("collector", "restart", text="collector 0 died")
+    run.send("collector", "restarted", pid=99)
     run.control.collectors[0].set(CollectorWord.RESTARTS, 1)
     run.send("collector", "hello", env_steps=70, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
     assert run.logger.of("start_from") == [40]
     assert "warning: collector 0 died" in run.logger.of("message")
     assert run.cores.added == [("collector", 99)]
     assert run.monitor.snapshot().restarts == 1
+
+
+def test_learners_that_begin_again_are_counted_and_their_updates_recorded_once(run: Run) -> None:
+    """The record of 50 updates is there: there is none until the learners have made more."""
+    run.start()
+    logged = []
+    for now_s, updates in ((10.0, 50), (20.0, 30), (30.0, 49), (40.0, 51)):
+        if updates == 30:
+            run.send("learner", "restart", text="learner 0 died")
+            run.send("learner", "restarted", pid=99)
+        run.learner_updates(updates)
+        run.tick(now_s)
+        run.report()
+        run.tick(now_s + 0.1)
+        logged.append(len(run.logger.of("log_interval")))
+    assert logged == [1, 1, 1, 2]
+    assert run.logger.of("activity")[-3:] == [
+        "learner restarted: 20 updates are still to be made again",
+        "learner restarted: 1 updates are still to be made again",
+        "",
+    ]
+    assert run.monitor.snapshot().learner_restarts == 1
+    assert run.cores.added == [("learner", 99)]
+    run.learner_updates(40)  # a stop before they have caught up
+    run.monitor.log_rest()
+    assert len(run.logger.of("log_interval")) == 2

@@ -26,12 +26,15 @@ def header(
     host: HostInfo | None = None,
     has_evaluator: bool = False,
     start_step: int = 0,
+    checkpoint: int | None = None,
+    learner_restarts: int = 0,
     rejected: Any = (),
     **tree: Any,
 ) -> list[str]:
     plan = HostPlan(has_evaluator, learner_threads=3, collector_threads=1)
     cfg = RunConfig.from_mapping(tree)
-    job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, None, 0)
+    job = WorkerSpec(cfg, spec, plan, host or HostInfo(), "runs/x", start_step, checkpoint, 0)
+    job = replace(job, learner_restarts=learner_restarts)
     lines: list[str] = []
     logger: Any = SimpleNamespace(message=lines.append)
     run: Any = SimpleNamespace(path=Path("runs/x"), warnings=rejected)
@@ -45,6 +48,16 @@ def test_a_plain_run_names_directory_memory_and_threads() -> None:
         "replay: 4,096 rows x 56 B = 0.2 MiB of shared memory",
         "single_gpu, alternate: threads learner 3, collector 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "where"), [(None, "from the beginning"), (0, "at env step 0, the"), (1500, "at env step 1,500, the")]
+)
+def test_a_run_that_a_dead_learner_sent_back_says_where_to(checkpoint: int | None, where: str) -> None:
+    [line] = [
+        line for line in header(start_step=checkpoint or 0, checkpoint=checkpoint, learner_restarts=1) if where in line
+    ]
+    assert line.startswith("all processes start again")
 
 
 def test_an_environment_without_a_time_limit_is_warned_of() -> None:
@@ -93,11 +106,16 @@ def test_rollouts_are_announced_instead_of_a_replay() -> None:
     assert lines[1].endswith("MiB of shared memory in 2 rings, one per collector; block when full")
 
 
-@pytest.mark.parametrize(("saved_at", "kept"), [(None, [50, 90]), (0, []), (60, [50])])
+@pytest.mark.parametrize(
+    ("saved_at", "learner_restarts", "kept"), [(None, 0, [50, 90]), (0, 0, []), (60, 0, [50]), (None, 1, [])]
+)
 def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_at: int | None, kept: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_at: int | None, learner_restarts: int, kept: list[int]
 ) -> None:
-    """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice."""
+    """A stop before the first step saves a checkpoint at 0; what a resume from it makes again was recorded twice.
+
+    So is what a run makes again whose learner died before anything was saved.
+    """
     (tmp_path / "metrics.jsonl").write_text('{"env_steps": 50}\n{"env_steps": 90}\n')
     job = WorkerSpec(
         RunConfig.from_mapping({"log": {"tensorboard": False}}),
@@ -108,6 +126,7 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
         saved_at or 0,
         saved_at,
         0,
+        learner_restarts=learner_restarts,
     )
     checkpoint = None if saved_at is None else SimpleNamespace(env_steps=saved_at)
     monkeypatch.setattr("offpolicy.launch.run_header.SharedState.of", lambda _: SimpleNamespace(num_updates=None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 from collections.abc import Callable
@@ -199,3 +200,16 @@ def test_percentages_sum_to_exactly_one_hundred(values: list[float]) -> None:
 
 def test_percentages_of_nothing_are_unknown() -> None:
     assert percentages([0.0, 0.0]) == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("learner", "collectors", "expected"),
+    [(0, 0, []), (1, 0, ["learner once"]), (2, 1, ["learner 2 times, collectors once"])],
+)
+def test_restarts_are_shown_where_there_were_some(
+    make_snapshot: Any, learner: int, collectors: int, expected: list[str]
+) -> None:
+    snapshot = dataclasses.replace(make_snapshot(1000), learner_restarts=learner, restarts=collectors)
+    lines = printed(summary_of(snapshot))
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("restarted")] == expected
+    assert len(lines) <= MOST_ROWS

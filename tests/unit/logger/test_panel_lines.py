@@ -142,6 +142,11 @@ def test_rates_have_units(record: Record, header: RunHeader) -> None:
     assert both.plain == f"{rates.plain}  {states.plain}"
 
 
+@pytest.mark.parametrize(("restarts", "text"), [(1, "learner restarted 1 time  utd"), (2, "learner restarted 2 times")])
+def test_restarts_of_learners_are_shown(record: Record, header: RunHeader, restarts: int, text: str) -> None:
+    assert rate_lines(record | {"train/restarts": restarts}, header, 80)[1].plain.startswith(text)
+
+
 def test_restarts_of_collectors_come_first_where_there_were_some(record: Record, header: RunHeader) -> None:
     assert rate_lines(record | {"collect/restarts": 2}, header, 80)[1].plain.startswith("restarts 2  utd 1.00")
 

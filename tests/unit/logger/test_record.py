@@ -452,3 +452,11 @@ def test_restarts_of_collectors_are_in_the_record_from_the_first_one_on(
 ) -> None:
     after = Snapshot(9.0, 100, NUM_ITERATIONS, (learner(20, 0),), (), 100, 1000, 0.0, restarts=restarts)
     assert build_record(None, after, EpisodeWindow(), None, header).get("collect/restarts") == expected
+
+
+@pytest.mark.parametrize(("restarts", "expected"), [(0, None), (3, 3)])
+def test_restarts_of_the_learners_are_in_the_record_from_the_first_one_on(
+    header: RunHeader, restarts: int, expected: int | None
+) -> None:
+    after = Snapshot(9.0, 100, NUM_ITERATIONS, (learner(20, 0),), (), 100, 1000, 0.0, learner_restarts=restarts)
+    assert build_record(None, after, EpisodeWindow(), None, header).get("train/restarts") == expected

@@ -176,7 +176,7 @@ def test_a_report_that_was_read_is_not_overwritten_by_the_next() -> None:
 # Two accounts with eleven numbers and a flag besides their phases, and a cooldown with three numbers, a flag and the
 # phases again; the first with how each phase and the whole spread, with slow iterations and with states; four counters,
 # rollouts (a flag, those too old, 32 lags), the device (a flag, eight numbers), lateness (five), sums and counts.
-ROW = (12 + 2 + 4 + 2 + 3 * HISTOGRAM_BINS + 3 + 3 * 2) + (12 + 3 + 4 + 3) + 4 + 34 + 9 + 5 + 2 + 2
+ROW = (12 + 2 + 4 + 2 + 3 * HISTOGRAM_BINS + 3 + 3 * 2) + (12 + 3 + 4 + 3) + 4 + 1 + 34 + 9 + 5 + 2 + 2
 
 
 def test_the_size_of_a_block_follows_from_the_number_of_metrics() -> None:

@@ -1,11 +1,11 @@
-"""Which deaths of a collector are survived, and how many."""
+"""Which deaths of collectors and learners are survived, and how many."""
 
 from __future__ import annotations
 
 import pytest
 
-from offpolicy.processes.control_page import CollectorWord, ControlPage
-from offpolicy.processes.restarts import RestartPolicy, Restarts, clear_words
+from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
+from offpolicy.processes.restarts import RestartPolicy, Restarts, clear_rank_words, clear_words
 
 
 class Clock:
@@ -70,8 +70,18 @@ def test_deaths_of_more_than_ten_minutes_ago_are_forgotten() -> None:
     restarts = Restarts(RestartPolicy(1), clock)
     for _ in range(5):
         restarts.add(0, -9, {}, 0)
-        assert (restarts.crash_loop(0), restarts.count(0)) == (None, 1)
+        assert (restarts.crash_loop(0), restarts.number(0)) == (None, "restart 1 of at most 1")
         clock.now_s += 601.0
+    assert restarts.total == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "expected"),
+    [(-9, {}, True), (-11, {}, True), (-9, {"error": "HangError"}, False), (1, {}, False), (0, {}, False)],
+)
+def test_of_learners_only_a_death_by_a_signal_is_survived(code: int, error: dict[str, str], expected: bool) -> None:
+    assert Restarts(RestartPolicy(1), Clock()).is_learner_survivable(code, error) == expected
+    assert not Restarts(RestartPolicy(0), Clock()).is_learner_survivable(code, error)
 
 
 def test_the_words_of_a_dead_collector_are_those_of_one_that_starts_and_its_counts_stay() -> None:
@@ -83,3 +93,16 @@ def test_the_words_of_a_dead_collector_are_those_of_one_that_starts_and_its_coun
     assert [words.get(word) for word in kept] == [10 + word for word in kept]
     assert (words.get(CollectorWord.PROGRESS), words.get(CollectorWord.IS_WAITING)) == (0, 0)
     assert words.get(CollectorWord.RESTARTS) == 10 + CollectorWord.RESTARTS + 1
+
+
+def test_the_words_of_dead_ranks_give_up_the_snapshot_and_keep_what_the_collectors_may_do() -> None:
+    page = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 1))), 2, 1)
+    for words in page.ranks:
+        for number, word in enumerate(RankWord):
+            words.set(word, 10 + number)
+    clear_rank_words(page.ranks)
+    for words in page.ranks:
+        assert (words.get(RankWord.PROGRESS), words.get(RankWord.IS_WAITING)) == (0, 0)
+        kept = (RankWord.UPDATES, RankWord.ITERATIONS, RankWord.GRANTED, RankWord.VERSION, RankWord.SNAPSHOT_REQUEST)
+        assert [words.get(word) for word in kept] == [10 + word for word in kept]
+    assert page.leader.get(RankWord.SNAPSHOT_RELEASE) == page.leader.get(RankWord.SNAPSHOT_REQUEST)

@@ -19,6 +19,15 @@ def test_an_attached_block_shows_what_the_other_view_writes() -> None:
     assert other.buffer[4095] == 7
 
 
+def test_a_cleared_block_is_zero_again_for_its_views() -> None:
+    block = SharedBlock.create("test", 8192)
+    block.buffer[:2] = block.buffer[8190:] = b"ab"
+    block.clear()
+    assert bytes(block.buffer) == bytes(8192)
+    block.buffer[8191] = 1
+    assert SharedBlock.attach(os.dup(block.fd)).buffer[8191] == 1
+
+
 def test_a_block_has_no_name_and_is_not_inherited() -> None:
     before = os.listdir("/dev/shm")
     block = SharedBlock.create("test", 4096)

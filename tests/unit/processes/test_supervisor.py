@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
+from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
-from offpolicy.processes.restarts import NO_RESTARTS, RestartPolicy
+from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, RestartPolicy, Restarts
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.supervisor import Child, Failure, Supervisor, SupervisorConfig
 
 STOP_TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 10.0
 CRASH = {"kind": "error", "text": "step 3", "error": "EnvFailure", "code": 1, "traceback": "Traceback ..."}
+KILLED = "was killed by SIGKILL"
 LOST = {"kind": "error", "text": "lost rank 1", "error": "PeerLostError", "code": 70, "is_consequence": True}
 
 
@@ -41,6 +43,9 @@ class Process:
     def send_signal(self, number: int) -> None:
         self.signals.append(number)
 
+    def poll(self) -> int | None:
+        return None if self._life >= 0 else self.code
+
     def wait(self, timeout_s: float | None = None) -> int:
         return self.code
 
@@ -48,11 +53,23 @@ class Process:
 class Stage:
     """A supervisor of fake children; each tick of its loop takes a second of the fake clock."""
 
-    def __init__(self, *roles: str, restarts: RestartPolicy = NO_RESTARTS) -> None:
+    def __init__(
+        self,
+        *roles: str,
+        restarts: RestartPolicy = NO_RESTARTS,
+        learner_restarts: int = 0,
+        keeps_others: bool = True,
+        renew: Callable[[], dict[str, Any]] = lambda: {"checkpoint": 40},
+    ) -> None:
         self.now_s = 100.0
+        deaths = Restarts(RestartPolicy(learner_restarts), lambda: self.now_s)
+        again = LearnerRestarts(deaths, renew, keeps_others)
         self.event = WakeEvent.create()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
-        config = SupervisorConfig("test", 2, STOP_TIMEOUT_S, lambda: self.now_s, num_hosts=2, restarts=restarts)
+        config = SupervisorConfig(
+            "test", 2, STOP_TIMEOUT_S, lambda: self.now_s,
+            num_hosts=2, restarts=restarts, learner_restarts=again,
+        )  # fmt: skip
         self.supervisor = Supervisor(self.control, (self.event,), config)
         self.processes: dict[str, Process] = {}
         self.messages: list[tuple[str, Any]] = []
@@ -60,19 +77,20 @@ class Stage:
 
     def __enter__(self) -> Stage:
         self.supervisor.__enter__()
-        self.supervisor.spawn = lambda role, index, *_: self.add(f"{role}-{index}")  # type: ignore[method-assign]
+        self.supervisor.spawn = lambda *start: self.add(f"{start[0]}-{start[1]}", start)  # type: ignore[method-assign]
         for name in self._roles:
             self.add(name)
         return self
 
-    def add(self, name: str) -> int:
+    def add(self, name: str, start: tuple[Any, ...] | None = None) -> int:
         """Starts a fake child; returns its pid."""
         role, index = name.split("-")
         process, (read, pipe) = Process(1000 + len(self._started)), os.pipe()
         self._started.append(pipe)
         self._pipes[name] = pipe
         os.set_blocking(read, False)
-        child = Child(role, int(index), process, read, process.pidfd, start=(role, index))  # type: ignore[arg-type]
+        start = start or (role, int(index), "module:main", {"checkpoint": None}, {})
+        child = Child(role, int(index), process, read, process.pidfd, start=start)  # type: ignore[arg-type]
         self.processes[name] = process
         self.supervisor._children.append(child)
         self.supervisor._selector.register(read, 1, child)
@@ -215,8 +233,9 @@ def test_a_killed_collector_is_started_again_with_the_time_of_a_start_and_is_not
         seen: list[int] = []
         assert stage.run(script) is None
         assert seen == [Stop.RUN]
-        [(name, message)] = stage.messages
-        assert (name, message["kind"], message["pid"]) == ("collector 1", "restart", 1002)
+        [(name, message), started] = stage.messages
+        assert (name, message["kind"]) == ("collector 1", "restart")
+        assert started == ("collector 1", {"kind": "restarted", "pid": 1002})
         assert message["text"] == (
             "collector 1 (pid 1001) died at env step 14: was killed by SIGKILL; restart 1 of at most 2"
         )
@@ -245,6 +264,125 @@ def test_a_collector_that_dies_while_the_run_stops_is_not_started_again() -> Non
 def test_a_collector_that_is_killed_after_everything_was_saved_is_no_failure() -> None:
     with Stage("learner-0", "collector-0") as stage:
         assert stage.run({2: exit_of(stage, "learner-0"), 4: exit_of(stage, "collector-0", -9)}) is None
+
+
+def spawned(stage: Stage) -> list[tuple[int, Any]]:
+    """The learners that run now: index and payload."""
+    return [(child.index, child.start[3]) for child in stage.supervisor._children if child.is_learner]
+
+
+def test_a_killed_learner_is_started_again_from_the_checkpoint_beside_the_collectors() -> None:
+    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2) as stage:
+        leader = stage.control.leader
+        for word, value in ((RankWord.PROGRESS, 7), (RankWord.IS_WAITING, 1), (RankWord.SNAPSHOT_REQUEST, 3)):
+            leader.set(word, value)
+        seen: list[Any] = []
+        failure = stage.run({
+            2: exit_of(stage, "learner-1", -9),
+            6: lambda: seen.append((stage.stop_level(), spawned(stage), stage.processes["collector-0"].code)),
+            7: exit_of(stage, "learner-0"), 8: exit_of(stage, "learner-1"), 9: lambda: stage.follow("collector-0"),
+        })  # fmt: skip
+        assert failure is None
+        assert seen == [(Stop.RUN, [(0, {"checkpoint": 40}), (1, {"checkpoint": 40})], 0)]
+        words = (RankWord.PROGRESS, RankWord.IS_WAITING, RankWord.SNAPSHOT_RELEASE)
+        assert [leader.get(word) for word in words] == [0, 0, 3]
+        assert [message for _, message in stage.messages] == [
+            {"kind": "restart", "text": f"learner 1 (pid 1001) died at env step 0: {KILLED}; restart 1 of at most 2"},
+            {"kind": "restarted", "pid": 1003}, {"kind": "restarted", "pid": 1004},
+        ]  # fmt: skip
+    assert not stage.supervisor.must_start_over
+
+
+def test_a_rank_that_notices_the_death_of_another_first_does_not_end_the_run() -> None:
+    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2) as stage:
+        seen: list[Any] = []
+        stage.crash("learner-0", LOST)  # reaped first, although rank 1 died before
+        stage.processes["learner-1"].exit(-11)
+        failure = stage.run({
+            3: lambda: seen.append(spawned(stage)),
+            4: exit_of(stage, "learner-0"), 5: exit_of(stage, "learner-1"), 6: lambda: stage.follow("collector-0"),
+        })  # fmt: skip
+    assert failure is None
+    assert [index for index, _ in seen[0]] == [0, 1]
+    assert "learner 1 (pid 1001) died" in stage.messages[0][1]["text"]
+
+
+def test_where_the_others_cannot_stay_all_end_to_begin_again() -> None:
+    with Stage("learner-0", "collector-0", "evaluator-0", learner_restarts=2, keeps_others=False) as stage:
+        failure = stage.run({2: exit_of(stage, "learner-0", -9)})
+        assert (failure, stage.supervisor.must_start_over) == (None, True)
+        assert [stage.processes[name].code for name in ("collector-0", "evaluator-0")] == [-9, -9]
+
+
+def test_a_collector_that_ends_before_the_other_ranks_does_not_stop_the_run() -> None:
+    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2, keeps_others=False) as stage:
+        slow = stage.processes["learner-1"]
+        slow.kill = lambda: None  # type: ignore[method-assign]  # it takes a while
+        failure = stage.run({2: exit_of(stage, "learner-0", -9), 5: lambda: slow.exit(-9)})
+        assert (failure, stage.supervisor.must_start_over) == (None, True)
+
+
+def test_a_signal_meanwhile_ends_the_run() -> None:
+    with Stage("learner-0", "collector-0", learner_restarts=2, keeps_others=False) as stage:
+        kill = exit_of(stage, "learner-0", -9)
+        stage.run({2: lambda: (kill(), os.kill(os.getpid(), signal.SIGINT))})
+        assert (stage.supervisor.signal_code, stage.supervisor.must_start_over) == (130, False)
+
+
+@pytest.mark.parametrize("keeps_others", [True, False])
+def test_too_many_deaths_of_learners_are_a_crash_loop_that_names_them(keeps_others: bool) -> None:
+    with Stage("learner-0", "learner-1", learner_restarts=1, keeps_others=keeps_others) as stage:
+        deaths = stage.supervisor._config.learner_restarts.deaths  # type: ignore[union-attr]
+        deaths.add(0, -11, {}, 5, "learner 1")
+        failure = stage.run({2: exit_of(stage, "learner-0", -9)})
+    assert failure is not None
+    assert (failure.exit_code, failure.role, failure.index) == (70, "learner", 0)
+    assert failure.cause == (
+        "crash loop: they died 2 times within 10 minutes: at env step 5 learner 1 was killed by SIGSEGV; at env step 0"
+        " learner 0 was killed by SIGKILL"
+    )
+
+
+@pytest.mark.parametrize("message", [None, CRASH])
+def test_an_error_of_a_learner_is_not_survived(message: dict[str, Any] | None) -> None:
+    with Stage("learner-0", learner_restarts=2) as stage:
+        if message:
+            stage.crash("learner-0", message)
+        else:
+            stage.processes["learner-0"].exit(3)
+        failure = stage.run()
+    assert failure is not None
+    assert failure.exit_code == 1
+
+
+def test_without_a_usable_checkpoint_a_dead_learner_ends_the_run() -> None:
+    def renew() -> dict[str, Any]:
+        raise CheckpointError("step-40: learner.safetensors is damaged")
+
+    with Stage("learner-0", "collector-0", learner_restarts=2, renew=renew) as stage:
+        failure = stage.run({2: exit_of(stage, "learner-0", -9), 5: lambda: stage.follow("collector-0")})
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (66, "step-40: learner.safetensors is damaged")
+
+
+def test_a_learner_that_dies_while_the_run_stops_is_not_started_again() -> None:
+    with Stage("learner-0", "learner-1", learner_restarts=2) as stage:
+        stop = {0: lambda: stage.supervisor.stop(Stop.FINISH), 2: exit_of(stage, "learner-0", -9)}
+        failure = stage.run(stop | {4: exit_of(stage, "learner-1")})
+    assert failure is not None
+    assert failure.role == "learner"
+
+
+def test_a_stop_while_the_other_ranks_end_names_the_dead_one() -> None:
+    with Stage("learner-0", "learner-1", learner_restarts=2) as stage:
+        slow = stage.processes["learner-1"]
+        slow.kill = lambda: None  # type: ignore[method-assign]  # it takes a while
+        failure = stage.run({
+            1: exit_of(stage, "learner-0", -9), 3: lambda: stage.supervisor.stop(Stop.FINISH),
+            4: lambda: slow.exit(-9),
+        })  # fmt: skip
+    assert failure is not None
+    assert (failure.index, failure.pid) == (0, 1000)
 
 
 def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:

@@ -154,3 +154,14 @@ def test_counts_that_move_and_pauses_are_no_deadlock() -> None:
     bench.clock.now_s += 50.0
     assert bench.watchdog.discount_pause() == 50.0
     assert bench.seconds_until_deadlocked(at_most=2) is None
+
+
+def test_a_process_that_takes_the_place_of_a_dead_one_has_the_whole_time_of_a_start() -> None:
+    bench = Bench()
+    for now_s in (0.0, 119.0):
+        bench.clock.now_s = now_s
+        assert bench.watchdog.hung_for("collector", 0, STEP_S) is None
+    bench.watchdog.forget("collector", 0)
+    for now_s in (119.0, 130.0):
+        bench.clock.now_s = now_s
+        assert bench.watchdog.hung_for("collector", 0, STEP_S) is None

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from offpolicy.timing.continued import continued
+from offpolicy.timing.continued import continued, continued_learner
 from offpolicy.timing.windows import elapsed
-from offpolicy.types import Account, SchedulerStats, SlowTime, TaggedTime
+from offpolicy.types import (
+    Account,
+    ArrivalTotals,
+    DeviceTotals,
+    LearnerTotals,
+    MetricTotals,
+    SchedulerStats,
+    SlowTime,
+    TaggedTime,
+)
 
 
 def account(wall_ns: int, warmup_ns: int, iterations: int = 0, **more: object) -> Account:
@@ -54,3 +63,36 @@ def test_without_a_predecessor_or_without_timing_nothing_is_added() -> None:
     one = account(8, 1)
     assert continued(None, one) is one
     assert continued(one, None) is None
+
+
+def metrics(total: float, count: float) -> MetricTotals:
+    return MetricTotals(("loss",), np.array([total]), np.array([count]))
+
+
+def test_a_learner_that_began_again_counts_what_both_have_done_and_the_updates_of_its_networks() -> None:
+    """The checkpoint was saved after 40 updates; the dead one had done 50, the new one has done 45."""
+    before = LearnerTotals(account(1000, 300, 50), 50, 500, 9.0, metrics(100.0, 50.0), warmup_updates=1)
+    now = LearnerTotals(account(200, 70, 5), 45, 50, 1.0, metrics(90.0, 45.0), warmup_updates=41)
+    both = continued_learner(before, now, metrics(80.0, 40.0))
+    assert (both.updates, both.samples, both.sample_age_sum, both.warmup_updates) == (45, 550, 10.0, 1)
+    assert (both.metrics.sums.tolist(), both.metrics.counts.tolist()) == ([110.0], [55.0])
+    assert both.account is not None
+    assert both.account.iterations == 55
+
+
+def test_the_time_between_the_last_report_and_the_new_process_is_other() -> None:
+    before = LearnerTotals(account(1000, 300, 10), 10, 0, 0.0, metrics(0.0, 0.0), reported_ns=5000)
+    now = LearnerTotals(account(200, 70, 2), 2, 0, 0.0, metrics(0.0, 0.0), reported_ns=6000)
+    both = continued_learner(before, now, metrics(0.0, 0.0)).account
+    assert both is not None
+    assert both.wall_ns == 1000 + (6000 - 5000)
+    assert sum(both.phases_ns.values()) == both.wall_ns
+
+
+def test_device_time_and_lateness_add_up_but_not_the_error_of_the_clocks() -> None:
+    device, late = DeviceTotals(*range(8)), ArrivalTotals(1, 2, 3, 4, clock_error_ns=5)
+    one = LearnerTotals(None, 1, 0, 0.0, metrics(0.0, 0.0), device=device, arrivals=late)
+    both = continued_learner(one, one, metrics(0.0, 0.0))
+    assert both.device == DeviceTotals(*range(0, 16, 2))
+    assert both.arrivals == ArrivalTotals(2, 4, 6, 8, clock_error_ns=5)
+    assert both.account is None

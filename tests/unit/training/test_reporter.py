@@ -130,3 +130,21 @@ def test_the_updates_of_the_first_iteration_are_those_of_the_warm_up(make_rank: 
     report.publish_own()
     (totals,) = published(rank).read()
     assert (totals.warmup_updates, totals.updates) == (3, 5)
+
+
+@pytest.mark.parametrize(("index", "expected"), [(0, 1.5 + 1.0), (1, 1.5 + 2.5)])
+def test_a_rank_that_began_again_continues_the_report_of_the_dead_one(
+    make_rank: MakeRank, index: int, expected: float
+) -> None:
+    """Metrics of the checkpoint are in both; only rank 0 begins with them."""
+    rank = make_rank(index=index, runner={"name": "multi_gpu", "world_size": 2})
+    world = FakeWorld(2, lambda own: [own])
+    first, _ = reporter(rank, world)
+    published(rank, 2).publish(np.stack([first._own_vector()] * 2))
+    again, learner = reporter(rank, world)
+    learner.read_metrics = lambda: MetricTotals(  # type: ignore[method-assign]
+        ("critic_loss",), np.array([2.5]), np.array([2.0])
+    )
+    totals = published(rank, 2)._totals(again._own_vector().view(published(rank, 2)._dtype).reshape(()))
+    assert totals.metrics.sums.tolist() == [expected]
+    assert (totals.samples, totals.sample_age_sum, totals.updates) == (24, 68.0, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,6 +169,18 @@ def test_rollouts_that_are_not_kept_leave_the_start_of_learning_where_it_was(mak
     resumed = make_rank(start_step=40, checkpoint=40, **tree)
     again = load_start(resumed, ranks_of(FakeWorld()), tiny_learner(resumed))
     assert again.learning_start == start.learning_start
+
+
+def test_learners_that_begin_again_beside_the_rings_need_no_saved_rows(make_rank: MakeRank) -> None:
+    save(make_rank(**TINY), has_rows=False)
+    rank = make_rank(start_step=40, checkpoint=40, **TINY)
+    object.__setattr__(rank, "job", replace(rank.job, keeps_rows=True))
+    learner = tiny_learner(rank)
+    start = load_start(rank, ranks_of(FakeWorld()), learner)
+    assert start.learning_start == LearningStart(4, 0)  # the updates since the checkpoint are owed
+    state = state_of(rank, learner, start)
+    state.resume_streams()
+    assert state.source.first_unseen_row == [7]  # type: ignore[attr-defined]  # a fake source
 
 
 # -- hostile files with right digests

@@ -11,6 +11,7 @@ import pytest
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
+from offpolicy.processes.control_page import HostWord
 from offpolicy.replay.rate_limiter import first_learning_step
 from offpolicy.timing.virtual_speedup import VirtualTimes
 from offpolicy.training import run_memory
@@ -192,3 +193,11 @@ def test_only_a_run_with_virtual_speedup_has_words_for_its_threads(make_rank: Ma
         delays = thread_delays(child, slowed, thread)
         assert delays is not None
         assert delays.offset_ns == 0
+
+
+def test_cleared_memory_is_as_it_was_at_first() -> None:
+    shared = memory(**SMALL)
+    shared.rings[0].append(np.ones((3, shared.rings[0].width), np.float32))
+    shared.control.host.set(HostWord.STOP, 2)
+    shared.clear()
+    assert (shared.rings[0].committed, shared.control.host.get(HostWord.STOP)) == (0, 0)

@@ -1,0 +1,49 @@
+"""Learners that died and begin again: from which checkpoint, and whether the other processes stay (ADR 28)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
+from offpolicy.checkpoint.replay_rows import has_replay
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import CheckpointError
+from offpolicy.training.worker import WorkerSpec
+
+
+def keeps_others(cfg: RunConfig) -> bool:
+    """True if learners begin again beside the collectors, which keep their episodes and the replay.
+
+    `alternate` promises the bits of a run that never stopped, so all processes go back to the checkpoint; so they do
+    with rollouts, which are learnt from once: without their env steps the new networks would learn from fewer.
+    """
+    takes_turns = cfg.collect_mode == "alternate" and cfg.collect.mode != "auto"
+    return not takes_turns and not cfg.algo.learns_from_rollouts
+
+
+def newest_checkpoint(job: WorkerSpec) -> Checkpoint | None:
+    """Returns the checkpoint from which learners begin again; None before the first. Raises `CheckpointError`."""
+    store = CheckpointStore(Path(job.run_dir) / CHECKPOINTS)
+    checkpoint = store.newest_valid()
+    if checkpoint is None and store.rejected:
+        raise CheckpointError("\n".join(store.rejected))
+    return checkpoint
+
+
+def started_again(job: WorkerSpec, checkpoint: Checkpoint | None, learner_restarts: int) -> WorkerSpec:
+    """Returns what processes are given that begin again from `checkpoint`, or from the beginning of the run.
+
+    Learners among others that stay find the rows of the checkpoint in memory, unless the run itself began from it and
+    it has none.
+    """
+    step = checkpoint.env_steps if checkpoint is not None else None
+    began_there = step is not None and step == job.checkpoint
+    has_rows = checkpoint is None or not began_there or has_replay(checkpoint)
+    return replace(
+        job,
+        start_step=step or 0,
+        checkpoint=step,
+        learner_restarts=learner_restarts,
+        keeps_rows=keeps_others(job.cfg) and has_rows,
+    )

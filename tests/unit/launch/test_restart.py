@@ -1,0 +1,84 @@
+"""From which checkpoint learners begin again, and which processes stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.config.schema import RunConfig
+from offpolicy.distributed.host_info import HostInfo
+from offpolicy.errors import CheckpointError
+from offpolicy.launch import restart
+from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
+from offpolicy.training.worker import HostPlan, WorkerSpec
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
+APPO: dict[str, Any] = {"algo": {"name": "appo"}, "runner": {"name": "appo"}}
+
+
+def job_of(run_dir: Path, checkpoint: int | None = None, mode: str = "overlap") -> WorkerSpec:
+    cfg = RunConfig.from_mapping({"collect": {"mode": mode}})
+    plan = HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1)
+    return WorkerSpec(cfg, SPEC, plan, HostInfo(), str(run_dir), checkpoint or 0, checkpoint, 0)
+
+
+def save(run_dir: Path, *steps: int) -> None:
+    store = CheckpointStore(run_dir / CHECKPOINTS)
+    for step in steps:
+        with store.begin(step) as draft:
+            draft.add_json("state", {})
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ({}, False),  # single_gpu: alternate
+        ({"collect": {"mode": "overlap"}}, True),
+        ({"collect": {"mode": "auto"}}, True),
+        ({"runner": {"name": "double_buffer"}}, True),
+        ({"runner": {"name": "double_buffer"}, "collect": {"mode": "alternate"}}, False),
+        ({"runner": {"name": "multi_gpu", "world_size": 2}}, True),
+        (APPO, False),
+        (APPO | {"collect": {"mode": "overlap"}}, False),
+    ],
+)
+def test_others_stay_where_their_rows_are_learnt_from_again_and_no_bits_are_promised(
+    tree: dict[str, Any], expected: bool
+) -> None:
+    assert keeps_others(RunConfig.from_mapping(tree)) == expected
+
+
+def test_before_the_first_checkpoint_learners_begin_with_new_networks(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    assert newest_checkpoint(job) is None
+    again = started_again(job, None, 2)
+    assert (again.start_step, again.checkpoint, again.learner_restarts, again.keeps_rows) == (0, None, 2, True)
+
+
+def test_learners_continue_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path, 40, 80)
+    job = job_of(tmp_path)
+    again = started_again(job, newest_checkpoint(job), 1)
+    assert (again.start_step, again.checkpoint, again.keeps_rows) == (80, 80, True)
+    assert not started_again(job_of(tmp_path, mode="alternate"), newest_checkpoint(job), 1).keeps_rows
+
+
+def test_damaged_checkpoints_are_named(tmp_path: Path) -> None:
+    save(tmp_path, 40)
+    (tmp_path / CHECKPOINTS / "step-000000000040" / "state.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"step-0+40.*no usable checkpoint is left"):
+        newest_checkpoint(job_of(tmp_path))
+
+
+@pytest.mark.parametrize(("step", "has_rows", "expected"), [(40, True, True), (40, False, False), (80, False, True)])
+def test_memory_lacks_the_rows_of_a_checkpoint_without_them_that_the_run_itself_began_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, has_rows: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(restart, "has_replay", lambda _: has_rows)
+    checkpoint: Any = SimpleNamespace(env_steps=step)
+    assert started_again(job_of(tmp_path, 40), checkpoint, 1).keeps_rows == expected
