@@ -153,7 +153,8 @@ def _check_action(site: str, action: str, argument: str | None) -> None:
 
 
 def _conditions(text: str) -> dict[str, str]:
-    pairs = dict(part.partition("=")[::2] for part in text.split(",") if text)
+    parts = (part.partition("=") for part in text.split(",") if text)
+    pairs = {name: value for name, _, value in parts}
     wrong = [
         name for name, value in pairs.items() if name not in _CONDITIONS or (name != "role" and not value.isdigit())
     ]

@@ -166,9 +166,11 @@ def _step_into(holder: Any, step: JSON) -> Any:
         return dict(slots_of(holder))[tuple(step)]
     if isinstance(holder, BuiltinFunctionType | MethodType) and step == ["owner", 0]:
         return holder.__self__
-    if type(holder) not in _CONTAINERS:
-        raise ValueError(f"nothing is in a {type(holder).__name__}")
-    return holder[step]
+    kind: type = type(holder)
+    if kind not in _CONTAINERS:
+        raise ValueError(f"nothing is in a {kind.__name__}")
+    container: Any = holder
+    return container[step]
 
 
 def _stateful(native: NativeVector) -> Stateful:

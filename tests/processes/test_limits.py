@@ -164,8 +164,7 @@ def test_a_directory_that_cannot_be_written_is_needed_for_the_run_only(
     result = shell(line, tmp_path / "cwd", traces, f"run_dir={run_dir}")
     if run_dir == "run":
         assert result.returncode == 2, result.stderr
-        assert "run_dir: got 'run'" in result.stderr
-        assert "Read-only file system" in result.stderr
+        assert "run_dir: run cannot be created: Read-only file system" in result.stderr
     else:
         assert (result.returncode, result.stderr) == (0, "")
         assert (tmp_path / "room" / "run" / "summary.json").exists()
@@ -184,7 +183,7 @@ def test_a_disk_without_a_free_inode_costs_checkpoints_and_exits_74(
     assert "warning: checkpoint at" in out
     assert "100% step=1500/1500" in out, "training continued to its end"
     assert "No space left" in err
-    assert err.strip().splitlines()[-1].startswith("offpolicy: learner 0 (pid ")
+    assert err.strip().splitlines()[-1].startswith("offpolicy: learner ")  # of several, whose part was refused first
 
 
 # -- terminals and clocks ---------------------------------------------------------------------------------------------
