@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from offpolicy.errors import ConfigError
 # What a filesystem without hard links answers, and one that has too many names of a file already.
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
 COPY_BYTES = 8 << 20
+_TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")  # of `atomic_file`, with the pid of the writer
 
 
 @contextlib.contextmanager
@@ -44,6 +46,15 @@ def atomic_file(path: Path, *, durable: bool) -> Iterator[IO[bytes]]:
         raise
     if durable:
         Disk().fsync_dir(path.parent)
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Removes what writers that were killed inside `atomic_file` have left in a directory; never raises."""
+    for path in directory.glob(".*.tmp"):
+        named = _TEMPORARY.fullmatch(path.name)
+        if named is not None and not Path(f"/proc/{named[1]}").exists():
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def atomic_write(path: Path, content: bytes | str, *, durable: bool) -> None:

@@ -69,6 +69,7 @@ def main(child: ChildContext) -> None:
         collector.tracker,
         num_hosts=job.host.num_hosts,
     )
+    reporter.go_on_from(collector.start_steps())
     parts = CollectorParts(
         env=collector.env,
         policy=collector.policy,
@@ -143,6 +144,15 @@ class Collector:
         self._words.set(CollectorWord.HAS_BEGUN, 1)
         self._send_hello(progress)
         return progress
+
+    def start_steps(self) -> list[int]:
+        """Returns the env steps of each collector of this host in the checkpoint that the run goes on from."""
+        job, names = self._job, [f"collector-{index}" for index in range(self._job.cfg.collect.num_collectors)]
+        if job.checkpoint is None:
+            return [0] * len(names)
+        checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
+        found = [checkpoint.json(name).get("env_steps") if checkpoint.has(name) else 0 for name in names]
+        return [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count
 
     @property
     def is_replacement(self) -> bool:

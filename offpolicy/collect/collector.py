@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import add
 
@@ -69,19 +69,29 @@ class CollectorReporter:
     ) -> None:
         self._control, self._reports, self._episodes = control, reports, episodes
         self._before = reports.read()  # of a collector that died, in whose place this one continues
-        self._others = tuple(words for i, words in enumerate(control.collectors) if i != index)
+        self._others = [(words, 0) for i, words in enumerate(control.collectors) if i != index]
+        self._index = index
         self._num_hosts = num_hosts
         self.tracker = tracker
         self.num_finished = 0  # episodes that ended in the last vector step
         self.env_steps = 0  # of the run, at the last vector step
         self._answered = 0
 
+    def go_on_from(self, start_steps: Sequence[int]) -> None:
+        """Takes the env steps of each collector of this host in the checkpoint that the run goes on from.
+
+        One that still starts has announced nothing, and has done at least these.
+        """
+        starts = [steps for i, steps in enumerate(start_steps) if i != self._index]
+        self._others = [(words, steps) for (words, _), steps in zip(self._others, starts, strict=True)]
+
     def record(self, outcome: StepOutcome, own_steps: int) -> None:
         """Appends the episodes that ended in one vector step, dated by the env steps of all collectors.
 
         Those of other hosts are not known here; their collectors do as many as those of this one.
         """
-        on_this_host = own_steps + sum(words.get(CollectorWord.ENV_STEPS) for words in self._others)
+        others = sum(max(words.get(CollectorWord.ENV_STEPS), start) for words, start in self._others)
+        on_this_host = own_steps + others
         self.env_steps = on_this_host * self._num_hosts
         finished = self.tracker.update(outcome, self.env_steps)
         self.num_finished = len(finished)

@@ -18,6 +18,7 @@ from pathlib import Path
 from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk, check_content
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
+from offpolicy.files import remove_temporaries
 
 RESUME_MODES = ("auto", "must", "never")
 LOCK = ".lock"
@@ -65,6 +66,7 @@ class RunDir:
         try:
             lock = _Lock(path)
             try:
+                remove_temporaries(path)
                 if is_restart or (resume == "auto" and not at and has_saved_nothing(path)):
                     aside = _set_aside(path)
                 # Again, now that no other run can write: the directory may have been filled since.

@@ -77,7 +77,8 @@ def check_start(end: End, before: int | None) -> Iterator[str]:
     """I3: the checkpoint that was there is the one that is loaded. Ends before the header say nothing."""
     said = RESUMING.search(end.stdout)
     if said is None:
-        if before is not None and "already complete" not in end.stdout and _has_begun(end):
+        # A checkpoint at env step 0 is where a run begins, and nothing is said of it.
+        if before and "already complete" not in end.stdout and _has_begun(end):
             yield f"I3: checkpoint {before} was there, and the run began anew"
     elif before is None or int(said[1].replace(",", "")) < before:
         yield f"I3: resumed at {said[1]}, though checkpoint {before} was there"

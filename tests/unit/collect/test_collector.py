@@ -11,7 +11,7 @@ import pytest
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect, step, wait_turn
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.replay_writer import BadRowError
-from offpolicy.processes.control_page import ControlPage, HostWord
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord
 from offpolicy.processes.handshake import Turn
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger
@@ -113,6 +113,19 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "skip_bad_row": never_bad,
     }
     return CollectorParts(**{**defaults, **parts})
+
+
+def test_episodes_are_dated_by_the_checkpoint_until_the_other_collectors_have_begun() -> None:
+    """Of a resumed run whose other collector still starts; its episodes never go back in env steps."""
+    control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2)
+    episodes = Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
+    reporter: Any = CollectorReporter(control, 1, Reports(), episodes, EpisodeTracker(2))  # type: ignore[arg-type]
+    reporter.go_on_from([140, 84])
+    reporter.record(outcome(), 100)
+    assert reporter.env_steps == 240
+    control.collectors[0].set(CollectorWord.ENV_STEPS, 150)
+    reporter.record(outcome(), 102)
+    assert reporter.env_steps == 252
 
 
 def test_weights_are_taken_when_the_writer_wants_them_and_never_in_the_warm_up() -> None:

@@ -408,3 +408,15 @@ def test_a_move_that_was_killed_is_finished_by_the_next_claim(lost: Path, monkey
     with RunDir.claim(lost, "auto") as claimed:
         assert claimed.aside == lost / "attempt-1"
     assert {path.name for path in lost.glob("attempt-*/*")} == {"config.yaml", "metrics.jsonl", "checkpoints"}
+
+
+def test_a_claim_removes_what_writers_that_were_killed_have_left(tmp_path: Path) -> None:
+    """Before an attempt is set aside; what a living process writes stays."""
+    dead, living = tmp_path / "run" / f".spaces.json.{2**22 + 1}.tmp", tmp_path / "run" / f".x.json.{os.getpid()}.tmp"
+    RunDir.claim(tmp_path / "run", "auto").release()
+    (tmp_path / "run" / "config.yaml").touch()
+    for path in (dead, living):
+        path.touch()
+    RunDir.claim(tmp_path / "run", "auto").release()
+    left = [path.name for path in tmp_path.rglob("*.tmp")]
+    assert left == [living.name]
