@@ -224,7 +224,7 @@ def continues_exactly(structure: int, before: int, steps: int = 100) -> bool:
     return True
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(structure=st.integers(0, 2**32), before=st.integers(0, 40))
 def test_a_restored_graph_takes_the_same_steps_or_is_refused(structure: int, before: int) -> None:
     continues_exactly(structure, before)

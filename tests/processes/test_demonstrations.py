@@ -28,7 +28,7 @@ def _demos(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "variant", ["resident", *(pytest.param(name, marks=pytest.mark.slow) for name in ("direct", "prefetch"))]
+    "variant", [pytest.param(name, marks=pytest.mark.slow) for name in ("resident", "direct", "prefetch")]
 )
 def test_killed_inside_a_demo_cycle_and_a_ramp_the_run_resumes_bitwise(start_run: Any, variant: str) -> None:
     options = (*VARIANTS[variant], "replay.demos=demos.npz", "total_timesteps=700", "checkpoint.every=100")

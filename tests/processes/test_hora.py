@@ -68,6 +68,7 @@ def test_a_student_starts_from_its_teacher_and_keeps_the_trunk(
     traces.assert_none()
 
 
+@pytest.mark.slow
 def test_a_student_killed_resumes_bitwise_without_its_teacher(
     start_run: StartRun, teacher: Path, tmp_path: Path
 ) -> None:

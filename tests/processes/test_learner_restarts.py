@@ -65,7 +65,9 @@ def check_account(summary: dict[str, Any]) -> None:
     assert learner["wall_s"] == pytest.approx(sum(learner["phases_s"].values()) + learner["other_s"])
 
 
-@pytest.mark.parametrize("runner", ["single_gpu", pytest.param("double_buffer", marks=pytest.mark.slow), "multi_gpu"])
+@pytest.mark.parametrize(
+    "runner", ["single_gpu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("double_buffer", "multi_gpu"))]
+)
 def test_a_killed_learner_comes_back_to_the_replay_in_memory(start_run: StartRun, traces: Any, runner: str) -> None:
     run = start_run(*COUNTER, *RUNNERS[runner], "total_timesteps=1500", "checkpoint.every=200")
     run.wait_for_updates()
@@ -103,6 +105,7 @@ def test_a_killed_learner_of_alternate_changes_no_bit(start_run: StartRun, finis
     traces.assert_none()
 
 
+@pytest.mark.slow
 def test_a_killed_learner_of_appo_learns_from_every_env_step(start_run: StartRun, traces: Any) -> None:
     run = start_run("total_timesteps=3000", "checkpoint.every=500", command=TINY_APPO)
     run.wait_until(lambda: len(run.checkpoints()) >= 1, PATIENCE_S)

@@ -81,7 +81,7 @@ def test_a_replay_beyond_the_limit_of_the_cgroup_is_refused(cgroup: Path, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("streams", [">&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("streams", [pytest.param(">&-", marks=pytest.mark.slow), ">&- 2>&- <&-"])
 def test_closed_streams_cost_nothing(streams: str, tmp_path: Path, traces: Traces) -> None:
     result = shell(f'exec "$@" {streams}', tmp_path, traces)
     assert (result.returncode, result.stderr) == (0, "")
@@ -89,12 +89,17 @@ def test_closed_streams_cost_nothing(streams: str, tmp_path: Path, traces: Trace
 
 
 BARE = [
-    "unset HOME",
-    "unset TERM",
-    "ulimit -n 128",
-    "ulimit -Sn 32",  # raised as far as the run needs it
-    pytest.param("unset TMPDIR OFFPOLICY_CACHE; export HOME=/proc/nowhere", marks=pytest.mark.slow),
-    pytest.param("ulimit -v 4000000", marks=pytest.mark.slow),
+    "unset HOME TERM; ulimit -Sn 32",  # open files: raised as far as the run needs it
+    *(
+        pytest.param(line, marks=pytest.mark.slow)
+        for line in (
+            "unset HOME",
+            "unset TERM",
+            "ulimit -n 128",
+            "unset TMPDIR OFFPOLICY_CACHE; export HOME=/proc/nowhere",
+            "ulimit -v 4000000",
+        )
+    ),
 ]
 
 
@@ -150,7 +155,7 @@ def test_shared_memory_needs_no_room_in_dev_shm(tmp_path: Path, traces: Traces) 
     assert (result.returncode, result.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("run_dir", ["run", "elsewhere/run"])
+@pytest.mark.parametrize("run_dir", [pytest.param("run", marks=pytest.mark.slow), "elsewhere/run"])
 def test_a_directory_that_cannot_be_written_is_needed_for_the_run_only(
     run_dir: str, tmp_path: Path, traces: Traces
 ) -> None:
@@ -230,6 +235,7 @@ def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.slow
 def test_a_run_outlives_the_shell_that_started_it(tmp_path: Path, traces: Traces) -> None:
     line = f"{command_line('total_timesteps=1500')} > out 2> err & wait"
     parent = subprocess.Popen(["bash", "-c", line], cwd=tmp_path, env=environment(traces), stdin=subprocess.DEVNULL)
@@ -253,6 +259,7 @@ time.time_ns = lambda: int(jumped() * 1e9)
 """
 
 
+@pytest.mark.slow
 def test_a_wall_clock_that_jumps_back_and_forth_changes_no_step_and_no_duration(tmp_path: Path, traces: Traces) -> None:
     """Every reading is 11 hours early or late, in every process."""
     (tmp_path / "clock").mkdir()

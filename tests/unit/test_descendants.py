@@ -15,7 +15,9 @@ LEAVE = (
     "import subprocess; [subprocess.Popen(c, start_new_session=True, shell=True) for c in ('sleep 60; :', 'sleep 60')]"
 )
 # Starts a process with nothing of its own environment, and stays until its input ends.
-LEAVE_UNMARKED = "import subprocess, sys; subprocess.Popen(['/bin/sleep', '60'], env={}); print(); sys.stdin.read()"
+LEAVE_UNMARKED = (
+    "import subprocess, sys; subprocess.Popen(['/bin/sleep', '60'], env={}, stdout=-3); print(); sys.stdin.read()"
+)
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 

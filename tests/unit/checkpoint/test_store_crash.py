@@ -443,7 +443,14 @@ class RenamesFirst(CheckpointStore):
 
 @pytest.mark.parametrize(
     "store_class",
-    [BelievesLatest, DiscoverableTemp, RemovesInPlace, ExpiresFirst, ReplacesByRemoval, RenamesFirst],
+    [
+        pytest.param(BelievesLatest, marks=pytest.mark.slow),  # which of many disks shows it takes some time
+        DiscoverableTemp,
+        pytest.param(RemovesInPlace, marks=pytest.mark.slow),
+        ExpiresFirst,
+        pytest.param(ReplacesByRemoval, marks=pytest.mark.slow),
+        RenamesFirst,
+    ],
 )
 def test_a_broken_order_is_caught(tmp_path: Path, store_class: type[CheckpointStore]) -> None:
     with pytest.raises(AssertionError, match="crash before"):
