@@ -19,8 +19,9 @@ VARIABLE = "OFFPOLICY_DESCENDANT_OF"  # marks of those that a process descends f
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; the adopted ones are the main thread's
 ROUNDS = 50  # of killing, at most: each one may free processes that the killed ones had started
-STOPPED = "Tt"  # states of a process that a signal, or a debugger, has stopped
-STARTED = 19  # index of the instant of a process's start, of those in `_stat`
+_STOPPED = (b"T", b"t")  # states of a process that a signal, or a debugger, has stopped
+_ENDED = (b"Z", b"X")  # states of a process that has ended and that nobody has reaped
+_STARTED = 19  # index of the instant of a process's start, of those in `_stat`
 
 
 @contextlib.contextmanager
@@ -40,7 +41,7 @@ class Descendants:
 
     def __init__(self) -> None:
         self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
-        self._noted: set[tuple[int, str]] = set()  # pid and instant of start: pids come again
+        self._noted: set[tuple[int, bytes]] = set()  # pid and instant of start: pids come again
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment of a child, whose descendants count as ours."""
@@ -100,7 +101,7 @@ class Descendants:
 def is_stopped(pid: int) -> bool:
     """True for a process that a signal, or a debugger, has stopped."""
     fields = _stat(pid)
-    return bool(fields) and fields[0] in STOPPED
+    return bool(fields) and fields[0] in _STOPPED
 
 
 def children_of(parent: int) -> set[int]:
@@ -123,14 +124,23 @@ def _reap(pid: int) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | WNOTHREAD)
 
 
-def _started(pid: int) -> str:
-    """Returns the instant of a process's start, in ticks since the machine's; "" for one that is gone."""
+def start_ticks(pid: int) -> int | None:
+    """Returns when a process started, in clock ticks since the boot; None for one that has ended."""
     fields = _stat(pid)
-    return fields[STARTED] if fields else ""
+    return int(fields[_STARTED]) if fields and fields[0] not in _ENDED else None
 
 
-def _stat(pid: int) -> list[str]:
-    """Returns state, parent and what follows of /proc/<pid>/stat; nothing for a process that is gone."""
+def _started(pid: int) -> bytes:
+    """Returns the instant of a process's start, also of one that nobody has reaped; empty for one that is gone."""
+    fields = _stat(pid)
+    return fields[_STARTED] if fields else b""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Returns state, parent and what follows of /proc/<pid>/stat; nothing for a process that is gone.
+
+    As bytes: its name, which stands before them in brackets, may be any.
+    """
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return []

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from offpolicy.descendants import VARIABLE, Descendants, adopting, children_of, is_stopped
+from offpolicy.descendants import VARIABLE, Descendants, adopting, children_of, is_stopped, start_ticks
 
 # Starts two processes in sessions of their own and leaves: a shell, which waits for its child, and a sleep.
 LEAVE = (
@@ -95,3 +95,17 @@ def test_a_stopped_process_is_told_from_one_that_sleeps_or_is_gone() -> None:
         wait_until(lambda: is_stopped(child.pid))
         child.kill()
     assert not is_stopped(child.pid)
+
+
+def test_a_process_whose_name_is_no_utf_8_is_read_like_any_other() -> None:
+    rename = (
+        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xe6\\x97 ) \\xa5'); print(flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", rename], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert child.pid in children_of(os.getpid())
+        assert start_ticks(child.pid) is not None
+        child.kill()
+        wait_until(lambda: has_ended(child.pid))
+        assert start_ticks(child.pid) is None  # ended, although nobody has reaped it
