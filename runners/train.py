@@ -35,7 +35,7 @@ from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
-from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
+from offpolicy.processes.supervisor import Failure, Start, Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.start import interrupts_exit
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
@@ -208,15 +208,15 @@ def _spawn(
     supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], listener: socket.socket | None
 ) -> list[tuple[str, int]]:
     """Starts the learner ranks, the collectors and, where there is one, the evaluator; returns roles and pids."""
-    pids: list[tuple[str, int]] = []
     payload, cfg = job.to_json(), job.cfg
-    for rank in range(cfg.runner.world_size):
-        own = fds | ({"store": listener.fileno()} if listener is not None and rank == 0 else {})
-        pids.append(("learner", supervisor.spawn("learner", rank, entry_point("learner", cfg), payload, own)))
-    for index in range(cfg.collect.num_collectors):
-        pids.append(("collector", supervisor.spawn("collector", index, entry_point("collector", cfg), payload, fds)))
-    if job.plan.has_evaluator:
-        pids.append(("evaluator", supervisor.spawn("evaluator", 0, entry_point("evaluator", cfg), payload, fds)))
+    names = [("learner", rank) for rank in range(cfg.runner.world_size)]
+    names += [("collector", index) for index in range(cfg.collect.num_collectors)]
+    names += [("evaluator", 0)] if job.plan.has_evaluator else []
+    pids = []
+    for role, index in names:
+        serves_store = listener is not None and (role, index) == ("learner", 0)
+        own = fds | ({"store": listener.fileno()} if serves_store else {})
+        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own))))
     return pids
 
 
