@@ -188,13 +188,20 @@ def handle_signals(numbers: Sequence[signal.Signals], handler: Handler) -> dict[
 
 
 class SignalKeeper:
-    """A handler that keeps the signals which have come until somebody takes them."""
+    """A handler that keeps the signals which have come until somebody takes them, or nobody needs them any more."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
+        self._is_dropping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._numbers.append(number)
+        if not self._is_dropping:
+            self._numbers.append(number)
+
+    def drop(self) -> None:
+        """Forgets the signals that have come, and those that will: the run has its outcome."""
+        self._is_dropping = True
+        self._numbers.clear()
 
     def take(self) -> list[int]:
         """Returns the signals that have come since the last call."""
@@ -203,7 +210,7 @@ class SignalKeeper:
 
 
 @contextlib.contextmanager
-def signals_kept() -> Iterator[None]:
+def signals_kept() -> Iterator[SignalKeeper]:
     """Keeps the run's signals for whoever handles them next, or until the end of the block.
 
     To block them is not enough: the kernel gives a signal that the main thread blocks to a thread of a library.
@@ -211,7 +218,7 @@ def signals_kept() -> Iterator[None]:
     keeper = SignalKeeper()
     before = handle_signals(RUN_SIGNALS, keeper)
     try:
-        yield
+        yield keeper
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -134,7 +134,6 @@ class Supervisor:
         self._deadline_s: float | None = None
         self._restarts = Restarts(config.restarts, config.elapsed_s)
         self._dead_learners: list[tuple[Child, int]] = []  # with their exit codes, the one that died first in front
-        self._starts_over = False
         self._signals = RunSignals(
             config.elapsed_s,
             on_stop=self._on_stop_signal,
@@ -145,6 +144,7 @@ class Supervisor:
         self._descendants = Descendants()
         self._strangers: set[int] = set()  # children that this process had before the run
         self.failure: Failure | None = None
+        self.death: Failure | None = None  # of a learner, after which all processes are to begin again
         self.signal_code = 0  # of the first signal, unless a failure came before it
 
     def __enter__(self) -> Supervisor:
@@ -259,7 +259,7 @@ class Supervisor:
     @property
     def must_start_over(self) -> bool:
         """True if all processes were ended because a learner died, and are to begin again from the checkpoint."""
-        return self._starts_over and self.failure is None and not self.signal_code
+        return self.death is not None and self.failure is None and not self.signal_code
 
     @property
     def _stop_level(self) -> int:
@@ -354,7 +354,7 @@ class Supervisor:
         if self.failure is not None or self._stop_level != Stop.RUN:  # meanwhile
             self._note_exit(*ended[0])
             return False
-        return self._start_learners([learner for learner, _ in ended], on_message)
+        return self._start_learners(ended, on_message)
 
     def _end_learners(self, child: Child, code: int, on_message: MessageHandler) -> bool:
         """Kills what begins again after this end of a learner if the run survives it; else as `_restart_collector`."""
@@ -374,17 +374,17 @@ class Supervisor:
                 other.process.kill()
         return True
 
-    def _start_learners(self, dead: list[Child], on_message: MessageHandler) -> bool:
+    def _start_learners(self, ended: list[tuple[Child, int]], on_message: MessageHandler) -> bool:
         """Starts all learners again beside the other processes; False if there is nothing that they could continue."""
-        restarts = self._config.learner_restarts
+        restarts, (first, code), dead = self._config.learner_restarts, ended[0], [child for child, _ in ended]
         assert restarts is not None  # or no death would have been survived
         if not restarts.keeps_others:
-            self._starts_over = True
+            self.death = self._failure_of(first, 1, describe_exit(code))
             return True
         try:
             payload = restarts.renew()
         except OffPolicyError as error:
-            self._fail(dead[0], error.exit_code, str(error))
+            self._fail(first, error.exit_code, str(error))
             return False
         clear_rank_words(self._control.ranks)
         for wake_event in self._wake_events:
@@ -444,11 +444,11 @@ class Supervisor:
             is_consequence=bool(error.get("is_consequence")),
         )
 
-    def _fail(
-        self, child: Child, exit_code: int, cause: str, *, traceback: str = "", is_consequence: bool = False
-    ) -> None:
-        pid, env_steps = child.process.pid, self._env_steps
-        self.failure = Failure(child.role, child.index, pid, env_steps, exit_code, cause, traceback, is_consequence)
+    def _fail(self, child: Child, exit_code: int, cause: str, **details: Any) -> None:
+        self.failure = self._failure_of(child, exit_code, cause, **details)
+
+    def _failure_of(self, child: Child, exit_code: int, cause: str, **details: Any) -> Failure:  # Any: see `Failure`
+        return Failure(child.role, child.index, child.process.pid, self._env_steps, exit_code, cause, **details)
 
     def _check_progress(self, step_timeout_s: float) -> None:
         """Ends the run when a child has been busy without progress, or all have waited for each other, for too long."""
