@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.checkpoint import run_store
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_held, signals_kept
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE
@@ -76,7 +76,7 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
 
 def _refuse_less(run: Path, wanted: float) -> None:
     """Refuses a budget below what a run has done. Raises `ConfigError`."""
-    newest = CheckpointStore(run / CHECKPOINTS).newest_valid()
+    newest = run_store(run).newest_valid(reads_rows=False)
     if newest is not None and wanted < newest.env_steps:
         raise ConfigError(
             f"total_timesteps: got {wanted:.0f}, allowed at least {newest.env_steps}, the env steps that"
@@ -153,7 +153,7 @@ def _run(  # noqa: PLR0913  # what a run is made of
             return ended.code, ended.failure
         watch = Stopwatch()  # the records begin again as after a resume
         try:
-            run.go_back_to(newest_checkpoint(job))
+            run.go_back_to(*newest_checkpoint(job))
             job = _traced(started_again(job, run.checkpoint, deaths.total))
             memory.clear()
             logger = open_run_logger(job, run, provenance)
@@ -248,8 +248,8 @@ def _spawn(
     names += [("evaluator", 0)] if job.plan.has_evaluator else []
     pids = []
     for role, index in names:
-        serves_store = listener is not None and (role, index) == ("learner", 0)
-        own = fds | ({"store": listener.fileno()} if serves_store else {})
+        is_first = (role, index) == ("learner", 0)
+        own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
         pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own))))
     return pids
 
@@ -269,8 +269,9 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: R
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
 
-    def renewed_job() -> Mapping[str, Any]:
-        return started_again(job, newest_checkpoint(job), deaths.total).to_json()
+    def renewed_job() -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        checkpoint, rejected = newest_checkpoint(job)
+        return started_again(job, checkpoint, deaths.total).to_json(), rejected
 
     return SupervisorConfig(
         run_id,

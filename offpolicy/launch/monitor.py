@@ -114,6 +114,8 @@ class Monitor:
         if child.name in self._hellos:
             return  # a collector that was started again: the counters of the run began with the first one
         self._hellos[child.name] = message
+        # A resumed collector has reported what it restored: that is no answer to a request.
+        self._seen_versions = (self._seen_versions[0], *self._versions_of(self._learner)[1:])
         if child.is_learner:
             self._on_learner_hello(child, message)
         if self._has_started:

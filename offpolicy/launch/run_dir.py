@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk, check_content
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, Disk, run_store
 from offpolicy.descendants import start_ticks
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 
@@ -96,9 +96,9 @@ class RunDir:
         text = f"the last attempt ended before its first checkpoint; its records are in {self.aside}"
         return (*self.rejected, f"{text}, and the run starts from the beginning")
 
-    def go_back_to(self, checkpoint: Checkpoint | None) -> None:
+    def go_back_to(self, checkpoint: Checkpoint | None, rejected: tuple[str, ...]) -> None:
         """Sets the checkpoint from which the run begins again; the warnings of its first start have been shown."""
-        self.checkpoint, self.rejected, self.aside = checkpoint, (), None
+        self.checkpoint, self.rejected, self.aside = checkpoint, rejected, None
 
     def release(self) -> None:
         """Unlocks the directory; a second call does nothing."""
@@ -193,7 +193,7 @@ def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tup
 
     Without the step `at` of several hosts it is the newest usable one. At that step, a host may have none.
     """
-    store = CheckpointStore(path / CHECKPOINTS, check=check_content)
+    store = run_store(path)
     if at:
         try:
             return store.at(at), ()

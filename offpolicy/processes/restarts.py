@@ -83,7 +83,8 @@ class LearnerRestarts:
     """How the learners are started again after one of them has died (ADR 28)."""
 
     deaths: Restarts  # they may outlive a supervisor
-    renew: Callable[[], Mapping[str, Any]]  # payload to continue from the newest checkpoint. Raises `CheckpointError`
+    # Payload to continue from the newest checkpoint, and why not from a newer one. Raises `CheckpointError`.
+    renew: Callable[[], tuple[Mapping[str, Any], Sequence[str]]]
     keeps_others: bool  # False: all processes end, to begin again under another supervisor
 
 

@@ -382,10 +382,12 @@ class Supervisor:
             self.death = self._failure_of(first, 1, describe_exit(code))
             return True
         try:
-            payload = restarts.renew()
+            payload, rejected = restarts.renew()
         except OffPolicyError as error:
             self._fail(first, error.exit_code, str(error))
             return False
+        for text in rejected:
+            on_message(first, {"kind": "warning", "text": text})
         clear_rank_words(self._control.ranks)
         for wake_event in self._wake_events:
             wake_event.set()

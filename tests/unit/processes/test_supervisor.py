@@ -60,7 +60,7 @@ class Stage:
         restarts: RestartPolicy = NO_RESTARTS,
         learner_restarts: int = 0,
         keeps_others: bool = True,
-        renew: Callable[[], dict[str, Any]] = lambda: {"checkpoint": 40},
+        renew: Callable[[], tuple[dict[str, Any], tuple[str, ...]]] = lambda: ({"checkpoint": 40}, ()),
     ) -> None:
         self.now_s = 100.0
         deaths = Restarts(RestartPolicy(learner_restarts), lambda: self.now_s)
@@ -363,7 +363,7 @@ def test_an_error_of_a_learner_is_not_survived(message: dict[str, Any] | None) -
 
 
 def test_without_a_usable_checkpoint_a_dead_learner_ends_the_run() -> None:
-    def renew() -> dict[str, Any]:
+    def renew() -> Any:
         raise CheckpointError("step-40: learner.safetensors is damaged")
 
     with Stage("learner-0", "collector-0", learner_restarts=2, renew=renew) as stage:
