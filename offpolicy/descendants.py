@@ -41,7 +41,10 @@ def adopting() -> Iterator[None]:
 
 
 class Descendants:
-    """The processes that descend from children which got `environment`. Of the main thread."""
+    """The processes that descend from children which got `environment`.
+
+    Use it on the main thread only: the adopted processes are its children, and other threads reap their own.
+    """
 
     def __init__(self) -> None:
         self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
