@@ -45,8 +45,8 @@ def trim_train_log(fd: int, longest: int = LONGEST, head: int = HEAD, tail: int 
         if earlier is not None:
             left_out += int(earlier[1].replace(b",", b"")) - len(earlier[0])
         kept = f"\n[... {left_out:,} bytes left out ...]\n".encode() + end
-        fault.hit("train_log.trim")
         _overwrite(fd, kept, head)
+        fault.hit("train_log.trim")
         os.ftruncate(fd, head + len(kept))
 
 
@@ -56,6 +56,7 @@ def _overwrite(fd: int, content: bytes, begin: int) -> None:
     try:
         written = 0
         while written < len(content):
+            fault.hit("train_log.trim")
             written += os.pwrite(own, content[written:], begin + written)
     finally:
         os.close(own)
