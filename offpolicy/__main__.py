@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from offpolicy.start import interrupts_exit
+from offpolicy.start import drop_save_requests, interrupts_exit
 
 
 def main() -> int:
     """Runs the command; a Ctrl-C during the imports ends it without a traceback."""
+    drop_save_requests()
     with interrupts_exit():
         from offpolicy.cli import main as command
     return command()

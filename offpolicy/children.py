@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, TypeAlias
 from offpolicy import errors
 from offpolicy.descendants import Descendants, adopting, children_of
 from offpolicy.errors import ConfigError, OffPolicyError
+from offpolicy.start import cleaned_up
 
 ORPHANED = 71  # exit code of a process whose parent was dead already
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -81,11 +81,13 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
         source.write(json.dumps(request).encode())
         source.seek(0)
         command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
-        popen = subprocess.Popen(
-            command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),), start_new_session=True,
-            env=descendants.environment(os.environ),
-        )  # fmt: skip
-        with adopting(), popen as child:
+        with adopting(), cleaned_up(lambda: descendants.kill(known)), contextlib.ExitStack() as started:
+            with signals_held():  # or a Ctrl-C might come before the clean-up can find the child
+                popen = subprocess.Popen(
+                    command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),),
+                    start_new_session=True, env=descendants.environment(os.environ),
+                )  # fmt: skip
+            child = started.enter_context(popen)
             try:
                 code = child.wait(timeout_s)
             except subprocess.TimeoutExpired as error:
@@ -104,10 +106,8 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
 
 
 def _scratch() -> BinaryIO:
-    """Returns an empty file without a name, in memory where the system has that: /tmp may be full, or read-only."""
-    if sys.platform == "linux":
-        return os.fdopen(os.memfd_create("offpolicy-call"), "w+b")
-    return tempfile.TemporaryFile()
+    """Returns an empty file without a name, in memory: /tmp may be full, or read-only."""
+    return os.fdopen(os.memfd_create("offpolicy-call"), "w+b")
 
 
 def _tail(output: Any) -> str:  # Any: a binary file
@@ -129,6 +129,7 @@ def answer_call() -> None:
     answer_fd = int(sys.argv[2])
     os.set_inheritable(answer_fd, False)
     request = json.load(sys.stdin)
+    leave_signals()
     die_with_parent(request["parent_pid"])
     sys.path.append(os.getcwd())  # last, so that it shadows nothing
     answer: dict[str, Any]
@@ -174,11 +175,11 @@ def die_with_parent(parent_pid: int) -> None:
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """Blocks the run's signals. A child started inside inherits that, and unblocks them once it ignores them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, RUN_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, RUN_SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, RUN_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def handle_signals(numbers: Sequence[signal.Signals], handler: Handler) -> dict[signal.Signals, Any]:
@@ -188,13 +189,20 @@ def handle_signals(numbers: Sequence[signal.Signals], handler: Handler) -> dict[
 
 
 class SignalKeeper:
-    """A handler that keeps the signals which have come until somebody takes them."""
+    """A handler that keeps the signals which have come until somebody takes them, or nobody needs them any more."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
+        self._is_dropping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._numbers.append(number)
+        if not self._is_dropping:
+            self._numbers.append(number)
+
+    def drop(self) -> None:
+        """Forgets the signals that have come, and those that will: the run has its outcome."""
+        self._is_dropping = True
+        self._numbers.clear()
 
     def take(self) -> list[int]:
         """Returns the signals that have come since the last call."""
@@ -203,7 +211,7 @@ class SignalKeeper:
 
 
 @contextlib.contextmanager
-def signals_kept() -> Iterator[None]:
+def signals_kept() -> Iterator[SignalKeeper]:
     """Keeps the run's signals for whoever handles them next, or until the end of the block.
 
     To block them is not enough: the kernel gives a signal that the main thread blocks to a thread of a library.
@@ -211,7 +219,7 @@ def signals_kept() -> Iterator[None]:
     keeper = SignalKeeper()
     before = handle_signals(RUN_SIGNALS, keeper)
     try:
-        yield
+        yield keeper
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
+import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -19,8 +21,11 @@ VARIABLE = "OFFPOLICY_DESCENDANT_OF"  # marks of those that a process descends f
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; the adopted ones are the main thread's
 ROUNDS = 50  # of killing, at most: each one may free processes that the killed ones had started
-STOPPED = "Tt"  # states of a process that a signal, or a debugger, has stopped
-STARTED = 19  # index of the instant of a process's start, of those in `_stat`
+KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process, unless the kernel holds it (a disk that does not answer)
+POLL_S = 0.005
+_STOPPED = (b"T", b"t")  # states of a process that a signal, or a debugger, has stopped
+_ENDED = (b"Z", b"X")  # states of a process that has ended and that nobody has reaped
+_STARTED = 19  # index of the instant of a process's start, of those in `_stat`
 
 
 @contextlib.contextmanager
@@ -36,15 +41,19 @@ def adopting() -> Iterator[None]:
 
 
 class Descendants:
-    """The processes that descend from children which got `environment`. Of the main thread."""
+    """The processes that descend from children which got `environment`.
+
+    Use it on the main thread only: the adopted processes are its children, and other threads reap their own.
+    """
 
     def __init__(self) -> None:
         self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
-        self._noted: set[tuple[int, str]] = set()  # pid and instant of start: pids come again
+        self._noted: set[tuple[int, bytes]] = set()  # pid and instant of start: pids come again
 
-    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Returns the environment of a child, whose descendants count as ours."""
-        return {**base, VARIABLE: ":".join(filter(None, (base.get(VARIABLE), self._mark)))}
+    def environment(self, base: Mapping[str, str], of: str = "") -> dict[str, str]:
+        """Returns the environment of a child, whose descendants count as ours, and as those of the child named `of`."""
+        marks = (base.get(VARIABLE), self._mark, of and self._mark_of(of))
+        return {**base, VARIABLE: ":".join(filter(None, marks))}
 
     def note(self, parents: Collection[int]) -> None:
         """Remembers all that descends from `parents` now, whatever environment it has."""
@@ -54,58 +63,91 @@ class Descendants:
                 pending.append(pid)
                 self._noted.add((pid, _started(pid)))
 
-    def left(self, known: Collection[int]) -> set[int]:
-        """Returns the adopted processes: our descendants that are children of this process, other than `known`."""
-        return {pid for pid in children_of(os.getpid()).difference(known) if self._is_ours(pid)}
+    def left(self, known: Collection[int], of: str = "") -> set[int]:
+        """Returns the adopted processes: our descendants that are children of this process, other than `known`.
 
-    def kill(self, known: Collection[int]) -> int:
-        """Kills and reaps the adopted processes, and what those leave behind; returns their number."""
-        count = 0
+        With `of`, only those of the child with this name.
+        """
+        return {pid for pid in children_of(os.getpid()).difference(known) if self._is_ours(pid, self._mark_of(of))}
+
+    def kill(self, known: Collection[int], of: str = "") -> int:
+        """Kills and reaps the adopted processes, see `left`, and what those leave behind; returns their number.
+
+        One that the kernel holds is given up after `KILL_TIMEOUT_S`.
+        """
+        count, left_alone = 0, set(known)
         for _ in range(ROUNDS):
-            adopted = self.left(known)
+            adopted = self.left(left_alone, of)
             if not adopted:
                 break
             self.note(adopted)  # what they leave behind
             for pid in adopted:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for pid in adopted:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-                    count += 1
-        for pid in children_of(os.getpid()).difference(known):
-            _reap(pid)
+            held = _wait_for(adopted)
+            count += len(adopted) - len(held)
+            left_alone |= held
+        self.reap(known)
         return count
 
     def reap(self, known: Collection[int]) -> None:
-        """Reaps the adopted processes that have ended; a dead child in `known`, whose owner reaps it, comes first.
+        """Reaps the adopted processes that have ended; those in `known` are reaped by their owners.
 
         What has ended has no environment any more, so the children that other threads have started are left to those.
         """
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT | WNOTHREAD
         with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitid(os.P_ALL, 0, flags)) and ended.si_pid not in known:
-                _reap(ended.si_pid)
+            if os.waitid(os.P_ALL, 0, flags) is None:
+                return  # the usual case costs one call
+        for pid in _children_of_thread().difference(known):
+            _reap(pid)
 
-    def _is_ours(self, pid: int) -> bool:
+    def _mark_of(self, name: str) -> str:
+        return f"{self._mark}/{name}" if name else self._mark
+
+    def _is_ours(self, pid: int, mark: str) -> bool:
         if (pid, _started(pid)) in self._noted:
             return True
         with contextlib.suppress(OSError):
             entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            marks = [entry.partition(b"=")[2] for entry in entries if entry.startswith(f"{VARIABLE}=".encode())]
-            return any(self._mark.encode() in mark.split(b":") for mark in marks)
+            found = [entry.partition(b"=")[2] for entry in entries if entry.startswith(f"{VARIABLE}=".encode())]
+            return any(mark.encode() in marks.split(b":") for marks in found)
         return False
+
+
+def _wait_for(pids: Collection[int]) -> set[int]:
+    """Reaps killed children; returns those that have not ended within `KILL_TIMEOUT_S`."""
+    left = set(pids)
+    for _ in range(round(KILL_TIMEOUT_S / POLL_S)):
+        for pid in tuple(left):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                    continue
+            left.remove(pid)
+        if not left:
+            break
+        select.select([], [], [], POLL_S)
+    return left
 
 
 def is_stopped(pid: int) -> bool:
     """True for a process that a signal, or a debugger, has stopped."""
     fields = _stat(pid)
-    return bool(fields) and fields[0] in STOPPED
+    return bool(fields) and fields[0] in _STOPPED
 
 
 def children_of(parent: int) -> set[int]:
     """Returns the pids of a process's children, dead ones that nobody has reaped included."""
     return children_by_parent()[parent]
+
+
+def _children_of_thread() -> set[int]:
+    """Returns the children of this thread, dead ones that nobody has reaped included."""
+    try:
+        text = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
+    except OSError:  # a kernel without this file
+        return children_of(os.getpid())
+    return set(map(int, text.split()))
 
 
 def children_by_parent() -> defaultdict[int, set[int]]:
@@ -123,14 +165,23 @@ def _reap(pid: int) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | WNOTHREAD)
 
 
-def _started(pid: int) -> str:
-    """Returns the instant of a process's start, in ticks since the machine's; "" for one that is gone."""
+def start_ticks(pid: int) -> int | None:
+    """Returns when a process started, in clock ticks since the boot; None for one that has ended."""
     fields = _stat(pid)
-    return fields[STARTED] if fields else ""
+    return int(fields[_STARTED]) if fields and fields[0] not in _ENDED else None
 
 
-def _stat(pid: int) -> list[str]:
-    """Returns state, parent and what follows of /proc/<pid>/stat; nothing for a process that is gone."""
+def _started(pid: int) -> bytes:
+    """Returns the instant of a process's start, also of one that nobody has reaped; empty for one that is gone."""
+    fields = _stat(pid)
+    return fields[_STARTED] if fields else b""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Returns state, parent and what follows of /proc/<pid>/stat; nothing for a process that is gone.
+
+    As bytes: its name, which stands before them in brackets, may be any.
+    """
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return []

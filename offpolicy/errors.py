@@ -9,6 +9,7 @@ OffPolicyError            1   unexpected
 ├── DesyncError           1   learner ranks that must be equal are not
 ├── RunDirBusyError      73   the run directory is in use
 ├── SaveError            74   the final checkpoint could not be saved
+├── StartError            1   the machine refused to start a process of the run
 ├── EnvFailure            1   the user's environment raised
 └── EnvWorkerKilled       1   a worker process of the user's environment was killed by a signal
 """
@@ -81,6 +82,10 @@ class PeerSaveError(SaveError):
     """Another learner rank could not save its part."""
 
     is_consequence = True
+
+
+class StartError(OffPolicyError):
+    """The machine refused to start a process of the run."""
 
 
 class EnvFailure(OffPolicyError):

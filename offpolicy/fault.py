@@ -60,7 +60,7 @@ SITES: Mapping[str, Site] = {
     "run_dir.lock": Site("its lock is taken", can_refuse=True),
     "run_dir.aside": Site("the records of an attempt are moved aside", can_refuse=True),
     "run_dir.latest": Site("`latest` is pointed to the run", can_refuse=True),
-    "train_log.trim": Site("the middle of a long `train.log` is cut out", can_refuse=True),
+    "train_log.trim": Site("the middle of a long `train.log` is overwritten by its end, then cut off", can_refuse=True),
     # a snapshot of several processes
     "snapshot.mkdir": Site("a collector or rank makes the directory of its part", can_refuse=True),
     "snapshot.adopt": Site("the leader moves a file of a part into its draft", can_refuse=True),

@@ -9,11 +9,12 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from offpolicy.errors import EXIT_INTERRUPTED
 
+_clean_ups: list[Callable[[], object]] = []
 STANDARD = {0: "r", 1: "w", 2: "w"}  # descriptors and their modes
 
 
@@ -50,7 +51,26 @@ def interrupts_exit() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextlib.contextmanager
+def cleaned_up(clean_up: Callable[[], object]) -> Iterator[None]:
+    """Lets a Ctrl-C that ends the process, see `interrupts_exit`, call `clean_up` first, in the signal's handler."""
+    _clean_ups.append(clean_up)
+    try:
+        yield
+    finally:
+        _clean_ups.remove(clean_up)
+
+
+def drop_save_requests() -> None:
+    """Lets a SIGUSR1 do nothing until a run has processes that can save: by default it would end the command."""
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+
+
 def _exit(number: int, frame: FrameType | None) -> None:
     with contextlib.suppress(OSError):
         os.write(2, b"offpolicy: interrupted\n")
+    for clean_up in reversed(_clean_ups):
+        with contextlib.suppress(Exception):
+            clean_up()
     os._exit(EXIT_INTERRUPTED)

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progr
 from offpolicy.collect.episode_hook import HookConfig
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
-from offpolicy.collect.replay_writer import BadRowError, ReplayWriter, Writer
+from offpolicy.collect.replay_writer import BadRow, BadRowError, ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
 from offpolicy.collect.training_hook import TrainingHook
@@ -60,7 +61,7 @@ def main(child: ChildContext) -> None:
         opened_ns=before.reported_ns if before is not None else 0,
     )
     collector = Collector(child, job)
-    progress = collector.take_over(before) if collector.is_replacement else collector.start()
+    progress = collector.take_over(before) if collector.is_replacement else collector.start(reports)
     reporter = CollectorReporter(
         collector.control,
         child.index,
@@ -113,7 +114,6 @@ class Collector:
         self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
         self.control = control_page(child.block("control"), job.cfg)
         self._words = self.control.collectors[child.index]
-        self._num_bad_rows = 0
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
         self._has_warned = False  # that the environments' state cannot be saved
@@ -124,8 +124,11 @@ class Collector:
         """The part of a random stream's name that tells one collector from another."""
         return (self.number,) if self.number else ()
 
-    def start(self) -> Progress:
-        """Resets the environments, or restores the checkpoint, and sends the counters; returns the progress."""
+    def start(self, reports: CollectorReports) -> Progress:
+        """Resets the environments, or restores the checkpoint, and sends the counters; returns the progress.
+
+        The restored counters are reported at once, for a process that has to take over before the first step.
+        """
         job, seed = self._job, self._job.cfg.seed
         progress = Progress(obs=self.env.reset(env_seed(seed, "collector", self.number)))
         if job.start_step:
@@ -140,6 +143,8 @@ class Collector:
                 text = f"the continuation is not bitwise: {why_not}; episodes start anew{lost}"
                 self._child.send("warning", text=text)
         self.writer.begin(progress.env_steps)
+        if job.start_step:
+            reports.publish(CollectorTotals(None, **self._counters(progress)))
         self._words.set(CollectorWord.ENV_STEPS, progress.env_steps)
         self._words.set(CollectorWord.HAS_BEGUN, 1)
         self._send_hello(progress)
@@ -179,7 +184,10 @@ class Collector:
         return progress
 
     def _send_hello(self, progress: Progress) -> None:
-        self._child.send("hello", **{counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS})
+        self._child.send("hello", **self._counters(progress))
+
+    def _counters(self, progress: Progress) -> dict[str, Any]:  # Any: whole numbers and a sum
+        return {counter: getattr(progress, counter) for counter in COLLECTOR_COUNTERS}
 
     def take_snapshot(self, progress: Progress) -> OSError | None:
         """Saves this collector's part of a checkpoint, or leaves nothing, warns and returns what the disk refused."""
@@ -197,23 +205,25 @@ class Collector:
         return None
 
     def skip_bad_row(self, error: BadRowError, outcome: StepOutcome, progress: Progress) -> StepOutcome:
-        """Writes the bad transition to a file and ends its episode; returns the step with new first observations.
+        """Writes the bad transitions to files and ends their episodes; returns the step with new first observations.
 
         Raises `NumericsError` beyond `env.max_bad_rows`. Bad transitions count as rows of autoreset: they are none.
         Where single environments cannot be reset, the episodes of all of them end.
         """
-        self._num_bad_rows += len(error.envs)
-        dumped, limit = self.dumped(error, progress), self._job.cfg.env.max_bad_rows
-        if self._num_bad_rows > limit:
-            raise dumped from None
+        texts, limit = [self.dumped(row, progress) for row in error.rows], self._job.cfg.env.max_bad_rows
+        num_bad = self._words.get(CollectorWord.BAD_ROWS)
+        if num_bad > limit:
+            raise NumericsError(texts[0]) from None
+        for number, text in enumerate(texts, num_bad - len(texts) + 1):
+            self._child.send("warning", text=f"{text}; skipped, {number} of env.max_bad_rows={limit}")
         where = np.zeros(self.env.num_envs, np.bool_)
         where[list(error.envs) if self.env.can_reset_some else slice(None)] = True
         envs = np.flatnonzero(where).tolist()
-        seed = env_seed(self._job.cfg.seed, "bad_row", self.number, progress.env_steps, self._num_bad_rows)
+        # The vector steps tell this step from any other, also after a resume; the env steps may stand still.
+        seed = env_seed(self._job.cfg.seed, "bad_row", self.number, progress.env_steps, progress.vector_steps)
         obs = self.env.reset_some(seed, range(len(where)), where) if self.env.can_reset_some else self.env.reset(seed)
         self.writer.abandon(envs)
         self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
-        self._child.send("warning", text=f"{dumped}; skipped, {self._num_bad_rows} of env.max_bad_rows={limit}")
         return outcome._replace(
             next_obs=np.where(where[:, None], obs, outcome.next_obs),
             terminated=outcome.terminated & ~where,
@@ -221,16 +231,19 @@ class Collector:
             is_valid=outcome.is_valid & ~where,
         )
 
-    def dumped(self, error: BadRowError, progress: Progress) -> NumericsError:
-        """Writes the bad transition beside the run's records; returns the error that says where."""
-        env_steps, step = progress.env_steps, int(self.tracker.ep_length[error.env_index])
-        names = [str(number) for number in (self.number, self._num_bad_rows - 1) if number]
-        path = Path(self._job.run_dir) / f"{'-'.join(['bad-row', str(env_steps), *names])}.json"
-        seed = self._job.cfg.seed
-        facts = {"env_index": error.env_index, "env_steps": env_steps, "episode_step": step, "seed": seed}
-        fault.hit("bad_row.write")
-        path.write_text(json.dumps({**facts, **error.row}))
-        return NumericsError(f"{error} at env step {env_steps}, episode step {step}, seed {seed}; see {path}")
+    def dumped(self, row: BadRow, progress: Progress) -> str:
+        """Counts a bad transition and writes it beside the run's records; returns what to say of it."""
+        number = self._words.bump(CollectorWord.BAD_ROWS)
+        env_steps, step, seed = progress.env_steps, int(self.tracker.ep_length[row.env]), self._job.cfg.seed
+        path = Path(self._job.run_dir) / f"bad-row-{env_steps}-{number}-collector-{self.number}-env-{row.env}.json"
+        facts = {"env_index": row.env, "env_steps": env_steps, "episode_step": step, "seed": seed}
+        text = f"{row} at env step {env_steps}, episode step {step}, seed {seed}"
+        try:
+            fault.hit("bad_row.write")
+            path.write_text(json.dumps({**facts, **row.fields}))
+        except OSError as error:
+            return f"{text}; {path} cannot be written: {error.strerror}"
+        return f"{text}; see {path}"
 
     def make_hook(self) -> TrainingHook | None:
         """Returns what calls `collect.hook`, once the episodes are begun or restored; None without one."""

@@ -8,23 +8,31 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.checkpoint import run_store
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_held, signals_kept
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, SaveError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, SaveError, StartError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
-from offpolicy.launch.outcome import Outcome, already_complete, conclude, is_complete, outcome_of, print_failure
+from offpolicy.launch.outcome import (
+    Outcome,
+    already_complete,
+    conclude,
+    is_complete,
+    outcome_of,
+    print_failure,
+    record_end,
+)
 from offpolicy.launch.preflight import check_fits, check_restart, check_same, find_teacher, preflight
 from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
@@ -35,7 +43,7 @@ from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
-from offpolicy.processes.supervisor import Failure, Supervisor, SupervisorConfig
+from offpolicy.processes.supervisor import Failure, Start, Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.start import interrupts_exit
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
@@ -68,7 +76,7 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
 
 def _refuse_less(run: Path, wanted: float) -> None:
     """Refuses a budget below what a run has done. Raises `ConfigError`."""
-    newest = CheckpointStore(run / CHECKPOINTS).newest_valid()
+    newest = run_store(run).newest_valid(reads_rows=False)
     if newest is not None and wanted < newest.env_steps:
         raise ConfigError(
             f"total_timesteps: got {wanted:.0f}, allowed at least {newest.env_steps}, the env steps that"
@@ -90,7 +98,7 @@ def train(cfg: RunConfig) -> int:
         host_plan = plan_host(plan.cfg, host)
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
         check_restart(plan.cfg)
-    with signals_kept(), plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
+    with signals_kept() as kept, plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
         if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
             sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg.total_timesteps) + "\n")
@@ -113,6 +121,7 @@ def train(cfg: RunConfig) -> int:
         )
         with open_train_log(run.path / "train.log") as log_fd:
             code, failure = _run(job, run, memory, log_fd, watch, listener, provenance)
+        kept.drop()
         print_failure(failure, run.path)
     return code
 
@@ -129,9 +138,10 @@ def _run(  # noqa: PLR0913  # what a run is made of
     """Runs the processes to their end: again, from the checkpoint, where the death of a learner has ended them all."""
     policy = RestartPolicy(job.cfg.runner.max_restarts if job.host.is_alone else 0)
     deaths = Restarts(policy, watch.elapsed_s)
+    job = _traced(job)
+    logger = open_run_logger(job, run, provenance)
     while True:
-        job = _traced(job)
-        with contextlib.closing(open_run_logger(job, run, provenance)) as logger:
+        with contextlib.closing(logger):
             announce(logger, job, run)
             try:
                 limits = _supervisor_config(job, log_fd, watch, deaths)
@@ -139,12 +149,34 @@ def _run(  # noqa: PLR0913  # what a run is made of
             finally:  # when no process is left that could still write
                 if job.trace_dir is not None:
                     _write_trace(Path(job.trace_dir), run.path, logger)
-        if ended is not None:
-            return ended
+        if ended.code is not None:
+            return ended.code, ended.failure
         watch = Stopwatch()  # the records begin again as after a resume
-        run.go_back_to(newest_checkpoint(job))
-        job = started_again(job, run.checkpoint, deaths.total)
-        memory.clear()
+        try:
+            run.go_back_to(*newest_checkpoint(job))
+            job = _traced(started_again(job, run.checkpoint, deaths.total))
+            memory.clear()
+            logger = open_run_logger(job, run, provenance)
+        except (OSError, OffPolicyError) as error:
+            return _not_begun_again(ended, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How the processes have ended."""
+
+    code: int | None  # None: the death of a learner has ended them all, and they are to begin again
+    failure: Failure | None  # or that death
+    record: Callable[[Outcome], object]  # writes another summary in place of the one that was written
+
+
+def _not_begun_again(ended: _Ended, error: Exception) -> tuple[int, Failure]:
+    """Writes the summary of a run whose processes cannot begin again; returns its exit code and failure."""
+    assert ended.failure is not None  # the death
+    code = error.exit_code if isinstance(error, OffPolicyError) else OffPolicyError.exit_code
+    failure = replace(ended.failure, exit_code=code, cause=f"{ended.failure.cause} and cannot begin again: {error}")
+    ended.record(Outcome("failed", code, f"{failure.role} {failure.index}: {failure.cause}"))
+    return code, failure
 
 
 def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
@@ -166,11 +198,11 @@ def _supervise(
     limits: SupervisorConfig,
     listener: socket.socket | None,
     provenance: Provenance,
-) -> tuple[int, Failure | None] | None:
-    """Runs the processes and writes the summary; signals are handled until it is written. None: they must run again."""
+) -> _Ended:
+    """Runs the processes and writes the summary; signals are handled until it is written."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     cores = open_core_ledger(is_enabled=job.cfg.timing.enabled)
-    num_hosts, elapsed_s = job.host.num_hosts, limits.elapsed_s
+    path, num_hosts, elapsed_s = Path(job.run_dir), job.host.num_hosts, limits.elapsed_s
     monitor = Monitor(
         job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores,
         start_step=job.start_step, learner_restarts=job.learner_restarts,
@@ -193,30 +225,32 @@ def _supervise(
                 outcome = outcome_of(supervisor, monitor)
                 monitor.log_rest()
         except BaseException as error:
-            outcome = Outcome("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}")
+            reason = str(error) if isinstance(error, StartError) else f"supervisor: {error!r}"
+            outcome = Outcome("failed", getattr(error, "exit_code", 1), reason)
             raise
         finally:
-            is_written = starts_over or conclude(Path(job.run_dir), monitor, logger, outcome, provenance)
+            is_written = starts_over or conclude(path, monitor, logger, outcome, provenance)
     if starts_over:
         if supervisor.signal_code:  # since: it is kept for the next supervisor
             os.kill(os.getpid(), signal.SIGINT if supervisor.signal_code == EXIT_INTERRUPTED else signal.SIGTERM)
-        return None
-    return outcome.exit_code or (0 if is_written else SaveError.exit_code), supervisor.failure
+        return _Ended(None, supervisor.death, lambda end: record_end(path, monitor, logger, end, provenance))
+    code = outcome.exit_code or (EXIT_OK if is_written else SaveError.exit_code)
+    return _Ended(code, supervisor.failure, lambda end: None)
 
 
 def _spawn(
     supervisor: Supervisor, job: WorkerSpec, fds: dict[str, int], listener: socket.socket | None
 ) -> list[tuple[str, int]]:
     """Starts the learner ranks, the collectors and, where there is one, the evaluator; returns roles and pids."""
-    pids: list[tuple[str, int]] = []
     payload, cfg = job.to_json(), job.cfg
-    for rank in range(cfg.runner.world_size):
-        own = fds | ({"store": listener.fileno()} if listener is not None and rank == 0 else {})
-        pids.append(("learner", supervisor.spawn("learner", rank, entry_point("learner", cfg), payload, own)))
-    for index in range(cfg.collect.num_collectors):
-        pids.append(("collector", supervisor.spawn("collector", index, entry_point("collector", cfg), payload, fds)))
-    if job.plan.has_evaluator:
-        pids.append(("evaluator", supervisor.spawn("evaluator", 0, entry_point("evaluator", cfg), payload, fds)))
+    names = [("learner", rank) for rank in range(cfg.runner.world_size)]
+    names += [("collector", index) for index in range(cfg.collect.num_collectors)]
+    names += [("evaluator", 0)] if job.plan.has_evaluator else []
+    pids = []
+    for role, index in names:
+        is_first = (role, index) == ("learner", 0)
+        own = fds | ({"store": listener.fileno()} if listener is not None and is_first else {})
+        pids.append((role, supervisor.spawn(Start(role, index, entry_point(role, cfg), payload, own))))
     return pids
 
 
@@ -235,8 +269,9 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: R
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
     peer_s = peer_timeout_s(job.cfg, job.spec)
 
-    def renewed_job() -> Mapping[str, Any]:
-        return started_again(job, newest_checkpoint(job), deaths.total).to_json()
+    def renewed_job() -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        checkpoint, rejected = newest_checkpoint(job)
+        return started_again(job, checkpoint, deaths.total).to_json(), rejected
 
     return SupervisorConfig(
         run_id,

@@ -7,7 +7,7 @@ from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedSt
 from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
 from offpolicy.checkpoint.manifest import Checkpoint
 from offpolicy.checkpoint.replay_rows import read_replay
-from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, Draft
+from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, Draft, run_store
 from offpolicy.files import Disk
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "SharedState",
     "check_content",
     "read_replay",
+    "run_store",
     "state_fields",
     "write_json",
     "write_rows",

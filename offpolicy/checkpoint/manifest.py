@@ -154,9 +154,11 @@ def _check_sizes(checkpoint: Checkpoint) -> None:
             raise CheckpointError(f"{checkpoint.path / name}: expected {expected.size} bytes, got {size}")
 
 
-def verify_digests(checkpoint: Checkpoint) -> None:
-    """Reads every byte. Raises `CheckpointError` naming the first bad file and both digests."""
+def verify_digests(checkpoint: Checkpoint, *, reads_rows: bool = True) -> None:
+    """Reads every byte, or all but the rows. Raises `CheckpointError` naming the first bad file and both digests."""
     for name, expected in checkpoint.files.items():
+        if not reads_rows and SEGMENT.fullmatch(name):
+            continue
         try:
             got = _record(checkpoint.path / name)
         except OSError as error:

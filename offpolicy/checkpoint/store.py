@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from offpolicy.checkpoint.content import check_content
 from offpolicy.checkpoint.formats import Array, save_error, write_json, write_rows, write_tensors
 from offpolicy.checkpoint.manifest import (
     MAX_ENV_STEPS,
@@ -120,15 +121,16 @@ class CheckpointStore:
         finally:
             self._is_saving = False
 
-    def newest_valid(self) -> Checkpoint | None:
+    def newest_valid(self, *, reads_rows: bool = True) -> Checkpoint | None:
         """Returns the newest checkpoint whose every byte is as saved; `rejected` names the newer ones.
 
-        If there is none, the newest one of which only rows of the replay are damaged, without them; else None.
+        Without `reads_rows` the rows of the replay, most of the bytes, are taken to be as saved. If there is none, the
+        newest one of which only rows of the replay are damaged, without them; else None.
         """
         found, problems = None, []
         for path, env_steps in self._discover():
             try:
-                found = self._validate(path, env_steps)
+                found = self._validate(path, env_steps, reads_rows=reads_rows)
                 break
             except CheckpointError as error:
                 problems.append(str(error))
@@ -297,17 +299,25 @@ class CheckpointStore:
             self._is_valid_by_path[path] = False
         return self._is_valid_by_path[path]
 
-    def _validate(self, path: Path, env_steps: int) -> Checkpoint:
+    def _validate(self, path: Path, env_steps: int, *, reads_rows: bool = True) -> Checkpoint:
         """Checks manifest, sizes and digests. Raises `CheckpointError`."""
         self._is_valid_by_path[path] = False
         checkpoint = open_checkpoint(path, env_steps)
-        verify_digests(checkpoint)
+        verify_digests(checkpoint, reads_rows=reads_rows)
         self._check(checkpoint)
-        self._is_valid_by_path[path] = True
+        if reads_rows:
+            self._is_valid_by_path[path] = True
+        else:
+            del self._is_valid_by_path[path]  # not known yet
         return checkpoint
 
     def _temp_path(self) -> Path:
         return self._root / f".tmp-{uuid.uuid4().hex}"
+
+
+def run_store(run: Path) -> CheckpointStore:
+    """Returns the checkpoints of a run for whoever begins from one: those with what no run writes are passed over."""
+    return CheckpointStore(run / CHECKPOINTS, check=check_content)
 
 
 def step_name(env_steps: int) -> str:

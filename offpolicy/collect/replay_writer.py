@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,7 +126,8 @@ class ReplayWriter:
             columns: dict[str, slice | int] = {
                 "obs": layout.obs, "next_obs": layout.next_obs, "action": layout.action, "reward": layout.REWARD,
             }  # fmt: skip
-            raise BadRowError(envs[bad].tolist(), fields_of(rows[bad][0], columns), num_stored=int((~bad).sum()))
+            found = [BadRow(int(envs[index]), fields_of(rows[index], columns)) for index in np.flatnonzero(bad)]
+            raise BadRowError(found, num_stored=int((~bad).sum()))
         self._store(rows, envs, env_steps)
         return len(rows)
 
@@ -174,16 +175,23 @@ class ReplayWriter:
             self._windows[int(env)].append(_Window(row.copy(), reward, discount, int(num_steps)))
 
 
+class BadRow(NamedTuple):
+    """A transition with NaN or Inf."""
+
+    env: int
+    fields: dict[str, list[float]]  # by name
+
+    def __str__(self) -> str:
+        culprits = [name for name, values in self.fields.items() if not np.isfinite(values).all()]
+        return f"NaN or Inf in {', '.join(culprits)} of environment {self.env}"
+
+
 class BadRowError(NumericsError):
-    """Transitions of one vector step hold NaN or Inf: those of `envs`; `row` holds the fields of the first, by name.
+    """Transitions of one vector step hold NaN or Inf; `num_stored` others of the step are stored all the same."""
 
-    `num_stored` transitions of the step are stored all the same.
-    """
-
-    def __init__(self, envs: Sequence[int], row: dict[str, list[float]], num_stored: int = 0) -> None:
-        culprits = [name for name, values in row.items() if not np.isfinite(values).all()]
-        super().__init__(f"NaN or Inf in {', '.join(culprits)} of environment {envs[0]}")
-        self.envs, self.env_index, self.row, self.num_stored = tuple(envs), envs[0], row, num_stored
+    def __init__(self, rows: Sequence[BadRow], num_stored: int = 0) -> None:
+        super().__init__(str(rows[0]))
+        self.rows, self.envs, self.num_stored = tuple(rows), tuple(row.env for row in rows), num_stored
 
 
 def fields_of(row: Float32, columns: Mapping[str, slice | int]) -> dict[str, list[float]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offpolicy.collect.replay_writer import BadRowError, fields_of
+from offpolicy.collect.replay_writer import BadRow, BadRowError, fields_of
 from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
 from offpolicy.types import Choice, Float32, Float64, StepOutcome
 
@@ -94,15 +94,16 @@ class RolloutWriter:
             return
         bad = ~(np.isfinite(rows).all(axis=1) & np.isfinite(next_obs).all(axis=1))
         if bad.any():
-            envs: list[int] = np.flatnonzero(bad).tolist()
-            env = envs[0]
             layout = self._ring.layout
             columns: dict[str, slice | int] = {
                 "action": layout.action, "log_prob": layout.LOG_PROB, "reward": layout.REWARD,
                 "terminated": layout.TERMINATED, "truncated": layout.TRUNCATED, "is_valid": layout.IS_VALID,
             }  # fmt: skip
-            seen = {"obs": rows[env, layout.obs].tolist(), "next_obs": next_obs[env].tolist()}
-            raise BadRowError(envs, seen | fields_of(rows[env], columns))
+            found = []
+            for env in np.flatnonzero(bad).tolist():
+                seen = {"obs": rows[env, layout.obs].tolist(), "next_obs": next_obs[env].tolist()}
+                found.append(BadRow(env, seen | fields_of(rows[env], columns)))
+            raise BadRowError(found)
 
     def abandon(self, envs: Sequence[int]) -> None:
         """Drops the open rollout, whichever of its environments cannot go on."""

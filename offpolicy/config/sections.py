@@ -201,7 +201,7 @@ class RunnerConfig:
         300.0, "several ranks: how long a rank may be waited for; more than an evaluation", gt=0.0
     )
     start_timeout_s: float = option(
-        120.0, "a process that starts for longer, times the threads per core that want to run, ends the run", gt=0.0
+        120.0, "limit of a process's start, in seconds; multiplied by the load per core, at most by 8", gt=0.0
     )
     max_restarts: int = option(
         4, "times in ten minutes that learners begin again after one died; one death more ends the run, exit 70",

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, check_content
+from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.children import die_with_parent
 from offpolicy.config.parsing import flatten
 from offpolicy.config.rules import impossible_share
@@ -47,7 +47,7 @@ class LaunchPlan:
     def _claim_named(self) -> RunDir:
         path = Path(self.cfg.run_dir or ".")
         refuse_file(path)
-        is_lost = not self.start_step and not CheckpointStore(path / CHECKPOINTS).usable()
+        is_lost = not self.start_step and not run_store(path).usable()
         # True if the launcher has restarted this process, and nothing was saved before, or by other hosts only.
         is_restart = bool(self.host.job) and (is_lost or not self.host.is_alone and not self.start_step)
         resume = "auto" if self.start_step else self.cfg.resume  # the hosts have agreed to resume
@@ -112,9 +112,7 @@ def _proposal(cfg: RunConfig, run_dir: Path, host: HostInfo) -> Proposal:
     return Proposal(
         config={key: value for key, value in flatten(cfg.to_mapping()).items() if key not in LOCAL_KEYS},
         run_dir=str(run_dir),
-        steps=[
-            checkpoint.env_steps for checkpoint in CheckpointStore(own_dir / CHECKPOINTS, check=check_content).usable()
-        ],
+        steps=[checkpoint.env_steps for checkpoint in run_store(own_dir).usable()],
         found=sorted(map(str, (*run_dir.glob(f"{CHECKPOINTS}/step-*"), *run_dir.glob(f"host-*/{CHECKPOINTS}/step-*")))),
         is_restart=has_same_parent(own_dir),
     )

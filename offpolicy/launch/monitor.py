@@ -95,7 +95,7 @@ class Monitor:
                 self._on_restart(child, message)
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
-                self._answer_signals(message["env_steps"])
+                self._answer_signals(message["env_steps"], message["signals"])
             case "note" | "warning" | "activity" as kind:
                 self._show(kind, message["text"])
             case "done":
@@ -104,10 +104,9 @@ class Monitor:
                 self.stopped_by = message["stopped_by"]
                 self._agreed_steps = message["env_steps"]
 
-    def _answer_signals(self, env_steps: int) -> None:
-        """Says that a checkpoint is the one that a signal has asked for."""
-        num_signals = self._shared.control.host.get(HostWord.SAVE_SIGNALS)
-        if num_signals != self._num_answered:
+    def _answer_signals(self, env_steps: int, num_signals: int) -> None:
+        """Says that a checkpoint, begun after so many signals, is the one that the last of them has asked for."""
+        if num_signals > self._num_answered:
             self._num_answered = num_signals
             self._logger.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
 
@@ -115,6 +114,8 @@ class Monitor:
         if child.name in self._hellos:
             return  # a collector that was started again: the counters of the run began with the first one
         self._hellos[child.name] = message
+        # A resumed collector has reported what it restored: that is no answer to a request.
+        self._seen_versions = (self._seen_versions[0], *self._versions_of(self._learner)[1:])
         if child.is_learner:
             self._on_learner_hello(child, message)
         if self._has_started:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
@@ -64,6 +64,15 @@ def already_complete(path: Path, env_steps: int, total: int) -> str:
 
 def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome, provenance: Provenance) -> bool:
     """Writes and shows the summary; False if the disk does not take it."""
+    summary, is_written = record_end(path, monitor, logger, outcome, provenance)
+    logger.finish(summary)
+    return is_written
+
+
+def record_end(
+    path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome, provenance: Provenance
+) -> tuple[dict[str, Any], bool]:
+    """Writes the summary; returns it, and False if the disk does not take it."""
     summary = build_summary(
         monitor.snapshot(),
         logger.header,
@@ -83,10 +92,8 @@ def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Out
         write_summary(path / "summary.json", summary)
     except OSError as error:
         logger.message(f"summary.json not written: {error}")
-        return False
-    finally:
-        logger.finish(summary)
-    return True
+        return summary, False
+    return summary, True
 
 
 def note_what_ran(config_file: Path, header: RunHeader) -> None:

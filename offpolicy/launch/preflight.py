@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, check_content, state_fields
+from offpolicy.checkpoint import Checkpoint, run_store, state_fields
 from offpolicy.checkpoint.manifest import LAYOUT_KEY, READABLE_LAYOUTS, fingerprint
 from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.episode_hook import check_hook
@@ -173,14 +173,14 @@ def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
     cfg = plan.cfg
     if cfg.teacher is None or plan.host.index != 0 or plan.start_step > 0:
         return None
-    if CheckpointStore(Path(cfg.run_dir or ".") / CHECKPOINTS).usable():
+    if run_store(Path(cfg.run_dir or ".")).usable():
         return None
     path = Path(cfg.teacher)
     if not (path / "config.yaml").is_file():
         raise ConfigError(f"teacher: got {cfg.teacher!r}, allowed the directory of a run (it has no config.yaml)")
     if problems := teacher_differences(path, cfg, spec):
         raise ConfigError(problems)
-    store = CheckpointStore(path / CHECKPOINTS, check=check_content)
+    store = run_store(path)
     checkpoint = store.newest_valid()
     if checkpoint is None:
         raise ConfigError("\n".join([*store.rejected, f"teacher: {path} holds no usable checkpoint"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore
+from offpolicy.checkpoint import Checkpoint, run_store
 from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError
@@ -22,13 +22,17 @@ def keeps_others(cfg: RunConfig) -> bool:
     return not takes_turns and not cfg.algo.learns_from_rollouts
 
 
-def newest_checkpoint(job: WorkerSpec) -> Checkpoint | None:
-    """Returns the checkpoint from which learners begin again; None before the first. Raises `CheckpointError`."""
-    store = CheckpointStore(Path(job.run_dir) / CHECKPOINTS)
-    checkpoint = store.newest_valid()
+def newest_checkpoint(job: WorkerSpec) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """Returns the checkpoint from which learners begin again, None before the first, and why not from a newer one.
+
+    Where the others stay, the rows of the replay are not read: they are in memory, and gigabytes would keep the
+    supervisor from its other work. Raises `CheckpointError` where there are checkpoints, but none to be used.
+    """
+    store = run_store(Path(job.run_dir))
+    checkpoint = store.newest_valid(reads_rows=not keeps_others(job.cfg))
     if checkpoint is None and store.rejected:
         raise CheckpointError("\n".join(store.rejected))
-    return checkpoint
+    return checkpoint, tuple(store.rejected)
 
 
 def started_again(job: WorkerSpec, checkpoint: Checkpoint | None, learner_restarts: int) -> WorkerSpec:

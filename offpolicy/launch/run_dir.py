@@ -16,13 +16,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, Disk, check_content
+from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, Disk, run_store
+from offpolicy.descendants import start_ticks
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
 from offpolicy.files import remove_temporaries
 
 RESUME_MODES = ("auto", "must", "never")
 LOCK = ".lock"
-_PART = re.compile(r"host-[0-9]+|attempt-[0-9]+")
+ATTEMPT = "attempt-"
+_PART = re.compile(rf"host-[0-9]+|{ATTEMPT}[0-9]+")
+# What a run writes into its directory; anything else there is somebody's, and is never moved.
+_RECORD = re.compile(
+    r"config\.yaml|spaces\.json|summary\.json|train\.log|trace\.json|trace|checkpoints|wandb|wandb_id"
+    r"|(metrics|episodes|eval|eval_episodes)(\.superseded)?\.jsonl|events\.out\.tfevents\..*|bad-row-.*\.json"
+    r"|\.snapshot-.*|\..+\.[0-9]+\.tmp"
+)
 
 
 class TakenError(ConfigError):
@@ -62,12 +70,14 @@ class RunDir:
             raise ConfigError(f"resume: got {resume!r}, allowed one of {', '.join(RESUME_MODES)}")
         if not is_restart:
             _refuse_by_content(path, resume)
+        # Before the lock is taken, by which the directory of anybody would look like that of a run.
+        is_lost = is_restart or (resume == "auto" and not at and has_saved_nothing(path))
         created, aside = _create(path), None
         try:
             lock = _Lock(path)
             try:
                 remove_temporaries(path)
-                if is_restart or (resume == "auto" and not at and has_saved_nothing(path)):
+                if is_lost and (is_restart or not _has_checkpoint(path)):
                     aside = _set_aside(path)
                 # Again, now that no other run can write: the directory may have been filled since.
                 _refuse_by_content(path, resume)
@@ -88,9 +98,9 @@ class RunDir:
         text = f"the last attempt ended before its first checkpoint; its records are in {self.aside}"
         return (*self.rejected, f"{text}, and the run starts from the beginning")
 
-    def go_back_to(self, checkpoint: Checkpoint | None) -> None:
+    def go_back_to(self, checkpoint: Checkpoint | None, rejected: tuple[str, ...]) -> None:
         """Sets the checkpoint from which the run begins again; the warnings of its first start have been shown."""
-        self.checkpoint, self.rejected, self.aside = checkpoint, (), None
+        self.checkpoint, self.rejected, self.aside = checkpoint, rejected, None
 
     def release(self) -> None:
         """Unlocks the directory; a second call does nothing."""
@@ -133,17 +143,8 @@ def is_running(path: Path) -> bool | None:
         return False
     if host != socket.gethostname():
         return None
-    started = _start_ticks(pid)  # tells a holder from a later process with its pid
+    started = start_ticks(pid)  # tells a holder from a later process with its pid
     return started is not None and started == holder.get("started", started)
-
-
-def _start_ticks(pid: int) -> int | None:
-    """Returns when a process started, in clock ticks since the boot; None for one that has ended."""
-    try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (OSError, ValueError):
-        return None
-    return None if state in (b"Z", b"X") else int(rest[18])
 
 
 def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
@@ -171,15 +172,18 @@ def _refuse_by_content(path: Path, resume: str) -> None:
         )
     if resume == "must" and is_fresh:
         raise CheckpointError(f"run_dir: {path} holds no run to resume, and resume=must; use resume=auto to start one")
+    if not is_fresh and not _is_a_runs(path):
+        raise CheckpointError(_why_none(path))
 
 
 def _is_fresh(path: Path) -> bool:
-    """True if the directory is missing, empty, or holds only the lock of a run that died before it wrote anything.
+    """True if the directory is missing, empty, or that of a run of which there are no records.
 
-    The parts of other hosts, and attempts set aside, are not this host's records.
+    The parts of other hosts, attempts set aside, and what a user has put beside them are no records of this host.
     """
     try:
-        return all(name == LOCK or _PART.fullmatch(name) for name in os.listdir(path))
+        others = [name for name in os.listdir(path) if name != LOCK and not _PART.fullmatch(name)]
+        return not others or (_is_a_runs(path) and not _records(path))
     except FileNotFoundError:
         return True
     except OSError as error:
@@ -191,7 +195,7 @@ def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tup
 
     Without the step `at` of several hosts it is the newest usable one. At that step, a host may have none.
     """
-    store = CheckpointStore(path / CHECKPOINTS, check=check_content)
+    store = run_store(path)
     if at:
         try:
             return store.at(at), ()
@@ -217,25 +221,54 @@ def _why_none(path: Path) -> str:
 
 def has_saved_nothing(path: Path) -> bool:
     """True if a run was in the directory and ended before its first checkpoint. A damaged checkpoint is one."""
+    return _is_a_runs(path) and bool(_records(path)) and not _has_checkpoint(path)
+
+
+def _is_a_runs(path: Path) -> bool:
+    """True for a directory with something that only a run writes: its checkpoints, its spaces or its signed lock."""
+    if _has_checkpoint(path) or {"config.yaml", "spaces.json"} <= set(_records(path)):
+        return True
     try:
-        names = [name for name in os.listdir(path) if not _PART.fullmatch(name)]
-    except OSError:
+        holder = json.loads((path / LOCK).read_bytes())
+        return isinstance(holder, dict) and holder.keys() >= {"parent", "host"}
+    except (OSError, ValueError, RecursionError):
         return False
-    is_run = LOCK in names and ("config.yaml" in names or all(name.startswith(".") for name in names))
-    return is_run and len(names) > 1 and not any((path / CHECKPOINTS).glob("*step-*"))
+
+
+def _has_checkpoint(path: Path) -> bool:
+    return any((path / CHECKPOINTS).glob("*step-*"))
+
+
+def _records(path: Path) -> list[str]:
+    """Returns the names of what a run has written, `config.yaml` last: without it the directory tells no run."""
+    try:
+        names = [name for name in os.listdir(path) if _RECORD.fullmatch(name)]
+    except OSError:
+        return []
+    return sorted(names, key=lambda name: name == "config.yaml")
 
 
 def _set_aside(path: Path) -> Path | None:
-    """Moves the records of an attempt into a numbered subdirectory, and returns it; None if there are none."""
-    records = [entry for entry in os.listdir(path) if entry != LOCK and not _PART.fullmatch(entry)]
+    """Moves the records of an attempt into a new numbered subdirectory, durably; returns it, None without records.
+
+    Raises `ConfigError` where the disk refuses; the next claim moves the rest.
+    """
+    records = _records(path)
     if not records:
         return None
-    records.sort(key=lambda entry: entry == "config.yaml")  # last: without it the directory is no run's
-    aside = path / f"attempt-{sum(1 for _ in path.glob('attempt-*'))}"
-    aside.mkdir(exist_ok=True)
-    for entry in records:
-        fault.hit("run_dir.aside")
-        (path / entry).rename(aside / entry)
+    taken = [int(name.removeprefix(ATTEMPT)) for name in os.listdir(path) if re.fullmatch(rf"{ATTEMPT}[0-9]+", name)]
+    aside = path / f"{ATTEMPT}{max(taken, default=-1) + 1}"
+    try:
+        aside.mkdir()
+        for name in records:
+            fault.hit("run_dir.aside")
+            (path / name).rename(aside / name)
+        for directory in (aside, path):
+            Disk().fsync_dir(directory)
+    except OSError as error:
+        raise ConfigError(
+            f"run_dir: the records of the last attempt in {path} cannot be moved to {aside}: {error.strerror}"
+        ) from error
     return aside
 
 
@@ -317,7 +350,7 @@ class _Lock:
                 self._close()
                 return False
             pid = os.getpid()
-            own: dict[str, object] = {"pid": pid, "started": _start_ticks(pid), "parent": os.getppid()}
+            own: dict[str, object] = {"pid": pid, "started": start_ticks(pid), "parent": os.getppid()}
             self._sign(own | {"host": socket.gethostname()})
         except OSError:
             self.withdraw()

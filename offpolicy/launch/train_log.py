@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ MIB = 2**20
 LONGEST = 32 * MIB  # bytes of the file, but for what is printed between two looks at it
 HEAD = 4 * MIB  # bytes kept of the beginning
 TAIL = 8 * MIB  # bytes kept of the end
+NOTICE = re.compile(rb"\n\[\.\.\. ([0-9,]+) bytes left out \.\.\.\]\n")
+MOST_NOTICE = 64  # bytes of a notice
 
 
 @contextlib.contextmanager
@@ -29,14 +32,31 @@ def open_train_log(path: Path) -> Iterator[int]:
 def trim_train_log(fd: int, longest: int = LONGEST, head: int = HEAD, tail: int = TAIL) -> None:
     """Cuts the middle out of a file that has grown too long.
 
-    What is printed in the instant between the reading of the end and the cut is lost. A disk that refuses costs the
-    middle only when there is room again.
+    The end is written over the middle before it is cut off, so a disk that refuses costs the middle only. What is
+    printed in the instant between the reading of the end and the cut is lost.
     """
     size = os.fstat(fd).st_size
     if size <= longest:
         return
     with contextlib.suppress(OSError):
         end = os.pread(fd, tail, size - tail)
+        earlier = NOTICE.match(os.pread(fd, MOST_NOTICE, head))  # of the last cut
+        left_out = size - head - len(end)
+        if earlier is not None:
+            left_out += int(earlier[1].replace(b",", b"")) - len(earlier[0])
+        kept = f"\n[... {left_out:,} bytes left out ...]\n".encode() + end
+        _overwrite(fd, kept, head)
         fault.hit("train_log.trim")
-        os.ftruncate(fd, head)
-        os.write(fd, f"\n[... {size - head - len(end):,} bytes left out ...]\n".encode() + end)
+        os.ftruncate(fd, head + len(kept))
+
+
+def _overwrite(fd: int, content: bytes, begin: int) -> None:
+    """Writes `content` at an offset. Raises OSError."""
+    own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)  # `fd` appends, whatever the offset
+    try:
+        written = 0
+        while written < len(content):
+            fault.hit("train_log.trim")
+            written += os.pwrite(own, content[written:], begin + written)
+    finally:
+        os.close(own)

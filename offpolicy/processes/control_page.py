@@ -38,6 +38,7 @@ class CollectorWord(IntEnum):
     SNAPSHOT_ERRNO = 5  # [collector] errno of what the disk refused in its last snapshot; 0 where that is on disk
     RESTARTS = 6  # [supervisor] times that it died and was started again
     HAS_BEGUN = 7  # [collector] 1 once its first start is complete: one that is started again takes over from then on
+    BAD_ROWS = 8  # [collector] transitions with NaN or Inf so far, also those of one in whose place it continues
 
 
 class EvaluatorWord(IntEnum):
@@ -57,7 +58,7 @@ class Stop(IntEnum):
     EXIT = 2  # exit now
 
 
-_SECTION_WORDS = 8  # one cache line per process, so that no process's stores slow down another one's
+_SECTION_WORDS = 16  # whole cache lines for each process, so that no process's stores slow down another one's
 _PROGRESS = {"learner": RankWord.PROGRESS, "collector": CollectorWord.PROGRESS, "evaluator": EvaluatorWord.PROGRESS}
 _IS_WAITING = {
     "learner": RankWord.IS_WAITING, "collector": CollectorWord.IS_WAITING, "evaluator": EvaluatorWord.IS_WAITING,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from offpolicy.machine import memory_cgroups, memory_limits
 
 VMSTAT = Path("/proc/vmstat")  # counts the kills on the whole machine
 COUNTERS = ("memory.events", "memory.oom_control")  # of a cgroup, by version
+RECENT_S = 5.0  # from a kill to the end of a process with much memory, at most
 # How willingly the kernel kills a process of the run when memory runs out, in thousandths of that memory: first one
 # without which the learner can still save. The supervisor, which reports it, comes last.
 KILL_FIRST = {"collector": 500, "evaluator": 500, "learner": 200}
@@ -24,16 +26,32 @@ def be_killed_first(role: str) -> None:
 class OomWatch:
     """Counts the processes that the kernel has killed since it was made, in this process's cgroups and elsewhere."""
 
-    def __init__(self) -> None:
-        self._files = [directory / name for directory in memory_cgroups() for name in COUNTERS]
-        self._before = {file: _kills(file) for file in (*self._files, VMSTAT)}
+    def __init__(self, elapsed_s: Callable[[], float]) -> None:
+        self._elapsed_s = elapsed_s
+        files = [directory / name for directory in memory_cgroups() for name in COUNTERS]
+        self._counts = {file: _kills(file) for file in (*files, VMSTAT)}
+        self._new: dict[Path, tuple[int, float]] = {}  # kills of which no process has the cause yet, and when they came
+
+    def look(self) -> None:
+        """Reads the counts, several times a second: of a process that somebody kills later they say nothing."""
+        now_s = self._elapsed_s()
+        self._new = {file: (count, at_s) for file, (count, at_s) in self._new.items() if now_s - at_s <= RECENT_S}
+        for file, before in self._counts.items():
+            count = _kills(file)
+            if count > before:
+                self._new[file] = (self._new.get(file, (0, 0.0))[0] + count - before, now_s)
+            self._counts[file] = count
 
     def cause(self) -> str | None:
-        """Returns why the kernel killed a process, with the limit that was reached; None if it killed none."""
-        grown = [file for file, before in self._before.items() if _kills(file) > before]
+        """Returns why the kernel killed a process just now, with the limit that was reached; None if it killed none.
+
+        Each kill is the cause of one process.
+        """
+        self.look()
+        grown = [file for file in self._counts if file in self._new]
+        self._new = {file: (count - 1, at_s) for file, (count, at_s) in self._new.items() if count > 1}
         if not grown:
             return None
-        self._before = {file: _kills(file) for file in self._before}
         limits = {limit.directory: limit for limit in memory_limits()}
         for file in grown:
             if limit := limits.get(file.parent):

@@ -11,7 +11,7 @@ from offpolicy.errors import EnvFailure, EnvWorkerKilled
 from offpolicy.processes.control_page import CollectorWord, ControlWords, RankWord
 
 WINDOW_S = 600.0  # in which more than `max_restarts` deaths of one collector, or of the learners, are a crash loop
-LEARNERS = 0  # index of all learner ranks, which die and begin together
+LEARNERS = -1  # index of all learner ranks, which die and begin together; no collector has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class LearnerRestarts:
     """How the learners are started again after one of them has died (ADR 28)."""
 
     deaths: Restarts  # they may outlive a supervisor
-    renew: Callable[[], Mapping[str, Any]]  # payload to continue from the newest checkpoint. Raises `CheckpointError`
+    # Payload to continue from the newest checkpoint, and why not from a newer one. Raises `CheckpointError`.
+    renew: Callable[[], tuple[Mapping[str, Any], Sequence[str]]]
     keeps_others: bool  # False: all processes end, to begin again under another supervisor
 
 
@@ -91,7 +92,7 @@ def _verb(cause: str) -> str:
     return cause if cause.startswith(("was ", "exited ")) else f"failed: {cause}"
 
 
-def clear_words(words: ControlWords) -> None:
+def clear_collector_words(words: ControlWords) -> None:
     """Writes the words of a collector that is dead, in its place, for the one that takes over."""
     words.set(CollectorWord.PROGRESS, 0)  # it starts: it has the time of a start
     words.set(CollectorWord.IS_WAITING, 0)

@@ -16,13 +16,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
 
 from offpolicy import fault
 from offpolicy.children import describe_exit, signals_held, with_bounded_spin
-from offpolicy.descendants import Descendants, adopting, children_of, is_stopped
-from offpolicy.errors import EXIT_CRASH_LOOP, HangError, OffPolicyError
+from offpolicy.descendants import KILL_TIMEOUT_S, Descendants, adopting, children_of, is_stopped
+from offpolicy.errors import EXIT_CRASH_LOOP, HangError, OffPolicyError, StartError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.oom import OomWatch
 from offpolicy.processes.restarts import (
@@ -31,14 +31,13 @@ from offpolicy.processes.restarts import (
     LearnerRestarts,
     RestartPolicy,
     Restarts,
+    clear_collector_words,
     clear_rank_words,
-    clear_words,
 )
 from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.watchdog import FROZEN_S, PEER_GRACE_S, Watchdog
 
-KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process
 STACKS_S = 0.2  # for a signalled child to write its stacks
 TICK_S = 0.1  # at most, between two checks of the children
 
@@ -57,24 +56,48 @@ class Failure:
     is_consequence: bool = False  # of another failure: replaced by it when it is known
 
 
-@dataclass(slots=True)
-class Child:
-    """A running child process."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a child is started with, also when it is started again."""
 
     role: str
     index: int
-    process: subprocess.Popen[bytes]
-    messages: int  # read end of its message pipe
-    pidfd: int
-    buffered: bytes = b""
-    error: dict[str, Any] = field(default_factory=dict)  # its error message, JSON
-    is_killed: bool = False  # by the supervisor, so its end is no failure
-    start: tuple[Any, ...] = ()  # arguments of `spawn`, to start it again
+    target: str  # its main function, `module:function`
+    payload: Mapping[str, Any]  # JSON values
+    fds: Mapping[str, int]  # descriptors that it inherits, by name
 
     @property
     def name(self) -> str:
         """Role and index."""
         return f"{self.role} {self.index}"
+
+
+@dataclass(slots=True)
+class Child:
+    """A running child process."""
+
+    start: Start
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    messages: int  # read end of its message pipe
+    buffered: bytes = b""
+    error: dict[str, Any] = field(default_factory=dict)  # its error message, JSON
+    is_killed: bool = False  # by the supervisor, so its end is no failure
+
+    @property
+    def role(self) -> str:
+        """learner, collector or evaluator."""
+        return self.start.role
+
+    @property
+    def index(self) -> int:
+        """Its number among those of its role."""
+        return self.start.index
+
+    @property
+    def name(self) -> str:
+        """Role and index."""
+        return self.start.name
 
     @property
     def is_learner(self) -> bool:
@@ -111,7 +134,6 @@ class Supervisor:
         self._deadline_s: float | None = None
         self._restarts = Restarts(config.restarts, config.elapsed_s)
         self._dead_learners: list[tuple[Child, int]] = []  # with their exit codes, the one that died first in front
-        self._starts_over = False
         self._signals = RunSignals(
             config.elapsed_s,
             on_stop=self._on_stop_signal,
@@ -122,6 +144,7 @@ class Supervisor:
         self._descendants = Descendants()
         self._strangers: set[int] = set()  # children that this process had before the run
         self.failure: Failure | None = None
+        self.death: Failure | None = None  # of a learner, after which all processes are to begin again
         self.signal_code = 0  # of the first signal, unless a failure came before it
 
     def __enter__(self) -> Supervisor:
@@ -129,53 +152,66 @@ class Supervisor:
             self._control, self._config.elapsed_s, self._config.peer_timeout_s, self._config.start_timeout_s
         )
         self._strangers = children_of(os.getpid())
-        self._oom = OomWatch()
-        self._entered.enter_context(adopting())
-        self._entered.enter_context(self._signals)
-        self._selector.register(self._signals.fd, selectors.EVENT_READ, None)
+        self._oom = OomWatch(self._config.elapsed_s)
+        with contextlib.ExitStack() as steps:  # of `__exit__`, which takes each, the last one first
+            steps.enter_context(adopting())
+            steps.enter_context(self._signals)
+            steps.callback(self._selector.close)
+            for lifeline in (self._lifeline_read, self._lifeline_write):
+                steps.callback(os.close, lifeline)
+            steps.callback(self._descendants.kill, self._strangers)  # what the environments have left behind
+            steps.callback(self._kill_all)
+            self._selector.register(self._signals.fd, selectors.EVENT_READ, None)
+            self._entered = steps.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill_all()
-        self._descendants.kill(self._strangers)  # what the environments have started and left behind
-        os.close(self._lifeline_write)
-        os.close(self._lifeline_read)
-        self._selector.close()
         self._entered.close()
 
     # -- children -----------------------------------------------------------------------------------------------------
 
-    def spawn(self, role: str, index: int, target: str, payload: Mapping[str, Any], fds: Mapping[str, int]) -> int:
-        """Starts `target` (`module:function`) in a fresh interpreter with the descriptors `fds`; returns its pid."""
-        spec_read, spec_write = os.pipe()
-        message_read, message_write = os.pipe()
-        spec = {
-            "role": role, "index": index, "target": target, "payload": payload, "fds": dict(fds),
-            "message_fd": message_write, "lifeline_fd": self._lifeline_read, "supervisor_pid": os.getpid(),
-        }  # fmt: skip
-        passed = (spec_read, message_write, self._lifeline_read, *fds.values())
-        command = [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_read)]
-        environment = self._descendants.environment(with_bounded_spin(os.environ))
-        environment["OFFPOLICY_RUN_ID"] = self._config.run_id
-        with signals_held():
-            fault.hit("spawn")
-            process = subprocess.Popen(
-                command, pass_fds=passed, env=environment, stdin=subprocess.DEVNULL,
-                stdout=self._config.log_fd, stderr=self._config.log_fd,
-            )  # fmt: skip
-        os.close(spec_read)
-        os.close(message_write)
-        # Killed already: that is noticed by its pidfd.
-        with contextlib.suppress(BrokenPipeError), os.fdopen(spec_write, "wb") as sink:
-            fault.hit("spawn.spec")
-            sink.write(json.dumps(spec).encode())
-        os.set_blocking(message_read, False)
-        child = Child(role, index, process, message_read, os.pidfd_open(process.pid))
-        child.start = (role, index, target, payload, fds)
+    def spawn(self, start: Start) -> int:
+        """Starts a child in a fresh interpreter; returns its pid. Raises `StartError` if the machine refuses."""
+        try:
+            with contextlib.ExitStack() as opened:
+                spec_read, spec_write = _pipe(opened)
+                message_read, message_write = _pipe(opened)
+                process = self._popen(start, spec_read.fileno(), message_write.fileno())
+                spec_read.close()
+                child = Child(start, process, os.pidfd_open(process.pid), os.dup(message_read.fileno()))
+                # Killed already: that is noticed by its pidfd.
+                with contextlib.suppress(BrokenPipeError):
+                    fault.hit("spawn.spec")
+                    spec_write.write(self._spec(start, message_write.fileno()))
+                    spec_write.close()
+        except OSError as error:  # a process that was started nevertheless ends with the supervisor
+            raise StartError(f"{start.name} cannot be started: {error.strerror}") from error
+        os.set_blocking(child.messages, False)
         self._children.append(child)
         self._selector.register(child.messages, selectors.EVENT_READ, child)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
         return process.pid
+
+    def _popen(self, start: Start, spec_fd: int, message_fd: int) -> subprocess.Popen[bytes]:
+        """Starts the interpreter of a child, which reads from `spec_fd` what it is to do."""
+        environment = self._descendants.environment(with_bounded_spin(os.environ), of=start.name)
+        environment["OFFPOLICY_RUN_ID"] = self._config.run_id
+        with signals_held():
+            fault.hit("spawn")
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_fd)],
+                pass_fds=(spec_fd, message_fd, self._lifeline_read, *start.fds.values()), env=environment,
+                stdin=subprocess.DEVNULL, stdout=self._config.log_fd, stderr=self._config.log_fd,
+            )  # fmt: skip
+
+    def _spec(self, start: Start, message_fd: int) -> bytes:
+        return json.dumps(
+            {
+                "role": start.role, "index": start.index, "target": start.target, "payload": start.payload,
+                "fds": dict(start.fds), "message_fd": message_fd, "lifeline_fd": self._lifeline_read,
+                "supervisor_pid": os.getpid(),
+            }
+        ).encode()  # fmt: skip
 
     def run(
         self,
@@ -202,7 +238,8 @@ class Supervisor:
                 else:
                     self._reap(key.data, on_message)
             on_tick()
-            self._descendants.reap(self._strangers.union(child.process.pid for child in self._children))
+            self._oom.look()
+            self._descendants.reap(self._known)
             pause_s = self._watchdog.discount_pause()
             if self._deadline_s is not None:
                 self._deadline_s += pause_s
@@ -222,7 +259,7 @@ class Supervisor:
     @property
     def must_start_over(self) -> bool:
         """True if all processes were ended because a learner died, and are to begin again from the checkpoint."""
-        return self._starts_over and self.failure is None and not self.signal_code
+        return self.death is not None and self.failure is None and not self.signal_code
 
     @property
     def _stop_level(self) -> int:
@@ -263,10 +300,10 @@ class Supervisor:
             self._reap_cause(child, on_message)
         self._children.remove(child)
         if child.role == "collector":
-            if self._is_started_again(child, code, on_message):
+            if self._restart_collector(child, code, on_message):
                 return
             self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
-        if child.is_learner and self._are_learners_restarted(child, code, on_message):
+        if child.is_learner and self._restart_learners(child, code, on_message):
             return
         if child.is_killed and self._dead_learners:
             return  # all begin again once the last learner has ended
@@ -287,35 +324,28 @@ class Supervisor:
                 self._reap(other, on_message)
                 return
 
-    def _is_started_again(self, child: Child, code: int, on_message: MessageHandler) -> bool:
-        """Starts a collector again whose death the run survives; False if it does not, and fails in a crash loop."""
+    def _restart_collector(self, child: Child, code: int, on_message: MessageHandler) -> bool:
+        """Starts a collector again if the run survives its death; else returns False, and fails in a crash loop."""
         words = self._control.collectors[child.index]
         has_begun = bool(words.get(CollectorWord.HAS_BEGUN))
-        is_over = child.is_killed or self.failure is not None or self._stop_level != Stop.RUN
-        if is_over or not self._restarts.is_survivable(code, child.error, has_begun=has_begun):
+        if self._is_over(child) or not self._restarts.is_survivable(code, child.error, has_begun=has_begun):
             return False
-        env_steps = self._config.num_hosts * self._control.env_steps
-        killed = self._oom.cause() if code == -signal.SIGKILL else None
-        death = self._restarts.add(child.index, code, {"text": killed} if killed else child.error, env_steps)
+        error = self._with_cause(child.error, code)
+        death = self._restarts.add(child.index, code, error, self._env_steps)
         loop = self._restarts.crash_loop(child.index)
         if loop is not None:
             self._fail(child, EXIT_CRASH_LOOP, loop, traceback=child.error.get("traceback", ""))
             return False
-        clear_words(words)
-        self._watchdog.forget(child.role, child.index)
-        pid = self.spawn(*child.start)
-        number = self._restarts.number(child.index)
-        text = f"{child.name} (pid {child.process.pid}) died at env step {env_steps:,}: {death.cause}; {number}"
-        on_message(child, {"kind": "restart", "text": text})
-        on_message(child, {"kind": "restarted", "pid": pid})
-        return True
+        self._tell_death(child, f"{death.cause}; {self._restarts.number(child.index)}", on_message)
+        clear_collector_words(words)
+        return self._start_again(child, child.start, on_message)
 
-    def _are_learners_restarted(self, child: Child, code: int, on_message: MessageHandler) -> bool:
-        """True if all learners begin again after this end of one of them: their process group is lost with one rank.
+    def _restart_learners(self, child: Child, code: int, on_message: MessageHandler) -> bool:
+        """Lets all learners begin again after this end of one of them: their process group is lost with one rank.
 
-        The others are killed first.
+        The others are killed first. Returns False where the run does not survive it.
         """
-        if not self._dead_learners and not self._is_death_survived(child, code, on_message):
+        if not self._dead_learners and not self._end_learners(child, code, on_message):
             return False
         self._dead_learners.append((child, code))
         if any(other.is_learner for other in self._children):
@@ -324,51 +354,79 @@ class Supervisor:
         if self.failure is not None or self._stop_level != Stop.RUN:  # meanwhile
             self._note_exit(*ended[0])
             return False
-        return self._restart_learners([learner for learner, _ in ended], on_message)
+        return self._start_learners(ended, on_message)
 
-    def _is_death_survived(self, child: Child, code: int, on_message: MessageHandler) -> bool:
-        """Ends the processes that begin again, if the run survives this end of a learner; fails in a crash loop."""
+    def _end_learners(self, child: Child, code: int, on_message: MessageHandler) -> bool:
+        """Kills what begins again after this end of a learner if the run survives it; else as `_restart_collector`."""
         restarts = self._config.learner_restarts
-        is_over = child.is_killed or self.failure is not None or self._stop_level != Stop.RUN
-        if is_over or restarts is None or not restarts.deaths.is_learner_survivable(code, child.error):
+        if self._is_over(child) or restarts is None or not restarts.deaths.is_learner_survivable(code, child.error):
             return False
-        env_steps = self._config.num_hosts * self._control.env_steps
-        killed = self._oom.cause() if code == -signal.SIGKILL else None
         who = child.name if len(self._control.ranks) > 1 else "it"
-        death = restarts.deaths.add(LEARNERS, code, {"text": killed} if killed else {}, env_steps, who)
+        death = restarts.deaths.add(LEARNERS, code, self._with_cause({}, code), self._env_steps, who)
         loop = restarts.deaths.crash_loop(LEARNERS)
         if loop is not None:
             self._fail(child, EXIT_CRASH_LOOP, loop)
             return False
-        text = f"{child.name} (pid {child.process.pid}) died at env step {env_steps:,}: {death.cause}"
-        on_message(child, {"kind": "restart", "text": f"{text}; {restarts.deaths.number(LEARNERS)}"})
+        self._tell_death(child, f"{death.cause}; {restarts.deaths.number(LEARNERS)}", on_message)
         for other in self._children:
             if other.is_learner or not restarts.keeps_others:
                 other.is_killed = True
                 other.process.kill()
         return True
 
-    def _restart_learners(self, dead: list[Child], on_message: MessageHandler) -> bool:
+    def _start_learners(self, ended: list[tuple[Child, int]], on_message: MessageHandler) -> bool:
         """Starts all learners again beside the other processes; False if there is nothing that they could continue."""
-        restarts = self._config.learner_restarts
+        restarts, (first, code), dead = self._config.learner_restarts, ended[0], [child for child, _ in ended]
         assert restarts is not None  # or no death would have been survived
-        try:
-            payload = restarts.renew()
-        except OffPolicyError as error:
-            self._fail(dead[0], error.exit_code, str(error))
-            return False
         if not restarts.keeps_others:
-            self._starts_over = True
+            self.death = self._failure_of(first, 1, describe_exit(code))
             return True
+        try:
+            payload, rejected = restarts.renew()
+        except OffPolicyError as error:
+            self._fail(first, error.exit_code, str(error))
+            return False
+        for text in rejected:
+            on_message(first, {"kind": "warning", "text": text})
         clear_rank_words(self._control.ranks)
         for wake_event in self._wake_events:
             wake_event.set()
-        for child in sorted(dead, key=lambda child: child.index):
-            self._watchdog.forget(child.role, child.index)
-            role, index, target, _, fds = child.start
-            pid = self.spawn(role, index, target, payload, fds)
-            on_message(child, {"kind": "restarted", "pid": pid})
+        by_rank = sorted(dead, key=lambda child: child.index)
+        return all(self._start_again(child, replace(child.start, payload=payload), on_message) for child in by_rank)
+
+    def _is_over(self, child: Child) -> bool:
+        """True if nothing is started again any more, or the supervisor itself has killed `child`."""
+        return child.is_killed or self.failure is not None or self._stop_level != Stop.RUN
+
+    def _with_cause(self, error: Mapping[str, Any], code: int) -> Mapping[str, Any]:
+        """Returns the error message of a dead child, or in its place why the kernel has killed it."""
+        killed = self._oom.cause() if code == -signal.SIGKILL else None
+        return {"text": killed} if killed else error
+
+    def _tell_death(self, child: Child, text: str, on_message: MessageHandler) -> None:
+        text = f"{child.name} (pid {child.process.pid}) died at env step {self._env_steps:,}: {text}"
+        on_message(child, {"kind": "restart", "text": text})
+
+    def _start_again(self, dead: Child, start: Start, on_message: MessageHandler) -> bool:
+        """Starts a child in place of a dead one, whose programs end first; False, and a failure, if that is refused."""
+        self._descendants.kill(self._known, of=dead.name)  # they may hold a port, or a lock
+        self._watchdog.forget(dead.role, dead.index)
+        try:
+            pid = self.spawn(start)
+        except StartError as error:
+            self._fail(dead, error.exit_code, str(error))
+            return False
+        on_message(dead, {"kind": "restarted", "pid": pid})
         return True
+
+    @property
+    def _known(self) -> set[int]:
+        """Children of this process that are no adopted ones."""
+        return self._strangers.union(child.process.pid for child in self._children)
+
+    @property
+    def _env_steps(self) -> int:
+        return self._config.num_hosts * self._control.env_steps
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
@@ -388,12 +446,11 @@ class Supervisor:
             is_consequence=bool(error.get("is_consequence")),
         )
 
-    def _fail(
-        self, child: Child, exit_code: int, cause: str, *, traceback: str = "", is_consequence: bool = False
-    ) -> None:
-        env_steps = self._config.num_hosts * self._control.env_steps
-        pid = child.process.pid
-        self.failure = Failure(child.role, child.index, pid, env_steps, exit_code, cause, traceback, is_consequence)
+    def _fail(self, child: Child, exit_code: int, cause: str, **details: Any) -> None:
+        self.failure = self._failure_of(child, exit_code, cause, **details)
+
+    def _failure_of(self, child: Child, exit_code: int, cause: str, **details: Any) -> Failure:  # Any: see `Failure`
+        return Failure(child.role, child.index, child.process.pid, self._env_steps, exit_code, cause, **details)
 
     def _check_progress(self, step_timeout_s: float) -> None:
         """Ends the run when a child has been busy without progress, or all have waited for each other, for too long."""
@@ -423,6 +480,7 @@ class Supervisor:
             child.process.kill()  # the learner can still save
         else:
             self._kill_all()
+            self._give_up_held()
 
     def _culprit(self) -> Child:
         """Returns the child that keeps the others waiting: one that was stopped from outside, else a busy one."""
@@ -463,6 +521,7 @@ class Supervisor:
                 cause = f"did not finish within {self._config.stop_timeout_s:g} s of the stop request"
                 self._fail(self._culprit(), HangError.exit_code, cause)
             self._kill_all()
+            self._give_up_held()
 
     # -- signals ------------------------------------------------------------------------------------------------------
 
@@ -482,5 +541,25 @@ class Supervisor:
         for child in self._children:
             child.is_killed = True
             child.process.kill()
+        end_s = self._config.elapsed_s() + KILL_TIMEOUT_S
         for child in self._children:
-            child.process.wait(KILL_TIMEOUT_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it
+                child.process.wait(max(0.0, end_s - self._config.elapsed_s()))
+
+    def _give_up_held(self) -> None:
+        """Leaves alone what has not ended although it was killed, as a process that waits for a dead disk."""
+        for child in [child for child in self._children if child.process.poll() is None]:
+            if self.failure is None:
+                cause = f"did not end within {KILL_TIMEOUT_S:g} s of being killed: the kernel holds it"
+                self._fail(child, HangError.exit_code, cause)
+            self._children.remove(child)
+            for fd in (child.pidfd, child.messages):
+                if fd in self._selector.get_map():
+                    self._selector.unregister(fd)
+                os.close(fd)
+
+
+def _pipe(opened: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    """Returns the ends of a pipe, for reading and for writing; the stack closes what is still open."""
+    read, write = os.pipe()
+    return opened.enter_context(open(read, "rb")), opened.enter_context(open(write, "wb"))

@@ -12,6 +12,7 @@ WORKER_GRACE_S = 8.0  # beyond the step timeout: a collector that finds a worker
 LEARNER_STEP_TIMEOUT_S = 600.0  # one iteration, the first compilation included
 PEER_GRACE_S = 5.0  # for the other learner ranks to notice that one has died, before they are killed
 FROZEN_S = 10.0  # in which a process that waits takes what it waits for; it looks twice a second
+MOST_LOAD = 8.0  # threads per core beyond which a start has no more time: a load may count what never runs
 PAUSE_S = 2.0  # a longer gap between two checks means that nothing ran at all
 
 
@@ -64,8 +65,8 @@ class Watchdog:
         return f"no progress for {limit_s:.0f} s, longer than {key}" if now_s - since_s > limit_s else None
 
     def _start_limit_s(self) -> float:
-        """Returns the limit of a start, longer by as much as more threads than cores want to run on this machine."""
-        return self._start_timeout_s * max(1.0, load_per_core())
+        """Returns the limit of a start: longer by as much as more threads than cores want to run, up to `MOST_LOAD`."""
+        return self._start_timeout_s * min(max(1.0, load_per_core()), MOST_LOAD)
 
     def is_frozen(self, role: str, index: int, pid: int) -> bool:
         """True if a child has not reacted for `FROZEN_S`: it was stopped from outside, or sleeps on after a wake-up."""

@@ -13,7 +13,7 @@ from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, Draft
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.processes.child import name_threads
-from offpolicy.processes.control_page import CollectorWord
+from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.replay.row_saver import RowSaver
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.resume import CapturedState, RankState
@@ -28,6 +28,7 @@ class Save:
     content: tuple[int, int, int]  # what tells it from another one, see `_content`
     state: CapturedState
     parts: list[Path]  # directories that the collectors and the other ranks have written
+    signals: int  # number of signals so far that have asked for a checkpoint, for which this one is the answer
 
     @property
     def is_endangered(self) -> bool:
@@ -63,7 +64,8 @@ class Checkpointer:
         self._writing: tuple[Save, Future[None]] | None = None
         self._is_requested = self._must_save = False
         self._saved: tuple[int, int, int] | None = None  # content of the newest checkpoint that this process has saved
-        self.last_step = state.rank.job.start_step
+        self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
+        self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
 
     def is_due(self) -> bool:
         """True if a multiple of `checkpoint.every` env steps was passed, or a save is requested, or must be waited for.
@@ -74,7 +76,7 @@ class Checkpointer:
         every, world, env_steps = self._cfg.every, self._state.ranks.world, self._collectives.env_steps
         if self._writing is not None and self._writing[1].done():
             self._end_writing()
-        self._is_requested |= world.is_saving and env_steps > self.last_step
+        self._is_requested |= world.is_saving
         is_free = self._writing is None or world.num_ranks > 1
         is_last = env_steps >= self._rank.cfg.total_timesteps
         has_passed = every > 0 and not is_last and env_steps // every > self.last_step // every
@@ -93,6 +95,8 @@ class Checkpointer:
                 self._commit_in_turn(save)
             elif save is not None:
                 self._writing = save, self._thread.submit(self._write, save)
+            if save is None and self._rank.is_leader and self._saved is not None:
+                self._tell(self._saved_step, self._num_signals)  # there is nothing new in it: it is saved already
         except SaveError as error:
             self._warn_unsaved(self._collectives.env_steps, error)
         self.last_step = self._collectives.env_steps
@@ -122,8 +126,10 @@ class Checkpointer:
         has_collectors = not is_leader or self._rank.gate.request_snapshot()
         try:
             self._collectives.recount()  # a collector may have finished a step since the ranks agreed
-            if self._collectives.any(not has_collectors) and self._collectives.env_steps <= self.last_step:
-                return None
+            if self._collectives.any(not has_collectors):
+                is_new = is_leader and self._collectives.env_steps > self._saved_step
+                if not self._collectives.any(is_new):
+                    return None
             if not self._collectives.any(is_leader and self._content != self._saved):
                 self._drop_collector_parts()
                 return None
@@ -147,9 +153,8 @@ class Checkpointer:
     def _copy(self, has_collectors: bool) -> Save:
         parts = self._parts(has_collectors)
         rows = self._rows.capture() if self._cfg.replay and self._state.rings else None
-        return Save(
-            self._collectives.env_steps, self._content, self._state.capture(self._last_eval_step(), rows), parts
-        )
+        state = self._state.capture(self._last_eval_step(), rows)
+        return Save(self._collectives.env_steps, self._content, state, parts, self._num_signals)
 
     def _commit_in_turn(self, save: Save | None) -> None:
         """Commits while the loop waits, on rank 0 last. Raises `SaveError`."""
@@ -183,11 +188,18 @@ class Checkpointer:
             self._report(save)
 
     def _report(self, save: Save) -> None:
-        self._saved = save.content
+        self._saved, self._saved_step = save.content, save.env_steps
         for text in self._store.warnings:
             self._rank.warn(text)
         self._store.warnings.clear()
-        self._rank.child.send("checkpoint", env_steps=save.env_steps)
+        self._tell(save.env_steps, save.signals)
+
+    def _tell(self, env_steps: int, signals: int) -> None:
+        self._rank.child.send("checkpoint", env_steps=env_steps, signals=signals)
+
+    @property
+    def _num_signals(self) -> int:
+        return self._rank.control.host.get(HostWord.SAVE_SIGNALS)
 
     def _warn_unsaved(self, env_steps: int, error: SaveError) -> None:
         if self._rank.is_leader:

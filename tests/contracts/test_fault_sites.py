@@ -26,6 +26,7 @@ WITHOUT_SITE = {
     "offpolicy/distributed/process_group.py:_missing": "names the lost ranks after a failure",
     "offpolicy/distributed/rendezvous.py:_pause": "before the run; its own deadline ends it",
     "offpolicy/logger/keyboard.py:read": "does not wait",
+    "offpolicy/descendants.py:_wait_for": "waits for killed processes, for a bounded time",
     "offpolicy/logger/logger.py:open_step_logger": "for training loops of others",
     "offpolicy/logger/provenance.py:git_commit": "has a deadline; its failure is an empty field",
     "offpolicy/processes/oom.py:be_killed_first": "a wish to the kernel; nothing is lost where it is refused",

@@ -115,7 +115,7 @@ def test_a_run_stopped_inside_a_rollout_resumes_there(start_run: StartRun, tmp_p
 
 @pytest.mark.parametrize("role", ["collector", pytest.param("learner", marks=pytest.mark.slow)])
 def test_killing_a_child_ends_the_run_and_names_it(start_run: StartRun, role: str, traces: Any) -> None:
-    run = start_run(ENDLESS, "collect.max_restarts=0", command=TINY_APPO)
+    run = start_run(ENDLESS, "collect.max_restarts=0", "runner.max_restarts=0", command=TINY_APPO)
     run.wait_for_updates()
     os.kill(run.pid_of(role), signal.SIGKILL)
     code, _, err = run.finish()

@@ -106,7 +106,10 @@ def _demos(tmp_path: Path) -> None:
 def test_after_five_kills_at_random_points_a_run_ends_as_if_nothing_had_been(
     start_run: StartRun, traces: Traces, algo: str, env: str, seed: int
 ) -> None:
-    words, chance = (*words_of(algo, env), f"seed={seed}"), random.Random(f"{algo}-{env}-{seed}")
+    words, chance = (
+        (*words_of(algo, env), f"seed={seed}", "runner.max_restarts=0"),
+        random.Random(f"{algo}-{env}-{seed}"),
+    )
     whole = finish_exactly(start_run("run_dir=whole", command=words))
     told = []
     for kill in range(NUM_KILLS):

@@ -36,7 +36,7 @@ def test_three_ranks_killed_and_resumed_are_bitwise_the_uninterrupted_ones(
     start_run: StartRun, traces: Traces, tmp_path: Path, victim: str
 ) -> None:
     finish(start_run(*THREE, "run_dir=whole"))
-    broken = start_run(*THREE, "run_dir=broken")
+    broken = start_run(*THREE, "run_dir=broken", "runner.max_restarts=0")
     broken.wait_until(lambda: len(broken.checkpoints()) >= 2, PATIENCE_S)
     os.kill(broken.process.pid if victim == "supervisor" else broken.pid_of("learner", 2), signal.SIGKILL)
     assert broken.finish(PATIENCE_S)[0] == (-signal.SIGKILL if victim == "supervisor" else 1)

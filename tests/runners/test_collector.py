@@ -1,10 +1,23 @@
-"""What a collector is told of a schedule: it goes by its own steps, and knows how many others there are."""
+"""What a collector is told of a schedule, what it does about bad rows, and what it reports when it is resumed."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.collect.collector import Progress
+from offpolicy.collect.replay_writer import BadRow, BadRowError
 from offpolicy.config.schedules import Ramp
+from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
-from runners.collector import noise_schedule
+from offpolicy.errors import NumericsError
+from offpolicy.processes.control_page import CollectorWord, ControlPage, ControlWords
+from offpolicy.types import CollectorTotals, StepOutcome
+from runners.collector import Collector, noise_schedule
 
 
 def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
@@ -16,3 +29,82 @@ def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
 
 def test_a_noise_that_is_a_number_is_looked_up_by_nobody() -> None:
     assert noise_schedule(AlgoConfig(name="td3"), num_collectors=1) is None
+
+
+class FakeChild:
+    index = 1
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def send(self, kind: str, text: str) -> None:
+        self.sent.append(text)
+
+
+def collector_at(tmp_path: Path, words: ControlWords, limit: int = 10) -> Any:
+    """A collector, number 1 of the run, of which only what concerns bad rows is there."""
+    parts = Collector.__new__(Collector)
+    cfg = RunConfig.from_mapping({"env": {"max_bad_rows": limit}})
+    env = SimpleNamespace(num_envs=3, can_reset_some=True, reset_some=lambda seed, *_: np.zeros((3, 2)))
+    tracker = SimpleNamespace(ep_return=np.zeros(3), ep_length=np.array([4, 5, 6]))
+    fakes: dict[str, Any] = {
+        "_child": FakeChild(), "_job": SimpleNamespace(cfg=cfg, run_dir=str(tmp_path)), "_words": words, "number": 1,
+        "env": env, "tracker": tracker, "writer": SimpleNamespace(abandon=lambda envs: None),
+    }  # fmt: skip
+    for name, value in fakes.items():
+        setattr(parts, name, value)
+    return parts
+
+
+NUMBERS, FLAGS = np.zeros(3, np.float32), np.zeros(3, np.bool_)
+OUTCOME = StepOutcome(np.ones((3, 2), np.float32), NUMBERS, FLAGS, FLAGS, FLAGS, NUMBERS, NUMBERS)
+TWO_BAD = BadRowError([BadRow(0, {"reward": [float("nan")]}), BadRow(2, {"obs": [float("inf")]})])
+
+
+def test_every_bad_row_of_a_step_has_its_file_and_the_count_outlives_the_process(tmp_path: Path) -> None:
+    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2).collectors[1]
+    for _ in range(2):  # the second one takes over, at the same env step
+        parts = collector_at(tmp_path, words)
+        outcome = parts.skip_bad_row(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32), env_steps=40))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"bad-row-40-{number}-collector-1-env-{env}.json" for number, env in ((1, 0), (2, 2), (3, 0), (4, 2))
+    ]
+    assert words.get(CollectorWord.BAD_ROWS) == 4
+    assert [text.rpartition(", ")[2] for text in parts._child.sent] == [f"{n} of env.max_bad_rows=10" for n in (3, 4)]
+    assert outcome.next_obs.tolist() == [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+
+
+def test_a_disk_that_refuses_a_bad_row_costs_its_file_only(tmp_path: Path) -> None:
+    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2).collectors[1]
+    parts = collector_at(tmp_path / "missing", words)
+    parts.skip_bad_row(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32)))
+    assert ["cannot be written: No such file or directory; skipped" in text for text in parts._child.sent] == [True] * 2
+
+
+def test_one_bad_row_beyond_the_limit_is_an_error(tmp_path: Path) -> None:
+    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2).collectors[1]
+    with pytest.raises(NumericsError, match="NaN or Inf in reward of environment 0 at env step 0, episode step 4"):
+        collector_at(tmp_path, words, limit=1).skip_bad_row(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32)))
+
+
+@pytest.mark.parametrize("start_step", [0, 40])
+def test_a_resumed_collector_reports_what_it_restored_before_another_one_may_take_over(
+    tmp_path: Path, start_step: int
+) -> None:
+    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2).collectors[1]
+    parts, reported = collector_at(tmp_path, words), list[CollectorTotals]()
+    parts._job.start_step, parts.env.reset = start_step, lambda seed: np.zeros((3, 2), np.float32)
+    parts.writer.begin = parts._send_hello = lambda *_: None
+
+    def restore(progress: Progress) -> None:
+        progress.env_steps, progress.vector_steps, progress.policy_steps, progress.policy_lag_sum = 40, 20, 15, 7.0
+
+    def publish(totals: CollectorTotals) -> None:
+        assert not words.get(CollectorWord.HAS_BEGUN)
+        reported.append(totals)
+
+    parts._resume = restore
+    parts.start(SimpleNamespace(publish=publish))
+    counters = [(one.env_steps, one.vector_steps, one.policy_steps, one.policy_lag_sum) for one in reported]
+    assert counters == ([(40, 20, 15, 7.0)] if start_step else [])
+    assert words.get(CollectorWord.HAS_BEGUN)

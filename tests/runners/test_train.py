@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.config.schema import RunConfig, write_config
-from offpolicy.errors import ConfigError
+from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch import preflight
+from offpolicy.launch.outcome import Outcome
 from offpolicy.processes.child import resolve
+from offpolicy.processes.supervisor import Failure
+from offpolicy.timing.clock import Stopwatch
 from offpolicy.types import SpaceSpec
 from runners import train
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6)
+STATE: dict[str, Any] = {
+    "env_steps": 0, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
+    "start": [4, 0], "replay_first": [], "replay_end": [], "fingerprint": {},
+}  # fmt: skip
 ONE_THREAD = {"threads": {"learner": 1}}
 
 
@@ -33,7 +41,7 @@ def test_what_would_make_another_experiment_cannot_change_at_a_resume(tmp_path: 
 def test_a_budget_below_what_a_run_has_done_is_refused(tmp_path: Path, wanted: float) -> None:
     for env_steps in (100, 200):
         with CheckpointStore(tmp_path / "checkpoints").begin(env_steps) as draft:
-            draft.add_json("state", env_steps)
+            draft.add_json("state", STATE | {"env_steps": env_steps})
     with pytest.raises(ConfigError, match=r"got 150, allowed at least 200, .*; write total_timesteps=400"):
         train.resume(tmp_path, {"total_timesteps": wanted})
 
@@ -77,3 +85,41 @@ def test_every_process_starts_in_a_module_of_the_runners(runner: str) -> None:
     targets = [train.entry_point(role, cfg) for role in ("learner", "collector", "evaluator")]
     assert targets == [f"runners.{runner}:learner_main", "runners.collector:main", "runners.evaluator:main"]
     assert all(callable(resolve(target)) for target in targets)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(CheckpointError("step-40: damaged"), 66), (OSError(28, "No space left on device"), 1)]
+)
+@pytest.mark.parametrize("site", ["newest_checkpoint", "_traced", "open_run_logger"])
+def test_processes_that_cannot_begin_again_leave_a_summary_and_name_the_dead_learner(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, site: str
+) -> None:
+    death = Failure("learner", 1, 4711, 80, 1, "was killed by SIGKILL")
+    written, calls = list[Outcome](), list[str]()
+
+    def second_time_refused(*_: Any) -> Any:
+        calls.append(site)
+        if len(calls) == (1 if site == "newest_checkpoint" else 2):
+            raise error
+        return job
+
+    job: Any = SimpleNamespace(
+        cfg=config(), host=SimpleNamespace(is_alone=True), trace_dir=None, close=lambda: None
+    )  # a job and a logger
+    run: Any = SimpleNamespace(go_back_to=lambda *_: None, checkpoint=None, path=Path())
+    memory: Any = SimpleNamespace(clear=lambda: None)
+    for name in ("newest_checkpoint", "_traced", "started_again", "open_run_logger", "announce", "_supervisor_config"):
+        monkeypatch.setattr(train, name, second_time_refused if name == site else lambda *_: job)
+    if site != "newest_checkpoint":
+        monkeypatch.setattr(train, "newest_checkpoint", lambda _: (None, ()))
+    monkeypatch.setattr(train, "_supervise", lambda *_: train._Ended(None, death, written.append))
+    got, failure = train._run(job, run, memory, 2, Stopwatch(), None, job)
+    assert failure is not None
+    assert (got, failure.exit_code, failure.index, [outcome.exit_code for outcome in written]) == (
+        code,
+        code,
+        1,
+        [code],
+    )
+    assert failure.cause == f"was killed by SIGKILL and cannot begin again: {error}"
+    assert written[0].reason == f"learner 1: {failure.cause}"

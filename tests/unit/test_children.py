@@ -43,6 +43,10 @@ def die(number):
     os.kill(os.getpid(), number)
 def quit_at_once(code): os._exit(code)
 def hang(_): threading.Event().wait()
+def is_blocked(_): return signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+def survive(number):
+    os.kill(os.getpid(), number)
+    return number
 def start_sleeper(_): return subprocess.Popen(["sleep", "60"]).pid
 def detach_sleeper(_): return subprocess.Popen(["sleep", "60"], start_new_session=True).pid
 def write_pid(path):
@@ -188,3 +192,17 @@ def test_the_spin_of_openmp_is_bounded_unless_the_user_says_otherwise(chosen: di
 def test_a_process_that_a_call_has_detached_ends_with_the_call() -> None:
     pid = call_in_child("callee:detach_sleeper")
     assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT, signal.SIGTERM])
+def test_the_signals_of_a_run_do_nothing_to_a_call(number: signal.Signals) -> None:
+    assert call_in_child("callee:survive", int(number)) == number
+    assert not call_in_child("callee:is_blocked")
+
+
+def test_signals_stay_held_until_the_outermost_block_ends() -> None:
+    with signals_held():
+        with signals_held():
+            pass
+        assert signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -8,7 +8,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from offpolicy.descendants import VARIABLE, Descendants, adopting, children_of, is_stopped
+import pytest
+
+from offpolicy.descendants import VARIABLE, Descendants, adopting, children_of, is_stopped, start_ticks
 
 # Starts two processes in sessions of their own and leaves: a shell, which waits for its child, and a sleep.
 LEAVE = (
@@ -97,3 +99,54 @@ def test_a_stopped_process_is_told_from_one_that_sleeps_or_is_gone() -> None:
         wait_until(lambda: is_stopped(child.pid))
         child.kill()
     assert not is_stopped(child.pid)
+
+
+def test_a_process_whose_name_is_no_utf_8_is_read_like_any_other() -> None:
+    rename = (
+        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'\\xe6\\x97 ) \\xa5'); print(flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", rename], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert child.pid in children_of(os.getpid())
+        assert start_ticks(child.pid) is not None
+        child.kill()
+        wait_until(lambda: has_ended(child.pid))
+        assert start_ticks(child.pid) is None  # ended, although nobody has reaped it
+
+
+def test_what_one_child_has_left_behind_is_told_from_what_another_one_has() -> None:
+    descendants = Descendants()
+    with adopting():
+        known = children_of(os.getpid())
+        for name in ("collector 0", "collector 10"):
+            environment = descendants.environment(os.environ, of=name)
+            subprocess.run([sys.executable, "-c", LEAVE], check=True, env=environment)
+        assert [len(descendants.left(known, of=name)) for name in ("collector 0", "collector 1")] == [2, 0]
+        assert descendants.kill(known, of="collector 0") >= 2
+        assert len(descendants.left(known)) == 2
+        assert descendants.kill(known) >= 2
+    assert children_of(os.getpid()) == known
+
+
+def test_a_dead_stranger_does_not_keep_adopted_processes_from_being_reaped() -> None:
+    descendants = Descendants()
+    with adopting(), subprocess.Popen(["true"]) as stranger:
+        wait_until(lambda: has_ended(stranger.pid))
+        known = children_of(os.getpid())
+        for _ in range(3):
+            subprocess.run([sys.executable, "-c", "import subprocess; subprocess.Popen(['true'])"], check=True)
+        wait_until(lambda: (descendants.reap(known), children_of(os.getpid()) == known)[1])
+        assert stranger.wait() == 0
+
+
+def test_a_process_that_the_kernel_holds_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.descendants.KILL_TIMEOUT_S", 0.05)
+    descendants, known = Descendants(), children_of(os.getpid())
+    with adopting(), monkeypatch.context() as patch:
+        patch.setattr(os, "kill", lambda pid, number: None)  # as if it had no effect
+        subprocess.run([sys.executable, "-c", LEAVE], check=True, env=descendants.environment(os.environ))
+        assert descendants.kill(known) == 0
+        patch.undo()
+        monkeypatch.undo()
+        assert descendants.kill(known) >= 2

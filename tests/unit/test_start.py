@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,41 @@ def test_ctrl_c_ends_the_start_at_once_even_where_python_would_swallow_it() -> N
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "offpolicy: interrupted\n")
+
+
+CALLING = """
+import os, signal, sys, threading
+from offpolicy.children import call_in_child
+from offpolicy.start import interrupts_exit
+def start_programs(path):
+    import subprocess, time
+    pids = [subprocess.Popen(["sleep", "60"], start_new_session=True, env=env).pid for env in ({}, None)]
+    with open(path + ".new", "w") as file: print(*pids, os.getpid(), file=file)
+    os.rename(path + ".new", path)
+    time.sleep(60)
+if __name__ == "__main__":
+    with interrupts_exit():
+        call_in_child("calling:start_programs", sys.argv[1])
+"""
+
+
+def test_ctrl_c_during_a_call_in_a_child_ends_what_the_child_has_started(tmp_path: Path) -> None:
+    (tmp_path / "calling.py").write_text(CALLING)
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen([sys.executable, "calling.py", "pids"], cwd=tmp_path, env=environ) as process:
+        deadline_s = time.monotonic() + 30.0
+        while not (tmp_path / "pids").exists() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        pids = (tmp_path / "pids").read_text().split()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_a_request_for_a_checkpoint_does_not_end_a_command_that_is_still_starting() -> None:
+    code = "import os, signal; from offpolicy.start import drop_save_requests as drop; drop();"
+    result = shell(f'"$PY" -c "{code} os.kill(os.getpid(), signal.SIGUSR1); print(1)"')
+    assert (result.returncode, result.stdout) == (0, "1\n")
 
 
 def test_the_handler_of_a_caller_and_an_ignored_ctrl_c_stay() -> None:

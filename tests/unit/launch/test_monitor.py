@@ -288,11 +288,20 @@ def test_a_run_that_never_started_logs_no_counters(run: Run) -> None:
 
 
 def test_the_end_of_a_run_is_kept_for_its_summary(run: Run) -> None:
-    run.send("learner", "checkpoint", env_steps=200)
+    run.send("learner", "checkpoint", env_steps=200, signals=0)
     run.send("learner", "warning", text="slow disk")
     run.send("learner", "done", is_complete=False, stopped_by=3, env_steps=250)
     assert (run.monitor.saved_steps, run.monitor.is_complete, run.monitor.stopped_by) == ([200], False, 3)
     assert run.logger.of("message") == ["warning: slow disk"]
+
+
+def test_a_signal_is_answered_by_the_first_checkpoint_that_began_after_it(run: Run) -> None:
+    run.control.host.set(HostWord.SAVE_SIGNALS, 1)
+    for env_steps, signals in ((200, 0), (300, 1), (400, 1), (500, 3)):
+        run.send("learner", "checkpoint", env_steps=env_steps, signals=signals)
+    assert run.logger.of("message") == [
+        f"checkpoint saved at env step {env_steps}: SIGUSR1 asked for it" for env_steps in (300, 500)
+    ]
 
 
 def test_the_cores_are_read_once_per_record_and_at_the_end_while_the_learners_are_there(run: Run) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
@@ -16,9 +17,16 @@ from offpolicy.launch import restart
 from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import SpaceSpec
+from tests.hostile import rewrite
 
 SPEC = SpaceSpec(4, 2, (-1.0, -1.0), (1.0, 1.0))
 APPO: dict[str, Any] = {"algo": {"name": "appo"}, "runner": {"name": "appo"}}
+
+
+STATE: dict[str, Any] = {
+    "env_steps": 0, "last_eval_step": 0, "num_collectors": 1, "num_ranks": 1, "numbers": {"num_updates": 5},
+    "start": [4, 0], "replay_first": [], "replay_end": [], "fingerprint": {},
+}  # fmt: skip
 
 
 def job_of(run_dir: Path, checkpoint: int | None = None, mode: str = "overlap") -> WorkerSpec:
@@ -31,7 +39,7 @@ def save(run_dir: Path, *steps: int) -> None:
     store = CheckpointStore(run_dir / CHECKPOINTS)
     for step in steps:
         with store.begin(step) as draft:
-            draft.add_json("state", {})
+            draft.add_json("state", STATE | {"env_steps": step})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,7 @@ def test_others_stay_where_their_rows_are_learnt_from_again_and_no_bits_are_prom
 
 def test_before_the_first_checkpoint_learners_begin_with_new_networks(tmp_path: Path) -> None:
     job = job_of(tmp_path)
-    assert newest_checkpoint(job) is None
+    assert newest_checkpoint(job) == (None, ())
     again = started_again(job, None, 2)
     assert (again.start_step, again.checkpoint, again.learner_restarts, again.keeps_rows) == (0, None, 2, True)
 
@@ -63,9 +71,9 @@ def test_before_the_first_checkpoint_learners_begin_with_new_networks(tmp_path: 
 def test_learners_continue_from_the_newest_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 40, 80)
     job = job_of(tmp_path)
-    again = started_again(job, newest_checkpoint(job), 1)
+    again = started_again(job, newest_checkpoint(job)[0], 1)
     assert (again.start_step, again.checkpoint, again.keeps_rows) == (80, 80, True)
-    assert not started_again(job_of(tmp_path, mode="alternate"), newest_checkpoint(job), 1).keeps_rows
+    assert not started_again(job_of(tmp_path, mode="alternate"), newest_checkpoint(job)[0], 1).keeps_rows
 
 
 def test_damaged_checkpoints_are_named(tmp_path: Path) -> None:
@@ -82,3 +90,25 @@ def test_memory_lacks_the_rows_of_a_checkpoint_without_them_that_the_run_itself_
     monkeypatch.setattr(restart, "has_replay", lambda _: has_rows)
     checkpoint: Any = SimpleNamespace(env_steps=step)
     assert started_again(job_of(tmp_path, 40), checkpoint, 1).keeps_rows == expected
+
+
+def test_a_checkpoint_that_a_start_would_refuse_is_passed_over_and_named(tmp_path: Path) -> None:
+    save(tmp_path, 40, 80)
+    rewrite(tmp_path / CHECKPOINTS / "step-000000000080", "state", lambda content: {**content, "num_ranks": [1]})
+    checkpoint, rejected = newest_checkpoint(job_of(tmp_path))
+    assert checkpoint is not None
+    assert checkpoint.env_steps == 40
+    assert len(rejected) == 1
+    assert "num_ranks: got [1]" in rejected[0]
+
+
+@pytest.mark.parametrize(("mode", "is_found"), [("overlap", True), ("alternate", False)])
+def test_the_rows_of_the_replay_are_read_only_where_they_are_needed(tmp_path: Path, mode: str, is_found: bool) -> None:
+    with CheckpointStore(tmp_path / CHECKPOINTS).begin(40) as draft:
+        draft.add_json("state", STATE | {"env_steps": 40})
+        draft.add_rows("replay-0-000000000000000", [np.zeros((3, 4), np.float32)])
+    (rows,) = (tmp_path / CHECKPOINTS).glob("*/replay-0*")
+    rows.write_bytes(rows.read_bytes()[:-1] + b"x")
+    checkpoint, _ = newest_checkpoint(job_of(tmp_path, mode=mode))
+    assert checkpoint is not None
+    assert checkpoint.has_lost_rows != is_found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,9 +18,19 @@ from typing import Any
 import pytest
 
 import offpolicy
+from offpolicy import fault
 from offpolicy.checkpoint import CheckpointStore
 from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
-from offpolicy.launch.run_dir import LOCK, RunDir, default_run_dir, has_same_parent, is_running, refuse_file
+from offpolicy.launch.run_dir import (
+    _RECORD,
+    LOCK,
+    RunDir,
+    default_run_dir,
+    has_same_parent,
+    has_saved_nothing,
+    is_running,
+    refuse_file,
+)
 from tests.hostile import rewrite
 
 REPOSITORY = Path(offpolicy.__file__).parents[1]
@@ -143,11 +155,13 @@ def test_when_every_checkpoint_is_damaged_all_are_named(run: Path) -> None:
 
 
 def test_a_refused_claim_releases_the_lock(run: Path) -> None:
-    checkpoints = run / "checkpoints"
-    checkpoints.rename(run / "elsewhere")
+    manifests = list((run / "checkpoints").glob("*/MANIFEST.json"))
+    for manifest in manifests:
+        manifest.rename(manifest.with_name("elsewhere"))
     with pytest.raises(CheckpointError):
         RunDir.claim(run, "auto")
-    (run / "elsewhere").rename(checkpoints)
+    for manifest in manifests:
+        manifest.with_name("elsewhere").rename(manifest)
     RunDir.claim(run, "auto").release()
 
 
@@ -182,10 +196,13 @@ def test_a_lock_that_cannot_be_written_leaves_no_directory(tmp_path: Path, monke
     assert tree(tmp_path) == []
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a directory that even root cannot write")
-def test_a_directory_that_nobody_can_write_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"/proc/self/fdinfo is not writable: "):
-        RunDir.claim(Path("/proc/self/fdinfo"), "auto")
+def test_a_directory_that_nobody_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(ConfigError, match=r" is not writable: Read-only file system"):
+        RunDir.claim(tmp_path, "auto")
 
 
 # --- in use
@@ -420,3 +437,66 @@ def test_a_claim_removes_what_writers_that_were_killed_have_left(tmp_path: Path)
     RunDir.claim(tmp_path / "run", "auto").release()
     left = [path.name for path in tmp_path.rglob("*.tmp")]
     assert left == [living.name]
+
+
+@pytest.mark.parametrize("names", [("config.yaml", "src/main.py"), (".git/HEAD", ".env"), ("config.yaml", ".lock")])
+def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("precious")
+    before = tree(tmp_path)
+    for resume in ("auto", "must"):
+        with pytest.raises(CheckpointError, match="holds no usable checkpoint"):
+            RunDir.claim(tmp_path, resume)
+    assert tree(tmp_path) == before
+
+
+def test_only_what_a_run_writes_is_moved(lost: Path) -> None:
+    for name in ("notes.md", ".gitignore"):
+        (lost / name).write_text("mine")
+    for attempt in (0, 1):
+        with RunDir.claim(lost, "auto") as claimed:
+            assert claimed.aside == lost / f"attempt-{attempt}"
+        (lost / "train.log").write_text("killed before its configuration was written")
+    assert (lost / "notes.md").exists()
+    assert sorted(os.listdir(lost / "attempt-1")) == ["train.log"]
+    assert not has_saved_nothing(lost / "attempt-1")
+
+
+def test_a_deleted_attempt_leaves_the_later_ones_alone(lost: Path) -> None:
+    for attempt in (0, 1, 2):
+        if attempt == 2:
+            shutil.rmtree(lost / "attempt-0")
+        (lost / "config.yaml").write_text(f"seed: {attempt}")
+        with RunDir.claim(lost, "auto") as claimed:
+            assert claimed.aside == lost / f"attempt-{attempt}"
+    assert (lost / "attempt-1" / "config.yaml").read_text() == "seed: 1"
+
+
+def test_a_disk_that_refuses_the_move_is_named_and_the_next_claim_finishes_it(
+    lost: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPOLICY_FAULT", "run_dir.aside@n=2:ENOSPC")
+    fault.arm("supervisor")
+    with pytest.raises(
+        ConfigError, match=r"the records of the last attempt in .*lost cannot be moved to .*attempt-0: No"
+    ):
+        RunDir.claim(lost, "auto")
+    monkeypatch.delenv("OFFPOLICY_FAULT")
+    fault.arm("supervisor")
+    with RunDir.claim(lost, "auto") as claimed:
+        assert claimed.aside == lost / "attempt-1"
+
+
+def test_everything_that_a_run_writes_is_known_as_its_record() -> None:
+    table = (REPOSITORY / "docs" / "runs.md").read_text().partition("| file | content |")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    names = [name.rstrip("/") for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    names = [
+        name.partition("/")[0].replace("*.superseded", "metrics.superseded").replace("<env steps>", "40")
+        for name in names
+    ]
+    assert len(names) > 15
+    assert [
+        name for name in names if not name.endswith("<k>") and not name.endswith("<n>") and not _RECORD.fullmatch(name)
+    ] == []

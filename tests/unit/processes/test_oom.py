@@ -6,7 +6,14 @@ import pytest
 
 from offpolicy.machine import MemoryLimit
 from offpolicy.processes import oom
-from offpolicy.processes.oom import OomWatch
+from offpolicy.processes.oom import RECENT_S, OomWatch
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +29,11 @@ def _machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_without_a_kill_there_is_no_cause() -> None:
-    assert OomWatch().cause() is None
+    assert OomWatch(Clock()).cause() is None
 
 
 def test_a_kill_in_a_cgroup_names_its_limit_once(tmp_path: Path) -> None:
-    watch = OomWatch()
+    watch = OomWatch(Clock())
     job = tmp_path / "pod" / "job"
     (job / "memory.events").write_text("max 9\noom 3\noom_kill 2\noom_group_kill 0\n")
     cause = f"was killed by the kernel: out of memory; the limit of {job} is 200 MiB, of which 150 MiB are used now"
@@ -36,13 +43,13 @@ def test_a_kill_in_a_cgroup_names_its_limit_once(tmp_path: Path) -> None:
 def test_a_kill_counted_by_version_1_is_seen(tmp_path: Path) -> None:
     control = tmp_path / "pod" / "job" / "memory.oom_control"
     control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
-    watch = OomWatch()
+    watch = OomWatch(Clock())
     control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
     assert "200 MiB" in str(watch.cause())
 
 
 def test_a_kill_outside_of_every_cgroup_is_the_machines(tmp_path: Path) -> None:
-    watch = OomWatch()
+    watch = OomWatch(Clock())
     (tmp_path / "vmstat").write_text("nr_free 1\noom_kill 8\n")
     assert watch.cause() == "was killed by the kernel: the machine ran out of memory"
 
@@ -50,3 +57,22 @@ def test_a_kill_outside_of_every_cgroup_is_the_machines(tmp_path: Path) -> None:
 def test_every_process_of_a_run_is_likelier_to_be_killed_than_the_supervisor() -> None:
     assert set(oom.KILL_FIRST) == {"collector", "evaluator", "learner"}
     assert 0 < oom.KILL_FIRST["learner"] < oom.KILL_FIRST["collector"]
+
+
+def test_a_kill_of_another_process_is_not_the_cause_of_what_somebody_kills_later(tmp_path: Path) -> None:
+    clock = Clock()
+    watch = OomWatch(clock)
+    (tmp_path / "vmstat").write_text("oom_kill 8\n")
+    watch.look()
+    clock.now_s += RECENT_S + 1.0
+    assert watch.cause() is None
+
+
+def test_of_several_processes_killed_at_once_each_has_the_cause(tmp_path: Path) -> None:
+    watch = OomWatch(Clock())
+    (tmp_path / "vmstat").write_text("oom_kill 9\n")
+    (tmp_path / "pod" / "job" / "memory.events").write_text("oom_kill 3\n")
+    causes = [watch.cause() for _ in range(3)]
+    assert causes[0] == causes[1]
+    assert "200 MiB" in str(causes[0])
+    assert causes[2] is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
-from offpolicy.processes.restarts import RestartPolicy, Restarts, clear_rank_words, clear_words
+from offpolicy.processes.restarts import RestartPolicy, Restarts, clear_collector_words, clear_rank_words
 
 
 class Clock:
@@ -89,7 +89,7 @@ def test_the_words_of_a_dead_collector_are_those_of_one_that_starts_and_its_coun
     kept = (CollectorWord.ENV_STEPS, CollectorWord.SNAPSHOT_DONE, CollectorWord.HAS_BEGUN, CollectorWord.IS_GONE)
     for number, word in enumerate(CollectorWord):
         words.set(word, 10 + number)
-    clear_words(words)
+    clear_collector_words(words)
     assert [words.get(word) for word in kept] == [10 + word for word in kept]
     assert (words.get(CollectorWord.PROGRESS), words.get(CollectorWord.IS_WAITING)) == (0, 0)
     assert words.get(CollectorWord.RESTARTS) == 10 + CollectorWord.RESTARTS + 1

@@ -103,3 +103,10 @@ def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_ru
 def test_a_signal_that_nobody_took_arrives_at_the_end() -> None:
     with pytest.raises(KeyboardInterrupt), signals_kept():
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_that_comes_when_the_run_has_its_outcome_is_dropped() -> None:
+    with signals_kept() as kept:
+        os.kill(os.getpid(), signal.SIGINT)
+        kept.drop()
+        os.kill(os.getpid(), signal.SIGINT)

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from offpolicy.errors import CheckpointError
+from offpolicy import fault
+from offpolicy.errors import CheckpointError, StartError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord, Stop
-from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, RestartPolicy, Restarts
+from offpolicy.processes.restarts import LEARNERS, NO_RESTARTS, LearnerRestarts, RestartPolicy, Restarts
 from offpolicy.processes.shared_memory import WakeEvent
-from offpolicy.processes.supervisor import Child, Failure, Supervisor, SupervisorConfig
+from offpolicy.processes.supervisor import Child, Failure, Start, Supervisor, SupervisorConfig
 
 STOP_TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 10.0
 CRASH = {"kind": "error", "text": "step 3", "error": "EnvFailure", "code": 1, "traceback": "Traceback ..."}
@@ -59,7 +60,7 @@ class Stage:
         restarts: RestartPolicy = NO_RESTARTS,
         learner_restarts: int = 0,
         keeps_others: bool = True,
-        renew: Callable[[], dict[str, Any]] = lambda: {"checkpoint": 40},
+        renew: Callable[[], tuple[dict[str, Any], tuple[str, ...]]] = lambda: ({"checkpoint": 40}, ()),
     ) -> None:
         self.now_s = 100.0
         deaths = Restarts(RestartPolicy(learner_restarts), lambda: self.now_s)
@@ -73,24 +74,30 @@ class Stage:
         self.supervisor = Supervisor(self.control, (self.event,), config)
         self.processes: dict[str, Process] = {}
         self.messages: list[tuple[str, Any]] = []
+        self.refused: set[str] = set()  # names of children that cannot be started
         self._roles, self._pipes, self._started = roles, dict[str, int](), list[int]()
 
     def __enter__(self) -> Stage:
         self.supervisor.__enter__()
-        self.supervisor.spawn = lambda *start: self.add(f"{start[0]}-{start[1]}", start)  # type: ignore[method-assign]
+        self.supervisor.spawn = self.spawn  # type: ignore[method-assign]
         for name in self._roles:
             self.add(name)
         return self
 
-    def add(self, name: str, start: tuple[Any, ...] | None = None) -> int:
+    def spawn(self, start: Start) -> int:
+        if start.name in self.refused:
+            raise StartError(f"{start.name} cannot be started: Cannot allocate memory")
+        return self.add(f"{start.role}-{start.index}", start)
+
+    def add(self, name: str, start: Start | None = None) -> int:
         """Starts a fake child; returns its pid."""
         role, index = name.split("-")
         process, (read, pipe) = Process(1000 + len(self._started)), os.pipe()
         self._started.append(pipe)
         self._pipes[name] = pipe
         os.set_blocking(read, False)
-        start = start or (role, int(index), "module:main", {"checkpoint": None}, {})
-        child = Child(role, int(index), process, read, process.pidfd, start=start)  # type: ignore[arg-type]
+        start = start or Start(role, int(index), "module:main", {"checkpoint": None}, {})
+        child = Child(start, process, process.pidfd, read)  # type: ignore[arg-type]
         self.processes[name] = process
         self.supervisor._children.append(child)
         self.supervisor._selector.register(read, 1, child)
@@ -268,7 +275,7 @@ def test_a_collector_that_is_killed_after_everything_was_saved_is_no_failure() -
 
 def spawned(stage: Stage) -> list[tuple[int, Any]]:
     """The learners that run now: index and payload."""
-    return [(child.index, child.start[3]) for child in stage.supervisor._children if child.is_learner]
+    return [(child.index, child.start.payload) for child in stage.supervisor._children if child.is_learner]
 
 
 def test_a_killed_learner_is_started_again_from_the_checkpoint_beside_the_collectors() -> None:
@@ -333,7 +340,7 @@ def test_a_signal_meanwhile_ends_the_run() -> None:
 def test_too_many_deaths_of_learners_are_a_crash_loop_that_names_them(keeps_others: bool) -> None:
     with Stage("learner-0", "learner-1", learner_restarts=1, keeps_others=keeps_others) as stage:
         deaths = stage.supervisor._config.learner_restarts.deaths  # type: ignore[union-attr]
-        deaths.add(0, -11, {}, 5, "learner 1")
+        deaths.add(LEARNERS, -11, {}, 5, "learner 1")
         failure = stage.run({2: exit_of(stage, "learner-0", -9)})
     assert failure is not None
     assert (failure.exit_code, failure.role, failure.index) == (70, "learner", 0)
@@ -356,7 +363,7 @@ def test_an_error_of_a_learner_is_not_survived(message: dict[str, Any] | None) -
 
 
 def test_without_a_usable_checkpoint_a_dead_learner_ends_the_run() -> None:
-    def renew() -> dict[str, Any]:
+    def renew() -> Any:
         raise CheckpointError("step-40: learner.safetensors is damaged")
 
     with Stage("learner-0", "collector-0", learner_restarts=2, renew=renew) as stage:
@@ -574,3 +581,76 @@ def test_leaving_the_context_kills_what_is_left_and_restores_the_handlers() -> N
         assert signal.getsignal(signal.SIGTERM) != handler
     assert stage.processes["learner-0"].code == -signal.SIGKILL
     assert signal.getsignal(signal.SIGTERM) == handler
+
+
+def test_a_collector_that_cannot_be_started_again_lets_the_learner_save_and_is_named_after_its_death() -> None:
+    with Stage("learner-0", "collector-0", restarts=RestartPolicy(2)) as stage:
+        stage.refused.add("collector 0")
+        levels: list[int] = []
+        failure = stage.run({
+            1: exit_of(stage, "collector-0", -9), 3: lambda: levels.append(stage.stop_level()),
+            4: exit_of(stage, "learner-0"),
+        })  # fmt: skip
+        assert stage.processes["learner-0"].code == 0
+    assert failure is not None
+    assert (failure.role, failure.exit_code, levels) == ("collector", 1, [Stop.FINISH])
+    assert failure.cause == "collector 0 cannot be started: Cannot allocate memory"
+    ((_, told),) = stage.messages
+    assert told["text"] == f"collector 0 (pid 1001) died at env step 0: {KILLED}; restart 1 of at most 2"
+
+
+def test_a_learner_rank_that_cannot_be_started_again_ends_the_run() -> None:
+    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=2) as stage:
+        stage.refused.add("learner 1")
+        failure = stage.run({1: exit_of(stage, "learner-1", -9), 20: lambda: stage.follow("collector-0")})
+        assert stage.processes["learner-0"].code == -signal.SIGKILL  # started, but it would wait for the other one
+    assert failure is not None
+    assert (failure.role, failure.index, failure.cause) == (
+        "learner", 1, "learner 1 cannot be started: Cannot allocate memory",
+    )  # fmt: skip
+
+
+def test_what_a_dead_process_has_left_behind_is_killed_before_another_one_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Stage("learner-0", "collector-0", "collector-1", restarts=RestartPolicy(2), learner_restarts=2) as stage:
+        killed: list[tuple[str, bool]] = []
+
+        def kill(known: set[int], of: str = "") -> int:
+            others = {child.process.pid for child in stage.supervisor._children}
+            killed.append((of, known == stage.supervisor._strangers | others))
+            return 0
+
+        monkeypatch.setattr(stage.supervisor._descendants, "kill", kill)
+        script = {1: exit_of(stage, "collector-1", -9), 3: exit_of(stage, "learner-0", -9)}
+        follow = {9: lambda: stage.follow("collector-0", "collector-1")}
+        stage.run(script | {6: exit_of(stage, "learner-0")} | follow)
+        assert killed == [("collector 1", True), ("learner 0", True)]
+        monkeypatch.undo()
+
+
+def test_a_process_that_the_kernel_holds_is_given_up_and_named() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        held = stage.processes["learner-0"]
+        held.kill = lambda: None  # type: ignore[method-assign]
+
+        def wait(timeout_s: float | None = None) -> int:
+            raise subprocess.TimeoutExpired("held", timeout_s or 0.0)
+
+        held.wait = wait  # type: ignore[method-assign]
+        failure = stage.run({0: lambda: stage.supervisor.stop(Stop.FINISH)})
+        assert stage.processes["collector-0"].code == -signal.SIGKILL
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == ("learner", 70)
+
+
+def test_a_refusal_of_the_machine_leaves_no_descriptor_and_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFPOLICY_FAULT", "spawn:EAGAIN")
+    with Stage() as stage:
+        before = sorted(os.listdir("/proc/self/fd"))
+        fault.arm("supervisor")
+        with pytest.raises(StartError, match="collector 3 cannot be started: Resource temporarily unavailable"):
+            Supervisor.spawn(stage.supervisor, Start("collector", 3, "module:main", {}, {}))
+        monkeypatch.delenv("OFFPOLICY_FAULT")
+        fault.arm("supervisor")
+        assert sorted(os.listdir("/proc/self/fd")) == before

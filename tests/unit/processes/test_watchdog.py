@@ -89,6 +89,16 @@ def test_a_start_has_more_time_on_a_loaded_machine_and_names_its_own_key(monkeyp
     assert limit == "no progress for 300 s, longer than runner.start_timeout_s"
 
 
+def test_a_start_has_an_end_whatever_the_load_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offpolicy.processes.watchdog.load_per_core", lambda: 1e6)
+    bench = Bench()
+    assert bench.watchdog.hung_for("collector", 0, STEP_S) is None
+    bench.clock.now_s += 8 * 120.0 + 1.0
+    assert bench.watchdog.hung_for("collector", 0, STEP_S) == (
+        "no progress for 960 s, longer than runner.start_timeout_s"
+    )
+
+
 def test_learner_outlasts_the_timeout_of_its_peers() -> None:
     bench = Bench(peer_timeout_s=900.0)
     bench.progress("learner")

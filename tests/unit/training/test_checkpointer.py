@@ -15,7 +15,7 @@ import pytest
 from offpolicy.checkpoint import CHECKPOINTS
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import PeerSaveError, SaveError
-from offpolicy.processes.control_page import CollectorWord
+from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.worker import SNAPSHOT_DIR
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_due_at_every_multiple_passed(make_rank: MakeRank) -> No
     saver.close()
     assert saved(rank) == ["step-000000000120"]
     assert state.eval_steps == [30]
-    assert messages(rank) == [("checkpoint", {"env_steps": 120})]
+    assert messages(rank) == [("checkpoint", {"env_steps": 120, "signals": 0})]
     assert rank.gate.num_releases == 1  # type: ignore[attr-defined]  # a fake gate
 
 
@@ -101,7 +101,7 @@ def test_at_the_end_of_the_budget_one_checkpoint_is_saved(make_rank: MakeRank) -
     saver.close()
     assert saved(rank) == ["step-000000002000"]
     assert len(state.eval_steps) == 1
-    assert messages(rank) == [("checkpoint", {"env_steps": 2000})]
+    assert messages(rank) == [("checkpoint", {"env_steps": 2000, "signals": 0})]
 
 
 @pytest.mark.parametrize(("updates", "num_saves"), [(7, 1), (8, 2)])
@@ -236,7 +236,7 @@ def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_collectors_with_
     state.may_write.set()
     saver.close()
     assert saved(rank) == ["step-000000000100"]
-    assert rank.child.sent == [("checkpoint", {"env_steps": 100})]  # type: ignore[attr-defined]  # a fake child
+    assert rank.child.sent == [("checkpoint", {"env_steps": 100, "signals": 0})]  # type: ignore[attr-defined]  # a fake child
 
 
 def test_a_request_is_answered_once_and_not_while_another_save_is_written(make_rank: MakeRank) -> None:
@@ -259,11 +259,71 @@ def test_a_request_is_answered_once_and_not_while_another_save_is_written(make_r
     assert saved(rank) == ["step-000000000007", "step-000000000009"]
 
 
-def test_a_request_at_the_step_of_the_last_checkpoint_saves_nothing(make_rank: MakeRank) -> None:
-    rank, world = make_rank(start_step=40), FakeWorld()
-    saver, _ = checkpointer(rank, world)
-    world.env_steps, world.is_saving = 40, True
-    assert not saver.is_due()
+def test_a_request_with_nothing_new_since_the_last_save_is_answered_by_that_one(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    saver, state = checkpointer(rank, world)
+    world.env_steps, world.is_saving = 7, True
+    run_if_due(saver)
+    saver._end_writing()
+    rank.control.host.set(HostWord.SAVE_SIGNALS, 1)
+    leave_snapshots(rank)
+    run_if_due(saver)
+    saver.close()
+    told = [("checkpoint", {"env_steps": 7, "signals": signals}) for signals in (0, 1)]
+    assert (len(state.eval_steps), messages(rank)) == (1, told)
+
+
+def test_a_request_after_further_updates_at_the_same_step_is_saved(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    saver, state = checkpointer(rank, world)
+    world.env_steps, world.is_saving = 7, True
+    for updates in (1, 2):
+        leave_snapshots(rank)
+        state.learner.num_updates = updates
+        run_if_due(saver)
+        saver._end_writing()
+    saver.close()
+    assert len(state.eval_steps) == 2
+
+
+def test_a_request_after_a_save_that_failed_is_saved(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    saver, state = checkpointer(rank, world)
+    state.error = SaveError("no space left on device")
+    world.env_steps, world.is_saving = 7, True
+    run_if_due(saver)
+    saver._end_writing()
+    state.error = None
+    leave_snapshots(rank)
+    run_if_due(saver)
+    saver.close()
+    assert saved(rank) == ["step-000000000007"]
+
+
+def test_a_signal_that_comes_during_a_save_is_not_answered_by_it(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    saver, state = checkpointer(rank, world)
+    state.may_write.clear()
+    world.env_steps, world.is_saving = 7, True
+    run_if_due(saver)
+    rank.control.host.set(HostWord.SAVE_SIGNALS, 1)
+    state.may_write.set()
+    saver.close()
+    assert messages(rank) == [("checkpoint", {"env_steps": 7, "signals": 0})]
+
+
+def test_after_a_save_that_failed_the_end_is_saved_without_the_collectors(make_rank: MakeRank) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    state.error = SaveError("no space left on device")
+    world.env_steps = 100
+    run_if_due(saver)
+    saver._end_writing()
+    state.error, rank.gate.has_snapshot = None, False  # type: ignore[attr-defined]  # a fake gate
+    saver.run_last(is_complete=False)
+    saver.close()
+    assert saved(rank) == ["step-000000000100"]
 
 
 def test_the_loop_waits_for_a_save_whose_rows_the_collectors_would_overwrite(make_rank: MakeRank) -> None:
