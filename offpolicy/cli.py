@@ -75,11 +75,14 @@ def _train(arguments: argparse.Namespace) -> int:
         from offpolicy.config.help import is_asked, train_help
         from offpolicy.config.overrides import load_config
 
-        if is_asked(arguments.overrides):
-            sys.stdout.write(train_help(arguments.overrides) + "\n")
+        words = [word for word in arguments.overrides if word != TRUST]
+        if is_asked(words):
+            sys.stdout.write(train_help(words) + "\n")
             return 0
 
-        config, module = load_config(arguments.overrides), _train_module()
+        config = load_config(words)
+        _check_source(words, is_trusted=TRUST in arguments.overrides)
+        module = _train_module()
     return int(module.train(config))
 
 
@@ -207,6 +210,16 @@ def _check_trust(run: Path, arguments: argparse.Namespace) -> None:
     check_trust(run, is_trusted=arguments.trust)
 
 
+def _check_source(words: Sequence[str], *, is_trusted: bool) -> None:
+    """Does the same for the run of `config=RUN`, whose modules a new run would import."""
+    from offpolicy.commands.trust import check_trust
+    from offpolicy.config.overrides import config_file
+
+    file, overridden = config_file(words)
+    if file is not None:
+        check_trust(file, is_trusted=is_trusted, overridden=overridden)
+
+
 def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is imported late
     """Returns the `PolicyChoice` of the options that `_add_policy_options` adds."""
     from offpolicy.commands.saved_run import PolicyChoice
@@ -315,12 +328,14 @@ def _add_tune(commands: Any) -> None:
     parser.add_argument("--minutes", type=_minutes, default=2.0, help="time for all trials (default: 2)")
     parser.add_argument("--out", type=Path, default=Path("tune.txt"), help="file to write (default: tune.txt)")
     parser.add_argument("--keep", action="append", default=[], metavar="KEY", help="a key not to change, repeatable")
+    parser.add_argument(TRUST, action="store_true", help="import code that lies in the directory of config=RUN")
     parser.set_defaults(command=_tune)
 
 
 def _tune(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.tune import TuneOptions, tune
 
+    _check_source(arguments.overrides, is_trusted=arguments.trust)
     return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep))
 
 

@@ -20,6 +20,7 @@ from offpolicy.errors import ConfigError
 NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
 COPY_BYTES = 8 << 20
 _TEMPORARY = re.compile(r"\..+\.([0-9]+)\.tmp")  # of `atomic_file`, with the pid of the writer
+UPDATES = "train/n_updates"  # of a record
 
 
 @contextlib.contextmanager
@@ -75,6 +76,7 @@ class AppendFile:
     """Unbuffered, so nothing is left to fail at exit: a piece is in the file when `append` returns, or not at all."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def append(self, piece: bytes) -> None:
@@ -90,10 +92,19 @@ class AppendFile:
         """Bytes in the file."""
         return os.fstat(self._descriptor).st_size
 
-    def cut(self, size: int) -> None:
-        """Removes what comes after the first `size` bytes. Raises OSError."""
-        fault.hit("record.cut")
-        os.ftruncate(self._descriptor, size)
+    def replace(self, old: bytes, new: bytes) -> None:
+        """Writes `new` over `old`, the end of the file and no longer, in one call. Raises OSError; then `old` stays."""
+        fault.hit("record.replace")
+        begin = self.size - len(old)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)  # appending, a file has no place to write at
+        try:
+            written = os.pwrite(descriptor, new, begin)
+            if written < len(new):
+                os.pwrite(descriptor, old, begin)  # takes no room: the blocks are there
+                os.ftruncate(descriptor, begin + len(old))
+                raise OSError(f"only {written} of {len(new)} bytes could be written")
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""
@@ -130,26 +141,33 @@ class JsonlFile:
 class UniqueJsonlFile(JsonlFile):
     """A file of JSON lines with one line per env step: a line of the same env step as the last one takes its place.
 
-    What only the last one says, such as an evaluation, is kept.
+    What only the last one says, such as an evaluation, is kept. A line of an earlier process that as many updates led
+    to is kept whole, and takes only what it lacks: a resumed run has done nothing yet.
     """
 
     def __init__(self, path: Path, resume_step: int | None, resume_updates: int | None = None) -> None:
         super().__init__(path, resume_step, resume_updates)
         content = path.read_bytes() if path.is_file() else b""
-        self._last_begin = content.rfind(b"\n", 0, -1) + 1
-        self._last: Mapping[str, float | str | None] = json.loads(content[self._last_begin :] or b"{}")
+        self._last_line = content[content.rfind(b"\n", 0, -1) + 1 :]
+        self._last: Mapping[str, float | str | None] = json.loads(self._last_line or b"{}")
+        self._is_of_before = True  # the last line is of another process
 
     def append(self, mapping: Mapping[str, float | str | None]) -> None:
-        """Writes one line, whole or not at all, after those of other env steps. Raises OSError."""
+        """Writes one line, whole or not at all, after those of other env steps. Raises OSError; the last one stays."""
         if self._last.get("env_steps") == mapping.get("env_steps", -1):
-            mapping = {**self._last, **mapping}
-            self._file.cut(self._last_begin)
-        self._last_begin, self._last = self._file.size, mapping
-        super().append(mapping)
+            is_repeated = self._is_of_before and self._last.get(UPDATES) == mapping.get(UPDATES)
+            mapping = {**mapping, **self._last} if is_repeated else {**self._last, **mapping}
+            line = _line(mapping, len(self._last_line))
+            self._file.replace(self._last_line, line)
+        else:
+            line, is_repeated = _line(mapping), False
+            self._file.append(line)
+        self._last_line, self._last, self._is_of_before = line, mapping, is_repeated
 
 
-def _line(mapping: Mapping[str, float | str | None]) -> bytes:
-    return (json.dumps(mapping, allow_nan=False) + "\n").encode()
+def _line(mapping: Mapping[str, float | str | None], length: int = 0) -> bytes:
+    """Returns a line of at least so many bytes: over a longer one, nothing of that one is left."""
+    return json.dumps(mapping, allow_nan=False).encode().ljust(length - 1) + b"\n"
 
 
 def _mend(path: Path, last_step: float, last_updates: float) -> None:
@@ -176,8 +194,8 @@ def _progress(line: bytes) -> tuple[float, float] | None:
     """Returns the line's env steps and updates, 0 where it has none, or None if it is not a whole record."""
     try:
         record: Any = json.loads(line)  # Any: whatever the file holds
-        return float(record["env_steps"]), float(record.get("train/n_updates", 0.0))
-    except (ValueError, KeyError, TypeError):
+        return float(record["env_steps"]), float(record.get(UPDATES, 0.0))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

@@ -8,6 +8,7 @@ commit does that for every file at once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -84,7 +85,7 @@ def read_json(path: Path, most_bytes: int | None = JSON_BYTES) -> Any:  # Any: a
             raise CheckpointError(f"{path}: expected a regular file, got mode {stat.filemode(status.st_mode)}")
         if most_bytes is not None and status.st_size > most_bytes:
             raise CheckpointError(f"{path}: got {status.st_size} bytes, allowed at most {most_bytes}")
-        return json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        return json.loads(path.read_bytes(), parse_constant=_refuse_constant, parse_float=_finite)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not readable JSON: {error}") from error
 
@@ -104,6 +105,12 @@ def read_rows(path: Path, width: int) -> Float32:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"got {name}, allowed finite numbers")
+
+
+def _finite(text: str) -> float:
+    """Returns a number; JSON has some that a float cannot hold, such as 1e999."""
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text[:40])
 
 
 def is_plain_name(name: str) -> bool:

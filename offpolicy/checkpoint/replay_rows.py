@@ -54,7 +54,7 @@ def segments_of(checkpoint: Checkpoint, ring: int, width: int) -> list[Segment]:
     if ring >= len(firsts):
         return []
     first, end = firsts[ring], fields.counts("replay_end", len(firsts))[ring]
-    segments = sorted(_listed(checkpoint, ring, first, width), key=lambda segment: segment.first)
+    segments = listed_segments(checkpoint, ring, width, first)
     reached = segments[0].first if segments else end
     if reached > first:
         raise CheckpointError(
@@ -82,7 +82,11 @@ def read_replay(checkpoint: Checkpoint, ring: int, width: int) -> SavedRows | No
     return SavedRows(first, blocks)
 
 
-def _listed(checkpoint: Checkpoint, ring: int, first: int, width: int) -> list[Segment]:
+def listed_segments(checkpoint: Checkpoint, ring: int, width: int, first: int = 0) -> list[Segment]:
+    """Returns the segments of a ring [rows, width] that the manifest lists, oldest first.
+
+    `first`: the row that the file of a ring in layout 2 begins with, which its name does not say.
+    """
     found = []
     for file_name, record in checkpoint.files.items():
         name = file_name.removesuffix(ROWS)
@@ -91,4 +95,5 @@ def _listed(checkpoint: Checkpoint, ring: int, first: int, width: int) -> list[S
             found.append((file_name, int(match[2]), record.size))
         elif name == f"replay-{ring}":  # layout 2
             found.append((file_name, first, record.size))
+    found.sort(key=lambda segment: segment[1])
     return [Segment(file_name, begin, begin + size // (4 * width)) for file_name, begin, size in found]

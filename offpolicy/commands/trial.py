@@ -44,7 +44,7 @@ QUIET = (
 # The trial dies with this process. The root is on the path just for our own modules.
 CHILD = (
     "import sys; sys.path.insert(0, sys.argv[1]); import offpolicy.children as c; c.die_with_parent(int(sys.argv[2]));"
-    " from offpolicy.cli import main; sys.exit(main(['train', *sys.argv[3:]]))"
+    " from offpolicy.cli import main; sys.exit(main(['train', '--trust', *sys.argv[3:]]))"
 )
 Record = Mapping[str, float]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -20,65 +21,71 @@ KEYS = ("env.id", "eval.hook", "collect.hook")  # their values may be `module:na
 
 
 class NamedModule(NamedTuple):
-    """A module that a run's configuration names, and the file or directory it would be imported from."""
+    """A module that a run's configuration names, and the files that its import would execute, itself last."""
 
     key: str
     module: str
-    place: Path | None  # None: nowhere
+    places: tuple[Path, ...]
 
 
 def check_trust(run: Path, *, is_trusted: bool, overridden: tuple[str, ...] = ()) -> None:
     """Prints which modules the run of a directory imports. Raises `ConfigError` for those that need `--trust`.
 
-    Keys that are `overridden` on the command line are the user's own. Nothing is imported here.
+    `run` may also be the file of its configuration. Keys that are `overridden` on the command line are the user's own.
+    Nothing is imported here.
     """
-    problems = []
-    for named in named_modules(run, overridden):
-        where = named.place or "no directory of sys.path"
-        sys.stderr.write(f"offpolicy: {run / 'config.yaml'}: {named.key} imports {named.module}, found in {where}\n")
-        why = why_not_trusted(run, named.place)
+    problems, file = [], run if run.is_file() else run / "config.yaml"
+    for named in named_modules(file, overridden):
+        where = named.places[-1] if named.places else "no directory of sys.path"
+        sys.stderr.write(f"offpolicy: {file}: {named.key} imports {named.module}, found in {where}\n")
+        reasons = ((place, why_not_trusted(file, place)) for place in named.places)
+        place, why = next(((place, why) for place, why in reasons if why is not None), (None, None))
         if why is not None and not is_trusted:
-            problems.append(
-                f"{named.key}: {named.module} would run {named.place}, which {why}; read it, then add --trust"
-            )
+            problems.append(f"{named.key}: {named.module} would run {place}, which {why}; read it, then add --trust")
     if problems:
         raise ConfigError(problems)
 
 
-def named_modules(run: Path, overridden: tuple[str, ...] = ()) -> list[NamedModule]:
+def named_modules(file: Path, overridden: tuple[str, ...] = ()) -> list[NamedModule]:
     """Returns the modules that a run's configuration names, but for our own."""
     try:
-        values = flatten(read_values(run / "config.yaml"))
+        values = flatten(read_values(file))
     except ConfigError:  # the command, which reads it in the same way, refuses it
         return []
     found = []
     for key in KEYS:
         module, colon, _ = str(values.get(key) or "").rpartition(":")
-        top = module.partition(".")[0]
-        if colon and top != __name__.partition(".")[0] and key not in overridden:
-            found.append(NamedModule(key, module, _find(top)))
+        if colon and module.partition(".")[0] != __name__.partition(".")[0] and key not in overridden:
+            found.append(NamedModule(key, module, tuple(_executed(module))))
     return found
 
 
-def why_not_trusted(run: Path, place: Path | None) -> str | None:
-    """Returns why a module may not be the user's own; None if it is, or is installed."""
-    if place is None:
-        return None
-    resolved = place.resolve()
-    if resolved.is_relative_to(run.resolve()):
+def why_not_trusted(file: Path, place: Path) -> str | None:
+    """Returns why a module may not be the user's own; None if it is, or is installed. `file`: the configuration."""
+    # A link counts where it lies, too: it may lead out of the directory that it came with.
+    paths = {place.absolute(), place.resolve()}
+    if any(path.is_relative_to(run) for path in paths for run in (file.parent.absolute(), file.parent.resolve())):
         return "lies inside the run's directory"
-    if not resolved.is_relative_to(Path.cwd()):
-        return None
-    for path in (resolved, run / "config.yaml"):
-        if (owner := path.stat().st_uid) != os.getuid():
+    here = Path.cwd()
+    inside = [path for path in paths if path.is_relative_to(here)]
+    between = {folder for path in inside for folder in path.parents if folder != here and folder.is_relative_to(here)}
+    found = sorted(path for path in paths | between if os.path.lexists(path))  # not what lies inside an archive
+    for path in (*found, file) if inside else ():
+        if (owner := path.lstat().st_uid) != os.getuid():
             return f"lies in the current directory, and user {owner} made {path}"
     return None
 
 
-def _find(top: str) -> Path | None:
-    """Returns where a top-level module would be imported from, as `make_env` would, without importing it."""
-    spec = PathFinder.find_spec(top, [entry or os.getcwd() for entry in (*sys.path, os.getcwd())])
-    if spec is None:
-        return None
-    places = [*(spec.submodule_search_locations or []), spec.origin]
-    return Path(places[0]) if places[0] else None
+def _executed(module: str) -> Iterator[Path]:
+    """Returns the files that importing `module` would execute, as `make_env` would, without importing any of them.
+
+    Of `a.b` that is what `a` executes, and `b`, which may lie in any directory of a namespace package `a`.
+    """
+    entries = [entry or os.getcwd() for entry in (*sys.path, os.getcwd())]
+    for name in module.split("."):
+        spec = PathFinder.find_spec(name, entries)
+        if spec is None:
+            return
+        if spec.has_location and spec.origin is not None:
+            yield Path(spec.origin)
+        entries = list(spec.submodule_search_locations or ())

@@ -91,10 +91,20 @@ def _saved(source: Any, groups: Mapping[str, str | None]) -> dict[str, Any]:
         raise ConfigError(
             [f"{name}: got {option!r}, but config= has chosen the groups; {fix}" for name, option in groups.items()]
         )
-    path = Path(str(source))
-    file = path if path.is_file() else find_run(path) / "config.yaml"
-    values = read_values(file)
+    values = read_values(_file_of(source))
     return {key: value for key, value in values.items() if key not in ("run_dir", "resume")}
+
+
+def _file_of(source: Any) -> Path:
+    path = Path(str(source))
+    return path if path.is_file() else find_run(path) / "config.yaml"
+
+
+def config_file(tokens: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
+    """Returns the file that `config=` takes values from, if it is given, and the keys of the command line itself."""
+    values = dict(parse_overrides(tokens).values)
+    source = values.pop("config", None)
+    return None if source is None else _file_of(source), tuple(flatten(values))
 
 
 # Any: values are checked with the run's own configuration

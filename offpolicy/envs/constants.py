@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import pathlib
 from collections.abc import Callable, Iterable
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -22,7 +22,6 @@ from offpolicy.envs.mujoco_state import is_mujoco
 Slot: TypeAlias = tuple[str, int | str]  # closure 0, default 1, keyword "x" or field "x" of a function
 
 _RENDERERS = "gymnasium.envs.mujoco.mujoco_rendering"
-_ATOMS = (bool, int, float, str, type(None))
 
 
 class NotPlainError(Exception):
@@ -80,10 +79,18 @@ def write_slots(function: FunctionType, slots: Iterable[tuple[Slot, Any]]) -> No
 
 def _code_digest(function: FunctionType) -> str:
     """Returns a digest of a function's code, without names of files and numbers of lines."""
-    code = function.__code__
-    constants = [repr(value) for value in code.co_consts if type(value) in _ATOMS]
-    text = repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_constant_text(function.__code__).encode()).hexdigest()[:16]
+
+
+def _constant_text(value: Any) -> str:
+    """Returns a constant of some code as text: other code that it makes functions of, with its own constants."""
+    if isinstance(value, CodeType):
+        constants = [_constant_text(constant) for constant in value.co_consts]
+        names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
+        return repr((value.co_code, value.co_exceptiontable, names, constants))
+    if isinstance(value, frozenset):
+        return f"set {sorted(map(_constant_text, value))}"  # its order is another one in every process
+    return f"tuple {[_constant_text(item) for item in value]}" if isinstance(value, tuple) else repr(value)
 
 
 def _space_digest(space: gymnasium.Space[Any]) -> str:

@@ -33,10 +33,11 @@ def make_env(cfg: EnvConfig) -> Env:
     Raises `ConfigError` for an unknown id, a missing dependency or wrong `env.kwargs`, and `EnvFailure` with the
     environment's traceback for anything else that its module or its constructor raises.
     """
-    limit = cfg.kwargs.get("max_episode_steps", -1)  # Gymnasium takes this keyword, and the next, itself
-    if type(limit) is not int or limit == 0 or limit < -1:
+    limit = cfg.kwargs.get("max_episode_steps")  # Gymnasium takes this keyword, and the next, itself
+    if limit is not None and (type(limit) is not int or limit == 0 or limit < -1):
         raise ConfigError(
-            f"env.kwargs.max_episode_steps: got {limit!r}, allowed a whole number >= 1, or -1 for no limit"
+            f"env.kwargs.max_episode_steps: got {limit!r}, allowed a whole number >= 1, -1 for no limit,"
+            " or null for that of the registration"
         )
     spec = find_spec(cfg.id)
     creator = _load_creator(cfg.id, spec)
@@ -75,7 +76,7 @@ def with_time_limit(cfg: EnvConfig) -> EnvConfig:
 
     Raises as `find_spec`.
     """
-    limit = cfg.kwargs.get("max_episode_steps", find_spec(cfg.id).max_episode_steps)
+    limit = cfg.kwargs.get("max_episode_steps") or find_spec(cfg.id).max_episode_steps  # null: that of the registration
     if limit not in (None, -1):
         return cfg
     return dataclasses.replace(cfg, kwargs={**cfg.kwargs, "max_episode_steps": MAX_EPISODE_STEPS})

@@ -222,6 +222,7 @@ class Decoder:
     def __init__(self, nodes: list[JSON], memory: NDArray[np.uint8], find: Callable[[JSON], Any]) -> None:
         self._memory, self._find = memory, find
         self._made: dict[int, Any] = {}
+        self._locked: list[NDArray[Any]] = []  # after all views are made: one may be older than the lock, and writeable
         try:
             containers = [number for number, node in enumerate(nodes) if node[0] in ("list", "dict", "deque")]
             for number in containers:
@@ -229,6 +230,8 @@ class Decoder:
             for number, node in enumerate(nodes):
                 if number not in self._made:
                     self._made[number] = self._make(node)
+            for array in self._locked:
+                array.flags.writeable = False
             for number in containers:
                 self._fill(self._made[number], nodes[number][1])
             held = [(self._made[number], node[1]) for number, node in enumerate(nodes) if node[0] == "same" and node[1]]
@@ -269,7 +272,8 @@ class Decoder:
             case ["array", dtype, shape, offset, "C" | "F" as order, is_writeable]:
                 content = self._numbers(offset, math.prod(shape), _dtype(dtype))
                 array = np.array(content.reshape(shape, order=order), order=order)
-                array.flags.writeable = bool(is_writeable)
+                if not is_writeable:
+                    self._locked.append(array)
                 return array
             case ["view", dtype, shape, root, offset, strides, is_writeable]:
                 return _view(self.decode(root), _dtype(dtype), shape, offset, strides, bool(is_writeable))
@@ -350,7 +354,9 @@ def _view(root: Any, dtype: np.dtype[Any], shape: JSON, offset: int, strides: JS
         raise ValueError(f"a view of {type(root).__name__}")
     flat = (root if root.flags.c_contiguous else root.T).reshape(-1).view(np.uint8)
     view: NDArray[Any] = np.ndarray(shape, dtype, flat, offset, strides)
-    view.flags.writeable = is_writeable and root.flags.writeable
+    if is_writeable and not root.flags.writeable:
+        raise ValueError("a writeable view of an array that is read-only here")
+    view.flags.writeable = is_writeable
     return view
 
 

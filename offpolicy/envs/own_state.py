@@ -10,14 +10,15 @@ import collections
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
 
 from offpolicy.envs.constants import NotPlainError
 
-_NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
+_LONG = 32  # items from which numbers of one type are fed at once
+_NUMBERS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
 def offers_state(layer: Any) -> bool:
@@ -86,13 +87,11 @@ def _feed(value: Any, update: Callable[[bytes], object]) -> None:
     kind = type(value)
     if kind in (list, tuple, collections.deque):
         update(f"[{len(value)}".encode())
-        for item in value:
-            _feed(item, update)
+        _feed_items(value, update)
     elif kind is dict:
         update(f"{{{len(value)}".encode())
-        for key, item in value.items():
-            _feed(key, update)
-            _feed(item, update)
+        _feed_items(list(value), update)
+        _feed_items(list(value.values()), update)
     elif kind is np.random.Generator:
         _feed(value.bit_generator.state, update)
     elif value is None or kind is str or (kind is int and abs(value) >= 2**63):
@@ -104,3 +103,18 @@ def _feed(value: Any, update: Callable[[bytes], object]) -> None:
         update(f"{array.dtype.str} {array.shape}".encode() + array.tobytes())
     else:
         raise NotPlainError(kind.__name__)
+
+
+def _feed_items(items: Collection[Any], update: Callable[[bytes], object]) -> None:
+    """Feeds a sequence: many numbers of one type at once, for a history of a million takes seconds one by one."""
+    types = {_NUMBERS.get(kind, kind) for kind in set(map(type, items))} if len(items) >= _LONG else set()
+    if len(types) == 1 and (kind := types.pop()) in _NUMBERS.values():
+        try:
+            array = np.fromiter(items, kind, len(items))
+        except OverflowError:  # whole numbers of more than 64 bits
+            pass
+        else:
+            update(f"numbers {array.dtype.str}".encode() + array.tobytes())
+            return
+    for item in items:
+        _feed(item, update)

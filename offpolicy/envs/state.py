@@ -17,6 +17,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils import EzPickle, RecordConstructorArgs
 from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
@@ -31,10 +33,6 @@ from offpolicy.errors import CheckpointError
 from offpolicy.types import Float32
 
 STATE_FORMAT = 2  # version of `EnvState`
-# Set by Gymnasium, and not part of what an episode changes.
-_CONSTANT_NAMES = {
-    *("env", "spec", "metadata", "_metadata", "_cached_spec", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs")
-}
 _GENERATOR_NAMES = ("_np_random", "_np_random_seed")
 _CONTAINERS = (list, tuple, dict, collections.deque)
 
@@ -222,10 +220,8 @@ def _restore_env(env: EnvAdapter, layers: list[Env], saved: JSON, first: Decoder
 
 
 def _capture_layer(layer: Env, position: tuple[int, int], encoder: Encoder) -> JSON:
-    name, attributes = (
-        type(layer).__name__,
-        {key: vars(layer)[key] for key in vars(layer) if key not in _CONSTANT_NAMES},
-    )
+    name = type(layer).__name__
+    attributes = {key: value for key, value in vars(layer).items() if not _is_gymnasiums(layer, key, value)}
     state: dict[str, JSON] = {"type": name}
     if offers_state(layer):
         state["own"] = _capture_own(layer, attributes, encoder)
@@ -253,10 +249,26 @@ def _restore_layer(layer: Env, saved: JSON, first: Decoder, second: Decoder) -> 
         check_restored(layer, saved["own"]["attributes"], second.decode(saved["own"]["state"]))
         return
     # drop what the saved environment did not have, such as an attribute that only a step creates
-    kept = {*_CONSTANT_NAMES, *saved["values"], *saved["mujoco"]}
-    for key in [key for key in vars(layer) if key not in kept]:
-        if fingerprint(vars(layer)[key]) is None:
+    kept = {*saved["values"], *saved["mujoco"]}
+    for key, value in list(vars(layer).items()):
+        if key not in kept and not _is_gymnasiums(layer, key, value) and fingerprint(value) is None:
             del vars(layer)[key]
+
+
+def _is_gymnasiums(layer: Env, name: str, value: Any) -> bool:
+    """True for what Gymnasium itself keeps in a layer, which no episode changes."""
+    match name:
+        case "env":
+            return isinstance(layer, gymnasium.Wrapper)  # the next layer
+        case "spec" | "_cached_spec":
+            return isinstance(value, EnvSpec)
+        case "metadata":
+            return value is getattr(type(layer), name, None)  # of the class, not its own
+        case "_saved_kwargs":
+            return isinstance(layer, RecordConstructorArgs)
+        case "_ezpickle_args" | "_ezpickle_kwargs":
+            return isinstance(layer, EzPickle)
+    return False
 
 
 def _capture_own(layer: Any, attributes: dict[str, Any], encoder: Encoder) -> JSON:

@@ -217,8 +217,9 @@ def _make_native(cfg: EnvConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
     spec = find_spec(cfg.id)
     if spec.vector_entry_point is None:
         raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id} has no vector environment")
+    kwargs = {key: value for key, value in cfg.kwargs.items() if (key, value) != ("max_episode_steps", None)}
     try:
-        env = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **cfg.kwargs)
+        env = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
     except ConfigError:
         raise
     except Exception as error:

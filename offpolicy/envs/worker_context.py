@@ -8,6 +8,7 @@ the lock of its arrays.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing.context
 import socket
@@ -26,12 +27,14 @@ class ErrorQueue:
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._writer.setblocking(False)
 
     def put(self, error: tuple[int, Any, Any, str]) -> None:
-        """Sends index, type, value and traceback, as text."""
+        """Sends index, type, value and traceback, as text; nothing where those of other workers fill the socket."""
         index, kind, value, trace = error
         text = f"{getattr(kind, '__name__', kind)}: {value}"
-        self._writer.sendall(json.dumps([index, text[:LONGEST], trace[-LONGEST:]]).encode())
+        with contextlib.suppress(BlockingIOError):  # a worker that waits here never ends; the first errors name it all
+            self._writer.send(json.dumps([index, text[:LONGEST], trace[-LONGEST:]]).encode())
 
     def get(self) -> tuple[int, type[Exception], str, str]:
         """Returns the next error, as a `RuntimeError`; waits for it."""

@@ -273,7 +273,8 @@ class Monitor:
     def _has_logged(self, snapshot: Snapshot) -> bool:
         """True if a record of this very state was written: same steps, same updates, no evaluation since."""
         last = self._logger.last_snapshot
-        if last is None or self._num_logged == 0 or not last.learners or not snapshot.learners:
+        has_record = self._num_logged > 0 or self._start_step > 0  # the one of the checkpoint
+        if last is None or not has_record or not last.learners or not snapshot.learners:
             return False
         is_same = (last.env_steps, last.learners[0].updates) == (snapshot.env_steps, snapshot.learners[0].updates)
         return is_same and self._logged_eval == self.last_eval
@@ -301,7 +302,7 @@ class Monitor:
             self._seen_versions = versions
             self._read_cores()
             snapshot = self.snapshot()
-            if self._must_catch_up(snapshot):
+            if self._must_catch_up(snapshot) or (self._num_logged == 0 and self._has_logged(snapshot)):
                 return
             record = self._logger.log_interval(snapshot)
             lag = record.get("perf/policy_lag")

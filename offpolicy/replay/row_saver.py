@@ -4,7 +4,7 @@ A save has two halves. `RowSaver.capture` runs while the collectors stand still 
 rows the checkpoint holds and copies the first of the new ones, those that a collector would recycle first.
 `CapturedRows.write` may run beside training. It reads the other new rows from the ring: a row stays as it is until its
 slot is recycled, which takes a collector far longer than the disk takes for the rows. Where it does not,
-`CapturedRows.is_endangered` says so before a row is lost.
+`CapturedRows.must_be_written_soon` says so before a row is lost. The files to link are looked at there, too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from offpolicy.checkpoint import Checkpoint, Draft
 from offpolicy.checkpoint.manifest import open_checkpoint
-from offpolicy.checkpoint.replay_rows import Segment, has_replay, segment_name, segments_of
+from offpolicy.checkpoint.replay_rows import Segment, has_replay, listed_segments, segment_name, segments_of
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.replay.ring import Ring
 from offpolicy.types import Float32
 
-COPIED_BYTES = 16 << 20  # of the new rows of a ring, while the collectors stand still: a few milliseconds
+COPIED_BYTES = 16 << 20  # of the new rows of all rings, while the collectors stand still: a few milliseconds
 CHUNK_BYTES = 4 << 20  # of a ring that are read at once
 
 
@@ -29,13 +29,13 @@ class NewRows:
     def __init__(self, ring: Ring, start: int, stop: int, copied_bytes: int) -> None:
         self.start, self.stop = start, stop
         self._ring, self._row_bytes = ring, 4 * ring.width
-        num_copied = min(stop - start, max(copied_bytes // self._row_bytes, 1))
+        num_copied = min(stop - start, copied_bytes // self._row_bytes)
         self._copied: Float32 | None = ring.read_range(start, start + num_copied)
         self._spare = num_copied // 2
         self._next = start + num_copied  # the first row that is not read yet
 
     @property
-    def is_endangered(self) -> bool:
+    def must_be_written_soon(self) -> bool:
         """True if the collector will soon recycle a row that is not read yet."""
         return self._next < self.stop and self._ring.committed + self._spare >= self._next + self._ring.capacity
 
@@ -58,61 +58,77 @@ class NewRows:
 class CapturedRows:
     """The rows of all rings as of one instant: segments of the checkpoint `base` by ring, and the rows after them."""
 
+    rings: Sequence[Ring]
+    oldest: Sequence[int]
     base: Checkpoint | None
     linked: Sequence[Sequence[Segment]]
     new: Sequence[NewRows]
 
     @property
-    def is_endangered(self) -> bool:
+    def must_be_written_soon(self) -> bool:
         """True if a collector will soon recycle a row that is not written yet."""
-        return any(rows.is_endangered for rows in self.new)
+        return any(rows.must_be_written_soon for rows in self.new)
 
     def write(self, draft: Draft) -> None:
-        """Links the old rows and writes the new ones. Raises `SaveError`."""
-        for index, (segments, rows) in enumerate(zip(self.linked, self.new, strict=True)):
-            for segment in segments:
+        """Links the old rows and writes the new ones. Raises `SaveError`.
+
+        Where files of the base are gone, all rows are written: from the rings, which may recycle the oldest meanwhile.
+        """
+        has_base = is_intact(self.base)
+        for index, (segments, new) in enumerate(zip(self.linked, self.new, strict=True)):
+            for segment in segments if has_base else ():
                 assert self.base is not None, "segments are of a checkpoint"
                 draft.add_link(f"{segment_name(index, segment.first)}.f32", self.base, segment.file_name)
+            is_whole = has_base or not segments
+            rows = new if is_whole else NewRows(self.rings[index], self.oldest[index], new.stop, 0)
             if rows.stop > rows.start:
                 draft.add_rows(segment_name(index, rows.start), rows.blocks())
 
 
 class RowSaver:
-    """Saves the rows of `rings` in one checkpoint after the other."""
+    """Saves the rows of `rings` in one checkpoint after the other. All rings together copy `copied_bytes` at most."""
 
     def __init__(self, rings: Sequence[Ring], copied_bytes: int = COPIED_BYTES) -> None:
-        self._rings, self._copied_bytes = tuple(rings), copied_bytes
+        self._rings, self._copied_bytes = tuple(rings), copied_bytes // max(len(rings), 1)
         self._base: Checkpoint | None = None
         self._segments: list[list[Segment]] = [[] for _ in rings]
 
     def continue_from(self, base: Checkpoint | None) -> None:
-        """Sets the checkpoint whose rows the next one takes over: the last one, or the one that the rings hold.
+        """Sets the checkpoint whose rows the next one takes over: the one that the rings hold.
 
-        None: the next one writes all rows.
+        None: the next one writes all rows. Raises `CheckpointError`.
         """
-        if base is not None and not has_replay(base):
-            base = None
+        self._base = base if base is not None and has_replay(base) else None
         rings = enumerate(self._rings)
-        self._segments = [[] if base is None else segments_of(base, index, ring.width) for index, ring in rings]
-        self._base = base
+        self._segments = [
+            [] if self._base is None else segments_of(self._base, index, ring.width) for index, ring in rings
+        ]
+
+    def continue_after(self, saved: Checkpoint | None) -> None:
+        """Sets the checkpoint just written, as its manifest lists it: nothing of it is read, so nothing can fail.
+
+        None: it holds no rows.
+        """
+        self._base, rings = saved, enumerate(self._rings)
+        self._segments = [[] if saved is None else listed_segments(saved, index, ring.width) for index, ring in rings]
 
     def capture(self) -> CapturedRows:
-        """Notes the rows that the rings hold now. The collectors must stand still until it returns."""
-        base = self._base if self._is_intact(self._base) else None
-        linked, new = [], []
-        for segments, ring in zip(self._segments, self._rings, strict=True):
-            oldest, stop = ring.oldest, ring.committed
-            kept = [] if base is None else [segment for segment in segments if oldest < segment.end <= stop]
-            start = max(kept[-1].end if kept else 0, oldest)
+        """Notes the rows that the rings hold now, reading no file. The collectors must stand still until it returns."""
+        linked, new, oldest = [], [], [ring.oldest for ring in self._rings]
+        for segments, ring, first in zip(self._segments, self._rings, oldest, strict=True):
+            stop = ring.committed
+            kept = [segment for segment in segments if first < segment.end <= stop]
+            start = max(kept[-1].end if kept else 0, first)
             linked.append(kept)
             new.append(NewRows(ring, start, stop, self._copied_bytes))
-        return CapturedRows(base, linked, new)
+        return CapturedRows(self._rings, oldest, self._base, linked, new)
 
-    def _is_intact(self, base: Checkpoint | None) -> bool:
-        """True if the files of the base are what they were; else all rows are written again."""
-        if base is None:
-            return False
-        try:
-            return open_checkpoint(base.path, base.env_steps).files == base.files
-        except CheckpointError:
-            return False
+
+def is_intact(base: Checkpoint | None) -> bool:
+    """True if the files of a checkpoint are what they were when it was written."""
+    if base is None:
+        return False
+    try:
+        return open_checkpoint(base.path, base.env_steps).files == base.files
+    except CheckpointError:
+        return False

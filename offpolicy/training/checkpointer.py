@@ -31,9 +31,9 @@ class Save:
     signals: int  # number of signals so far that have asked for a checkpoint, for which this one is the answer
 
     @property
-    def is_endangered(self) -> bool:
+    def must_be_written_soon(self) -> bool:
         """True if the collectors must wait until it is written."""
-        return self.state.rows is not None and self.state.rows.is_endangered
+        return self.state.rows is not None and self.state.rows.must_be_written_soon
 
     def commit(self, store: CheckpointStore, rows: RowSaver) -> None:
         """Writes the checkpoint; the next one takes over its rows. Raises `SaveError`."""
@@ -41,7 +41,7 @@ class Save:
             for part in self.parts:
                 adopt(draft, part)
             self.state.write(draft)
-        rows.continue_from(draft.saved)
+        rows.continue_after(None if self.state.rows is None else draft.saved)
 
 
 class Checkpointer:
@@ -62,7 +62,7 @@ class Checkpointer:
         self._rows.continue_from(state.start.checkpoint)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._writing: tuple[Save, Future[None]] | None = None
-        self._is_requested = self._must_save = False
+        self._is_requested = self._must_save = self._has_failed = False
         self._saved: tuple[int, int, int] | None = None  # content of the newest checkpoint that this process has saved
         self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
         self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
@@ -81,7 +81,7 @@ class Checkpointer:
         is_last = env_steps >= self._rank.cfg.total_timesteps
         has_passed = every > 0 and not is_last and env_steps // every > self.last_step // every
         self._must_save = has_passed or (self._is_requested and is_free)
-        return self._must_save or (self._writing is not None and self._writing[0].is_endangered)
+        return self._must_save or (self._writing is not None and self._writing[0].must_be_written_soon)
 
     def run(self) -> None:
         """Saves; a full disk does not end the training."""
@@ -189,6 +189,9 @@ class Checkpointer:
 
     def _report(self, save: Save) -> None:
         self._saved, self._saved_step = save.content, save.env_steps
+        if self._has_failed:
+            self._has_failed = False
+            self._rank.note(f"checkpoint at {save.env_steps} saved: the disk takes them again")
         for text in self._store.warnings:
             self._rank.warn(text)
         self._store.warnings.clear()
@@ -202,7 +205,9 @@ class Checkpointer:
         return self._rank.control.host.get(HostWord.SAVE_SIGNALS)
 
     def _warn_unsaved(self, env_steps: int, error: SaveError) -> None:
-        if self._rank.is_leader:
+        """Warns of the first of several saves that fail one after the other."""
+        if self._rank.is_leader and not self._has_failed:
+            self._has_failed = True
             self._rank.warn(f"checkpoint at {env_steps} not saved: {error}")
 
     def _in_turn(self, save: Callable[[], None], *, is_mine: bool) -> None:

@@ -32,7 +32,12 @@ from offpolicy.config.schema import read_spec
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.control_page import RankWord
 from offpolicy.protocols import StatefulBatchSource
-from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION, LearningStart, first_learning_step
+from offpolicy.replay.rate_limiter import (
+    MAX_UPDATES_PER_ITERATION,
+    LearningStart,
+    first_learning_step,
+    make_rate_limiter,
+)
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import CapturedRows
 from offpolicy.saved_fields import short
@@ -107,8 +112,9 @@ def check_start(rank: RankContext, checkpoint: Checkpoint, state: SharedState) -
         raise fields.refused("start", f"learning from env step {most} on at the latest")
     if cfg.algo.learns_from_rollouts:
         return
+    limiter = make_rate_limiter(cfg, LearningStart(first_step, first_update), rank.job.host.num_hosts)
     steps = max(state.env_steps - first_step, 0) + cfg.collect.band
-    most = first_update + math.ceil(steps * cfg.algo.utd) + MAX_UPDATES_PER_ITERATION
+    most = first_update + math.ceil(steps * limiter.utd) + MAX_UPDATES_PER_ITERATION
     if state.num_updates > most:
         raise fields.fields("numbers").refused("num_updates", f"at most {most} after {state.env_steps} env steps")
 

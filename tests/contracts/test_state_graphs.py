@@ -24,6 +24,8 @@ from tests.unit.envs.test_state import actions_of, bits, roll, saved
 
 SHARED: list[Any] = []  # what the environments of one vector share; a test empties it before it makes a vector
 NUM_OBJECTS = 14
+# Of the attributes. The last ones are names that Gymnasium gives attributes of its own, in wrappers or in environments.
+NAMES = (*(f"n{index}" for index in range(NUM_OBJECTS)), "env", "metadata", "_cached_spec", "_saved_kwargs")
 
 
 def counter(held: Any) -> Callable[[], int]:
@@ -65,8 +67,8 @@ class Graph(gymnasium.Env[Any, Any]):
         made: list[Any] = SHARED if build.random() < 0.5 else []
         while len(made) < NUM_OBJECTS:
             made.append(self.new(build, made))
-        for index in range(NUM_OBJECTS):
-            setattr(self, f"n{index}", made[build.integers(len(made))])
+        for name in NAMES:
+            setattr(self, name, made[build.integers(len(made))])
         if oddity == "object":
             self.n0 = [object()]
         elif oddity == "method":
@@ -118,29 +120,35 @@ class Graph(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.action = action
         for _ in range(4):
-            self.change(getattr(self, f"n{self.driver.integers(NUM_OBJECTS)}"))
-        name = f"n{self.driver.integers(NUM_OBJECTS)}"
+            self.change(getattr(self, NAMES[self.driver.integers(len(NAMES))]))
+        name = NAMES[self.driver.integers(len(NAMES))]
         match self.driver.integers(12):
             case 0:
-                setattr(self, name, getattr(self, f"n{self.driver.integers(NUM_OBJECTS)}"))
+                setattr(self, name, getattr(self, NAMES[self.driver.integers(len(NAMES))]))
             case 1:
                 setattr(self, name, np.arange(12.0).reshape(3, 4)[:, 1:])
             case 2:
                 self.stride = self.right if self.stride() == 1.0 else self.left
             case 3:
                 self.child = self.driver.spawn(1)[0]
+            case 4:
+                locked = np.arange(12.0)
+                setattr(self, name, [locked, locked[4:]])  # the view can be written for ever
+                locked.flags.writeable = False
         return self.picture(), self.stride(), False, bool(self.driver.random() < 0.05), {}
 
     def change(self, value: Any) -> None:
         number = float(self.driver.integers(9))
-        other = getattr(self, f"n{self.driver.integers(NUM_OBJECTS)}")
+        other = getattr(self, NAMES[self.driver.integers(len(NAMES))])
         if isinstance(value, list | collections.deque):
             value.append(number if number < 7 else other)
+            for view in [one for one in value if isinstance(one, np.ndarray) and one.flags.writeable][:1]:
+                self.change(view)
             if len(value) > 60:
                 value.pop()
         elif isinstance(value, dict):
             value[f"k{number}"] = other if number > 6 else number
-        elif isinstance(value, np.ndarray):
+        elif isinstance(value, np.ndarray) and value.flags.writeable:
             value += 1 if value.dtype.kind == "i" else number
         elif isinstance(value, np.random.Generator):
             value.normal()
@@ -154,7 +162,7 @@ class Graph(gymnasium.Env[Any, Any]):
     def picture(self) -> Any:
         """A number that differs wherever a value differs, or what is shared."""
         order: dict[int, int] = {}  # of every object, when it was met
-        names = sorted(name for name in vars(self) if name[0] in "nlc" or name in ("driver", "action"))
+        names = sorted(name for name in vars(self) if name[0] in "nlc" or name in (*NAMES, "driver", "action"))
         parts = list(names)
         todo = [getattr(self, name) for name in reversed(names)]
         while todo:

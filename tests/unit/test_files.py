@@ -221,6 +221,68 @@ def test_what_only_the_replaced_record_said_is_kept(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"env_steps": 10, "eval/return_mean": 1.5}
 
 
+@pytest.mark.parametrize(("updates", "speed"), [(7, 30.0), (8, 1.0)])
+def test_a_record_of_an_earlier_process_is_replaced_only_by_one_of_more_updates(
+    tmp_path: Path, updates: int, speed: float
+) -> None:
+    """A resumed run repeats the step of its checkpoint: what it adds is an evaluation, not a window of its own."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"env_steps": 10, "train/n_updates": 7, "perf/steps_per_sec": 30.0}) + "\n")
+    file = UniqueJsonlFile(path, 10)
+    for _ in range(2):
+        file.append({"env_steps": 10, "train/n_updates": updates, "perf/steps_per_sec": 1.0, "eval/return_mean": 5.0})
+    file.close()
+    (line,) = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (line["perf/steps_per_sec"], line["train/n_updates"], line["eval/return_mean"]) == (speed, updates, 5.0)
+
+
+def test_a_shorter_record_leaves_nothing_of_the_one_it_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = UniqueJsonlFile(path, None)
+    for speed in (0.123456789, 1.0, 0.987654321012):
+        file.append({"env_steps": 10, "perf/steps_per_sec": speed})
+        assert [json.loads(line)["perf/steps_per_sec"] for line in path.read_text().splitlines()] == [speed]
+    file.append({"env_steps": 20})
+    file.close()
+    assert steps_in(path) == [10, 20]
+
+
+@pytest.mark.parametrize("refusal", ["a full disk", "half a line", "at once"])
+def test_the_last_record_stays_where_a_newer_one_of_its_step_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    path, pwrite = tmp_path / "metrics.jsonl", os.pwrite
+    file = UniqueJsonlFile(path, None)
+    file.append({"env_steps": 10})
+    before = path.read_bytes()
+
+    def refuse(descriptor: int, content: bytes, offset: int) -> int:
+        if content == before:
+            return pwrite(descriptor, content, offset)
+        if refusal == "half a line":
+            return pwrite(descriptor, content[: len(content) // 2], offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if refusal == "at once":
+        monkeypatch.setattr("offpolicy.fault.hit", lambda site: (_ for _ in ()).throw(OSError(errno.ENOSPC, site)))
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(OSError, match=r"record.replace|No space left|only \d+ of \d+ bytes"):
+        file.append({"env_steps": 10, "eval/return_mean": 1.5})
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    file.append({"env_steps": 10, "eval/return_mean": 2.5})
+    file.close()
+    assert json.loads(path.read_text()) == {"env_steps": 10, "eval/return_mean": 2.5}
+
+
+@pytest.mark.parametrize("odd", ['{"env_steps": 1' + "0" * 400 + "}", '{"env_steps": ' + "[" * 100_000])
+def test_a_line_of_impossible_numbers_is_dropped_like_a_torn_one(tmp_path: Path, odd: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"env_steps": 10}}\n{odd}\n')
+    JsonlFile(path, None).close()
+    assert steps_in(path) == [10]
+
+
 @pytest.mark.parametrize("refusal", [None, *NO_LINKS])
 def test_a_link_is_a_copy_where_the_filesystem_has_no_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None

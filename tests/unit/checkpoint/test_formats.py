@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CheckpointStore, write_json
+from offpolicy.checkpoint.formats import read_json
 from offpolicy.errors import CheckpointError
 
 
@@ -102,6 +103,13 @@ def test_what_json_cannot_hold_is_refused_and_nothing_is_left(root: Path, value:
     with pytest.raises(ValueError, match=r"best\.json"), store.begin(2) as draft:
         draft.add_json("best", {"value": value})
     assert names(root) == ["latest", "step-000000000001"]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_a_number_that_is_not_finite_is_refused_when_read(tmp_path: Path, number: str) -> None:
+    (tmp_path / "a.json").write_text(f'{{"value": [{number}]}}')
+    with pytest.raises(CheckpointError, match=f"got {number}, allowed finite numbers"):
+        read_json(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("name", ["../model", "a/b", "", ".hidden", "x" * 200])

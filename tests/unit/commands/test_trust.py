@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from offpolicy.cli import main
 from offpolicy.commands.trust import check_trust, why_not_trusted
+from offpolicy.config.overrides import config_file
 from offpolicy.errors import ConfigError
 
 EVIL = "import pathlib\npathlib.Path(__file__).with_suffix('.executed').touch()\nraise RuntimeError('ran')\n"
@@ -65,11 +67,86 @@ def test_a_module_of_another_user_in_the_current_directory_needs_trust(
 ) -> None:
     Path("evilmod").mkdir()
     Path("evilmod/__init__.py").write_text(EVIL)
-    me = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: me + 1)
-    with pytest.raises(ConfigError, match=f"lies in the current directory, and user {me} made"):
+    owned_by_another(monkeypatch, "evilmod")
+    with pytest.raises(ConfigError, match="lies in the current directory, and user 77 made .*evilmod"):
         check_trust(run, is_trusted=False)
 
 
+@pytest.mark.parametrize("theirs", ["evilmod", "__init__.py", "deep.py", "config.yaml"])
+def test_every_file_that_is_executed_and_its_directory_count(
+    run: Path, monkeypatch: pytest.MonkeyPatch, theirs: str
+) -> None:
+    Path("evilmod").mkdir()
+    for name in ("__init__", "deep"):
+        Path(f"evilmod/{name}.py").write_text(EVIL)
+    check_trust(run, is_trusted=False)
+    owned_by_another(monkeypatch, theirs)
+    with pytest.raises(ConfigError, match="eval.hook: evilmod.deep would run .* user 77 made .*" + theirs):
+        check_trust(run, is_trusted=False)
+
+
+def test_a_namespace_package_is_judged_where_its_module_lies(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first directory of the package is harmless; the module would be imported from the run's own one."""
+    for directory, name in ((run.parent / "lib" / "evilmod", "other"), (run / "evilmod", "deep")):
+        directory.mkdir(parents=True)
+        (directory / f"{name}.py").write_text(EVIL)
+    monkeypatch.setattr(sys, "path", [str(run.parent / "lib"), str(run), *sys.path])
+    with pytest.raises(
+        ConfigError, match=r"eval.hook: evilmod.deep would run .*/run/evilmod/deep.py, which lies inside"
+    ):
+        check_trust(run, is_trusted=False)
+
+
+def test_a_link_of_another_user_counts_where_it_lies(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run.parent / "elsewhere.py").write_text(EVIL)
+    Path("evilmod.py").symlink_to(run.parent / "elsewhere.py")
+    check_trust(run, is_trusted=False)
+    owned_by_another(monkeypatch, "evilmod.py")
+    with pytest.raises(ConfigError, match="user 77 made .*evilmod.py"):
+        check_trust(run, is_trusted=False)
+
+
+def test_a_link_inside_the_run_needs_trust(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run.parent / "elsewhere.py").write_text(EVIL)
+    (run / "evilmod.py").symlink_to(run.parent / "elsewhere.py")
+    monkeypatch.chdir(run)
+    with pytest.raises(ConfigError, match="lies inside the run's directory"):
+        check_trust(run, is_trusted=False)
+
+
+@pytest.mark.parametrize("source", ["run", "run/config.yaml", "run/copy.yaml"])
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_a_run_that_a_new_one_takes_its_configuration_from_needs_trust_too(
+    run: Path, command: str, source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "config.yaml").write_text("env:\n  id: evilmod:X-v0\n")
+    (run / "copy.yaml").write_text("env:\n  id: evilmod:X-v0\n")
+    (run / "evilmod.py").write_text(EVIL)
+    monkeypatch.setattr(sys, "path", [str(run), *sys.path])
+    assert main([command, f"config={run.parent / source}"]) == 2
+    assert "lies inside the run's directory; read it, then add --trust" in capsys.readouterr().err
+    assert not (run / "evilmod.executed").exists()
+
+
+def test_with_trust_or_another_environment_a_new_run_takes_the_rest_of_a_configuration(run: Path) -> None:
+    (run / "config.yaml").write_text("env:\n  id: evilmod:X-v0\n")
+    file, own = config_file([f"config={run}", "env.id=Pendulum-v1", "seed=3"])
+    assert (file, own) == (run / "config.yaml", ("env.id", "seed"))
+    assert config_file(["algo=td3"]) == (None, ())
+    check_trust(run / "config.yaml", is_trusted=False, overridden=own)
+
+
+def owned_by_another(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Files and directories of this name belong to user 77."""
+    lstat = Path.lstat
+
+    def changed(path: Path) -> os.stat_result:
+        found = list(lstat(path))
+        found[stat.ST_UID] = 77 if path.name == name else found[stat.ST_UID]
+        return os.stat_result(found)
+
+    monkeypatch.setattr(Path, "lstat", changed)
+
+
 def test_an_installed_module_needs_no_trust(run: Path) -> None:
-    assert why_not_trusted(run, Path(os.__file__)) is None
+    assert why_not_trusted(run / "config.yaml", Path(os.__file__)) is None

@@ -39,9 +39,19 @@ def test_other_things_have_none(value: Any) -> None:
     assert fingerprint(value) is None
 
 
-def test_functions_of_one_name_and_other_code_differ() -> None:
-    one, other = [eval(f"lambda: {number}") for number in (1, 2)]
-    assert fingerprint(one) != fingerprint(other)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1", "2"), ("(1, 2)", "(1, 3)"), ("b'a'", "b'b'"), ("x in {1, 2}", "x in {1, 3}"), ("...", "2j"), ("1", "1.0"),
+     ("lambda: 1", "lambda: 2"), ("[lambda: (y, 'a') for y in x]", "[lambda: (y, 'b') for y in x]")],
+)  # fmt: skip
+def test_functions_of_one_name_and_other_code_differ(one: str, other: str) -> None:
+    first, same, second = (eval(f"lambda: {code}") for code in (one, one, other))
+    assert fingerprint(first) == fingerprint(same) != fingerprint(second)
+
+
+def test_the_order_of_a_constant_set_makes_no_difference() -> None:
+    names = "x in {'a', 'b', 'c', 'd'}", "x in {'d', 'c', 'b', 'a'}"
+    assert len({fingerprint(eval(f"lambda: {name}")) for name in names}) == 1
 
 
 def test_spaces_of_one_shape_and_other_bounds_differ() -> None:

@@ -113,6 +113,8 @@ def test_a_warning_of_mujoco_that_matters_is_logged_once(caplog: pytest.LogCaptu
     [
         ("Pendulum-v1", {}, {}),
         ("Pendulum-v1", {"max_episode_steps": 7}, {"max_episode_steps": 7}),
+        ("Pendulum-v1", {"max_episode_steps": None}, {"max_episode_steps": None}),
+        ("offpolicy.envs.toy:Counter-v0", {"max_episode_steps": None}, {"max_episode_steps": MAX_EPISODE_STEPS}),
         ("Pendulum-v1", {"max_episode_steps": -1}, {"max_episode_steps": MAX_EPISODE_STEPS}),
         (
             "offpolicy.envs.toy:Counter-v0",

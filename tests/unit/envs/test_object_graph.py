@@ -171,6 +171,25 @@ def test_views_share_memory_with_their_base_again(order: Any) -> None:
     assert (still_locked.flags.writeable, still_locked.tolist()) == (False, locked.tolist())
 
 
+def test_a_view_that_was_made_before_its_array_was_locked_stays_writeable() -> None:
+    base = np.zeros(3)
+    view = base[1:]
+    base.flags.writeable = False
+    for locked, writeable in (round_trip([base, view]), round_trip([view, base])[::-1]):
+        assert not locked.flags.writeable
+        writeable += 1.0
+        assert locked.tolist() == [0.0, 1.0, 1.0]
+
+
+def test_a_writeable_view_of_an_array_that_is_locked_here_is_refused() -> None:
+    bound = np.zeros(3)
+    encoder = Encoder({id(bound): (bound, ["low"])})
+    reference = encoder.encode(bound[1:], (None, "view"))
+    bound.flags.writeable = False
+    with pytest.raises(ValueError, match="a writeable view of an array that is read-only here"):
+        Decoder(encoder.nodes, encoder.memory(), lambda _: bound).decode(reference)
+
+
 def test_a_generator_spawns_the_same_children() -> None:
     generator = np.random.default_rng(3)
     generator.spawn(2)

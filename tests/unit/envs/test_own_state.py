@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from offpolicy.envs.constants import NotPlainError
 from offpolicy.envs.own_state import attribute_digests, check_restored, get_state, offers_state, value_digest
+from offpolicy.timing.clock import Stopwatch
 
 
 class Layer:
@@ -53,6 +55,27 @@ def test_digests_differ_where_values_do(one: Any, other: Any) -> None:
 )
 def test_digests_do_not_see_what_makes_no_difference(one: Any, other: Any) -> None:
     assert value_digest(one) == value_digest(other) is not None
+
+
+@pytest.mark.parametrize("item", [0.5, 7, True, np.float64(0.5), np.int64(7), np.bool_(True), 2**70])
+def test_digests_of_long_sequences_see_values_and_types_of_items(item: Any) -> None:
+    one = [item] * 40
+    plain = item.item() if isinstance(item, np.generic) else item
+    assert value_digest(one) == value_digest(collections.deque([plain] * 40)) is not None
+    assert len({value_digest(other) for other in (one, one[1:], [*one[1:], 0], [[item] * 20, [item] * 20])}) == 4
+    assert value_digest([1.0] * 40) != value_digest([1] * 40) != value_digest([True] * 40)
+
+
+def test_an_int_that_64_bits_do_not_hold_among_many_has_a_digest() -> None:
+    assert value_digest([1] * 40 + [2**70]) != value_digest([1] * 40 + [2**71])
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("make", [list, lambda items: dict(enumerate(items))])
+def test_the_digest_of_a_million_numbers_takes_less_than_half_a_second(make: Any) -> None:
+    value, watch = make([0.5] * 1_000_000), Stopwatch()
+    value_digest(value)
+    assert watch.elapsed_s() < 0.5
 
 
 def test_what_is_not_plain_has_no_digest_and_is_left_to_get_state() -> None:

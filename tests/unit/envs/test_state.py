@@ -223,6 +223,46 @@ def test_a_state_that_cannot_be_exact_is_refused_with_the_culprit(odd: Any, habi
     assert save_state(envs) == expected
 
 
+class Inner:
+    place = 0.0
+
+
+class Named(Odd):
+    """Keeps its state under a name that a wrapper of Gymnasium uses too."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        found = super().reset(seed=seed)
+        setattr(self, self.habit.strip("!"), Inner() if self.habit.endswith("!") else [0.0])
+        return found
+
+    def step(self, action: Any) -> Any:
+        steps = getattr(self, self.habit)
+        steps[0] += 1.0
+        return self.place.copy(), steps[0], False, False, {}
+
+
+GYMNASIUMS_NAMES = (
+    *("env", "spec", "metadata", "_metadata", "_cached_spec", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"),
+)
+
+
+@pytest.mark.parametrize("name", GYMNASIUMS_NAMES)
+def test_the_environments_own_attribute_of_a_name_of_gymnasiums_is_state(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    envs, fresh = make_own(monkeypatch, Named, name), make_own(monkeypatch, Named, name)
+    action = np.ones((1, 1), np.float32)
+    envs.step(action)
+    restore_state(fresh, saved(envs))
+    assert fresh.step(action).reward[0] == 2.0
+
+
+@pytest.mark.parametrize("name", GYMNASIUMS_NAMES)
+def test_what_is_not_plain_under_a_name_of_gymnasiums_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    reason = save_state(make_own(monkeypatch, Named, f"{name}!"))
+    assert reason == f"Named.{name} is a tests.unit.envs.test_state.Inner"
+
+
 def test_there_is_no_reason_where_the_state_is_exact(odd: Any) -> None:
     assert isinstance(save_state(odd("none")), EnvState)
 

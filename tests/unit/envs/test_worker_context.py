@@ -39,6 +39,14 @@ def test_the_longest_error_that_there_is_fits_into_one_message() -> None:
         assert len(queue.get()[3]) == LONGEST
 
 
+def test_no_error_blocks_its_worker_and_the_first_ones_arrive() -> None:
+    """A socket takes 49 of 3 kB: the workers of a larger vector waited for a parent that was waiting for them."""
+    with contextlib.closing(ErrorQueue()) as queue:
+        for index in range(1000):
+            queue.put((index, ValueError, "v", "x" * 3000))
+        assert [queue.get()[0] for _ in range(10)] == list(range(10))
+
+
 def test_nothing_that_the_context_makes_has_a_name() -> None:
     before = set(os.listdir("/dev/shm"))
     context = multiprocessing.get_context(worker_context())

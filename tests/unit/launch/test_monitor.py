@@ -75,6 +75,7 @@ class FakeLogger:
 
     def start_from(self, origin: Snapshot) -> None:
         self.calls.append(("start_from", origin.env_steps))
+        self.last_snapshot = origin
 
     def set_flops(self, **flops: float) -> None:
         self.calls.append(("set_flops", flops))
@@ -341,6 +342,24 @@ def test_a_resume_that_fails_at_its_start_records_nothing_behind_its_checkpoint(
     run.monitor.log_rest()
     assert run.logger.of("log_interval") == []
     assert run.monitor.snapshot().env_steps == 400
+
+
+@pytest.mark.parametrize(("updates", "has_eval", "num_records"), [(5, False, 0), (6, False, 1), (5, True, 1)])
+def test_a_resumed_run_records_the_step_of_its_checkpoint_only_with_something_new(
+    run: Run, updates: int, has_eval: bool, num_records: int
+) -> None:
+    run.resume_from(400)
+    run.send("learner", "hello", **(LEARNER_HELLO | {"updates": 5}))
+    run.send("collector", "hello", env_steps=400, vector_steps=0, policy_lag_sum=0.0, policy_steps=0)
+    run.control.collectors[0].set(CollectorWord.ENV_STEPS, 400)
+    run.learner_updates(updates)
+    if has_eval:
+        run.send("learner", "eval", **EvalResult(400, -2.0, 0.5, 50.0, 3)._asdict())
+    run.tick(EVERY_S)
+    run.report()
+    run.tick(EVERY_S + 0.1)
+    run.monitor.log_rest()
+    assert run.logger.of("log_interval") == [400] * num_records
 
 
 def test_a_resumed_run_counts_on_from_its_checkpoint(run: Run) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import Checkpoint, CheckpointStore, read_replay
+from offpolicy.checkpoint.manifest import FileRecord
+from offpolicy.checkpoint.replay_rows import Segment
 from offpolicy.errors import SaveError
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import CapturedRows, RowSaver
@@ -42,7 +44,7 @@ class Saved:
             draft.add_json("state", state)
             rows.write(draft)
         assert draft.saved is not None
-        self.saver.continue_from(draft.saved)
+        self.saver.continue_after(draft.saved)
         return draft.saved
 
     def save(self) -> Checkpoint:
@@ -109,14 +111,14 @@ def test_it_says_when_a_row_is_about_to_be_lost_and_refuses_a_save_that_lost_one
     append(saved.ring, 8)
     captured = saved.capture()
     append(saved.ring, 3)
-    assert not captured[0].is_endangered
+    assert not captured[0].must_be_written_soon
     append(saved.ring, 1)  # two more and row 4 would be recycled
-    assert captured[0].is_endangered
+    assert captured[0].must_be_written_soon
     append(saved.ring, 3)
     with pytest.raises(SaveError, match="replay rows from 4 on were recycled before the disk had taken them"):
         saved.commit(captured, 8)
     assert saved.indices(saved.save()) == list(range(5, 15))
-    assert not saved.saver.capture().is_endangered
+    assert not saved.saver.capture().must_be_written_soon
 
 
 def test_without_the_files_it_would_take_over_it_writes_all_rows(saved: Saved) -> None:
@@ -127,6 +129,36 @@ def test_without_the_files_it_would_take_over_it_writes_all_rows(saved: Saved) -
     second = saved.save()
     assert segments(second) == ["replay-0-000000000000000.f32"]
     assert saved.indices(second) == list(range(6))
+
+
+def test_rows_that_were_recycled_meanwhile_are_missed_only_where_the_files_of_the_base_are_gone(saved: Saved) -> None:
+    append(saved.ring, 8)
+    first = saved.save()
+    append(saved.ring, 2)
+    captured = saved.capture()
+    append(saved.ring, 3)
+    (first.path / segments(first)[0]).unlink()
+    with pytest.raises(SaveError, match="replay rows from 0 on were recycled"):
+        saved.commit(captured, 10)
+    assert saved.indices(saved.save()) == list(range(3, 13))
+
+
+def test_neither_a_capture_nor_what_follows_a_save_reads_a_file(saved: Saved) -> None:
+    """A capture is made while the loop waits, and a save that is on the disk must not fail any more."""
+    append(saved.ring, 4)
+    files = {"replay-0-000000000000000.f32": FileRecord(3 * 4 * WIDTH, ""), "state.json": FileRecord(1, "")}
+    saved.saver.continue_after(Checkpoint(3, Path("nowhere"), files))
+    rows = saved.saver.capture()
+    assert rows.linked == [[Segment("replay-0-000000000000000.f32", 0, 3)]]
+    assert (rows.new[0].start, rows.new[0].stop) == (3, 4)
+
+
+def test_all_rings_together_copy_no_more_than_one_would() -> None:
+    rings = [make_ring(100) for _ in range(4)]
+    for ring in rings:
+        append(ring, 50)
+    captured = RowSaver(rings, 40 * 4 * WIDTH).capture()
+    assert [len(next(rows.blocks())) for rows in captured.new] == [10] * 4
 
 
 def test_a_run_that_goes_on_takes_over_the_rows_it_restored(saved: Saved) -> None:

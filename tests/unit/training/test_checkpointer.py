@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
+from concurrent.futures import wait
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -173,6 +174,26 @@ def test_a_full_disk_costs_a_warning_in_between_and_the_run_at_its_end(make_rank
     assert rank.gate.num_releases == 2  # type: ignore[attr-defined]  # the collectors never stay held
 
 
+def test_saves_that_fail_one_after_the_other_are_warned_of_once_and_the_next_good_one_is_told(
+    make_rank: MakeRank,
+) -> None:
+    rank, world = make_rank(), FakeWorld()
+    object.__setattr__(rank.cfg.checkpoint, "every", 100)
+    saver, state = checkpointer(rank, world)
+    full = SaveError("no space left on device")
+    for world.env_steps, state.error in ((100, full), (200, full), (300, None), (400, full)):
+        leave_snapshots(rank)
+        run_if_due(saver)
+        saver._end_writing()
+    saver.close()
+    assert [(kind, fields.get("text")) for kind, fields in messages(rank)] == [
+        ("warning", "checkpoint at 100 not saved: no space left on device"),
+        ("note", "checkpoint at 300 saved: the disk takes them again"),
+        ("checkpoint", None),
+        ("warning", "checkpoint at 400 not saved: no space left on device"),
+    ]
+
+
 def test_a_rank_whose_peer_cannot_save_does_not_either(make_rank: MakeRank) -> None:
     votes: Iterable[float] = iter([0.0, 1.0, 1.0])  # snapshots are there, something is new; then a peer fails to write
 
@@ -250,8 +271,9 @@ def test_a_request_is_answered_once_and_not_while_another_save_is_written(make_r
     assert not saver.is_due()  # the first one is not written yet
     world.is_saving = False
     state.may_write.set()
-    while not saver.is_due():
-        pass
+    assert saver._writing is not None
+    wait([saver._writing[1]], 10.0)
+    assert saver.is_due()
     leave_snapshots(rank)
     saver.run()
     assert not saver.is_due()
@@ -331,7 +353,7 @@ def test_the_loop_waits_for_a_save_whose_rows_the_collectors_would_overwrite(mak
     object.__setattr__(rank.cfg.checkpoint, "every", 100)
     saver, state = checkpointer(rank, world)
     capture = state.capture
-    state.capture = lambda step, rows: capture(step, SimpleNamespace(is_endangered=True))  # type: ignore[method-assign]
+    state.capture = lambda step, rows: capture(step, SimpleNamespace(must_be_written_soon=True))  # type: ignore[method-assign]
     state.may_write.clear()
     world.env_steps = 100
     run_if_due(saver)

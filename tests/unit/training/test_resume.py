@@ -24,7 +24,7 @@ from offpolicy.replay.row_saver import RowSaver
 from offpolicy.saved_fields import Fields
 from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.training.rank_context import RankContext
-from offpolicy.training.resume import RankState, TrainingStart, load_start
+from offpolicy.training.resume import RankState, TrainingStart, check_start, load_start
 from offpolicy.types import OBS, PRIVILEGED, Float64, SpaceSpec
 from tests.hostile import changed, mutations, rewrite
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
@@ -283,6 +283,24 @@ def test_counters_that_no_run_reaches_are_refused_by_name(
     with pytest.raises(CheckpointError, match=r"step-000000000040/state\.json: ") as caught:
         load_start(rank, ranks_of(FakeWorld()), tiny_learner(rank))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("extra", "is_refused"), [(0, False), (500, True)])
+def test_counters_are_held_against_the_ratio_that_the_run_keeps(
+    make_rank: MakeRank, extra: int, is_refused: bool
+) -> None:
+    """The limiter's ratio is a third where the configuration says 0.33333: 400 updates more in 120 million steps."""
+    steps = 120_000_000
+    tree: dict[str, Any] = {**TINY, "total_timesteps": 2 * steps}
+    rank = make_rank(start_step=40, checkpoint=40, **(tree | {"algo": {**tree["algo"], "utd": 0.33333}}))
+    save(rank)
+    checkpoint = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).at(40)
+    numbers: Any = SimpleNamespace(env_steps=steps, start=(0, 0), num_updates=steps // 3 + extra)
+    if is_refused:
+        with pytest.raises(CheckpointError, match="num_updates"):
+            check_start(rank, checkpoint, numbers)
+    else:
+        check_start(rank, checkpoint, numbers)
 
 
 def test_networks_with_nan_in_them_are_refused_by_name(make_rank: MakeRank) -> None:
