@@ -21,7 +21,7 @@ from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
 from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, SaveError, StartError
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, StartError
 from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
@@ -32,6 +32,7 @@ from offpolicy.launch.outcome import (
     outcome_of,
     print_failure,
     record_end,
+    unwritten,
 )
 from offpolicy.launch.preflight import check_fits, check_restart, check_same, find_teacher, preflight
 from offpolicy.launch.resources import plan_host, track_names
@@ -229,13 +230,15 @@ def _supervise(
             outcome = Outcome("failed", getattr(error, "exit_code", 1), reason)
             raise
         finally:
-            is_written = starts_over or conclude(path, monitor, logger, outcome, provenance)
+            refusal = None if starts_over else conclude(path, monitor, logger, outcome, provenance)
     if starts_over:
         if supervisor.signal_code:  # since: it is kept for the next supervisor
             os.kill(os.getpid(), signal.SIGINT if supervisor.signal_code == EXIT_INTERRUPTED else signal.SIGTERM)
         return _Ended(None, supervisor.death, lambda end: record_end(path, monitor, logger, end, provenance))
-    code = outcome.exit_code or (EXIT_OK if is_written else SaveError.exit_code)
-    return _Ended(code, supervisor.failure, lambda end: None)
+    if refusal is not None and outcome.exit_code == EXIT_OK:
+        failure = unwritten(memory.control.env_steps, refusal)
+        return _Ended(failure.exit_code, failure, lambda end: None)
+    return _Ended(outcome.exit_code, supervisor.failure, lambda end: None)
 
 
 def _spawn(

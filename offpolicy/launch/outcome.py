@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offpolicy.config.schema import RunConfig
-from offpolicy.errors import EXIT_OK, EXIT_TERMINATED
+from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, SaveError
 from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.run_dir import RunDir
@@ -62,17 +62,25 @@ def already_complete(path: Path, env_steps: int, total: int) -> str:
     )
 
 
-def conclude(path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome, provenance: Provenance) -> bool:
-    """Writes and shows the summary; False if the disk does not take it."""
-    summary, is_written = record_end(path, monitor, logger, outcome, provenance)
+def conclude(
+    path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome, provenance: Provenance
+) -> OSError | None:
+    """Writes and shows the summary; returns what the disk refused."""
+    summary, refusal = record_end(path, monitor, logger, outcome, provenance)
     logger.finish(summary)
-    return is_written
+    return refusal
+
+
+def unwritten(env_steps: int, refusal: OSError) -> Failure:
+    """Returns the failure of a run that has ended well, but for its summary."""
+    cause = f"summary.json was not written: {refusal}"
+    return Failure("supervisor", 0, os.getpid(), env_steps, SaveError.exit_code, cause)
 
 
 def record_end(
     path: Path, monitor: Monitor, logger: OffPolicyLogger, outcome: Outcome, provenance: Provenance
-) -> tuple[dict[str, Any], bool]:
-    """Writes the summary; returns it, and False if the disk does not take it."""
+) -> tuple[dict[str, Any], OSError | None]:
+    """Writes the summary; returns it, and what the disk refused."""
     summary = build_summary(
         monitor.snapshot(),
         logger.header,
@@ -92,8 +100,8 @@ def record_end(
         write_summary(path / "summary.json", summary)
     except OSError as error:
         logger.message(f"summary.json not written: {error}")
-        return summary, False
-    return summary, True
+        return summary, error
+    return summary, None
 
 
 def note_what_ran(config_file: Path, header: RunHeader) -> None:

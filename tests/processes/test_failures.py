@@ -203,9 +203,19 @@ def test_a_checkpoint_of_another_environment_size_is_refused(
     assert start_run("run_dir=second", *other).finish()[0] == 0
     shutil.rmtree(tmp_path / "second" / "checkpoints")
     shutil.copytree(finished_run.directory / "checkpoints", tmp_path / "second" / "checkpoints")
-    code, _, err = start_run("total_timesteps=1000", command=("resume", "second")).finish()
+    code, _, err = start_run("total_timesteps=5000", command=("resume", "second")).finish()
     assert code == 2
     assert "env observation size" in err
+
+
+def test_a_complete_run_whose_summary_cannot_be_written_exits_74_and_says_so(start_run: Any) -> None:
+    run = start_run()
+    run.wait_for_updates()
+    (run.directory / "summary.json").mkdir()  # nothing can take its place
+    code, out, err = run.finish()
+    assert code == 74
+    last = err.strip().splitlines()[-1]
+    assert last.startswith(f"offpolicy: supervisor 0 (pid {run.process.pid}) failed at env step 600: summary.json was")
 
 
 def test_a_disk_without_a_free_block_still_ends_with_the_culprit(start_run: Any, small_disk: SmallDisk) -> None:
