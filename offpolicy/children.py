@@ -82,7 +82,7 @@ def call_in_child(target: str, payload: Any = None, *, timeout_s: float | None =
         source.seek(0)
         command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD, _ROOT, str(answer.fileno()), target]
         with adopting(), cleaned_up(lambda: descendants.kill(known)), contextlib.ExitStack() as started:
-            with signals_held():  # or a Ctrl-C might come before the clean-up can find the child
+            with signals_blocked():  # or a Ctrl-C might come before the clean-up can find the child
                 popen = subprocess.Popen(
                     command, stdin=source, stdout=output, stderr=output, pass_fds=(answer.fileno(),),
                     start_new_session=True, env=descendants.environment(os.environ),
@@ -173,7 +173,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Blocks the run's signals. A child started inside inherits that, and unblocks them once it ignores them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, RUN_SIGNALS)
     try:
@@ -211,7 +211,7 @@ class SignalKeeper:
 
 
 @contextlib.contextmanager
-def signals_kept() -> Iterator[SignalKeeper]:
+def signals_queued() -> Iterator[SignalKeeper]:
     """Keeps the run's signals for whoever handles them next, or until the end of the block.
 
     To block them is not enough: the kernel gives a signal that the main thread blocks to a thread of a library.

@@ -15,7 +15,7 @@ from typing import Any
 
 from offpolicy import fault
 from offpolicy.checkpoint import run_store
-from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_held, signals_kept
+from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
@@ -99,7 +99,7 @@ def train(cfg: RunConfig) -> int:
         host_plan = plan_host(plan.cfg, host)
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
         check_restart(plan.cfg)
-    with signals_kept() as kept, plan.claim() as run, signals_held(), _store_listener(plan.cfg, host) as listener:
+    with signals_queued() as kept, plan.claim() as run, signals_blocked(), _store_listener(plan.cfg, host) as listener:
         if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
             sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg.total_timesteps) + "\n")

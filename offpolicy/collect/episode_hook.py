@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from offpolicy import fault
-from offpolicy.children import ChildError, ChildTimeout, call_in_child, describe_exit, signals_held
+from offpolicy.children import ChildError, ChildTimeout, call_in_child, describe_exit, signals_blocked
 from offpolicy.collect.post import Episode, save_episode
 from offpolicy.errors import ConfigError
 from offpolicy.timing.clock import Stopwatch
@@ -120,7 +120,7 @@ class EpisodeHook:
         ours.setblocking(False)
         arguments = [self._cfg.hook, str(theirs.fileno()), str(os.getpid())]
         try:
-            with theirs, signals_held():
+            with theirs, signals_blocked():
                 fault.hit("post.spawn")
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-c", WORKER, *arguments],

@@ -14,7 +14,7 @@ import multiprocessing.context
 import socket
 from typing import Any
 
-from offpolicy.children import signals_held
+from offpolicy.children import signals_blocked
 
 NAME = "offpolicy_spawn"  # that Gymnasium asks multiprocessing for
 LONGEST = (
@@ -69,7 +69,7 @@ class WorkerProcess(multiprocessing.context.SpawnProcess):
 
     def start(self) -> None:
         """Starts it."""
-        with signals_held():
+        with signals_blocked():
             super().start()
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from offpolicy import fault
-from offpolicy.children import describe_exit, signals_held, with_bounded_spin
+from offpolicy.children import describe_exit, signals_blocked, with_bounded_spin
 from offpolicy.descendants import KILL_TIMEOUT_S, Descendants, adopting, children_of, is_stopped
 from offpolicy.errors import EXIT_CRASH_LOOP, HangError, OffPolicyError, StartError
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
@@ -196,7 +196,7 @@ class Supervisor:
         """Starts the interpreter of a child, which reads from `spec_fd` what it is to do."""
         environment = self._descendants.environment(with_bounded_spin(os.environ), of=start.name)
         environment["OFFPOLICY_RUN_ID"] = self._config.run_id
-        with signals_held():
+        with signals_blocked():
             fault.hit("spawn")
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "offpolicy.processes.child", str(spec_fd)],

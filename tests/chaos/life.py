@@ -211,7 +211,7 @@ def may_hang(fault: str) -> bool:
 def comm_of(pid: int) -> str:
     """The name of a process, which may be gone by now."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     return "gone"
 
 

@@ -48,7 +48,7 @@ def find_process(run_id: str, role: str, index: int = 0) -> int:
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             is_ours = mark in Path(f"/proc/{name}/environ").read_bytes()
-            comm = Path(f"/proc/{name}/comm").read_text().strip()
+            comm = Path(f"/proc/{name}/comm").read_text(errors="replace").strip()
         except OSError:
             continue
         if is_ours and comm == f"op-{role}-{index}":

@@ -19,7 +19,7 @@ from offpolicy.children import (
     call_in_child,
     describe_exit,
     resolve,
-    signals_held,
+    signals_blocked,
     with_bounded_spin,
 )
 from offpolicy.errors import ConfigError, EnvFailure
@@ -175,7 +175,7 @@ def test_held_signals_arrive_after_the_block() -> None:
     arrived: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda number, _: arrived.append(number))
     try:
-        with signals_held():
+        with signals_blocked():
             signal.raise_signal(signal.SIGHUP)  # to this thread: another one would not hold it
             assert arrived == []
         assert arrived == [signal.SIGHUP]
@@ -201,8 +201,8 @@ def test_the_signals_of_a_run_do_nothing_to_a_call(number: signal.Signals) -> No
 
 
 def test_signals_stay_held_until_the_outermost_block_ends() -> None:
-    with signals_held():
-        with signals_held():
+    with signals_blocked():
+        with signals_blocked():
             pass
         assert signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

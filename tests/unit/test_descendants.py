@@ -108,9 +108,11 @@ def test_a_process_whose_name_is_no_utf_8_is_read_like_any_other() -> None:
     with subprocess.Popen([sys.executable, "-c", rename], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert child.pid in children_of(os.getpid())
-        assert start_ticks(child.pid) is not None
-        child.kill()
+        try:
+            found = child.pid in children_of(os.getpid()), start_ticks(child.pid) is not None
+        finally:
+            child.kill()
+        assert found == (True, True)
         wait_until(lambda: has_ended(child.pid))
         assert start_ticks(child.pid) is None  # ended, although nobody has reaped it
 

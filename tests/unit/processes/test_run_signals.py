@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from offpolicy.children import signals_held, signals_kept
+from offpolicy.children import signals_blocked, signals_queued
 from offpolicy.processes.run_signals import RunSignals
 
 
@@ -90,9 +90,9 @@ def test_a_signal_makes_the_descriptor_readable_until_it_is_drained(calls: Calls
 
 def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_run() -> None:
     calls = Calls()
-    with signals_kept():
+    with signals_queued():
         sender = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT))  # this thread does not block it
-        with signals_held():
+        with signals_blocked():
             sender.start()
             sender.join()
         assert calls.made == []
@@ -101,12 +101,12 @@ def test_a_signal_that_came_between_the_claim_and_the_first_process_stops_the_ru
 
 
 def test_a_signal_that_nobody_took_arrives_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), signals_kept():
+    with pytest.raises(KeyboardInterrupt), signals_queued():
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_signal_that_comes_when_the_run_has_its_outcome_is_dropped() -> None:
-    with signals_kept() as kept:
+    with signals_queued() as kept:
         os.kill(os.getpid(), signal.SIGINT)
         kept.drop()
         os.kill(os.getpid(), signal.SIGINT)
