@@ -41,6 +41,7 @@ SITES: Mapping[str, Site] = {
     # files
     "disk.mkdir": Site("a directory of a checkpoint is made", can_refuse=True),
     "disk.write": Site("a block of a checkpoint's file is written", can_refuse=True),
+    "disk.link": Site("a file of the last checkpoint gets a name in the next one", can_refuse=True),
     "disk.fsync": Site("a file or a directory is made durable", can_refuse=True),
     "disk.rename": Site("a checkpoint, or what replaces it, gets its name", can_refuse=True),
     "disk.remove": Site("an old checkpoint or a draft is removed", can_refuse=True),

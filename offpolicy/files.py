@@ -219,6 +219,7 @@ class Disk:
 
     def link(self, old: Path, new: Path) -> None:
         """Gives the file at `old` a second name; where the filesystem has no hard links, `new` is a durable copy."""
+        fault.hit("disk.link")
         try:
             os.link(old, new, follow_symlinks=False)
         except OSError as error:

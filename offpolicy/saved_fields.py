@@ -8,7 +8,7 @@ from typing import Any
 
 from offpolicy.errors import CheckpointError
 
-MOST = 2**53 - 1  # the largest count: all counters are exact as float64
+LARGEST_COUNT = 2**53 - 1  # the largest count: all counters are exact as float64
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxstring = 2, 4, 4, 60
@@ -35,7 +35,7 @@ class Fields:
         """Returns the error of a value that is not allowed."""
         return CheckpointError(f"{self.where}: {key}: got {short(self.value(key))}, allowed {allowed}")
 
-    def count(self, key: str, most: int = MOST) -> int:
+    def count(self, key: str, most: int = LARGEST_COUNT) -> int:
         """Returns a whole number from 0 to `most`."""
         value = self.value(key)
         if not is_count(value, most):
@@ -67,7 +67,7 @@ class Fields:
         """Returns a text; None where it is null or missing."""
         return None if key not in self or self.value(key) is None else self.text(key)
 
-    def counts(self, key: str, length: int | None = None, most: int = MOST) -> list[int]:
+    def counts(self, key: str, length: int | None = None, most: int = LARGEST_COUNT) -> list[int]:
         """Returns a list of `length` whole numbers from 0 to `most`; None: of any length."""
         value = self.value(key)
         is_list = isinstance(value, list) and length in (None, len(value))
@@ -103,14 +103,14 @@ class Fields:
         return dict(self._values)
 
 
-def is_count(value: Any, most: int = MOST) -> bool:
+def is_count(value: Any, most: int = LARGEST_COUNT) -> bool:
     """True for a whole number from 0 to `most`; True and False are none."""
     return type(value) is int and 0 <= value <= most
 
 
 def short(value: Any) -> str:
     """Returns a value in words, of at most a few hundred characters, however large or deep it is."""
-    if type(value) is int and abs(value) > MOST:
+    if type(value) is int and abs(value) > LARGEST_COUNT:
         return f"a whole number of {math.ceil(value.bit_length() * math.log10(2))} digits"
     text = _SHORT.repr(value)
     return text if len(text) <= 200 else f"{text[:197]}..."

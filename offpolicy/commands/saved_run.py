@@ -86,7 +86,8 @@ def _first(cfg: RunConfig) -> str:
     """Returns when a run saves its first checkpoint."""
     every, minutes = cfg.checkpoint.every, cfg.checkpoint.every_min
     at_step = f"at env step {every:,} (checkpoint.every)" if 0 < every < cfg.total_timesteps else "at its end"
-    return f"{at_step}, or after {minutes:g} minutes (checkpoint.every_min)" if minutes else at_step
+    unit = "minute" if minutes == 1 else "minutes"
+    return f"{at_step}, or after {minutes:g} {unit} (checkpoint.every_min)" if minutes else at_step
 
 
 def _changed_env(path: Path, cfg: RunConfig, spec: SpaceSpec, overrides: Mapping[str, Any]) -> EnvConfig:

@@ -72,7 +72,7 @@ def value_digest(value: Any) -> str | None:
     return digest.hexdigest()
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Returns type and message of an error, whatever its `__str__` does."""
     return "".join(traceback.format_exception_only(error)).strip()
 
@@ -81,7 +81,7 @@ def _call(method: Callable[[], Any], name: str) -> Any:
     try:
         return method()
     except BaseException as error:  # of the user's code: SystemExit and KeyboardInterrupt are failures like others
-        raise NotPlainError(f"{name} raised {said(error)}") from error
+        raise NotPlainError(f"{name} raised {error_text(error)}") from error
 
 
 def _feed(value: Any, update: Callable[[bytes], object]) -> None:

@@ -27,7 +27,7 @@ from offpolicy.envs.env_adapter import EnvAdapter, digest_of
 from offpolicy.envs.make import Env
 from offpolicy.envs.mujoco_state import is_mujoco, load_data, save_data
 from offpolicy.envs.object_graph import JSON, Attribute, Decoder, Encoder
-from offpolicy.envs.own_state import attribute_digests, check_restored, get_state, offers_state, said, set_state
+from offpolicy.envs.own_state import attribute_digests, check_restored, error_text, get_state, offers_state, set_state
 from offpolicy.envs.vector import NativeVector, Stateful, VectorAdapter
 from offpolicy.errors import CheckpointError
 from offpolicy.types import Float32
@@ -52,19 +52,20 @@ def save_state(vector: VectorAdapter) -> EnvState | str:
     except NotPlainError as reason:
         return str(reason)
     except (Exception, SystemExit) as error:
-        return f"the state of {vector.cfg.id} cannot be read: {said(error)}"
+        return f"the state of {vector.cfg.id} cannot be read: {error_text(error)}"
 
 
 def restore_state(vector: VectorAdapter, state: EnvState) -> Float32:
     """Continues from `state` in environments made by the same configuration. Returns the current obs [N, O].
 
     Raises `CheckpointError` if the state does not fit; the environments are then new ones, to be reset or closed.
+    Raises as `make_vector` if those cannot be made.
     """
     try:
         return _restore(vector, state)
     except (Exception, SystemExit) as error:
         vector.renew()  # what has been written into the others is not known
-        reason = str(error) if isinstance(error, NotPlainError | ValueError) else said(error)
+        reason = str(error) if isinstance(error, NotPlainError | ValueError) else error_text(error)
         raise CheckpointError(f"the environments' state does not fit {vector.cfg.id}: {reason:.400}") from error
 
 

@@ -41,6 +41,7 @@ class AccountHistory:
         self._skipped = 0
         self._next_s = EVERY_S
         self._drawing: Future[Picture] | None = None
+        self._thread: Thread | None = None
 
     def add(self, record: Record) -> None:
         """Keeps the shares of a record, if it has any."""
@@ -61,8 +62,9 @@ class AccountHistory:
             return
         self._next_s = wall_s + EVERY_S
         self._drawing = Future()
-        # Nothing waits for it beyond `take`: a search for fonts must not hold up the end of the program either.
-        Thread(target=_draw, args=(np.array(self._rows), self._drawing), name="picture", daemon=True).start()
+        # A daemon: a search for fonts must not hold up the end of the program for longer than `close` waits for it.
+        self._thread = Thread(target=_draw, args=(np.array(self._rows), self._drawing), name="picture", daemon=True)
+        self._thread.start()
 
     def take(self, timeout_s: float = 0.0) -> Picture | None:
         """Returns a picture that has become ready, once; None if there is none within `timeout_s`. Raises its error."""
@@ -74,6 +76,11 @@ class AccountHistory:
             return None
         drawn, self._drawing = self._drawing, None
         return drawn.result()
+
+    def close(self, timeout_s: float) -> None:
+        """Waits for the end of the thread, at most `timeout_s`: one that still draws ends with the program."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
 
 
 def _draw(rows: Float64, drawing: Future[Picture]) -> None:

@@ -123,8 +123,10 @@ class TensorBoardSink:
         self._flush()
 
     def close(self) -> None:
-        """Closes the event file; nothing is pending."""
+        """Closes the event file, in which nothing is pending, and ends the thread that draws."""
         self._file.close()
+        if self._history is not None:
+            self._history.close(PATIENCE_S)
 
     def _flush(self) -> None:
         """Appends what is pending, whole or not at all: readers stop at a torn event."""

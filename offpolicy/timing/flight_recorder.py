@@ -46,8 +46,8 @@ class FlightRecorder:
         end_ns = outlier.start_ns + int((outlier.totals_ns[-1] - outlier.totals_ns[0]).sum())
         if self._written_ns is not None and end_ns - self._written_ns < PAUSE_NS:
             return
-        path = self._next_path()
         try:
+            path = self._next_path()
             write_chrome_trace(path, [self._track(outlier)])
         except OSError:
             return

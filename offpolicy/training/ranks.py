@@ -40,7 +40,7 @@ class Collectives:
 
     @property
     def is_saving(self) -> bool:
-        """True in an iteration for which a user has asked for a checkpoint."""
+        """True in an iteration for which a checkpoint was asked, by the clock or a user."""
         return self.world.is_saving
 
     def gather(self, values: Sequence[float] | Float64) -> Float64:

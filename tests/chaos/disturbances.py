@@ -16,6 +16,7 @@ EVERYWHERE = ("supervisor", "learner", "collector")
 PASSED_BY = {
     "disk.mkdir": (("learner",), 2),
     "disk.write": (("learner", "collector"), 5),
+    "disk.link": (("learner",), 2),
     "disk.fsync": (("supervisor", "learner", "learner"), 6),
     "disk.rename": (("learner",), 4),
     "disk.remove": (("learner",), 2),

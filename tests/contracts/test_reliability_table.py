@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+from offpolicy.config.rules import RESUMABLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEADER = ["what happens", "what the run does", "saved", "exit", "test", "seeded bug"]
@@ -28,6 +31,20 @@ def missing_test(row: list[str]) -> str | None:
     return None if any(f"\ndef {name}(" in text for text in texts) else f"{row[0]}: no {module}::{name}"
 
 
+def unmarked(row: list[str]) -> str | None:
+    """What is wrong with a row that says it was provoked by real processes; None if it was, or does not say so."""
+    module = row[4].strip("`").partition("::")[0]
+    folders = {path.parent.name for path in (REPOSITORY / "tests").rglob(f"{module}.py")}
+    is_real = bool(folders & {"processes", "chaos"})
+    return None if is_real or "†" in row[0] + row[1] else f"{row[0]}: {module} is a unit test; mark the row with †"
+
+
+def not_named(text: str, keys: Iterable[str]) -> set[str]:
+    """The keys and sections that a text does not name: a key in full, or as `section.*`, or its section."""
+    named = set(re.findall(r"`([a-z_.]+)`", text))
+    return {key for key in keys if key not in named and key.partition(".")[0] not in named}
+
+
 TABLE = table((REPOSITORY / "docs" / "reliability.md").read_text())
 
 
@@ -40,6 +57,21 @@ def test_the_table_has_its_columns() -> None:
 def test_every_row_names_a_test_that_exists(row: list[str]) -> None:
     assert len(row) == len(HEADER), row
     assert missing_test(row) is None
+    assert unmarked(row) is None
+
+
+def test_a_unit_test_that_is_passed_off_as_real_processes_is_found() -> None:
+    row = ["x", "y", "no", "1", "`test_store::test_z`", "–"]
+    assert unmarked(row) == "x: test_store is a unit test; mark the row with †"
+    assert unmarked(["x †", *row[1:]]) is None
+    assert unmarked([*row[:4], "`test_signals::test_z`", "–"]) is None
+
+
+def test_what_a_resume_may_change_is_listed_in_full() -> None:
+    text = (REPOSITORY / "docs" / "reliability.md").read_text()
+    section = text.partition("## What a resume may change")[2].partition("\n## ")[0]
+    assert not_named(section, RESUMABLE) == set()
+    assert not_named("the section `log`, and `env.measure`", ("log.panel", "env.measure", "device")) == {"device"}
 
 
 def test_a_row_without_a_test_is_found() -> None:

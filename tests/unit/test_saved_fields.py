@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpolicy.errors import CheckpointError
-from offpolicy.saved_fields import MOST, Fields, short
+from offpolicy.saved_fields import LARGEST_COUNT, Fields, short
 from tests.hostile import DEEP, HUGE, VALUES
 
 READERS: dict[str, Callable[[Fields], Any]] = {
@@ -35,7 +35,7 @@ READERS: dict[str, Callable[[Fields], Any]] = {
         ("flag", True, True),
         ("text", "x", "x"),
         ("optional_text", None, None),
-        ("counts", [0, MOST], [0, MOST]),
+        ("counts", [0, LARGEST_COUNT], [0, LARGEST_COUNT]),
         ("octets", "01ff", b"\x01\xff"),
         ("digits", "99", 99),
     ],

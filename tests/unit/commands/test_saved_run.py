@@ -59,7 +59,7 @@ def test_a_run_without_a_checkpoint_is_refused(run: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("total", "when"), [(20_000, "at its end, or after 1 minutes"), (90_000, "at env step 50,000")]
+    ("total", "when"), [(20_000, r"at its end, or after 1 minute \("), (90_000, "at env step 50,000")]
 )
 def test_of_a_run_in_progress_it_says_when_the_first_checkpoint_comes(
     run: Path, monkeypatch: pytest.MonkeyPatch, total: int, when: str

@@ -77,6 +77,21 @@ def test_the_error_of_the_drawing_comes_with_the_picture(monkeypatch: pytest.Mon
         picture(history(timed(100), timed(200)), EVERY_S)
 
 
+def test_the_end_waits_for_the_thread_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = Event()
+    monkeypatch.setattr(account_picture, "account_png", lambda rows: PNG if may_end.wait(60.0) else b"")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    made = history(timed(100), timed(200))
+    made.close(60.0)  # nothing was ever drawn
+    made.draw_if_due(EVERY_S)
+    made.close(0.01)
+    assert made._thread is not None
+    assert made._thread.is_alive()
+    may_end.set()
+    made.close(60.0)
+    assert not made._thread.is_alive()
+
+
 def test_there_is_no_picture_of_one_record_or_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     assert picture(history(timed(100), {"env_steps": 200}), EVERY_S) is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import resource
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -13,7 +13,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import SafeSink
-from offpolicy.logger.tensorboard import TensorBoardSink
+from offpolicy.logger.tensorboard import PATIENCE_S, TensorBoardSink
 
 CONFIG = {"algo": {"name": "sac", "gamma": 0.99, "hidden_dims": [256, 256], "auto_alpha": True}, "seed": 3}
 TEXTS = ("configuration", "run")
@@ -123,8 +123,10 @@ def test_a_scalar_has_the_meaning_and_unit_of_the_table(tmp_path: Path, header: 
 class AtOnce:
     """A thread that has ended when it was started."""
 
+    joined: ClassVar[list[float]] = []
+
     def __init__(self, target: Any, args: tuple[Any, ...], **_: Any) -> None:
-        self.start = lambda: target(*args)
+        self.start, self.join = lambda: target(*args), self.joined.append
 
 
 def test_a_new_evaluation_brings_a_picture_of_the_account(
@@ -138,6 +140,7 @@ def test_a_new_evaluation_brings_a_picture_of_the_account(
     write(tmp_path, header, None, record, evaluated, evaluated | {"env_steps": 2100, "wall_s": 200.0})
     (image,) = read(tmp_path).Images("timing/account")
     assert (image.step, image.width, image.height) == (2000, 7, 3)
+    assert AtOnce.joined == [PATIENCE_S]
 
 
 def test_a_picture_that_cannot_be_drawn_leaves_the_scalars_and_the_end(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 from pathlib import Path
@@ -123,3 +124,19 @@ def test_a_disk_that_refuses_the_file_costs_the_file_alone(tmp_path: Path) -> No
     run.iterate(1, train_ms=400)
     run.report()
     assert run.lines == []
+
+
+def test_an_old_file_that_cannot_be_deleted_costs_the_new_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, str(path))
+
+    for number in range(MOST_FILES):
+        (tmp_path / f"slow-{number}.trace.json.gz").touch()
+    monkeypatch.setattr(Path, "unlink", refuse)
+    run = Run(tmp_path)
+    run.iterate(ENOUGH + 100)
+    run.iterate(1, train_ms=400)
+    run.report()
+    assert len(names(tmp_path)) == MOST_FILES
