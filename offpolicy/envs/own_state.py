@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offpolicy.envs.constants import NotPlainError
 
@@ -110,7 +111,7 @@ def _feed_items(items: Collection[Any], update: Callable[[bytes], object]) -> No
     types = {_NUMBERS.get(kind, kind) for kind in set(map(type, items))} if len(items) >= _LONG else set()
     if len(types) == 1 and (kind := types.pop()) in _NUMBERS.values():
         try:
-            array = np.fromiter(items, kind, len(items))
+            array: NDArray[Any] = np.fromiter(items, kind, len(items))
         except OverflowError:  # whole numbers of more than 64 bits
             pass
         else:
