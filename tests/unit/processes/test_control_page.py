@@ -33,7 +33,7 @@ def test_sections_of_processes_are_cache_lines_apart() -> None:
     buffer = bytearray(ControlPage.nbytes(2, 3))
     make_page(buffer).ranks[1].set(RankWord.PROGRESS, 1)
     assert [place // 64 for place, byte in enumerate(buffer) if byte] == [6]  # two lines each
-    assert len(buffer) == 64 * 7
+    assert len(buffer) == 2 * 64 * 7
 
 
 def test_env_steps_are_those_of_all_collectors() -> None:
