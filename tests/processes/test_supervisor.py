@@ -47,6 +47,7 @@ def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pyt
 def test_the_threads_of_children_spin_for_a_short_time(monkeypatch: pytest.MonkeyPatch, log_fd: int) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("OFFPOLICY_FAULT", "child.start@role=learner:delay:1000")  # it lives while its memory is read
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
         pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}))

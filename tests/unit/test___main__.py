@@ -20,10 +20,15 @@ def test_the_module_is_the_command() -> None:
 
 
 START = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 from offpolicy.__main__ import main
+def interrupt():
+    while signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # before the first line of `main`
+        time.sleep(0.001)
+    time.sleep(float(os.environ["DELAY"]))
+    os.kill(os.getpid(), signal.SIGINT)
 sys.argv = ["offpolicy", "train", "run_dir=run"]
-threading.Timer(float(os.environ["DELAY"]), os.kill, (os.getpid(), signal.SIGINT)).start()
+threading.Thread(target=interrupt, daemon=True).start()
 sys.exit(main())
 """
 
