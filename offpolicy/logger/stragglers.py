@@ -20,6 +20,7 @@ LATE_ITERATIONS = 0.7  # least share of the iterations in which a straggler is l
 STILL_LATE = 0.6  # the same, for the rank that is named already
 ENOUGH = 50  # iterations from which on the margin is that of their work
 ALIKE = 4  # neighbouring iterations that are late together: what slows a core lasts longer than one of them
+FORGIVING = 8  # iterations from which on a straggler may be on time in one of them
 SIGMAS = 3.0  # standard deviations of that share by which a straggler exceeds a half
 WINDOW_S = 10.0  # seconds that are judged together, as far as they are known
 SLOW = 1.5  # factor of the median of the ranks above which a rank is slow
@@ -101,7 +102,8 @@ def straggler(previous: Snapshot | None, current: Snapshot, named: int | None = 
     num_counted = max(counts[late.rank].iterations, 1)
     few = max(1.0, (ENOUGH / num_counted) ** 0.5)
     margin_ns = max(few * LATE_OF_WORK * own_work_ns(window), LATE_OF_WALL * window.wall_ns)
-    share = max(LATE_ITERATIONS, min(0.5 + SIGMAS * 0.5 / (num_counted / ALIKE) ** 0.5, 1.0))
+    most = 1.0 - 1.0 / num_counted if num_counted >= FORGIVING else 1.0
+    share = max(LATE_ITERATIONS, min(0.5 + SIGMAS * 0.5 / (num_counted / ALIKE) ** 0.5, most))
     if late.rank == named:
         margin_ns, share = margin_ns / 2, STILL_LATE
     return late if late.share >= share and counts[late.rank].capped_ns - usual_ns > margin_ns else None

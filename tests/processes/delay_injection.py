@@ -56,7 +56,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
         "param_sync": ((RankGroup, "sum_bucket"),),
         "weight_publish": ((WeightPublisher, "publish"),),
         "evaluation": ((InlineEvaluator, "evaluate"),),
-        "checkpoint": ((Checkpointer, "_save"),),
+        "checkpoint": ((Checkpointer, "_capture"),),
         "sync_coordination": ((LearnerGate, "grant_each"),),
         "log": ((Reporter, "_publish"),),
         "other": ((RateLimitedSource, "is_exhausted"),),

@@ -115,6 +115,13 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
     return run
 
 
+def assert_named(run: Run, rank: int) -> None:
+    """The straggler is known soon, once a single iteration counts little, and nobody else is named."""
+    named = [record.get("rank/straggler") for record in run.records if record["train/n_updates"] >= 40]
+    assert set(named) == {rank}
+    assert {record.get("rank/straggler") for record in run.records} <= {rank, None}
+
+
 def learner_ms(run: Run, *without: str) -> dict[str, float]:
     """The median of every learner phase of rank 0."""
     prefix = "timing/learner_"
@@ -162,7 +169,7 @@ def test_rank_0_waits_at_the_barrier_for_a_slow_rank_1_and_is_not_slower_itself(
     assert waited == pytest.approx(DELAY_MS, abs=4)
     for key in ("timing/learner_train_ms", "timing/learner_param_sync_ms"):
         assert run.median(key) == pytest.approx(usual.median(key), abs=SMALL_MS)
-    assert {record["rank/straggler"] for record in run.records} == {1}
+    assert_named(run, 1)
 
 
 @pytest.mark.slow
@@ -172,7 +179,7 @@ def test_a_slow_rank_0_is_seen_by_the_wait_of_the_others(run_of: Any) -> None:
     waited = run.median("rank/rank_barrier_max_ms") - run.median("timing/learner_rank_barrier_ms")
     assert waited == pytest.approx(DELAY_MS, abs=4)
     assert run.median("timing/learner_rank_barrier_ms") < usual.median("timing/learner_rank_barrier_ms") + SMALL_MS
-    assert {record["rank/straggler"] for record in run.records} == {0}
+    assert_named(run, 0)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ NEEDS_TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="t
 @NEEDS_TWO_CORES
 def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_run: StartRun) -> None:
     run = start_run(*AUTO, "collect.mode=auto")
-    code, out, err = run.finish()
+    code, out, err = run.finish(120)
     assert (code, err) == (0, "")
     *_, line = [line for line in out.splitlines() if line.startswith("fastest: ")]  # of the last trial
     summary = run.summary()
@@ -37,10 +37,10 @@ def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_r
 @NEEDS_TWO_CORES
 def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: StartRun) -> None:
     first = start_run(*AUTO, "collect.mode=auto")
-    assert first.finish()[0] == 0
+    assert first.finish(120)[0] == 0
     chosen = [first.summary()[key] for key in ("threads", "mode")]
     again = start_run("total_timesteps=2500", command=("resume", "run"))
-    code, out, err = again.finish()
+    code, out, err = again.finish(120)
     assert (code, err) == (0, "")
     assert "fastest: " not in out
     assert [again.summary()[key] for key in ("threads", "mode")] == chosen

@@ -86,7 +86,8 @@ def test_a_rank_within_the_margin_is_not_named(header: RunHeader, late_ms: float
 
 
 @pytest.mark.parametrize(
-    ("iterations", "share", "is_named"), [(4, 1.0, True), (4, 0.75, False), (5000, 0.69, False), (5000, 0.71, True)]
+    ("iterations", "share", "is_named"),
+    [(4, 1.0, True), (4, 0.75, False), (8, 0.875, True), (16, 0.875, False), (5000, 0.69, False), (5000, 0.71, True)],
 )
 def test_in_few_iterations_a_straggler_is_late_more_often(
     header: RunHeader, iterations: int, share: float, is_named: bool
