@@ -90,8 +90,9 @@ def straggler(previous: Snapshot | None, current: Snapshot, named: int | None = 
     """Returns the rank that the others wait for; None where none is later than equal ranks may be by chance.
 
     Its lateness, without rare pauses, is more than 2 % of its work and 1 % of its wall, and it is late in more
-    iterations than chance makes of a half: by three standard deviations, and in 70 % at least. Of fewer than 50
-    iterations the margin grows with the noise of their mean. Of the rank `named` so far less is asked.
+    iterations than chance makes of a half: by three standard deviations, where four neighbours count as one, and in
+    70 % at least; of eight or more, all but one suffice. Of fewer than 50 iterations the margin grows with the noise of
+    their mean. Of the rank `named` so far less is asked.
     """
     windows, counts = learner_windows(previous, current), _arrivals(previous, current)
     late = max(lateness(previous, current), key=lambda each: counts[each.rank].capped_ns, default=None)
@@ -121,9 +122,8 @@ class StragglerFinder:
 
     def observe(self, previous: Snapshot | None, current: Snapshot) -> Lateness | None:
         """Returns the straggler at the end of the window from `previous` to `current`, None where there is none."""
-        while self._ends and previous is not None and self._ends[-1].wall_s > previous.wall_s:
-            self._ends.pop()  # a record that takes the place of the last one begins where that one began
-        if previous is not None:
+        # A record that takes the place of the last one begins where that one began, which is known already.
+        if previous is not None and (not self._ends or previous.wall_s > self._ends[-1].wall_s):
             self._ends.append(previous)
         while len(self._ends) > 1 and self._ends[1].wall_s <= current.wall_s - WINDOW_S:
             self._ends.popleft()

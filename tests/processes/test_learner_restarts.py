@@ -16,7 +16,7 @@ import pytest
 
 from tests.processes.conftest import ENDLESS, FINISHED, LiveRun, StartRun, find_process, replay_bytes
 from tests.processes.test_appo import TINY_APPO
-from tests.processes.test_restarts import COUNTER, PATIENCE_S, check_rows
+from tests.processes.test_restarts import COUNTER, PATIENCE_S, check_goes_on, check_rows
 
 pytestmark = pytest.mark.mp
 RUNNERS = {
@@ -156,9 +156,5 @@ def test_many_kills_at_random_instants(start_run: StartRun, traces: Any, kills: 
     assert run.finish(PATIENCE_S)[0] == 130
     assert 0 < run.summary()["learner_restarts"] <= kills
     check_records(run)
-    check_rows(run)
-    goal = run.summary()["env_steps"] + 500
-    code, _, err = start_run(f"total_timesteps={goal}", command=("resume", "run")).finish(PATIENCE_S)
-    assert (code, err) == (0, "")
-    check_rows(run)
+    check_goes_on(run, start_run)
     traces.assert_none()

@@ -75,6 +75,15 @@ def check_rows(run: LiveRun) -> None:
     assert never_backwards(run)
 
 
+def check_goes_on(run: LiveRun, start_run: StartRun) -> None:
+    """The rows of an interrupted run are right, and those of the run that continues it to its end."""
+    check_rows(run)
+    goal = run.summary()["env_steps"] + 500
+    code, _, err = start_run(f"total_timesteps={goal}", command=("resume", "run")).finish(PATIENCE_S)
+    assert (code, err) == (0, "")
+    check_rows(run)
+
+
 def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: StartRun, traces: Any) -> None:
     run = start_run(*COUNTER, "total_timesteps=4000", "env.num_envs=2", "collect.mode=alternate")
     run.wait_for_updates()
@@ -126,11 +135,7 @@ def test_many_kills_at_random_instants(start_run: StartRun, traces: Any, kills: 
     run.signal(signal.SIGINT)
     assert run.finish(PATIENCE_S)[0] == 130
     assert run.summary()["restarts"] == kills
-    check_rows(run)
-    goal = run.summary()["env_steps"] + 500
-    code, _, err = start_run(f"total_timesteps={goal}", command=("resume", "run")).finish(PATIENCE_S)
-    assert (code, err) == (0, "")
-    check_rows(run)
+    check_goes_on(run, start_run)
     traces.assert_none()
 
 
