@@ -60,11 +60,17 @@ class Counter(gymnasium.Env[Array, Float32]):
 
     The episode is terminated at `terminate_at` and truncated at `truncate_at` (0: never); `both`: with both flags
     at `terminate_at`. Environment i of a vector may end `stagger * (seed % 4)` steps later. `success` at the end is
-    true in odd episodes, under the key `success_key` of the info.
+    true in odd episodes, under the key `success_key` of the info. A step takes `step_ms` longer.
     """
 
     def __init__(
-        self, terminate_at: int = 0, truncate_at: int = 0, both: bool = False, stagger: int = 0, success_key: str = ""
+        self,
+        terminate_at: int = 0,
+        truncate_at: int = 0,
+        both: bool = False,
+        stagger: int = 0,
+        success_key: str = "",
+        step_ms: float = 0.0,
     ) -> None:
         self.observation_space: spaces.Space[Array] = spaces.Box(-np.inf, np.inf, (3,), np.float64)
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -73,6 +79,7 @@ class Counter(gymnasium.Env[Array, Float32]):
         self._both = both
         self._stagger = stagger
         self._success_key = success_key
+        self._step_s = step_ms / 1000.0
         self._seed = 0
         self._t = 0
         self._episode = -1
@@ -85,6 +92,7 @@ class Counter(gymnasium.Env[Array, Float32]):
         return self._obs(), {}
 
     def step(self, action: Float32) -> tuple[Array, float, bool, bool, Info]:
+        threading.Event().wait(self._step_s)
         self._t += 1
         late = self._stagger * (self._seed % 4)
         terminated = self._terminate_at > 0 and self._t >= self._terminate_at + late

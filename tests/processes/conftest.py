@@ -76,8 +76,10 @@ class LiveRun:
             time.sleep(0.05)
 
     def records(self) -> list[dict[str, Any]]:
+        """Returns the whole lines of metrics.jsonl; the run may be writing the last one."""
         path = self.directory / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

@@ -19,9 +19,11 @@ from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, read_replay
 from offpolicy.replay.ring import RowLayout
 from tests.processes.conftest import ENDLESS, LiveRun, StartRun, find_process
 from tests.processes.test_appo import TINY_APPO
+from tests.processes.test_delays import SLOW_STEP
 
 pytestmark = pytest.mark.mp
-COUNTER = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.terminate_at=7", "env.kwargs.stagger=1")
+PACE = "env.kwargs.step_ms=2"  # no machine is so fast that a run ends before it is killed
+COUNTER = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.terminate_at=7", "env.kwargs.stagger=1", PACE)
 LAYOUT = RowLayout(obs_dim=3, action_dim=1)
 PATIENCE_S = 90.0
 
@@ -85,7 +87,7 @@ def check_goes_on(run: LiveRun, start_run: StartRun) -> None:
 
 
 def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: StartRun, traces: Any) -> None:
-    run = start_run(*COUNTER, "total_timesteps=4000", "env.num_envs=2", "collect.mode=alternate")
+    run = start_run(*COUNTER, "total_timesteps=2000", "env.num_envs=2", "collect.mode=alternate")
     run.wait_for_updates()
     kill_collectors(run, 2, 1, random.Random(1))
     code, out, err = run.finish(PATIENCE_S)
@@ -94,7 +96,7 @@ def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: S
     assert "not bitwise from env step" in out
     summary = run.summary()
     assert summary["restarts"] == 2
-    assert summary["env_steps"] in (4000, 4001)  # a vector step with a row of autoreset is one transition
+    assert summary["env_steps"] in (2000, 2001)  # a vector step with a row of autoreset is one transition
     account = summary["timing"]["collector"]
     # The warm-up is among the phases; `other` is the time without a collector.
     assert account["wall_s"] == pytest.approx(sum(account["phases_s"].values()) + account["other_s"])
@@ -105,13 +107,14 @@ def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: S
 
 @pytest.mark.parametrize("mode", ["alternate", pytest.param("free", marks=pytest.mark.slow)])
 def test_a_killed_collector_of_appo_comes_back(start_run: StartRun, traces: Any, mode: str) -> None:
-    run = start_run("total_timesteps=4000", f"collect.mode={mode}", "collect.num_collectors=2", command=TINY_APPO)
+    paced = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=3000")  # 7.5 s
+    run = start_run(*paced, f"collect.mode={mode}", "collect.num_collectors=2", command=TINY_APPO)
     run.wait_for_updates()
     kill_collectors(run, 2, 2, random.Random(2))
     code, out, err = run.finish(PATIENCE_S)
     assert (code, err) == (0, "")
     assert "its open rollout is dropped" in out
-    assert run.summary()["env_steps"] >= 4000
+    assert run.summary()["env_steps"] >= 3000
     assert run.summary()["restarts"] == 2
     traces.assert_none()
 
