@@ -38,7 +38,9 @@ class CollectorWord(IntEnum):
     SNAPSHOT_ERRNO = 5  # [collector] errno of what the disk refused in its last snapshot; 0 where that is on disk
     RESTARTS = 6  # [supervisor] times that it died and was started again
     HAS_BEGUN = 7  # [collector] 1 once its first start is complete: one that is started again takes over from then on
-    BAD_ROWS = 8  # [collector] transitions with NaN or Inf so far, also those of one in whose place it continues
+    BAD_ROWS = (
+        8  # [collector] transitions with NaN or Inf so far; also before a resume, and of one that it took over from
+    )
 
 
 class EvaluatorWord(IntEnum):

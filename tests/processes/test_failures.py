@@ -115,6 +115,19 @@ def test_one_bad_row_more_than_the_limit_ends_the_run(start_run: Any) -> None:
     assert len(list(run.directory.glob("bad-row-*.json"))) == 2
 
 
+@pytest.mark.slow
+def test_bad_rows_are_counted_over_all_lives_of_a_run(start_run: Any) -> None:
+    run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "env.max_bad_rows=1", "total_timesteps=200")
+    code, out, err = run.finish()
+    assert (code, err) == (0, "")
+    assert "1 of env.max_bad_rows=1" in out
+    assert start_run("total_timesteps=400", command=("resume", "run")).finish()[0] == 65
+    more = ("total_timesteps=400", "env.max_bad_rows=9")
+    code, out, err = start_run(*more, command=("resume", "run")).finish()
+    assert (code, err) == (0, "")
+    assert "3 of env.max_bad_rows=9" in out
+
+
 @pytest.mark.parametrize("fail", ["init_raise", "reset_raise"])
 def test_an_environment_that_fails_before_training_leaves_no_directory(start_run: Any, fail: str) -> None:
     run = start_run(FAULTY, f"env.kwargs.fail={fail}")
