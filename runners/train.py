@@ -29,6 +29,7 @@ from offpolicy.launch.outcome import (
     already_complete,
     conclude,
     is_complete,
+    not_started,
     outcome_of,
     print_failure,
     record_end,
@@ -210,6 +211,7 @@ def _supervise(
     )  # fmt: skip
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:
         outcome, starts_over = Outcome("failed", 1, "the supervisor failed"), False
+        failure: Failure | None = None
         try:
             for role, pid in _spawn(supervisor, job, memory.fds, listener):
                 if cores is not None:
@@ -223,11 +225,13 @@ def _supervise(
             supervisor.run(monitor.on_message, on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
             starts_over = supervisor.must_start_over
             if not starts_over:
-                outcome = outcome_of(supervisor, monitor)
+                outcome, failure = outcome_of(supervisor, monitor), supervisor.failure
                 monitor.log_rest()
+        except StartError as error:
+            failure = not_started(memory.control.env_steps, error)
+            outcome = Outcome("failed", failure.exit_code, failure.cause)
         except BaseException as error:
-            reason = str(error) if isinstance(error, StartError) else f"supervisor: {error!r}"
-            outcome = Outcome("failed", getattr(error, "exit_code", 1), reason)
+            outcome = Outcome("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}")
             raise
         finally:
             refusal = None if starts_over else conclude(path, monitor, logger, outcome, provenance)
@@ -238,7 +242,7 @@ def _supervise(
     if refusal is not None and outcome.exit_code == EXIT_OK:
         failure = unwritten(memory.control.env_steps, refusal)
         return _Ended(failure.exit_code, failure, lambda end: None)
-    return _Ended(outcome.exit_code, supervisor.failure, lambda end: None)
+    return _Ended(outcome.exit_code, failure, lambda end: None)
 
 
 def _spawn(

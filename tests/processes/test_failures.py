@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -113,6 +114,21 @@ def test_one_bad_row_more_than_the_limit_ends_the_run(start_run: Any) -> None:
     code, _, err = run.finish()
     assert code == 65, err
     assert len(list(run.directory.glob("bad-row-*.json"))) == 2
+
+
+def test_a_machine_that_refuses_a_process_at_the_start_is_named(
+    start_run: Any, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPOLICY_FAULT", "spawn@role=supervisor,n=2:EAGAIN")
+    run = start_run()
+    code, _, err = run.finish()
+    last = err.splitlines()[-1]
+    assert code == 1
+    assert re.fullmatch(r"offpolicy: supervisor 0 \(pid \d+\) failed at env step 0: .*", last)
+    assert "collector 0 cannot be started: Resource temporarily unavailable" in last
+    assert "Traceback" not in err
+    assert run.summary()["status"] == "failed"
+    traces.assert_none()
 
 
 @pytest.mark.slow
