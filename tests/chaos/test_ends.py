@@ -88,7 +88,7 @@ def test_an_end_that_the_documents_name_is_accepted(tmp_path: Path, end: End) ->
         End(70, HEADER, line(STILL), FULL),
         End(74, HEADER, line(NO_SPACE), LEARNER_KILLED),  # no disk was full
         End(2, "", "offpolicy: 1 configuration problem\n  run_dir: got 5\n", LEARNER_KILLED),
-        End(2, BEGUN, line(NO_SPACE), FULL),  # too late for a refusal
+        End(2, BEGUN, line("Input/output error"), ("file.fsync@role=supervisor,n=9:EIO",)),  # too late for a refusal
         End(130, HEADER, "", hits=hits("supervisor", number=signal.SIGTERM)),
         End(143, HEADER, "", hits=hits("collector", number=signal.SIGTERM)),  # nobody has asked the run to stop
         End(-15, "", "", hits=hits("supervisor", number=signal.SIGTERM)),
