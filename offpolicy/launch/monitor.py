@@ -11,9 +11,9 @@ from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config.schema import RunConfig
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.machine_load import SystemMonitor
+from offpolicy.processes.child_processes import Child
 from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
 from offpolicy.processes.reports import LearnerReports
-from offpolicy.processes.supervisor import Child
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_learning_step, make_rate_limiter
 from offpolicy.timing.clock import Every, MonotonicClock
 from offpolicy.timing.core_ledger import CoreLedger

@@ -24,7 +24,15 @@ METHODS = {
     *("write_text", "write_bytes", "symlink_to", "hardlink_to", "rename", "mkdir", "unlink", "sendall", "wait"),
 }
 # Objects of ours that have the site themselves, and the device, whose work is on no other process.
-OURS = ("_disk.rename", "_disk.mkdir", "_wake_event.wait", "_device_sync.wait", "_sync.wait", "self.wait")
+OURS = (
+    "_disk.rename",
+    "_disk.mkdir",
+    "_wake_event.wait",
+    "_device_sync.wait",
+    "_sync.wait",
+    "self.wait",
+    "self.children.wait",
+)
 WRITING_MODES = ("w", "x", "a", "r+")
 # function -> why it needs no site of its own
 WITHOUT_SITE = {
@@ -46,7 +54,7 @@ WITHOUT_SITE = {
     "offpolicy/logger/provenance.py:git_commit": "has a deadline; its failure is an empty field",
     "offpolicy/processes/oom.py:be_killed_first": "a wish to the kernel; nothing is lost where it is refused",
     "offpolicy/processes/child.py:name_threads": "names of threads, for people",
-    "offpolicy/processes/supervisor.py:_check_progress": "a pause of 0.2 s",
+    "offpolicy/processes/hang_check.py:check": "a pause of 0.2 s",
     "offpolicy/processes/shared_memory.py:attach": "the pages exist, but for two headers",
     "offpolicy/start.py:_exit": "a line on stderr, just before the process ends",
     "offpolicy/timing/attainable.py:remembered": "a cache; file.write comes next",
