@@ -109,8 +109,9 @@ def test_a_refused_claim_leaves_the_holders_name(tmp_path: Path) -> None:
 def test_a_withdrawn_lock_leaves_the_directory_as_it_was_found(tmp_path: Path) -> None:
     RunLock(tmp_path).withdraw()
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / LOCK).touch()
-    assert not is_signed(tmp_path)  # anybody's
+    for content in ("", "{}", "[1]"):
+        (tmp_path / LOCK).write_text(content)
+        assert not is_signed(tmp_path)  # anybody's
     RunLock(tmp_path).withdraw()
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
     assert is_signed(tmp_path)  # a run was here
