@@ -44,8 +44,10 @@ from offpolicy.launch.train_log import open_train_log, trim_train_log
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
+from offpolicy.processes.child_processes import Start
+from offpolicy.processes.failures import Failure
 from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
-from offpolicy.processes.supervisor import Failure, Start, Supervisor, SupervisorConfig
+from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.start import interrupts_exit
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
@@ -209,7 +211,7 @@ def _supervise(
         job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores,
         start_step=job.start_step, learner_restarts=job.learner_restarts,
     )  # fmt: skip
-    with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:
+    with Supervisor(memory.control, tuple(memory.wake_events.values()), limits, monitor.on_message) as supervisor:
         outcome, starts_over = Outcome("failed", 1, "the supervisor failed"), False
         failure: Failure | None = None
         try:
@@ -222,7 +224,7 @@ def _supervise(
                 monitor.on_tick()
                 trim_train_log(limits.log_fd)
 
-            supervisor.run(monitor.on_message, on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
+            supervisor.run(on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
             starts_over = supervisor.must_start_over
             if not starts_over:
                 outcome, failure = outcome_of(supervisor, monitor), supervisor.failure

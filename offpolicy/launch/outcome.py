@@ -18,7 +18,8 @@ from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, known_summary, write_summary
-from offpolicy.processes.supervisor import Failure, Supervisor
+from offpolicy.processes.failures import Failure
+from offpolicy.processes.supervisor import Supervisor
 
 RAN = "# ran: "
 

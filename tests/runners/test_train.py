@@ -14,7 +14,7 @@ from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch import preflight
 from offpolicy.launch.outcome import Outcome
 from offpolicy.processes.child import resolve
-from offpolicy.processes.supervisor import Failure
+from offpolicy.processes.failures import Failure
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.types import SpaceSpec
 from runners import train
