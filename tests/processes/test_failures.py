@@ -75,6 +75,7 @@ def test_an_environment_that_raises_is_started_again_only_where_that_is_wanted(s
     assert run.summary()["restarts"] == (2 if on_error == "restart" else 0)
 
 
+@pytest.mark.slow
 def test_a_bad_row_ends_the_run_and_is_dumped_and_the_rows_before_it_are_saved(start_run: Any, traces: Traces) -> None:
     run = failed_run(start_run, traces, "nan_obs", 65, ["NaN or Inf", "next_obs", "seed", "bad-row-"])
     [dump] = run.directory.glob("bad-row-*.json")
@@ -234,6 +235,7 @@ def test_a_checkpoint_of_another_environment_size_is_refused(
     assert "env observation size" in err
 
 
+@pytest.mark.slow
 def test_a_complete_run_whose_summary_cannot_be_written_exits_74_and_says_so(start_run: Any) -> None:
     run = start_run()
     run.wait_for_updates()
@@ -244,6 +246,7 @@ def test_a_complete_run_whose_summary_cannot_be_written_exits_74_and_says_so(sta
     assert last.startswith(f"offpolicy: supervisor 0 (pid {run.process.pid}) failed at env step 600: summary.json was")
 
 
+@pytest.mark.slow
 def test_a_disk_without_a_free_block_still_ends_with_the_culprit(start_run: Any, small_disk: SmallDisk) -> None:
     small_disk.mount("2m")
     run = start_run("run_dir=disk/run", "total_timesteps=1500", "checkpoint.every=300")

@@ -75,6 +75,7 @@ def assert_complete(pair: Pair, env_steps: int) -> None:
     assert [host.run.checkpoints()[-1] for host in pair] == [f"step-{env_steps:012}"] * 2
 
 
+@pytest.mark.slow
 def test_two_hosts_train_one_policy_and_each_keeps_its_own_replay(two_hosts: Pair) -> None:
     listening: list[tuple[Host, str]] = []
     launch(two_hosts, "total_timesteps=400")

@@ -55,6 +55,7 @@ def simulated(tmp_path: Path, traces: Any) -> Iterator[str]:
             os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_simulator_that_is_ended_by_terminate_does_not_hold_up_the_run(start_run: Any, simulated: str) -> None:
     began = time.monotonic()
     code, _, err = start_run(simulated, "total_timesteps=300").finish()

@@ -121,6 +121,7 @@ def test_a_killed_learner_of_appo_learns_from_every_env_step(start_run: StartRun
     traces.assert_none()
 
 
+@pytest.mark.slow
 def test_a_learner_that_dies_again_and_again_is_a_crash_loop(start_run: StartRun, traces: Any) -> None:
     run = start_run(*ENDLESS, "collect.mode=alternate", "runner.max_restarts=1")
     run.wait_for_updates()

@@ -79,6 +79,7 @@ def test_a_random_stream_that_is_not_restored_is_caught_by_the_comparison(
     require_difference(start_run, finished_copy, change)
 
 
+@pytest.mark.slow
 def test_without_saved_replay_rows_a_resumed_run_refills_first_and_owes_no_updates(start_run: Any) -> None:
     assert start_run("checkpoint.replay=false", "total_timesteps=300").finish()[0] == 0
     resumed = start_run("total_timesteps=600", command=("resume", "run"))

@@ -32,6 +32,7 @@ def progress(run: LiveRun) -> list[tuple[float, float]]:
     return [(record["env_steps"], record["train/n_updates"]) for record in run.records()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
 def test_saves_by_the_clock_change_nothing_and_a_kill_loses_nothing(start_run: Any, variant: str) -> None:
     whole, again, _ = killed_and_resumed(start_run, *OFTEN, *VARIANTS[variant])

@@ -29,6 +29,7 @@ def stop(run: LiveRun, traces: Traces, number: int) -> int:
     return int(summary["env_steps"])
 
 
+@pytest.mark.slow
 def test_sigterm_saves_a_checkpoint_and_the_summary(start_run: Any, traces: Traces) -> None:
     stop(start_run(*ENDLESS), traces, signal.SIGTERM)
 
@@ -80,7 +81,7 @@ def test_killing_the_supervisor_leaves_no_orphan(start_run: Any, traces: Any) ->
     traces.assert_none(grace_s=2.0)
 
 
-@pytest.mark.parametrize("role", ["collector", "learner"])
+@pytest.mark.parametrize("role", [pytest.param("collector", marks=pytest.mark.slow), "learner"])
 def test_killing_a_child_ends_the_run_and_names_it(start_run: Any, traces: Any, role: str) -> None:
     run = start_run(*ENDLESS, "collect.max_restarts=0", "runner.max_restarts=0")
     run.wait_for_updates()
