@@ -69,9 +69,12 @@ def test_discrete_actions_train(start_run: StartRun) -> None:
     "overrides",
     [
         ("collect.mode=overlap", "algo.advantage=gae", "algo.lr_schedule=linear"),
-        (
-            *("env.id=offpolicy.envs.hand:HandRotation-v0", "env.vectorization=mujoco", "eval.episodes=0"),
-            "env.kwargs.groups=[obs,privileged]",
+        pytest.param(
+            (
+                *("env.id=offpolicy.envs.hand:HandRotation-v0", "env.vectorization=mujoco", "eval.episodes=0"),
+                "env.kwargs.groups=[obs,privileged]",
+            ),
+            marks=pytest.mark.slow,
         ),
         pytest.param(("algo.lr_schedule=kl_adaptive", "algo.value_clip=0.2"), marks=pytest.mark.slow),
         pytest.param(("rollout.when_full=drop", "rollout.slots=1"), marks=pytest.mark.slow),

@@ -257,6 +257,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_hook_that_fails_is_counted_and_told_once_and_no_episode_is_lost(start_run: Any, traces: Any) -> None:
     run = start_run(*BESIDE, "eval.every=200", "eval.episodes=4", "eval.hook=tests.processes.example_hooks:fail_if_odd")
     code, out, _ = run.finish()

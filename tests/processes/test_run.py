@@ -59,7 +59,10 @@ def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
             ("collect.mode=free", "collect.band=50", "env.id=offpolicy.envs.toy:DictObs-v0"), marks=pytest.mark.slow
         ),
         ("algo=td3", "env.num_envs=4", "algo.utd=0.5"),
-        ("algo.n_step=3", "algo.normalize_obs=true", "algo.critic_layer_norm=true", "algo.max_grad_norm=1.0"),
+        pytest.param(
+            ("algo.n_step=3", "algo.normalize_obs=true", "algo.critic_layer_norm=true", "algo.max_grad_norm=1.0"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(("replay.capacity=128", "algo.utd=2"), marks=pytest.mark.slow),
         pytest.param(("env.id=offpolicy.envs.toy:OddBounds-v0",), marks=pytest.mark.slow),
     ],
