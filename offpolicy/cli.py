@@ -336,7 +336,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.tune import TuneOptions, tune
 
     _check_source(arguments.overrides, is_trusted=arguments.trust)
-    trust = [TRUST] if arguments.trust else []
+    trust = (TRUST,) if arguments.trust else ()
     return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep, trust))
 
 

@@ -162,6 +162,7 @@ def test_the_fix_works(rest: str, mistake: str, key: str, fix: str) -> None:
     load_config([*rest.split(), *shlex.split(whole)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("info", ALGORITHMS, ids=lambda info: f"{info.name}-{info.stage}")
 def test_what_is_said_of_a_foreign_name_can_be_typed_with_every_algorithm(info: AlgorithmInfo) -> None:
     chosen = [f"algo={info.name}", *(["stage=adapt", "teacher=x"] if info.stage == "adapt" else [])]

@@ -49,6 +49,7 @@ def failed_run(start_run: Any, traces: Traces, fail: str, code: int, words: list
     return run
 
 
+@pytest.mark.slow
 def test_an_environment_that_crashes_again_and_again_is_a_crash_loop_with_its_causes(
     start_run: Any, traces: Traces
 ) -> None:

@@ -168,6 +168,7 @@ def test_eval_warns_that_two_policies_come_from_different_environments(
     assert "the environments differ: env.kwargs.physics None, 'held_out'" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_eval_refuses_an_environment_that_the_policy_does_not_fit(run_cli: RunCli, teacher: Path) -> None:
     done = run_cli(["eval", str(teacher), "--set", f"{GROUPS}=[obs]"])
     assert done.returncode == 2

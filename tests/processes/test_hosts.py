@@ -193,6 +193,7 @@ def test_a_cut_cable_ends_both_hosts_in_time_and_the_run_goes_on_once_it_is_mend
     assert all(f"resuming at env step {saved:,}" in host.out() for host in two_hosts)
 
 
+@pytest.mark.slow
 def test_hosts_with_different_configurations_refuse_to_train(two_hosts: Pair) -> None:
     first, second = two_hosts
     first.launch()

@@ -81,6 +81,7 @@ def test_a_replay_beyond_the_limit_of_the_cgroup_is_refused(cgroup: Path, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [pytest.param(">&-", marks=pytest.mark.slow), ">&- 2>&- <&-"])
 def test_closed_streams_cost_nothing(streams: str, tmp_path: Path, traces: Traces) -> None:
     result = shell(f'exec "$@" {streams}', tmp_path, traces)

@@ -71,6 +71,7 @@ def forget_generator(streams: dict[str, Any]) -> None:
     streams["updates"] = torch.Generator().manual_seed(0).get_state().numpy().tobytes().hex()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [forget_sampler, pytest.param(forget_generator, marks=pytest.mark.slow)])
 def test_a_random_stream_that_is_not_restored_is_caught_by_the_comparison(
     start_run: Any, finished_copy: Path, change: Any
