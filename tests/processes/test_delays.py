@@ -133,6 +133,7 @@ def learner_ms(run: Run, *without: str) -> dict[str, float]:
 # -- scene 1: the collector is late -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_slow_environment_is_the_learners_collector_wait_and_nothing_else(run_of: Any) -> None:
     run = run_of("slow collector")
     assert run.median("timing/learner_collector_wait_ms") == pytest.approx(DELAY_MS, abs=DELAY_MS / 5)

@@ -66,6 +66,7 @@ def test_a_hangup_under_nohup_changes_nothing(traces: Traces, tmp_path: Path) ->
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_frozen_collector_costs_ten_seconds_and_not_the_save(start_run: Any) -> None:
     run = start_run(*ENDLESS)
