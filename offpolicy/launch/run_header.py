@@ -8,7 +8,9 @@ from pathlib import Path
 
 from offpolicy.checkpoint import SharedState
 from offpolicy.config.schema import env_differences, read_config
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import MAX_EPISODE_STEPS
+from offpolicy.envs.vectorization import is_batched_task, slower_because
 from offpolicy.launch.resources import has_gpu
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
@@ -60,6 +62,8 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
     logger.message(memory_line(job))
     threads = f"threads learner {plan.learner_threads}, collector {plan.collector_threads}"
     logger.message(f"{cfg.runner.name}, {cfg.collect_mode}: {threads}")
+    if cfg.env.num_envs > 1:
+        logger.message(environments_line(cfg.env, plan.collector_threads))
     if plan.has_evaluator:
         logger.message("evaluation: beside training, in a process with a thread of its own")
     num_ranks = host.num_hosts * cfg.runner.world_size
@@ -81,6 +85,15 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
         for difference in env_differences(read_config(Path(cfg.teacher or "")).env, cfg.env):
             logger.message(f"warning: the teacher's environment was another one: {difference}")
+
+
+def environments_line(env: EnvConfig, num_threads: int) -> str:
+    """Returns the line on how the environments of a collector are stepped, and why not faster."""
+    how = f"env.vectorization={env.vectorization}"
+    if env.vectorization == "mujoco" and is_batched_task(env):
+        how += f", one batch on {min(num_threads, env.num_envs)} threads" if num_threads > 1 else ", one batch"
+    why = slower_because(env)
+    return f"environments: {env.num_envs} x {env.id}, {how}" + (f", because {why}" if why else "")
 
 
 def _problems(job: WorkerSpec) -> list[str]:

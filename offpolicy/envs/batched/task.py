@@ -79,7 +79,8 @@ def squares(values: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
 
 def length(vectors: Array) -> Array:
     """Returns the Euclidean length of vectors [N, 3]. -> [N]; by the dot product of `np.linalg.norm`, to the bit."""
-    return np.sqrt(np.vecdot(vectors, vectors))
+    lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
+    return lengths
 
 
 def is_between(values: Array, bounds: tuple[float, float]) -> Bool:
