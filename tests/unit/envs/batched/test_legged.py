@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.beside_gymnasium import compare
+from offpolicy.envs.batched.legged import Ant
+from tests.beside_gymnasium import batch, compare
 
 NAMES = ("Ant-v5", "Humanoid-v5")
 PARTS = (
@@ -38,6 +40,16 @@ def test_numbers_and_infos_are_gymnasiums(name: str) -> None:
 def test_keyword_arguments_mean_what_they_mean_in_gymnasium(name: str, kwargs: dict[str, Any]) -> None:
     seen = compare(name, 30, max_episode_steps=20, **kwargs)
     assert seen.terminated > 0 or "healthy_z_range" not in kwargs
+
+
+def test_an_ant_at_the_end_of_its_range_is_healthy_and_one_that_is_not_finite_is_not() -> None:
+    vector = batch("Ant-v5", 4)
+    vector.reset(seed=1)
+    task = vector._task
+    assert isinstance(task, Ant)
+    task.sims.qpos[:, 2] = [0.2, 1.0, 0.19, 0.5]
+    task.sims.qvel[3, 5] = np.inf
+    assert task.is_healthy().tolist() == [True, True, False, False]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("HalfCheetah-v5", {"exclude_current_positions_from_observation": False, "reset_noise_scale": 0.5}),
     ("Swimmer-v5", {"exclude_current_positions_from_observation": False, "ctrl_cost_weight": 1, "frame_skip": 2}),
     ("Swimmer-v5", {"forward_reward_weight": 0.1, "reset_noise_scale": 1.0}),
-    ("Hopper-v5", {**HEALTHY, "reset_noise_scale": 0.05, "healthy_state_range": [-3.0, 3.0]}),
+    ("Hopper-v5", {**HEALTHY, "reset_noise_scale": 0.05, "healthy_state_range": [-5.0, 1.2]}),
     ("Hopper-v5", {"terminate_when_unhealthy": False, "exclude_current_positions_from_observation": False}),
     ("Walker2d-v5", {**HEALTHY, "ctrl_cost_weight": 0.2, "xml_file": "walker2d.xml"}),
     ("Walker2d-v5", {"terminate_when_unhealthy": False, "forward_reward_weight": 3, "frame_skip": 8}),

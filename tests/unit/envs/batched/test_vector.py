@@ -43,7 +43,9 @@ def test_it_makes_the_transitions_that_sync_makes(env_id: str) -> None:
     ours, theirs = (adapter(env_id, vectorization=way, max_episode_steps=9) for way in ("mujoco", "sync"))
     np.testing.assert_array_equal(ours.reset(3), theirs.reset(3))
     np.testing.assert_array_equal(played(ours, 30), played(theirs, 30))
-    where = np.array([True, False, False, True])
+    while not ours.was_done.any():
+        np.testing.assert_array_equal(played(ours, 1), played(theirs, 1))
+    where = ours.was_done | np.array([True, False, False, False])  # one that has ended begins before its next step
     np.testing.assert_array_equal(ours.reset_some(3, [8, 9, 8, 9], where), theirs.reset_some(3, [8, 9, 8, 9], where))
     np.testing.assert_array_equal(played(ours, 20), played(theirs, 20))
 
