@@ -58,12 +58,12 @@ def _measure_one(rounds: int) -> Iterator[Measurement]:
     steps_us: dict[str, list[float]] = {"step": [], "step, timing.enabled=false": []}
     phases_us: dict[str, list[float]] = {f"  {phase}": [] for phase in PHASES}
     with _collector() as collector:
-        collector.step_us(NullLedger())  # warms up
+        collector.step_us(NullLedger(), STEPS)  # warms up
         for _ in range(5 * rounds):
             ledgers: tuple[TimeAccount, ...] = (Ledger(CollectorPhase), NullLedger())
             for name, ledger in zip(steps_us, ledgers, strict=True):
-                steps_us[name].append(collector.step_us(ledger))
-            for name, phase_us in zip(phases_us, collector.phases_us(), strict=True):
+                steps_us[name].append(collector.step_us(ledger, STEPS))
+            for name, phase_us in zip(phases_us, collector.phases_us(STEPS), strict=True):
                 phases_us[name].append(phase_us)
     for name, samples in (steps_us | phases_us).items():
         yield Measurement("collector", name, "us", samples)
@@ -94,12 +94,12 @@ class _Collector:
     def __init__(self, parts: CollectorParts, mailbox: Mailbox, flat: Float32) -> None:
         self._parts, self._mailbox, self._flat = parts, mailbox, flat
 
-    def step_us(self, ledger: TimeAccount, steps: int = STEPS) -> float:
+    def step_us(self, ledger: TimeAccount, steps: int) -> float:
         """The median step."""
         parts = dataclasses.replace(self._parts, ledger=ledger)
         return median(self._step_ns(parts) for _ in range(steps)) / 1000
 
-    def phases_us(self, steps: int = STEPS) -> list[float]:
+    def phases_us(self, steps: int) -> list[float]:
         """The median of each of `PHASES`. Asking for an account slows the step after it, so steps are timed apart."""
         ledger = Ledger(CollectorPhase)
         parts = dataclasses.replace(self._parts, ledger=ledger)
