@@ -13,6 +13,7 @@ from rich.table import Table
 from benchmarks.children import use_cores
 from benchmarks.parts import (
     collector_step,
+    environments,
     hand,
     handshake,
     memory,
@@ -34,6 +35,7 @@ PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
     "handshake": handshake.measure,
     "updates": updates.measure,
     "collector": collector_step.measure,
+    "environments": environments.measure,
     "memory": memory.measure,
     "startup": startup.measure,
     "hand": hand.measure,
