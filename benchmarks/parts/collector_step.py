@@ -17,7 +17,7 @@ from benchmarks.parts.measurement import Measurement
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, step
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
-from offpolicy.collect.replay_writer import ReplayWriter
+from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
 from offpolicy.processes.control_page import ControlPage
@@ -30,7 +30,7 @@ from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.training.run_memory import COLLECTOR_PHASES
-from offpolicy.types import Float32
+from offpolicy.types import Float32, StepOutcome
 
 STEPS = 400
 CAPACITY = 10_000
@@ -99,7 +99,7 @@ def _collector() -> Iterator[_Collector]:
     mailbox = Mailbox(_buffer(Mailbox.nbytes(flat.nbytes)), flat.nbytes)
     control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(1)
     episodes = Ring(_buffer(Ring.nbytes(CAPACITY, EPISODE_COLUMNS, 8)), EPISODE_COLUMNS, np.float64)
-    reports = CollectorReports(_buffer(4096), COLLECTOR_PHASES)
+    reports = CollectorReports(_buffer(CollectorReports.nbytes(COLLECTOR_PHASES)), COLLECTOR_PHASES)
     replay = Ring(_buffer(Ring.nbytes(CAPACITY, layout.width, 4)), layout.width, np.float32)
     env = make_vector(cfg.env)
     try:
@@ -114,10 +114,15 @@ def _collector() -> Iterator[_Collector]:
             progress=Progress(obs=env.reset(1)),
             ledger=NullLedger(),
             take_snapshot=lambda: None,
+            skip_bad_row=_refuse,
         )
         yield _Collector(parts, mailbox, flat)
     finally:
         env.close()
+
+
+def _refuse(error: BadRowError, outcome: StepOutcome) -> StepOutcome:
+    raise error
 
 
 def _buffer(nbytes: int) -> memoryview:
