@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from benchmarks.children import use_cores
+from benchmarks.children import use_cores, wide_console
 from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, is_marked
 from benchmarks.peers import tuned
 from benchmarks.peers.contenders import CONTENDERS, Contender, Ours
@@ -28,7 +28,8 @@ from benchmarks.results import Entry
 
 NUM_CORES = 2
 START_S = 12.0  # of a repeat, about: the process, its imports, random actions
-LEAST_S = 3.0
+SECONDS, LEAST_S = 12.0, 3.0  # measured per repeat
+TUNE_MINUTES = 3.0
 
 
 class Plan(NamedTuple):
@@ -44,7 +45,12 @@ class Plan(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     plan = Plan(arguments.race, arguments.only, arguments.rounds, arguments.seconds, arguments.tune_minutes)
-    return measure(plan, Budget(arguments.budget), Console(), resume=math.isfinite(arguments.budget))
+    return measure(plan, Budget(arguments.budget), wide_console(), resume=math.isfinite(arguments.budget))
+
+
+def whole_plan(rounds: int) -> Plan:
+    """All races with all contenders."""
+    return Plan(list(WORKLOADS), list(CONTENDERS), rounds, SECONDS, TUNE_MINUTES)
 
 
 def measure(plan: Plan, budget: Budget, console: Console, *, resume: bool) -> int:
@@ -76,9 +82,7 @@ def measure(plan: Plan, budget: Budget, console: Console, *, resume: bool) -> in
     return int(any(one["failure"] for one in own if isinstance(CONTENDERS[one["contender"]], Ours)))
 
 
-def tasks(
-    plan: Plan, missing: Mapping[str, str], done: Mapping[str, Entry], cores: tuple[int, ...]
-) -> Iterator[Task]:
+def tasks(plan: Plan, missing: Mapping[str, str], done: Mapping[str, Entry], cores: tuple[int, ...]) -> Iterator[Task]:
     """Round by round, A B C, A B C: the weather of a shared machine falls on all alike. Tuning comes first."""
     expected_s = START_S + SETTLE_S + plan.seconds
     for race in plan.races:
@@ -124,8 +128,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--race", type=_races, default=list(WORKLOADS), help=f"some of {','.join(WORKLOADS)}")
     parser.add_argument("--only", type=_keys, default=list(CONTENDERS), help=f"some of {','.join(CONTENDERS)}")
     parser.add_argument("--rounds", type=int, default=3, help="repeats of every contender (default: 3)")
-    parser.add_argument("--seconds", type=_seconds, default=12.0, help=f"measured per repeat, after {SETTLE_S:.0f}")
-    parser.add_argument("--tune-minutes", "--tune_minutes", type=float, default=3.0, help="of trials for `tuned`")
+    parser.add_argument("--seconds", type=_seconds, default=SECONDS, help=f"measured per repeat, after {SETTLE_S:.0f}")
+    parser.add_argument(
+        "--tune-minutes", "--tune_minutes", type=float, default=TUNE_MINUTES, help="of trials for `tuned`"
+    )
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds of this call; the next one continues")
     return parser
 

@@ -93,7 +93,9 @@ class Ours:
         run = job.scratch / "run"
         summary = json.loads((run / "summary.json").read_text())
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        threads = f"learner {records[-1].get('perf/learner_threads')}, collector {summary['threads']['collector']}"
+        threads = (
+            f"{records[-1].get('perf/learner_threads')} + {summary['threads']['collector']}"  # learner + collector
+        )
         return Report(
             ticks=self._ticks(job)[:-1],
             updates=summary["updates"],

@@ -1,7 +1,7 @@
 """SAC and TD3 as the field writes them in one file: a control for what structure costs, or saves.
 
-Written for this comparison, in the straight-line style that CleanRL made usual: one loop that steps, stores, samples and
-updates; NumPy arrays as the replay; plain `torch.nn`, autograd and `torch.optim.Adam`; one optimiser for both critics.
+Written for this comparison, in the straight-line style that CleanRL made usual: one loop that steps, stores, samples
+and updates; NumPy arrays as the replay; `torch.nn`, autograd and `torch.optim.Adam`; one optimiser for both critics.
 
 Usage: control.py SETTINGS SECONDS SEED THREADS OUT, as peer_models.py.
 """
@@ -55,7 +55,10 @@ def polyak(target: nn.Module, online: nn.Module, tau: float) -> None:
 
 def sac(args: dict[str, Any], obs_dim: int, action_dim: int) -> tuple[nn.Module, Act, Update, list[Any]]:
     """Soft actor-critic (arXiv:1812.05905) with a tuned temperature."""
-    actor, critics = mlp(obs_dim, args["hidden_dims"], 2 * action_dim), Critics(obs_dim, action_dim, args["hidden_dims"])
+    actor, critics = (
+        mlp(obs_dim, args["hidden_dims"], 2 * action_dim),
+        Critics(obs_dim, action_dim, args["hidden_dims"]),
+    )
     targets = copy.deepcopy(critics)
     actor_optimizer = torch.optim.Adam(actor.parameters(), lr=args["actor_lr"])
     q_optimizer = torch.optim.Adam(critics.parameters(), lr=args["critic_lr"])

@@ -1,4 +1,4 @@
-"""SAC or TD3 by Stable-Baselines3 or SBX, which share their interface. Run by the peer's own interpreter; knows no ours.
+"""SAC or TD3 by Stable-Baselines3 or SBX, which share their interface. Run by the peer's own interpreter.
 
 Usage: peer_models.py MODULE SETTINGS SECONDS SEED THREADS OUT, with MODULE stable_baselines3 or sbx, SETTINGS as JSON,
 SECONDS of learning, and THREADS 0 for the default. OUT becomes {"ticks": [[env_steps, seconds], ...], "updates": n,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.table import Table
 
@@ -39,10 +39,18 @@ class Done(NamedTuple):
 def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
     """The repeats of one race, of the tasks of an entry: `<workload>/<contender>/<round>`."""
     found = [outcome for key, outcome in tasks.items() if key.split("/")[0] == workload and key.count("/") == 2]
-    fields = ("contender", "round", "steps_per_sec", "failure", "threads")
-    values: list[list[Any]] = [[outcome["data"][name] for name in fields] for outcome in found]
-    noise = [(float(outcome["others_share"]), is_marked(outcome)) for outcome in found]
-    return [Done(*one, *two) for one, two in zip(values, noise, strict=True)]
+    return [
+        Done(
+            contender=outcome["data"]["contender"],
+            round=outcome["data"]["round"],
+            steps_per_sec=outcome["data"]["steps_per_sec"],
+            failure=outcome["data"]["failure"],
+            threads=outcome["data"]["threads"],
+            others_share=float(outcome["others_share"]),
+            is_marked=is_marked(outcome),
+        )
+        for outcome in found
+    ]
 
 
 def rates(repeats: Sequence[Done], contender: str) -> dict[int, float]:
@@ -94,13 +102,14 @@ def rows(repeats: Sequence[Done], missing: Mapping[str, str]) -> list[Row]:
         own = [one for one in repeats if one.contender == key]
         values, busy = list(rates(own, key).values()), left_out(own, key)
         failed = [one for one in own if one.failure is not None]
-        empty = ["failed" if len(failed) == len(own) else "no quiet round", "", ""]
-        numbers = [f"{value:,.1f}" for value in Spread.of(values)] if values else empty
+        middle, low, high = "failed" if len(failed) == len(own) else "no quiet round", "", ""
+        if values:
+            middle, low, high = (f"{value:,.1f}" for value in Spread.of(values))
         threads = next((one.threads for one in reversed(own) if one.threads), "")
         noise = f"{max(one.others_share for one in own):.0%}"
         shown = ", ".join(f"{value:,.1f}" for value in busy)
-        table.append(Row(CONTENDERS[key].name, *numbers, f"{len(values)}/{len(own)}", shown, threads, noise))
-    return table + [Row(CONTENDERS[key].name, "not installed", *("",) * 6) for key in missing]
+        table.append(Row(CONTENDERS[key].name, middle, low, high, f"{len(values)}/{len(own)}", shown, threads, noise))
+    return table + [Row(CONTENDERS[key].name, "not installed", "", "", "", "", "", "") for key in missing]
 
 
 def rates_table(title: str, repeats: Sequence[Done], missing: Mapping[str, str]) -> Table:
