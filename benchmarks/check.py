@@ -8,7 +8,6 @@ architecture). Exit codes: 0 as fast, or nothing to compare with; 1 slower; 75 t
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from benchmarks.journal import MORE_LEFT
 from benchmarks.parts import updates
 from benchmarks.parts.measurement import Measurement, measurements_of
 from benchmarks.quiet import NOISY, Watch, look, wait_until_quiet
-from benchmarks.results import REPOSITORY, RESULTS, Entry, all_entries, facts_now, machine_kind
+from benchmarks.results import REPOSITORY, RESULTS, Entry, all_entries, entries_in, facts_now, machine_kind
 
 ALLOWED = 0.10  # fraction by which a ratio may be worse
 NUM_CORES = 2
@@ -76,7 +75,7 @@ def committed_entries() -> list[Entry]:
     try:
         folder = RESULTS.relative_to(REPOSITORY).as_posix() + "/"
         names = _git("ls-tree", "--name-only", "HEAD", folder).split()
-        return [entry for name in names if name.endswith(".json") for entry in json.loads(_git("show", f"HEAD:{name}"))]
+        return [entry for name in names if name.endswith(".json") for entry in entries_in(_git("show", f"HEAD:{name}"))]
     except (OSError, subprocess.CalledProcessError):
         return [entry for _, _, entry in all_entries(RESULTS)]
 

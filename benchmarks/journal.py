@@ -6,6 +6,8 @@ more than 5 % of them is marked, and what it measured stays in the results but o
 
 from __future__ import annotations
 
+import argparse
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -28,10 +30,27 @@ class Task(NamedTuple):
 
 
 class Budget:
-    """The time that one call has for all of its tasks."""
+    """The time that one call has for all of its tasks, and that each of them may wait for quiet."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float = math.inf, wait_s: float = WAIT_S) -> None:
+        self.wait_s = wait_s
+        self.is_limited = math.isfinite(seconds)
         self._end_s = time.monotonic() + seconds
+
+    @classmethod
+    def add_options(cls, parser: argparse.ArgumentParser, seconds: float = math.inf) -> None:
+        """Adds the options of `from_options` to a command."""
+        parser.add_argument(
+            "--budget", type=float, default=seconds, help=f"seconds of this call; the next continues (now: {seconds:g})"
+        )
+        parser.add_argument(
+            "--wait", type=float, default=WAIT_S, help=f"seconds to wait for quiet, at most (default: {WAIT_S:g})"
+        )
+
+    @classmethod
+    def from_options(cls, arguments: argparse.Namespace) -> Budget:
+        """The budget that begins now."""
+        return cls(arguments.budget, arguments.wait)
 
     def has(self, seconds: float) -> bool:
         """True if that much is left."""
@@ -56,14 +75,12 @@ class Journal:
         """Where it is kept."""
         return self._file
 
-    def run(
-        self, tasks: Iterable[Task], budget: Budget, report: Callable[[Task, Entry], None], wait_s: float = WAIT_S
-    ) -> list[Task]:
+    def run(self, tasks: Iterable[Task], budget: Budget, report: Callable[[Task, Entry], None]) -> list[Task]:
         """Does and saves the tasks that are not done yet, as far as the time goes. Returns those that are left."""
         left = [task for task in tasks if task.key not in self.done]
         while left and budget.has(left[0].expected_s):
             task = left.pop(0)
-            share_before = wait_until_quiet(partial(look, self._cores), wait_s)
+            share_before = wait_until_quiet(partial(look, self._cores), budget.wait_s)
             watch, started = Watch(self._cores), time.strftime("%Y-%m-%dT%H:%M:%S%z")
             data = task.measure()
             passed = watch.passed()

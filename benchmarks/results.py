@@ -68,9 +68,14 @@ def facts_now(benchmark: str) -> Entry:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """The entries of a file of results; none where there is no such file."""
-    entries: list[Entry] = json.loads(path.read_text()) if path.is_file() else []
-    return entries
+    """The entries of a file of results; none where there is no such file, and none of one that is a single record."""
+    return entries_in(path.read_text()) if path.is_file() else []
+
+
+def entries_in(text: str) -> list[Entry]:
+    """The entries of the text of a file of results."""
+    found = json.loads(text)
+    return found if isinstance(found, list) else []
 
 
 def all_entries(directory: Path = RESULTS) -> Iterator[tuple[Path, int, Entry]]:

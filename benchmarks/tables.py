@@ -22,10 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tables", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help=f"seconds of this call (default: {BUDGET_S:g})")
+    Budget.add_options(parser, BUDGET_S)
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default: 3)")
     arguments = parser.parse_args(argv)
-    budget, console = Budget(arguments.budget), wide_console()
+    budget, console = Budget.from_options(arguments), wide_console()
     codes = [
         parts.measure(parts.NAMES, arguments.rounds, budget, console, resume=True),
         peers.measure(peers.whole_plan(arguments.rounds), budget, console, resume=True),

@@ -7,7 +7,6 @@ code 75, and the same command continues where it stopped.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -54,8 +53,8 @@ EXPECTED_ELSE_S = 30.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    budget, is_in_pieces = Budget(arguments.budget), math.isfinite(arguments.budget)
-    return measure(arguments.only, arguments.rounds, budget, wide_console(), resume=is_in_pieces)
+    budget = Budget.from_options(arguments)
+    return measure(arguments.only, arguments.rounds, budget, wide_console(), resume=budget.is_limited)
 
 
 def measure(only: Sequence[str], rounds: int, budget: Budget, console: Console, *, resume: bool) -> int:
@@ -114,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", type=_names, default=list(NAMES), help=f"some of {','.join(NAMES)}")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is repeated (default: 3)")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of this call; the next one continues")
+    Budget.add_options(parser)
     return parser
 
 

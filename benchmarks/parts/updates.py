@@ -21,9 +21,9 @@ PART = "update"
 RATIO = "update / floor"
 ALGOS = ("sac", "td3")
 THREADS = (1, 2)
-CALLS = 40  # a multiple of TD3's policy delay
-FLOOR_CALLS = 200  # of each product
-SAMPLES = 5  # per round
+CALLS = 10  # of an update per sample: many short samples in turns, so that all cases meet the same weather
+FLOOR_CALLS = 40  # of each product
+SAMPLES = 20  # per round
 
 
 class Case(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -45,7 +44,8 @@ class Plan(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     plan = Plan(arguments.race, arguments.only, arguments.rounds, arguments.seconds, arguments.tune_minutes)
-    return measure(plan, Budget(arguments.budget), wide_console(), resume=math.isfinite(arguments.budget))
+    budget = Budget.from_options(arguments)
+    return measure(plan, budget, wide_console(), resume=budget.is_limited)
 
 
 def whole_plan(rounds: int) -> Plan:
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tune-minutes", "--tune_minutes", type=float, default=TUNE_MINUTES, help="of trials for `tuned`"
     )
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of this call; the next one continues")
+    Budget.add_options(parser)
     return parser
 
 

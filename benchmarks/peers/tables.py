@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.table import Table
@@ -95,7 +95,7 @@ class Row(NamedTuple):
 HEADINGS = ("", "median", "min", "max", "rounds", "left out", "threads", "others' CPU")
 
 
-def rows(repeats: Sequence[Done], missing: Mapping[str, str]) -> list[Row]:
+def rows(repeats: Sequence[Done], missing: Iterable[str]) -> list[Row]:
     """Median and range per contender; whoever is missing or failed has a row too."""
     table = []
     for key in dict.fromkeys(one.contender for one in repeats):
@@ -109,10 +109,10 @@ def rows(repeats: Sequence[Done], missing: Mapping[str, str]) -> list[Row]:
         noise = f"{max(one.others_share for one in own):.0%}"
         shown = ", ".join(f"{value:,.1f}" for value in busy)
         table.append(Row(CONTENDERS[key].name, middle, low, high, f"{len(values)}/{len(own)}", shown, threads, noise))
-    return table + [Row(CONTENDERS[key].name, "not installed", "", "", "", "", "", "") for key in missing]
+    return table + [Row(CONTENDERS[key].name, "not measured", "", "", "", "", "", "") for key in missing]
 
 
-def rates_table(title: str, repeats: Sequence[Done], missing: Mapping[str, str]) -> Table:
+def rates_table(title: str, repeats: Sequence[Done], missing: Iterable[str]) -> Table:
     """Median and range per contender."""
     table = Table(title=f"{title}: env steps per second")
     for heading in HEADINGS:
