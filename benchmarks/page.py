@@ -1,4 +1,4 @@
-"""`make bench-page`: docs/benchmarks.md and its pictures, from benchmarks/results.
+"""`make bench-page`: docs/benchmarks.md and its pictures, from the files of benchmarks/results that git tracks.
 
 Every race and every part is that of the newest entry that has it. The words around the tables are in
 benchmarks/page.md, where `{{name}}` stands for what is made here.
@@ -20,7 +20,7 @@ from benchmarks.parts.measurement import Measurement, measurements_of
 from benchmarks.peers.contenders import CONTENDERS
 from benchmarks.peers.tables import HEADINGS, Done, rates, ratios, repeats_of, rows
 from benchmarks.peers.workloads import WORKLOADS
-from benchmarks.results import REPOSITORY, RESULTS, Entry, all_entries
+from benchmarks.results import REPOSITORY, Entry, tracked_entries
 from benchmarks.stats import Spread
 
 TEXT = Path(__file__).with_name("page.md")
@@ -226,7 +226,7 @@ def pictures(entries: Sequence[Entry]) -> Iterator[tuple[str, bytes]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__).parse_args(argv)
-    entries = [entry for _, _, entry in all_entries(RESULTS)]
+    entries = tracked_entries()
     PAGE.write_text(render(entries))
     for name, picture in pictures(entries):
         (PICTURES / name).write_bytes(picture)

@@ -88,6 +88,16 @@ def all_entries(directory: Path = RESULTS) -> Iterator[tuple[Path, int, Entry]]:
     yield from sorted(found, key=lambda one: str(one[2].get("started", "")))
 
 
+def tracked_entries() -> list[Entry]:
+    """The entries of the files of results that git tracks, or that are staged; of all files without git."""
+    found = [(path, entry) for path, _, entry in all_entries()]
+    try:
+        names = set(_git("ls-files", "benchmarks/results").splitlines())
+    except (OSError, subprocess.CalledProcessError):
+        return [entry for _, entry in found]
+    return [entry for path, entry in found if path.relative_to(REPOSITORY).as_posix() in names]
+
+
 def machine_kind(entry: Mapping[str, Any]) -> tuple[str, ...]:
     """What two machines have in common whose numbers may be compared: processor, cores, architecture."""
     hardware = entry.get("hardware", {})
@@ -95,10 +105,10 @@ def machine_kind(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _commit() -> str:
-    """The short commit, with `-dirty` when anything but results differs from it."""
+    """The short commit, with `-dirty` when anything but results and documents differs from it."""
     try:
         commit = _git("rev-parse", "--short", "HEAD")
-        is_dirty = _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+        is_dirty = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit + ("-dirty" if is_dirty else "")

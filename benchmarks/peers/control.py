@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-TICK_STEPS = 100
+TICK_S = 0.25  # between two readings of the counter
 PACKAGES = ("torch", "gymnasium", "mujoco", "numpy")
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # obs, action, next obs, reward, terminated
 Act = Callable[[Tensor], Tensor]
@@ -169,7 +169,7 @@ def main(args: dict[str, Any], seconds: float, seed: int, threads: int, out: Pat
         reward_rows[places], terminated_rows[places] = reward, terminated
         obs = next_obs
         steps += num
-        if not ticks or steps - ticks[-1][0] >= TICK_STEPS:
+        if not ticks or time.monotonic() - ticks[-1][1] >= TICK_S:
             ticks.append((steps, time.monotonic()))
         if steps > args["learning_starts"]:
             chosen = rng.integers(0, min(steps, rows), args["batch_size"])

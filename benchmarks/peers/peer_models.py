@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-TICK_STEPS = 100
+TICK_S = 0.25  # between two readings of the counter
 ENDLESS = 1_000_000_000
 PACKAGES = ("stable-baselines3", "sbx-rl", "torch", "jax", "gymnasium", "mujoco", "numpy")
 
@@ -37,7 +37,7 @@ def main(module: str, settings: dict[str, Any], seconds: float, seed: int, threa
         steps, now_s = model.num_timesteps, time.monotonic()
         if steps >= settings["learning_starts"]:
             began_s = began_s or now_s
-        if not ticks or steps - ticks[-1][0] >= TICK_STEPS:
+        if not ticks or now_s - ticks[-1][1] >= TICK_S:
             ticks.append((steps, now_s))
         return not began_s or now_s - began_s < seconds
 
