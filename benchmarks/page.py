@@ -75,7 +75,8 @@ def origin(command: str, entry: Entry) -> str:
     return "\n".join(
         [
             f"`{command}` at commit {entry['commit']}, {entry['started'][:10]}.",
-            f"{hardware['cpu']}, {hardware['cores']} cores; torch {versions['torch']}, mujoco {versions['mujoco']}.",
+            f"{hardware['cpu']}, {hardware['cores']} cores;",
+            f"torch {versions['torch']}, mujoco {versions['mujoco']}.",
             f"Others took up to {max(shares):.0%} of the cores; {marked} of {len(shares)} measurements are marked.",
         ]
     )
@@ -112,7 +113,7 @@ def race_section(race: str, found: Mapping[str, Race]) -> str:
         "tasks": {key: value for key, value in one.entry["tasks"].items() if key.startswith(f"{race}/")},
     }
     found_by_tune = one.entry["tasks"].get(f"{race}/tune")
-    tuned = f"\n\nTuned: `{' '.join(found_by_tune['data']) or 'no change was faster'}`." if found_by_tune else ""
+    tuned = f"\n\nTuned:\n\n    {' '.join(found_by_tune['data']) or 'no change was faster'}" if found_by_tune else ""
     where = origin(f"make bench-peers race={race} seconds={seconds:g}", own)
     return f"{where}\n\n{table(HEADINGS, rows(one.repeats, one.missing))}{tuned}"
 

@@ -49,7 +49,7 @@ def test_the_newest_race_is_shown_with_ratio_command_and_machine() -> None:
     text = render([race_entry(90.0), race_entry(110.0)])
     assert "| offpolicy / SBX | 1.10 |" in text
     assert "`make bench-peers race=sac-1 seconds=12` at commit abc, 2026-11-22." in text
-    assert "A Cpu, 2 cores; torch 2.13, mujoco 3.17." in text
+    assert "A Cpu, 2 cores;\ntorch 2.13, mujoco 3.17." in text
     assert "| Stable-Baselines3, 1 thread | not measured |" in text
 
 
