@@ -105,6 +105,11 @@ def unfinished(benchmark: str, settings: Mapping[str, Any]) -> tuple[Path, int, 
     return None if str(now["commit"]).endswith(("-dirty", "unknown")) else found
 
 
+def continues(left: Sequence[Task]) -> str:
+    """What a user does about tasks that are left: a budget below what the next one needs would never do it."""
+    return f"the same command continues with {left[0].key}, which needs a budget of {left[0].expected_s:.0f} s"
+
+
 def is_marked(outcome: Mapping[str, Any]) -> bool:
     """True if others took so much of the cores meanwhile that the numbers say little."""
     return float(outcome["others_share"]) > NOISY

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.children import use_cores, wide_console
-from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, is_marked
+from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, continues, is_marked
 from benchmarks.parts import (
     collector_step,
     hand,
@@ -71,7 +71,7 @@ def measure(only: Sequence[str], rounds: int, budget: Budget, console: Console, 
     console.print(_table(measured))
     console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
     if left:
-        console.print(f"{len(left)} measurements are left: the same command continues", highlight=False)
+        console.print(f"{len(left)} measurements are left: {continues(left)}", highlight=False, soft_wrap=True)
         return MORE_LEFT
     return int(any(measurement.is_over for measurement in measured))
 

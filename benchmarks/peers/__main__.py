@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from benchmarks.children import use_cores, wide_console
-from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, is_marked
+from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, continues, is_marked
 from benchmarks.peers import tuned
 from benchmarks.peers.contenders import CONTENDERS, Contender, Ours
 from benchmarks.peers.race import SETTLE_S, run
@@ -76,7 +76,7 @@ def measure(plan: Plan, budget: Budget, console: Console, *, resume: bool) -> in
         console.print(f"{CONTENDERS[key].name} is not installed: {reason}", soft_wrap=True, markup=False)
     console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
     if left:
-        console.print(f"{len(left)} repeats are left: the same command continues", highlight=False)
+        console.print(f"{len(left)} repeats are left: {continues(left)}", highlight=False, soft_wrap=True)
         return MORE_LEFT
     own = [outcome["data"] for key, outcome in journal.done.items() if key.count("/") == 2]
     return int(any(one["failure"] for one in own if isinstance(CONTENDERS[one["contender"]], Ours)))
