@@ -81,6 +81,13 @@ def test_an_update_that_is_as_fast_passes(gate: pytest.MonkeyPatch, capsys: pyte
     assert "update / GEMM floor 2.10, was 2.00 at abc" in capsys.readouterr().out
 
 
+def test_what_a_second_series_does_not_confirm_passes(gate: pytest.MonkeyPatch) -> None:
+    series = iter([measured(3.0), measured(2.1)])
+    gate.setattr(check, "measure_quietly", lambda cores: next(series))
+    assert check.main([]) == 0
+    assert list(series) == []
+
+
 def test_without_a_result_of_this_kind_it_says_so_and_passes(
     gate: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
