@@ -23,9 +23,9 @@ MOST_WORKERS = 16
 ENV_STEPS = 4_000  # of one sample
 
 
-def measure(rounds: int, *, counts: tuple[int, ...] = NUM_ENVS, env_steps: int = ENV_STEPS) -> Iterator[Measurement]:
+def measure(rounds: int) -> Iterator[Measurement]:
     """Env steps/s of every way, for each number of environments."""
-    for num_envs in counts:
+    for num_envs in NUM_ENVS:
         with ExitStack() as stack:
             vectors = {
                 f"{way}, threads {threads}" if way == "mujoco" else way: stack.enter_context(
@@ -37,7 +37,7 @@ def measure(rounds: int, *, counts: tuple[int, ...] = NUM_ENVS, env_steps: int =
             rates: dict[str, list[float]] = {name: [] for name in vectors}
             for number in range(-1, 3 * rounds):
                 for name, vector in vectors.items():
-                    rate = _rate(vector, env_steps)
+                    rate = _rate(vector, ENV_STEPS)
                     if number >= 0:  # the first round warms up
                         rates[name].append(rate)
         for name, samples in rates.items():
