@@ -99,7 +99,7 @@ def _collector() -> Iterator[_Collector]:
     mailbox = Mailbox(_buffer(Mailbox.nbytes(flat.nbytes)), flat.nbytes)
     control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(1)
     episodes = Ring(_buffer(Ring.nbytes(CAPACITY, EPISODE_COLUMNS, 8)), EPISODE_COLUMNS, np.float64)
-    reports = CollectorReports(_buffer(4096), COLLECTOR_PHASES)
+    reports = CollectorReports(_buffer(CollectorReports.nbytes(COLLECTOR_PHASES)), COLLECTOR_PHASES)
     replay = Ring(_buffer(Ring.nbytes(CAPACITY, layout.width, 4)), layout.width, np.float32)
     env = make_vector(cfg.env)
     try:

@@ -269,7 +269,7 @@ def test_an_update_is_what_a_pencil_says() -> None:
     cfg = replay_run("td3", batch_size=1, hidden_dims=[5], policy_delay=2)
     pi, q = 2 * 3 * 5 + 2 * 5 * 1, 2 * 4 * 5 + 2 * 5 * 1  # forward
     target, critics = pi + 2 * q, 2 * (q + q + 2 * 5 * 1)
-    actor = pi + pi + 2 * 5 * 1 + q + q
+    actor = pi + pi + 2 * 5 * 1 + q + 2 * 1 * 5 + 2 * 5 * 1  # the critic is differentiated by the action alone
     assert count_work(cfg, spec_of(3, 1))[:2] == (target + critics + actor / 2, pi)
 
 
@@ -296,7 +296,7 @@ def test_products_are_told_apart_by_size_and_direction() -> None:
     assert {product[:4]: product.per_update for product in products} == {
         (Direction.FORWARD, 7, 3, 5): 1.5, (Direction.FORWARD, 7, 4, 5): 4.5, (Direction.FORWARD, 7, 5, 1): 6.0,
         (Direction.WEIGHTS, 7, 3, 5): 0.5, (Direction.WEIGHTS, 7, 4, 5): 2.0, (Direction.WEIGHTS, 7, 5, 1): 2.5,
-        (Direction.INPUTS, 7, 4, 5): 0.5, (Direction.INPUTS, 7, 5, 1): 3.0,
+        (Direction.INPUTS, 7, 1, 5): 0.5, (Direction.INPUTS, 7, 5, 1): 3.0,
     }  # fmt: skip
 
 

@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from offpolicy.nets.actors import DeterministicActor, SquashedGaussianActor, squashed_gaussian_log_prob
+from offpolicy.nets.actors import (
+    DeterministicActor,
+    SquashedGaussianActor,
+    squashed_gaussian_log_prob,
+    squashed_sample,
+)
 
 
 def log_prob(u: float, mean: float, std: float) -> float:
@@ -117,3 +122,29 @@ def test_td3_exploration_stays_inside_the_action_space() -> None:
 
 def test_td3_without_noise_explores_as_it_acts() -> None:
     assert bool((td3_noise(0.0, 4) == 0.0).all())
+
+
+def test_the_written_derivatives_of_a_squashed_sample_are_those_of_autograd() -> None:
+    """Log stds inside, at and beyond their bounds; action and log-probability both with slopes."""
+    torch.manual_seed(0)
+    output = torch.randn(50, 6, dtype=torch.float64)
+    output[:, 3:] *= 12.0
+    output[0, 3:] = torch.tensor([-25.0, 3.0, 1.0])
+    output.requires_grad_()
+    noise, slopes = torch.randn(50, 3, dtype=torch.float64), (torch.randn(50, 3).double(), torch.randn(50).double())
+    mean, log_std = output.chunk(2, dim=-1)
+    log_std = log_std.clamp(-20.0, 2.0)
+    pre_tanh = mean + log_std.exp() * noise
+    expected = pre_tanh.tanh(), squashed_gaussian_log_prob(pre_tanh, noise, log_std)
+    sample = squashed_sample(output, noise)
+    for ours, theirs in zip(sample, expected, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+    (ours,) = torch.autograd.grad(sample, (output,), slopes)
+    (theirs,) = torch.autograd.grad(expected, (output,), slopes)
+    assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_squashed_sample_agrees_with_finite_differences() -> None:
+    torch.manual_seed(0)
+    output, noise = torch.randn(4, 6, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda raw: squashed_sample(raw, noise), (output,))
