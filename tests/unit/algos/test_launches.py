@@ -15,9 +15,10 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.types import Batch, Batches, SpaceSpec
 
-SPEC = SpaceSpec(obs_dim=17, action_dim=6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
+# So many observations that the CPU makes the gradient of the first layer with one kernel, as CUDA does.
+SPEC = SpaceSpec(obs_dim=80, action_dim=6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
 HOST_READS = ("_local_scalar_dense", "nonzero", "equal", "item", "is_nonzero")
-LAUNCHES = {"sac": 123, "td3": 89}  # 201 and 118 with one kernel per network and equation
+LAUNCHES = {"sac": 123, "td3": 86}  # 201 and 118 with one kernel per network and equation
 
 both = pytest.mark.parametrize("name", ["sac", "td3"])
 
@@ -29,7 +30,7 @@ def learner_of(name: str, **algo: Any) -> BaseLearner:
 
 def batch_of(seed: int, rows: int = 64) -> Batch:
     generator = torch.Generator().manual_seed(seed)
-    obs, action, next_obs = (torch.randn((rows, n), generator=generator) for n in (17, 6, 17))
+    obs, action, next_obs = (torch.randn((rows, n), generator=generator) for n in (80, 6, 80))
     reward = torch.randn(rows, generator=generator)
     return Batch(obs, action.tanh(), reward, next_obs, torch.zeros(rows), torch.full((rows,), 0.99))
 
@@ -59,10 +60,11 @@ class Operations(TorchDispatchMode):
 
 def operations_of_an_update(name: str) -> Operations:
     learner = learner_of(name)
-    for seed in range(2):  # the first one finds its memory
-        learner.update(Batches((batch_of(seed),), None))
+    *before, last = (Batches((batch_of(seed),), None) for seed in range(3))
+    for batches in before:  # the first one finds its memory
+        learner.update(batches)
     with Operations() as operations:
-        learner.update(Batches((batch_of(2),), None))
+        learner.update(last)
     return operations
 
 

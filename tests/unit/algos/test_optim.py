@@ -73,7 +73,7 @@ def test_one_bad_loss_stops_the_steps_down_all_of_them() -> None:
     adams = [GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard) for weight in weights]
     losses = [weights[0].sum(), weights[1].sum() * float("nan")]
     optimizer_step.minimize(*[Loss(loss, adam) for loss, adam in zip(losses, adams, strict=True)])
-    assert [float(weight) for weight in weights] == [1.0, 1.0]
+    assert [float(weight.detach()) for weight in weights] == [1.0, 1.0]
 
 
 def one_parameter(value: float) -> tuple[nn.Parameter, GuardedAdam, OptimizerStep]:
