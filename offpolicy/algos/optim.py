@@ -62,7 +62,7 @@ class GuardedAdam:
         self.block = join(self.parameters)  # [P]
         self.gradient = torch.zeros_like(self.block)  # [P]
         shapes = [parameter.shape for parameter in self.parameters]
-        self.gradients = dict(zip(self.parameters, views(self.gradient, shapes), strict=True))
+        self.gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, views(self.gradient, shapes), strict=True))
         self._guard = guard
         self._num_steps = torch.zeros((), device=guard.flag.device)  # steps taken, not steps refused
         self._exp_avg, self._exp_avg_sq = torch.zeros_like(self.block), torch.zeros_like(self.block)

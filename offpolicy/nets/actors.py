@@ -52,7 +52,7 @@ class _SquashedSample(torch.autograd.Function):
         return action, squashed_gaussian_log_prob(pre_tanh, noise, log_std)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_action: Tensor, d_log_prob: Tensor) -> tuple[Tensor, None]:  # Any: torch declares no type
         """By da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise and d log p/d log std = -1."""
         output, noise, std, action = ctx.saved_tensors

@@ -60,7 +60,7 @@ class Workspace:
 class Layer:
     """A linear layer of C networks, its parameters and the memory for their gradients; both are shared, not copied."""
 
-    def __init__(self, linears: Sequence[nn.Linear], gradients: Mapping[nn.Parameter, Tensor]) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], gradients: Mapping[Tensor, Tensor]) -> None:
         self.weight = stacked([linear.weight.detach() for linear in linears])  # [C, out, in]
         self.weight_t = self.weight.mT
         self.bias = stacked([linear.bias.detach() for linear in linears])[:, None]  # [C, 1, out]
@@ -94,9 +94,7 @@ class FusedMlp:
     rows overwrites it, and the backward pass of the first then raises `RuntimeError`, as autograd does.
     """
 
-    def __init__(
-        self, nets: Sequence[nn.Sequential], gradients: Mapping[nn.Parameter, Tensor], workspace: Workspace
-    ) -> None:
+    def __init__(self, nets: Sequence[nn.Sequential], gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
         """`gradients` is the memory for the gradient of every parameter; of networks that never learn it is empty."""
         self.layers = [Layer(linears, gradients) for linears in zip(*map(linears_of, nets), strict=True)]
         self.parameters = tuple(parameter for net in nets for parameter in net.parameters())
@@ -195,7 +193,7 @@ class _Fused(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:  # Any: torch declares no type
         net: FusedMlp = ctx.net
         inputs = ctx.saved_tensors[0]

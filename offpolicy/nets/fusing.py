@@ -11,7 +11,7 @@ from offpolicy.nets.fused import FusedMlp, Workspace, can_fuse
 from offpolicy.nets.mlp import Mlp
 
 
-def fuse(network: nn.Module, gradients: Mapping[nn.Parameter, Tensor], *followers: nn.Module) -> None:
+def fuse(network: nn.Module, gradients: Mapping[Tensor, Tensor], *followers: nn.Module) -> None:
     """Fuses the perceptrons in `network` that learn, and those in its targets, the `followers`, where they can be.
 
     `gradients` is the optimiser's memory for the gradient of each parameter that learns. Perceptrons with layer norm or
@@ -33,7 +33,7 @@ def unfuse(network: nn.Module) -> None:
             module.fused = None
 
 
-def _fuse(module: nn.Module, gradients: Mapping[nn.Parameter, Tensor], workspace: Workspace) -> None:
+def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
     nets = (module.first, module.second) if isinstance(module, TwinCritic) else (module,)
     has_memory = not gradients or all(parameter in gradients for parameter in module.parameters())
     if isinstance(module, Mlp | TwinCritic) and has_memory:

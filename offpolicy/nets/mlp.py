@@ -26,7 +26,7 @@ class Mlp(nn.Sequential):
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., input] -> [..., output]."""
         if self.fused is None:
-            output: Tensor = super().forward(inputs)
+            output: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]  # of nn.Sequential
             return output
         return self.fused(inputs).squeeze(0)
 
