@@ -102,6 +102,7 @@ class FusedMlp:
         self.activation = ACTIVATIONS[type(nets[0][1])]
         self._workspace = workspace
         self._memory: dict[int, Memory] = {}  # by rows, of those that are learnt from
+        self._scratch: dict[int, list[Tensor]] = {}  # by rows, of the same ones
 
     def __deepcopy__(self, memo: object) -> None:
         """A copy of a network has parameters of its own, which this object does not know: it has no fused path."""
@@ -134,10 +135,19 @@ class FusedMlp:
 
     def infer(self, parts: Sequence[Tensor]) -> Tensor:
         """Returns the outputs of a pass of which nothing is kept. [B, I_1], ... -> [C, B, O]."""
-        rows, like, block = parts[0].shape[0], self.layers[0].weight, self._workspace.block
-        inputs = side_by_side(parts, lambda: block("inputs", (1, rows, self.layers[0].num_inputs), like))
+        rows = parts[0].shape[0]
+        inputs, *hidden = self._scratch.get(rows) or self._make_scratch(rows)
+        return self.forward(side_by_side(parts, inputs), hidden)
+
+    def _make_scratch(self, rows: int) -> list[Tensor]:
+        """Returns memory for inputs and activations, two in turns; kept for batches of as many rows as are learnt."""
+        first, block = self.layers[0], self._workspace.block
         shapes = [(layer.num_nets, rows, layer.num_outputs) for layer in self.layers[:-1]]
-        return self.forward(inputs, [block(f"hidden {i % 2}", shape, like) for i, shape in enumerate(shapes)])
+        hidden = [block(f"hidden {i % 2}", shape, first.weight) for i, shape in enumerate(shapes)]
+        scratch = [block("inputs", (1, rows, first.num_inputs), first.weight), *hidden]
+        if rows in self._workspace.rows:
+            self._scratch[rows] = scratch
+        return scratch
 
     def forward(self, inputs: Tensor, hidden: Sequence[Tensor]) -> Tensor:
         """Fills the activations `hidden`; returns the outputs. [1, B, I] -> [C, B, O]."""
@@ -185,7 +195,7 @@ class _Fused(torch.autograd.Function):
         if not any(ctx.needs_input_grad):
             return net.infer(parts)
         memory = net.memory(parts[0].shape[0])
-        inputs = side_by_side(parts, lambda: memory.inputs)
+        inputs = side_by_side(parts, memory.inputs)
         output = net.forward(inputs, memory.hidden)
         ctx.net, ctx.memory, ctx.widths = net, memory, [part.shape[1] for part in parts]
         # Saved, so that autograd sees when they are overwritten before the backward pass.
@@ -208,13 +218,12 @@ class _Fused(torch.autograd.Function):
         return (None, None, *gradients, *(net.gradients if any(by_parameter) else (None,) * len(by_parameter)))
 
 
-def side_by_side(parts: Sequence[Tensor], memory: Callable[[], Tensor]) -> Tensor:
-    """Returns parts [B, I_k] as one input [1, B, I], in `memory` if there are several."""
+def side_by_side(parts: Sequence[Tensor], memory: Tensor) -> Tensor:
+    """Returns parts [B, I_k] as one input [1, B, I], in the `memory` [1, B, I] if there are several."""
     if len(parts) == 1:
         return (parts[0] if parts[0].stride(1) == 1 else parts[0].contiguous())[None]
-    joint = memory()
-    torch.cat(tuple(parts), dim=1, out=joint[0])
-    return joint
+    torch.cat(tuple(parts), dim=1, out=memory[0])
+    return memory
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
