@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from offpolicy.algos.base_learner import Algorithm, BaseLearner
 from offpolicy.algos.losses import critic_loss, critic_loss_gradient, polyak_update
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, Slope
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.flat import join
-from offpolicy.nets.fusing import fuse
+from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, Batches, Rollouts
@@ -90,7 +90,10 @@ class CriticTrainer:
         self.target = TargetNetwork(critic, algo.tau, lambda twin: twin.parameters_by_layer().values())
         lr = algo.value(algo.critic_lr, 0)
         self.optimizer = GuardedAdam(critic.parameters_by_layer(), lr, optimizer_step.guard)
-        fuse(critic, self.optimizer.gradients, self.target.module)
+        gradients = self.optimizer.gradients
+        fuse(critic, gradients, self.target.module)
+        self._twin = differentiable((critic.first, critic.second), gradients, critic.fused)
+        self._first = differentiable((critic.first,), gradients, critic.first.fused)
         self._optimizer_step = optimizer_step
         self._max_grad_norm = algo.max_grad_norm
 
@@ -98,14 +101,33 @@ class CriticTrainer:
         """Returns the target critics' values. [B, O], [B, A] -> [C, B]."""
         return self.target.module.forward(obs, action)
 
+    def q(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns the values, without a graph, and keeps what their gradient needs. [B, O], [B, A] -> [C, B]."""
+        return self._twin.evaluate(obs, action).squeeze(-1)
+
+    def action_gradient(self, d_q: Tensor) -> Tensor:
+        """Returns the gradient by the action from that by the values of the last `q`. [C, B] -> [B, A]."""
+        return self._twin.pull_back_to_input(d_q[..., None], self.online.obs_dim)
+
+    def q1(self, obs: Tensor, action: Tensor) -> Tensor:
+        """As `q`, of the first critic alone. -> [B]."""
+        return self._first.evaluate(obs, action).view(-1)
+
+    def action_gradient_of_q1(self, d_q1: Tensor) -> Tensor:
+        """As `action_gradient`, for the last `q1`. [B] -> [B, A]."""
+        return self._first.pull_back_to_input(d_q1[None, :, None], self.online.obs_dim)
+
+    @torch.no_grad()
     def step(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Makes one update towards target_q [B]. Returns critic_loss, q_mean and target_q_mean, on the device."""
-        q = self.online.forward(batch.obs, batch.action)
-        value = q.detach()
-        loss = critic_loss(value, target_q)
-        slope = Slope((q,), (critic_loss_gradient(value, target_q),))
-        self._optimizer_step.minimize(Loss(loss, self.optimizer, self._max_grad_norm, slope))
-        return loss, value.mean(), target_q.mean()
+        q = self.q(batch.obs, batch.action)
+        loss = critic_loss(q, target_q)
+
+        def write_gradient() -> None:
+            self._twin.pull_back(critic_loss_gradient(q, target_q)[..., None])
+
+        self._optimizer_step.minimize(Loss(loss, self.optimizer, self._max_grad_norm, write_gradient))
+        return loss, q.mean(), target_q.mean()
 
 
 class UpdateResult(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -72,19 +72,16 @@ class GuardedAdam:
             for name, view in zip(parameters, views(block, shapes), strict=True)
         }
 
-    def differentiate(self, outputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...] | None = None) -> Tensor:
-        """Returns the gradient [P] by the parameters of a loss, whose `slopes` by the outputs are given, or are 1.
-
-        The next call overwrites it.
+    def differentiate(self, loss: Tensor) -> None:
+        """Writes the gradient [P] of a loss [] by the parameters.
 
         A fused network has written its part in place. Others are copied: autograd promises no strides, and Adam's
         kernel on the CPU, which reads blocks, would apply a transposed gradient without an error.
         """
-        gradients = torch.autograd.grad(outputs, self.parameters, slopes)
+        gradients = torch.autograd.grad(loss, self.parameters)
         for gradient, memory in zip(gradients, self.gradients.values(), strict=True):
             if gradient is not memory:
                 memory.copy_(gradient)
-        return self.gradient
 
     @torch.no_grad()
     def step(self) -> None:
@@ -126,20 +123,14 @@ class SoloExchange:
         return vector[None]
 
 
-class Slope(NamedTuple):
-    """The gradients of a loss by the outputs of networks, where an equation says them: autograd only has the rest."""
-
-    outputs: tuple[Tensor, ...]
-    gradients: tuple[Tensor, ...] | None  # None: 1, of a scalar
-
-
 class Loss(NamedTuple):
     """A scalar loss and the optimiser that lowers it; clips the joint norm of its gradients, if asked."""
 
     value: Tensor
     optimizer: GuardedAdam
     max_grad_norm: float | None = None
-    slope: Slope | None = None  # None: autograd differentiates the value itself
+    # Writes `optimizer.gradient`, where equations say the derivatives; None: autograd differentiates the value.
+    write_gradient: Callable[[], object] | None = None
 
 
 class OptimizerStep:
@@ -158,7 +149,12 @@ class OptimizerStep:
         the same step. It looks before the clipping, which would turn an infinite gradient into zero.
         """
         values = [loss.value.detach() for loss in losses]
-        gradients = [loss.optimizer.differentiate(*(loss.slope or Slope((loss.value,), None))) for loss in losses]
+        for loss in losses:
+            if loss.write_gradient is None:
+                loss.optimizer.differentiate(loss.value)
+            else:
+                loss.write_gradient()
+        gradients = [loss.optimizer.gradient for loss in losses]
         if self.exchange.num_ranks > 1:
             self.origin.watch_step(values, gradients)
             values = [value.clone() for value in values]  # the caller reports its own

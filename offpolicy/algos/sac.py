@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer
 from offpolicy.algos.losses import alpha_loss, sac_actor_loss, sac_actor_loss_gradients, soft_value, td_target
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, Slope
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import SquashedGaussianActor
+from offpolicy.nets.actors import SquashedGaussianActor, squashed_sample_gradient
 from offpolicy.nets.critics import make_critic
-from offpolicy.nets.fusing import fuse
+from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -51,8 +51,8 @@ class Temperature:
 
     def loss(self, log_prob: Tensor) -> Loss:
         """Returns the temperature's loss for the log-probabilities [B] of the actor's step."""
-        loss = alpha_loss(self.log_alpha.detach(), log_prob, self._target_entropy)
-        return Loss(loss, self.optimizer, slope=Slope((self.log_alpha,), (loss,)))
+        loss = alpha_loss(self.log_alpha, log_prob, self._target_entropy)
+        return Loss(loss, self.optimizer, write_gradient=lambda: self.optimizer.gradient.copy_(loss))
 
 
 class Sac:
@@ -71,7 +71,9 @@ class Sac:
         self._actor = self.policy.actor
         actor_lr = algo.value(algo.actor_lr, 0)
         self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
-        fuse(self._actor, self._actor_optimizer.gradients)
+        gradients = self._actor_optimizer.gradients
+        fuse(self._actor, gradients)
+        self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
         self._temperature = Temperature(algo, spec, self.optimizer_step)
 
@@ -81,6 +83,7 @@ class Sac:
         self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
         self._temperature.follow_schedules(env_steps)
 
+    @torch.no_grad()
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """Updates the critics; every `policy_delay` updates actor and temperature; then the target critics."""
         alpha = self._temperature.alpha
@@ -103,7 +106,6 @@ class Sac:
         """Returns that of the observations, where they are normalised."""
         return self.policy.named_normalizers()
 
-    @torch.no_grad()
     def _target_q(self, batch: Batch, alpha: Tensor) -> Tensor:
         """Returns the Bellman target [B] with a fresh action of the current policy; SAC has no target actor."""
         next_action, next_log_prob = self._actor.sample(batch.next_obs, self.generator)
@@ -116,14 +118,19 @@ class Sac:
 
         Returns the measured metrics, by group.
         """
-        action, log_prob = self._actor.sample(obs, self.generator)
-        q = self._critic.online.frozen(obs, action)
-        loss = sac_actor_loss(q.detach(), log_prob.detach(), alpha)
-        slope = Slope((q, log_prob), sac_actor_loss_gradients(q.detach(), alpha))
-        losses = [Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, slope)]
-        measured: Measured = {"actor": (loss, alpha, -log_prob.detach().mean())}
+        sample = self._actor.sample_from(self._actor_body.evaluate(obs)[0], self.generator)
+        q = self._critic.q(obs, sample.action)
+        loss = sac_actor_loss(q, sample.log_prob, alpha)
+
+        def write_gradient() -> None:
+            d_q, d_log_prob = sac_actor_loss_gradients(q, alpha)
+            d_action = self._critic.action_gradient(d_q)
+            self._actor_body.pull_back(squashed_sample_gradient(sample, d_action, d_log_prob)[None])
+
+        losses = [Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient)]
+        measured: Measured = {"actor": (loss, alpha, -sample.log_prob.mean())}
         if self._temperature.is_tuned:
-            losses.append(self._temperature.loss(log_prob.detach()))
+            losses.append(self._temperature.loss(sample.log_prob))
             measured["temperature"] = (losses[1].value,)
         self.optimizer_step.minimize(*losses)
         return measured

@@ -10,11 +10,11 @@ from torch import Tensor
 from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer, TargetNetwork
 from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td3_actor_loss_gradient, td_target
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, Slope
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
 from offpolicy.nets.critics import make_critic
-from offpolicy.nets.fusing import fuse
+from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -40,7 +40,9 @@ class Td3:
         actor_lr = algo.value(algo.actor_lr, 0)
         self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
         self._target_actor = TargetNetwork(self._actor, algo.tau)
-        fuse(self._actor, self._actor_optimizer.gradients, self._target_actor.module)
+        gradients = self._actor_optimizer.gradients
+        fuse(self._actor, gradients, self._target_actor.module)
+        self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
 
     def follow_schedules(self, env_steps: int) -> None:
@@ -48,6 +50,7 @@ class Td3:
         self._actor_optimizer.lr = self._algo.value(self._algo.actor_lr, env_steps)
         self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
 
+    @torch.no_grad()
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """Updates the critics; every `policy_delay` updates the actor, and with it all targets."""
         measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch))}
@@ -68,7 +71,6 @@ class Td3:
         """Returns that of the observations, where they are normalised."""
         return self.policy.named_normalizers()
 
-    @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:
         """Returns the Bellman target [B] at the smoothed action of the target actor."""
         target_action = self._target_actor.module.forward(batch.next_obs)
@@ -81,8 +83,13 @@ class Td3:
 
     def _update_actor(self, obs: Tensor) -> Tensor:
         """Updates the actor against the first critic just updated; returns the loss []."""
-        q1 = self._critic.online.q1(obs, self._actor.forward(obs))
-        loss = td3_actor_loss(q1.detach())
-        slope = Slope((q1,), (td3_actor_loss_gradient(q1),))
-        self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, slope))
+        action = self._actor_body.evaluate(obs)[0].tanh()
+        q1 = self._critic.q1(obs, action)
+        loss = td3_actor_loss(q1)
+
+        def write_gradient() -> None:
+            d_action = self._critic.action_gradient_of_q1(td3_actor_loss_gradient(q1))
+            self._actor_body.pull_back((d_action * (1.0 - action.square()))[None])
+
+        self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient))
         return loss

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from offpolicy.config.sections import AlgoConfig
@@ -38,41 +37,39 @@ def squashed_gaussian_log_prob(pre_tanh: Tensor, noise: Tensor, log_std: Tensor)
     return -_LOG_DENSITY_CONSTANT * pre_tanh.shape[-1] - per_dim.sum(dim=-1)
 
 
-class _SquashedSample(torch.autograd.Function):
-    """tanh(u) and its log-density, u = mean + std noise, with the derivatives written out: 17 kernels, not 45."""
+class SquashedSample(NamedTuple):
+    """Reparameterised actions tanh(mean + std noise), and what their gradient needs."""
 
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:  # Any: torch declares no type
-        mean, log_std = output.chunk(2, dim=-1)
-        log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-        std = log_std.exp()
-        pre_tanh = torch.addcmul(mean, std, noise)
-        action = pre_tanh.tanh()
-        ctx.save_for_backward(output, noise, std, action)
-        return action, squashed_gaussian_log_prob(pre_tanh, noise, log_std)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_action: Tensor, d_log_prob: Tensor) -> tuple[Tensor, None]:  # Any: torch declares no type
-        """By da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise and d log p/d log std = -1."""
-        output, noise, std, action = ctx.saved_tensors
-        action_dim, d_log_prob = action.shape[-1], d_log_prob[..., None]
-        d_output = torch.empty_like(output)
-        d_mean, d_log_std = d_output.chunk(2, dim=-1)
-        torch.ops.aten.tanh_backward.grad_input(d_action, action, grad_input=d_mean)
-        d_mean.addcmul_(d_log_prob, action, value=2.0)
-        torch.mul(d_mean, std, out=d_log_std).mul_(noise).sub_(d_log_prob)
-        log_std = output[..., action_dim:]
-        torch.ops.aten.hardtanh_backward.grad_input(
-            d_log_std, log_std, LOG_STD_MIN, LOG_STD_MAX, grad_input=d_log_std
-        )  # no gradient where the log std is clamped
-        return d_output, None
+    action: Tensor  # [B, A]
+    log_prob: Tensor  # [B]
+    output: Tensor  # [B, 2 A] of the network: mean and log std, not clamped
+    std: Tensor  # [B, A]
+    noise: Tensor  # [B, A] unit
 
 
-def squashed_sample(output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def squashed_sample(output: Tensor, noise: Tensor) -> SquashedSample:
     """Returns actions [B, A] and log-probabilities [B] of a network's output [B, 2 A], with unit noise [B, A]."""
-    sample: tuple[Tensor, Tensor] = _SquashedSample.apply(output, noise)  # type: ignore[no-untyped-call]
-    return sample
+    mean, log_std = output.chunk(2, dim=-1)
+    log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    std = log_std.exp()
+    pre_tanh = torch.addcmul(mean, std, noise)
+    log_prob = squashed_gaussian_log_prob(pre_tanh, noise, log_std)
+    return SquashedSample(pre_tanh.tanh(), log_prob, output, std, noise)
+
+
+def squashed_sample_gradient(sample: SquashedSample, d_action: Tensor, d_log_prob: Tensor) -> Tensor:
+    """Returns the gradient by the output [B, 2 A] from those by action [B, A] and log-probability [B].
+
+    By da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise and d log p/d log std = -1; no gradient if clamped.
+    """
+    d_output = torch.empty_like(sample.output)
+    d_mean, d_log_std = d_output.chunk(2, dim=-1)
+    torch.ops.aten.tanh_backward.grad_input(d_action, sample.action, grad_input=d_mean)
+    d_mean.addcmul_(d_log_prob[:, None], sample.action, value=2.0)
+    torch.mul(d_mean, sample.std, out=d_log_std).mul_(sample.noise).sub_(d_log_prob[:, None])
+    log_std = sample.output.chunk(2, dim=-1)[1]
+    torch.ops.aten.hardtanh_backward.grad_input(d_log_std, log_std, LOG_STD_MIN, LOG_STD_MAX, grad_input=d_log_std)
+    return d_output
 
 
 class SquashedGaussianActor(nn.Module):
@@ -89,7 +86,11 @@ class SquashedGaussianActor(nn.Module):
 
     def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns a reparameterised action [B, A] and its log-probability [B], from the kept pre-tanh sample."""
-        output: Tensor = self.body(obs)
+        sample = self.sample_from(self.body(obs), generator)
+        return sample.action, sample.log_prob
+
+    def sample_from(self, output: Tensor, generator: torch.Generator) -> SquashedSample:
+        """Returns a sample for what the network has put out. [B, 2 A]."""
         shape = (*output.shape[:-1], output.shape[-1] // 2)
         return squashed_sample(output, torch.randn(shape, generator=generator, device=output.device))
 

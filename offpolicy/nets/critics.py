@@ -28,6 +28,7 @@ class TwinCritic(nn.Module):
         self, obs_dim: int, action_dim: int, hidden_dims: Sequence[int], activation: str, layer_norm: bool = False
     ) -> None:
         super().__init__()
+        self.obs_dim = obs_dim
         self.first = mlp(obs_dim + action_dim, hidden_dims, 1, activation, layer_norm)
         self.second = mlp(obs_dim + action_dim, hidden_dims, 1, activation, layer_norm)
 
@@ -35,12 +36,8 @@ class TwinCritic(nn.Module):
         """Returns both values. [B, O], [B, A] -> [C=2, B]."""
         return self._evaluate(obs, action) if self.fused is None else self.fused(obs, action).squeeze(-1)
 
-    def frozen(self, obs: Tensor, action: Tensor) -> Tensor:
-        """As `forward`, for an actor's loss: differentiable by the action, not by these parameters."""
-        return self._evaluate(obs, action) if self.fused is None else self.fused.frozen(obs, action).squeeze(-1)
-
     def q1(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Returns the first critic's values for TD3's actor, as `frozen` does. [B, O], [B, A] -> [B]."""
+        """Returns the first critic's values, for an actor's loss: differentiable by the action alone. -> [B]."""
         if self.first.fused is not None:
             return self.first.fused.frozen(obs, action).squeeze(-1).squeeze(0)
         q: Tensor = self.first(torch.cat((obs, action), dim=-1))

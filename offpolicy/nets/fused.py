@@ -103,6 +103,7 @@ class FusedMlp:
         self._workspace = workspace
         self._memory: dict[int, Memory] = {}  # by rows, of those that are learnt from
         self._scratch: dict[int, list[Tensor]] = {}  # by rows, of the same ones
+        self._evaluated: tuple[Tensor, Memory]
 
     def __deepcopy__(self, memo: object) -> None:
         """A copy of a network has parameters of its own, which this object does not know: it has no fused path."""
@@ -125,6 +126,22 @@ class FusedMlp:
         else:
             output = self.infer(rows)
         return output if len(lead) == 1 else output.reshape(-1, *lead, output.shape[-1])
+
+    def evaluate(self, *parts: Tensor) -> Tensor:
+        """Returns the outputs outside of autograd, and keeps what `pull_back` needs. [B, I_1], ... -> [C, B, O]."""
+        memory = self.memory(parts[0].shape[0])
+        inputs = side_by_side(parts, memory.inputs)
+        self._evaluated = inputs, memory
+        return self.forward(inputs, memory.hidden)
+
+    def pull_back(self, d_output: Tensor) -> None:
+        """Writes the gradients of the parameters from that of the outputs of the last `evaluate`. [C, B, O]."""
+        self.backward(d_output, *self._evaluated, learns=True)
+
+    def pull_back_to_input(self, d_output: Tensor, start: int) -> Tensor:
+        """Returns the gradient [B, I - start] of the inputs from column `start` on; leaves the parameters' alone."""
+        above = self.backward(d_output, *self._evaluated, learns=False)
+        return self.input_gradient(above, start, self.layers[0].num_inputs - start)
 
     def memory(self, rows: int) -> Memory:
         """Returns the memory of a pass that is differentiated."""

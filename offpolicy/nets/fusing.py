@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.fused import FusedMlp, Workspace, can_fuse
 from offpolicy.nets.mlp import Mlp
+from offpolicy.nets.plain import Differentiable, PlainMlp
 
 
 def fuse(network: nn.Module, gradients: Mapping[Tensor, Tensor], *followers: nn.Module) -> None:
@@ -26,11 +27,9 @@ def fuse(network: nn.Module, gradients: Mapping[Tensor, Tensor], *followers: nn.
             _fuse(module, {}, workspace)
 
 
-def unfuse(network: nn.Module) -> None:
-    """Returns every perceptron in `network` to its plain modules."""
-    for module in network.modules():
-        if isinstance(module, Mlp | TwinCritic):
-            module.fused = None
+def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:
+    """Returns what differentiates the networks: `fused`, which are the same ones, or autograd."""
+    return fused or PlainMlp(nets, gradients)
 
 
 def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:

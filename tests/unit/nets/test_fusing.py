@@ -11,9 +11,11 @@ from torch import nn
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets import fusing
 from offpolicy.nets.critics import TwinCritic
-from offpolicy.nets.fusing import fuse, unfuse
+from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.mlp import Mlp, mlp
+from offpolicy.nets.plain import PlainMlp
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
@@ -46,12 +48,12 @@ def batches(seed: int) -> Batches:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_fused_and_plain_networks_learn_the_same(options: dict[str, Any]) -> None:
+def test_fused_and_plain_networks_learn_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     algo = AlgoConfig(**{"hidden_dims": (16, 24), "actor_lr": 1e-3, "critic_lr": 1e-3, **options})
-    fused, plain = (make_learner(algo, SPEC, torch.device("cpu"), seed=3) for _ in range(2))
-    for network in networks_of(plain):
-        unfuse(network)
-        assert not any(fused_in(network))
+    fused = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
+    monkeypatch.setattr(fusing, "can_fuse", lambda net: False)
+    plain = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
+    assert not any(is_fused for network in networks_of(plain) for is_fused in fused_in(network))
     for seed in range(20):
         for learner in (fused, plain):
             learner.update(batches(seed))
@@ -83,3 +85,11 @@ def test_networks_that_do_not_learn_keep_plain_modules() -> None:
     net, other = mlp(3, (8,), 1, "relu"), mlp(3, (8,), 1, "relu")
     fuse(nn.ModuleList([net, other]), {parameter: torch.zeros_like(parameter) for parameter in net.parameters()})
     assert (net.fused is None, other.fused is None) == (False, True)
+
+
+def test_what_is_not_fused_is_differentiated_by_autograd() -> None:
+    net = mlp(3, (8,), 1, "relu")
+    gradients = {parameter: torch.zeros_like(parameter) for parameter in net.parameters()}
+    assert isinstance(differentiable((net,), gradients, net.fused), PlainMlp)
+    fuse(net, gradients)
+    assert differentiable((net,), gradients, net.fused) is net.fused
