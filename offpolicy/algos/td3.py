@@ -89,7 +89,7 @@ class Td3:
 
         def write_gradient() -> None:
             d_action = self._critic.action_gradient_of_q1(td3_actor_loss_gradient(q1))
-            self._actor_body.pull_back((d_action * (1.0 - action.square()))[None])
+            self._actor_body.pull_back(torch.ops.aten.tanh_backward(d_action, action)[None])
 
         self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient))
         return loss

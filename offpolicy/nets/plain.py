@@ -39,7 +39,7 @@ class PlainMlp:
     def evaluate(self, *parts: Tensor) -> Tensor:
         """See `Differentiable`."""
         with torch.enable_grad():
-            self._inputs = torch.cat(parts, dim=1).detach().requires_grad_()
+            self._inputs = torch.cat([part.detach().requires_grad_() for part in parts], dim=1)
             self._output = torch.stack([net(self._inputs) for net in self._nets])
         return self._output.detach()
 
