@@ -56,7 +56,7 @@ class FewRows:
         if self._normalizer is None:
             return obs
         mean, var = (moment.numpy().astype(np.float32) for moment in (self._normalizer.mean, self._normalizer.var))
-        scaled: Float32 = (obs - mean) / np.sqrt(var + np.float32(EPS))
+        scaled: Float32 = ((obs - mean) / np.sqrt(var + np.float32(EPS))).astype(np.float32, copy=False)
         return scaled.clip(-OBS_CLIP, OBS_CLIP)
 
     def _evaluate(self, inputs: Float32) -> Float32:

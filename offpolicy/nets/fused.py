@@ -221,7 +221,8 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:  # Any: torch declares no type
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # Any: torch declares no type
+        (d_output,) = grad_outputs
         net: FusedMlp = ctx.net
         inputs = ctx.saved_tensors[0]
         wanted = ctx.needs_input_grad[2:]

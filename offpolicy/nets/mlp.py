@@ -23,12 +23,12 @@ class Mlp(nn.Sequential):
 
     fused: FusedMlp | None = None
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name in nn.Sequential
         """[..., input] -> [..., output]."""
         if self.fused is None:
-            output: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]  # of nn.Sequential
+            output: Tensor = super().forward(input)  # type: ignore[no-untyped-call]  # of nn.Sequential
             return output
-        return self.fused(inputs).squeeze(0)
+        return self.fused(input).squeeze(0)
 
 
 def mlp(input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation: str, layer_norm: bool = False) -> Mlp:
