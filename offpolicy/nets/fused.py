@@ -220,7 +220,7 @@ class _Fused(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # pyright: ignore[reportIncompatibleMethodOverride]  # its wrapper names no parameter
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # Any: torch declares no type
         (d_output,) = grad_outputs
         net: FusedMlp = ctx.net

@@ -145,6 +145,7 @@ def test_a_squashed_sample_is_that_of_its_equations() -> None:
     torch.manual_seed(0)
     output, noise = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     mean, log_std = output.split(3, dim=1)
+    log_std.clamp_(max=1.5)  # within the bounds
     sample = squashed_sample(output, noise)
     pre_tanh = mean + log_std.exp() * noise
     assert torch.allclose(sample.action, pre_tanh.tanh())
