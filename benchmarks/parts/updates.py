@@ -23,6 +23,7 @@ WIDTH = 256
 
 def measure(rounds: int) -> Iterator[Measurement]:
     """Milliseconds per update and of its floor, and their ratio, the cases in turns."""
+    torch.set_flush_denormal(True)  # as in a learner's process
     learners = {algo: halfcheetah.learner(algo) for algo in PRODUCTS}
     batches = halfcheetah.batches()
     left, right, out = (torch.randn(WIDTH, WIDTH) for _ in range(3))
