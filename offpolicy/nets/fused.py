@@ -220,8 +220,11 @@ class _Fused(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable  # pyright: ignore[reportIncompatibleMethodOverride]  # its wrapper names no parameter
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # Any: torch declares no type
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the wrapper names no parameter
+        ctx: Any,  # Any: torch declares no type
+        *grad_outputs: Tensor,
+    ) -> tuple[Tensor | None, ...]:
         (d_output,) = grad_outputs
         net: FusedMlp = ctx.net
         inputs = ctx.saved_tensors[0]
