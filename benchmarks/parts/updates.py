@@ -57,6 +57,7 @@ class Case(NamedTuple):
 
 def measure(rounds: int) -> Iterator[Measurement]:
     """Milliseconds per update, those of its floor, and their ratio, the cases in turns."""
+    torch.set_flush_denormal(True)  # as in a learner's process
     cases = [(Case.of(algo), threads) for algo in ALGOS for threads in THREADS]
     samples: list[list[tuple[float, float]]] = [[] for _ in cases]
     for number in range(-1, SAMPLES * rounds):
