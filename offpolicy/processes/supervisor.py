@@ -158,7 +158,7 @@ class Supervisor:
     def _end_with(self, child: Child, code: int) -> None:
         """Stops the run after the end of a child, which is its failure unless it was asked for."""
         is_exit = self._shutdown.level == Stop.EXIT  # all is saved
-        is_expected = code == 0 and (child.is_learner or is_exit)
+        is_expected = code == 0 and (child.has_finished if child.is_learner else is_exit)
         is_expected |= code < 0 and child.role == "collector" and is_exit
         if not is_expected and not child.is_killed:
             self._failures.note_exit(child, code)

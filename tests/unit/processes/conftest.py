@@ -108,6 +108,11 @@ class Stage:
     def send(self, name: str, **message: Any) -> None:
         os.write(self._pipes[name], json.dumps(message).encode() + b"\n")
 
+    def finish(self, name: str) -> None:
+        """The main function of a child returns."""
+        self.send(name, kind="finished")
+        self.processes[name].exit(0)
+
     def crash(self, name: str, message: dict[str, Any], code: int = 1) -> None:
         self.send(name, **message)
         self.processes[name].exit(code)
@@ -135,7 +140,7 @@ class Stage:
         """Collectors exit when they are asked to, as `on_tick` of a test."""
         if self.stop_level() == Stop.EXIT:
             for name in names:
-                self.processes[name].exit(0)
+                self.finish(name)
 
 
 def freeze(monkeypatch: pytest.MonkeyPatch, name: str, among: tuple[str, ...] = ("learner-0", "collector-0")) -> None:
@@ -151,7 +156,8 @@ def patch_stopped(monkeypatch: pytest.MonkeyPatch, is_stopped: Callable[[int], b
 
 
 def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
-    return lambda: stage.processes[name].exit(code)
+    """A child ends by itself, with code 0 once its main function has returned."""
+    return lambda: stage.processes[name].exit(code) if code else stage.finish(name)
 
 
 def spawned(stage: Stage) -> list[tuple[int, Any]]:
