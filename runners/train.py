@@ -148,7 +148,7 @@ def _run(  # noqa: PLR0913  # what a run is made of
         with contextlib.closing(logger):
             announce(logger, job, run)
             try:
-                limits = _supervisor_config(job, log_fd, watch, deaths)
+                limits = _supervisor_config(job, memory, log_fd, watch, deaths)
                 ended = _supervise(job, memory, logger, limits, listener, provenance)
             finally:  # when no process is left that could still write
                 if job.trace_dir is not None:
@@ -272,7 +272,9 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
 
 
-def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: Restarts) -> SupervisorConfig:
+def _supervisor_config(
+    job: WorkerSpec, memory: RunMemory, log_fd: int, watch: Stopwatch, deaths: Restarts
+) -> SupervisorConfig:
     """Returns what the supervisor is given. The run's id marks every process of it; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
@@ -292,6 +294,7 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: R
         job.cfg.runner.start_timeout_s,
         RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error),
         LearnerRestarts(deaths, renewed_job, keeps_others(job.cfg)),
+        memory.env_steps_of,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from offpolicy.errors import StartError
 from offpolicy.processes.child_processes import Child, Start
-from offpolicy.processes.control_page import ControlPage, HostWord, Stop
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, RestartPolicy, Restarts
 from offpolicy.processes.shared_memory import WakeEvent
@@ -67,13 +67,14 @@ class Stage:
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
         config = SupervisorConfig(
             "test", 2, STOP_TIMEOUT_S, lambda: self.now_s,
-            num_hosts=2, restarts=restarts, learner_restarts=again,
+            num_hosts=2, restarts=restarts, learner_restarts=again, env_steps_of=self.env_steps_of,
         )  # fmt: skip
         self.messages: list[tuple[str, Any]] = []
         self.supervisor = Supervisor(
             self.control, (self.event,), config, lambda child, message: self.messages.append((child.name, message))
         )
         self.processes: dict[str, Process] = {}
+        self.unannounced = 0
         self.refused: set[str] = set()  # names of children that cannot be started
         self._roles, self._pipes, self._started = roles, dict[str, int](), list[int]()
 
@@ -83,6 +84,11 @@ class Stage:
         for name in self._roles:
             self.add(name)
         return self
+
+    def env_steps_of(self, index: int, announced: int) -> int:
+        """Each collector has committed `unannounced` rows besides those of its env steps."""
+        assert not self.control.collectors[index].get(CollectorWord.IS_GONE)  # the learner would save before
+        return announced + self.unannounced
 
     def spawn(self, start: Start) -> int:
         if start.name in self.refused:

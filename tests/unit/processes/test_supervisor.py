@@ -43,6 +43,17 @@ def test_learner_is_asked_to_finish_when_a_collector_fails() -> None:
     assert levels == [Stop.FINISH]
 
 
+def test_the_rows_that_a_gone_collector_did_not_announce_are_counted_before_the_learner_saves() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        words, stage.unannounced = stage.control.collectors[0], 1
+        words.set(CollectorWord.ENV_STEPS, 309)
+        stage.processes["collector-0"].exit(3)
+        failure = stage.run({3: exit_of(stage, "learner-0")})
+        assert (words.get(CollectorWord.ENV_STEPS), words.get(CollectorWord.IS_GONE)) == (310, 1)
+    assert failure is not None
+    assert failure.env_steps == 620  # of two hosts
+
+
 def test_a_collector_that_is_killed_after_everything_was_saved_is_no_failure() -> None:
     with Stage("learner-0", "collector-0") as stage:
         assert stage.run({2: exit_of(stage, "learner-0"), 4: exit_of(stage, "collector-0", -9)}) is None
