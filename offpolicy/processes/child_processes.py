@@ -90,7 +90,7 @@ class ChildProcesses:
     """The children that run, in the order of their starts. Its `close` kills them and what they have started."""
 
     def __init__(self, run_id: str, log_fd: int, elapsed_s: Callable[[], float], on_message: MessageHandler) -> None:
-        """`log_fd`: file of the children's stdout and stderr. `on_message` gets what they send, errors and ends left out."""
+        """`log_fd`: file of the children's stdout and stderr. `on_message` gets what they send but errors and ends."""
         self._run_id, self._log_fd, self._elapsed_s, self._on_message = run_id, log_fd, elapsed_s, on_message
         self._running: list[Child] = []
         self._selector = selectors.DefaultSelector()
