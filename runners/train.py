@@ -63,8 +63,8 @@ from offpolicy.types import SpaceSpec
 STOP_TIMEOUT_S = 30.0  # seconds from a stop request until the processes are killed, besides the time to save
 
 
-def resume(run: Path, overrides: Mapping[str, Any]) -> int:
-    """Continues the run in directory `run`; `overrides` may change what `RESUMABLE` lists."""
+def resume(run: Path, overrides: Mapping[str, Any], *, ends_process: bool = False) -> int:
+    """Continues the run in directory `run`; `overrides` may change what `RESUMABLE` lists. The rest as `train`."""
     refused = [key for key in flatten(overrides) if not is_within(key, RESUMABLE)]
     if refused:
         allowed = ", ".join(RESUMABLE)
@@ -76,7 +76,8 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
     saved = merge(read_config(run).to_mapping(), overrides)
     if saved["replay"]["demos"] is None and "replay.demo_share" not in flatten(overrides):
         saved = merge(saved, {"replay": {"demo_share": ReplayConfig().demo_share}})  # no demonstrations, no share
-    return train(RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"})))
+    cfg = RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"}))
+    return train(cfg, ends_process=ends_process)
 
 
 def _refuse_less(run: Path, wanted: float) -> None:
@@ -89,8 +90,12 @@ def _refuse_less(run: Path, wanted: float) -> None:
         )
 
 
-def train(cfg: RunConfig) -> int:
-    """Trains from the start, or continues the run of the run directory; returns the exit code."""
+def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
+    """Trains from the start, or continues the run of the run directory; returns the exit code.
+
+    `ends_process`: the caller exits with it. From the end of the run on its signals are ignored, so that none of them
+    changes the code; otherwise the caller's handlers come back.
+    """
     watch = Stopwatch()
     fault.arm("supervisor")
     handle_signals([SAVE_SIGNAL], lambda *_: None)  # there is nothing to save before the processes have started
@@ -104,9 +109,15 @@ def train(cfg: RunConfig) -> int:
         host_plan = plan_host(plan.cfg, host)
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
         check_restart(plan.cfg)
-    with signals_queued() as kept, plan.claim() as run, signals_blocked(), _store_listener(plan.cfg, host) as listener:
+    with (
+        signals_queued(ends_process=ends_process) as kept,
+        plan.claim() as run,
+        signals_blocked(),
+        _store_listener(plan.cfg, host) as listener,
+    ):
         if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
+            kept.drop()
             sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg.total_timesteps) + "\n")
             return EXIT_OK
         cfg = _run_config(plan, run, spec)
@@ -126,8 +137,10 @@ def train(cfg: RunConfig) -> int:
             teacher_step=teacher_step,
         )
         with open_train_log(run.path / "train.log") as log_fd:
-            code, failure = _run(job, run, memory, log_fd, watch, listener, provenance)
-        kept.drop()
+            try:
+                code, failure = _run(job, run, memory, log_fd, watch, listener, provenance)
+            finally:
+                kept.drop()  # the run has its outcome
         print_failure(failure, run.path)
     return code
 
@@ -161,7 +174,7 @@ def _run(  # noqa: PLR0913  # what a run is made of
         with contextlib.closing(logger):
             announce(logger, job, run)
             try:
-                limits = _supervisor_config(job, log_fd, watch, deaths)
+                limits = _supervisor_config(job, memory, log_fd, watch, deaths)
                 ended = _supervise(job, memory, logger, limits, listener, provenance)
             finally:  # when no process is left that could still write
                 if job.trace_dir is not None:
@@ -285,7 +298,9 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
 
 
-def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: Restarts) -> SupervisorConfig:
+def _supervisor_config(
+    job: WorkerSpec, memory: RunMemory, log_fd: int, watch: Stopwatch, deaths: Restarts
+) -> SupervisorConfig:
     """Returns what the supervisor is given. The run's id marks every process of it; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
@@ -305,6 +320,7 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: R
         job.cfg.runner.start_timeout_s,
         RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error),
         LearnerRestarts(deaths, renewed_job, keeps_others(job.cfg)),
+        memory.env_steps_of,
     )
 
 

@@ -138,6 +138,14 @@ class CheckpointStore:
                 self._check(checkpoint)
                 yield checkpoint
 
+    def remove_drafts(self) -> None:
+        """Removes what dead writers have not finished; `warnings` says what the disk refuses."""
+        for name in filter(_TEMP.fullmatch, sorted(os.listdir(self._root) if self._root.is_dir() else [])):
+            try:
+                self._disk.remove(self._root / name)
+            except OSError as error:
+                self.warnings.append(f"{self._root / name}: left-over not removed: {error}")
+
     def _open_draft(self, env_steps: int) -> Draft:
         try:
             if not self._root.is_dir():
@@ -221,7 +229,7 @@ class CheckpointStore:
             self._disk.remove(temp)
 
     def _clean_up(self) -> None:
-        """Finishes the replacements that a dead writer left and removes its temporary files."""
+        """Finishes the replacements that a dead writer left and removes its drafts."""
         names = sorted(os.listdir(self._root))
         for name in filter(_REPLACED.fullmatch, names):
             replaced, target = self._root / name, self._root / name.removeprefix(".replaced-")
@@ -233,11 +241,7 @@ class CheckpointStore:
                 self._disk.rename(replaced, target)
                 self._disk.fsync_dir(self._root)
                 self._is_valid_by_path.pop(target, None)
-        for name in filter(_TEMP.fullmatch, names):
-            try:
-                self._disk.remove(self._root / name)
-            except OSError as error:
-                self.warnings.append(f"{self._root / name}: left-over not removed: {error}")
+        self.remove_drafts()
 
     def _discover(self) -> list[tuple[Path, int]]:
         """Returns path and env steps of everything with the name of a complete checkpoint, newest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, Disk, run_store
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.files import remove_temporaries
 from offpolicy.launch.run_lock import LOCK, RunLock, is_signed
+from offpolicy.training.worker import SNAPSHOT_DIR
 
 RESUME_MODES = ("auto", "must", "never")
 ATTEMPT = "attempt-"
@@ -67,7 +69,7 @@ class RunDir:
         try:
             lock = RunLock(path)
             try:
-                remove_temporaries(path)
+                _remove_left_over(path)
                 if is_lost and (is_restart or not _has_checkpoint(path)):
                     aside = _set_aside(path)
                 # Again, now that no other run can write: the directory may have been filled since.
@@ -154,6 +156,18 @@ def _is_fresh(path: Path) -> bool:
         return True
     except OSError as error:
         raise ConfigError(f"run_dir: {path}: {error.strerror}") from error
+
+
+def _remove_left_over(path: Path) -> None:
+    """Removes what a run that was killed had not finished: temporary files, drafts, and parts of a checkpoint.
+
+    Before an attempt is set aside, so that it holds none of them. What the disk refuses stays.
+    """
+    remove_temporaries(path)
+    for part in path.glob(f"{SNAPSHOT_DIR}-*"):
+        shutil.rmtree(part, ignore_errors=True)
+    with suppress(OSError):
+        run_store(path).remove_drafts()
 
 
 def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tuple[str, ...]]:

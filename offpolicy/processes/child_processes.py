@@ -48,6 +48,7 @@ class Child:
     buffered: bytes = b""
     error: dict[str, Any] = field(default_factory=dict)  # its error message, JSON
     is_killed: bool = False  # by the supervisor, so its end is no failure
+    has_finished: bool = False  # its main function has returned; exit code 0 alone may be an environment's `os._exit`
 
     @property
     def role(self) -> str:
@@ -89,7 +90,7 @@ class ChildProcesses:
     """The children that run, in the order of their starts. Its `close` kills them and what they have started."""
 
     def __init__(self, run_id: str, log_fd: int, elapsed_s: Callable[[], float], on_message: MessageHandler) -> None:
-        """`log_fd`: file of the children's stdout and stderr. `on_message` gets what they send, errors left out."""
+        """`log_fd`: file of the children's stdout and stderr. `on_message` gets what they send but errors and ends."""
         self._run_id, self._log_fd, self._elapsed_s, self._on_message = run_id, log_fd, elapsed_s, on_message
         self._running: list[Child] = []
         self._selector = selectors.DefaultSelector()
@@ -202,6 +203,8 @@ class ChildProcesses:
             message = json.loads(line)
             if message["kind"] == "error":
                 child.error = message
+            elif message["kind"] == "finished":
+                child.has_finished = True
             else:
                 self._on_message(child, message)
         return True

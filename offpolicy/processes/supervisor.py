@@ -28,7 +28,7 @@ TICK_S = 0.1  # at most, between two checks of the children
 
 @dataclass(frozen=True, slots=True)
 class SupervisorConfig:
-    """Identity, clock and time limits of a supervisor."""
+    """Identity, clock and time limits of a supervisor, and how it counts for a collector that is gone."""
 
     run_id: str  # in the environment of every process of the run, grandchildren included
     log_fd: int  # the file of the children's stdout and stderr
@@ -39,6 +39,8 @@ class SupervisorConfig:
     start_timeout_s: float = 120.0  # limit of a child's imports and construction, on an idle machine
     restarts: RestartPolicy = NO_RESTARTS  # of collectors
     learner_restarts: LearnerRestarts | None = None  # None: the run ends with its first learner
+    # Env steps of a collector that is gone, by its index and those that it has announced.
+    env_steps_of: Callable[[int, int], int] = lambda index, announced: announced
 
 
 class Supervisor:
@@ -52,7 +54,7 @@ class Supervisor:
         on_message: MessageHandler = lambda child, message: None,
     ) -> None:
         """`on_message` gets what the children send, and what the supervisor says about them."""
-        elapsed_s, self._control = config.elapsed_s, control
+        elapsed_s, self._control, self._env_steps_of = config.elapsed_s, control, config.env_steps_of
         self.children = ChildProcesses(config.run_id, config.log_fd, elapsed_s, on_message)
         self._oom = OomWatch(elapsed_s)
         self._failures = FailureRecord(self._oom, lambda: config.num_hosts * control.env_steps)
@@ -141,12 +143,22 @@ class Supervisor:
         if child.role == "collector":
             if self._restarter.restart_collector(child, code):
                 return
-            self._control.collectors[child.index].set(CollectorWord.IS_GONE, 1)
+            self._leave_without(child.index)
         if child.is_learner and self._restarter.restart_learners(child, code):
             return
         if child.is_killed and self._restarter.is_waiting_for_learners:
             return  # all begin again once the last learner has ended
         self._end_with(child, code)
+
+    def _leave_without(self, index: int) -> None:
+        """Writes the words of a collector that is not started again, in its place.
+
+        The learner saves once it is gone: its rows and its env steps must agree by then, also where it died between
+        committing a row and announcing it.
+        """
+        words = self._control.collectors[index]
+        words.set(CollectorWord.ENV_STEPS, self._env_steps_of(index, words.get(CollectorWord.ENV_STEPS)))
+        words.set(CollectorWord.IS_GONE, 1)
 
     def _reap_cause(self, child: Child) -> None:
         """Reaps a dead learner rank before `child`, which exited because it had lost that one."""
@@ -158,7 +170,7 @@ class Supervisor:
     def _end_with(self, child: Child, code: int) -> None:
         """Stops the run after the end of a child, which is its failure unless it was asked for."""
         is_exit = self._shutdown.level == Stop.EXIT  # all is saved
-        is_expected = code == 0 and (child.is_learner or is_exit)
+        is_expected = code == 0 and (child.has_finished if child.is_learner else is_exit)
         is_expected |= code < 0 and child.role == "collector" and is_exit
         if not is_expected and not child.is_killed:
             self._failures.note_exit(child, code)

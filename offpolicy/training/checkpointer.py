@@ -125,10 +125,13 @@ class Checkpointer:
         is_leader, found = self._rank.is_leader, list[Save]()
         has_collectors = not is_leader or self._rank.gate.request_snapshot()
         try:
+            if not has_collectors:
+                self._drop_collector_parts()  # of those that are left
             self._collectives.recount()  # a collector may have finished a step since the ranks agreed
             if self._collectives.any(not has_collectors):
                 is_new = is_leader and self._collectives.env_steps > self._saved_step
                 if not self._collectives.any(is_new):
+                    self._drop_collector_parts()
                     return None
             if not self._collectives.any(is_leader and self._progress_key != self._saved):
                 self._drop_collector_parts()
@@ -146,7 +149,7 @@ class Checkpointer:
         return self._collectives.env_steps, self._learner.num_updates, self._last_eval_step()
 
     def _drop_collector_parts(self) -> None:
-        """Removes what the collectors of this host have written for a checkpoint that is not needed."""
+        """Removes what the collectors of this host have written for a checkpoint that does not hold it."""
         for index in range(self._rank.cfg.collect.num_collectors if self._rank.is_leader else 0):
             shutil.rmtree(self._run_dir / f"{SNAPSHOT_DIR}-collector-{index}", ignore_errors=True)
 

@@ -129,6 +129,13 @@ def test_a_failure_after_the_goal_is_seen(tmp_path: Path) -> None:
     assert [text[:10] for text in invariants.check_end(tmp_path, end, 900)] == ["I6: exit 1"]
 
 
+def test_a_refused_start_is_not_held_against_the_summary_of_the_life_before(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({"status": "completed", "env_steps": 900}))
+    said = "offpolicy: 1 configuration problem\n  replay.capacity: 0.01 GiB cannot be had: No space left on device\n"
+    refused = End(2, "", said, ("memory.allocate@role=supervisor,n=1:ENOSPC",))
+    assert list(invariants.check_end(tmp_path, refused, 900)) == []
+
+
 def test_exit_0_before_the_goal_is_seen(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"status": "completed", "env_steps": 899}))
     assert [text[:10] for text in invariants.check_end(tmp_path, End(0, "", ""), 900)] == ["I6: exit 0"]

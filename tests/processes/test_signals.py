@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -47,6 +48,18 @@ def test_ctrl_c_saves_a_checkpoint_from_which_the_run_resumes(start_run: Any, tr
     # On a busy machine a log interval can end in the state of the one before, or of the end: that was recorded twice.
     steps = [record["env_steps"] for record in resumed.records()]
     assert steps == sorted(set(steps))
+
+
+@pytest.mark.slow
+def test_signals_after_the_end_of_a_run_change_neither_exit_code_nor_output(start_run: Any) -> None:
+    run = start_run()
+    run.wait_until((run.directory / "summary.json").exists, 40.0)
+    numbers = cycle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
+    while run.process.poll() is None:
+        run.signal(next(numbers))
+        time.sleep(0.001)
+    code, _, err = run.finish()
+    assert (code, err, run.summary()["status"]) == (0, "", "completed")
 
 
 @pytest.mark.alone

@@ -356,6 +356,17 @@ def test_a_claim_removes_what_writers_that_were_killed_have_left(tmp_path: Path)
     assert left == [living.name]
 
 
+def test_an_attempt_is_set_aside_without_what_it_had_not_finished(lost: Path) -> None:
+    part, draft = lost / ".snapshot-collector-0", lost / "checkpoints" / f".tmp-{'0' * 32}"
+    for directory in (part, draft):
+        directory.mkdir(parents=True)
+        (directory / "collector-0.json").write_text("{}")
+    with RunDir.claim(lost, "auto") as claimed:
+        assert claimed.aside == lost / "attempt-0"
+    assert not {part.name, draft.name} & {path.name for path in lost.rglob("*")}
+    assert (lost / "attempt-0" / "checkpoints").is_dir()
+
+
 @pytest.mark.parametrize("names", [("config.yaml", "src/main.py"), (".git/HEAD", ".env"), ("config.yaml", ".lock")])
 def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:

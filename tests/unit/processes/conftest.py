@@ -12,7 +12,7 @@ import pytest
 
 from offpolicy.errors import StartError
 from offpolicy.processes.child_processes import Child, Start
-from offpolicy.processes.control_page import ControlPage, HostWord, Stop
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, RestartPolicy, Restarts
 from offpolicy.processes.shared_memory import WakeEvent
@@ -67,13 +67,14 @@ class Stage:
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
         config = SupervisorConfig(
             "test", 2, STOP_TIMEOUT_S, lambda: self.now_s,
-            num_hosts=2, restarts=restarts, learner_restarts=again,
+            num_hosts=2, restarts=restarts, learner_restarts=again, env_steps_of=self.env_steps_of,
         )  # fmt: skip
         self.messages: list[tuple[str, Any]] = []
         self.supervisor = Supervisor(
             self.control, (self.event,), config, lambda child, message: self.messages.append((child.name, message))
         )
         self.processes: dict[str, Process] = {}
+        self.unannounced = 0
         self.refused: set[str] = set()  # names of children that cannot be started
         self._roles, self._pipes, self._started = roles, dict[str, int](), list[int]()
 
@@ -83,6 +84,11 @@ class Stage:
         for name in self._roles:
             self.add(name)
         return self
+
+    def env_steps_of(self, index: int, announced: int) -> int:
+        """Each collector has committed `unannounced` rows besides those of its env steps."""
+        assert not self.control.collectors[index].get(CollectorWord.IS_GONE)  # the learner would save before
+        return announced + self.unannounced
 
     def spawn(self, start: Start) -> int:
         if start.name in self.refused:
@@ -107,6 +113,11 @@ class Stage:
 
     def send(self, name: str, **message: Any) -> None:
         os.write(self._pipes[name], json.dumps(message).encode() + b"\n")
+
+    def finish(self, name: str) -> None:
+        """The main function of a child returns."""
+        self.send(name, kind="finished")
+        self.processes[name].exit(0)
 
     def crash(self, name: str, message: dict[str, Any], code: int = 1) -> None:
         self.send(name, **message)
@@ -135,7 +146,7 @@ class Stage:
         """Collectors exit when they are asked to, as `on_tick` of a test."""
         if self.stop_level() == Stop.EXIT:
             for name in names:
-                self.processes[name].exit(0)
+                self.finish(name)
 
 
 def freeze(monkeypatch: pytest.MonkeyPatch, name: str, among: tuple[str, ...] = ("learner-0", "collector-0")) -> None:
@@ -151,7 +162,8 @@ def patch_stopped(monkeypatch: pytest.MonkeyPatch, is_stopped: Callable[[int], b
 
 
 def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
-    return lambda: stage.processes[name].exit(code)
+    """A child ends by itself, with code 0 once its main function has returned."""
+    return lambda: stage.processes[name].exit(code) if code else stage.finish(name)
 
 
 def spawned(stage: Stage) -> list[tuple[int, Any]]:

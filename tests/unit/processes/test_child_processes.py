@@ -69,10 +69,12 @@ def test_half_a_message_waits_for_its_rest(room: Room) -> None:
 def test_a_child_that_has_ended_is_finished_with_its_last_messages_and_stays_until_it_is_removed(room: Room) -> None:
     (child, process), (other, _) = room.add("learner", 0), room.add("collector", 0)
     room.send(0, {"kind": "done"})
+    room.send(0, {"kind": "finished"})
     process.exit(3)
     assert Event(child, has_ended=True) in room.children.wait(10.0)
     assert room.children.finish(child) == 3
     assert room.messages == [("learner 0", {"kind": "done"})]
+    assert (child.has_finished, other.has_finished) == (True, False)
     assert (child in room.children, room.children.learners) == (True, [child])
     room.children.remove(child)
     assert (list(room.children), room.children.learners) == ([other], [])

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from offpolicy.processes.control_page import CollectorWord, HostWord, Stop
-from tests.unit.processes.conftest import CRASH, Stage, exit_of
+from tests.unit.processes.conftest import CRASH, LOST, Stage, exit_of
 
 
 def test_run_ends_without_failure_when_the_learner_has_finished_and_the_collector_follows() -> None:
@@ -23,12 +23,35 @@ def test_run_ends_without_failure_when_the_learner_has_finished_and_the_collecto
         assert stage.event.wait(0.0)
 
 
+def test_a_learner_that_exits_with_0_before_it_has_finished_is_named_and_not_the_rank_that_lost_it() -> None:
+    with Stage("learner-0", "learner-1") as stage:
+        script = {
+            1: lambda: stage.processes["learner-1"].exit(0),  # an environment may call os._exit(0)
+            3: lambda: stage.crash("learner-0", LOST, 70),
+        }
+        failure = stage.run(script)
+    assert failure is not None
+    assert (failure.role, failure.index, failure.exit_code) == ("learner", 1, 1)
+    assert failure.cause.startswith("exited with code 0 without being asked to")
+
+
 def test_learner_is_asked_to_finish_when_a_collector_fails() -> None:
     levels: list[int] = []
     with Stage("learner-0", "collector-0") as stage:
         stage.crash("collector-0", CRASH)
         stage.run({1: lambda: levels.append(stage.stop_level()), 3: exit_of(stage, "learner-0")})
     assert levels == [Stop.FINISH]
+
+
+def test_the_rows_that_a_gone_collector_did_not_announce_are_counted_before_the_learner_saves() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        words, stage.unannounced = stage.control.collectors[0], 1
+        words.set(CollectorWord.ENV_STEPS, 309)
+        stage.processes["collector-0"].exit(3)
+        failure = stage.run({3: exit_of(stage, "learner-0")})
+        assert (words.get(CollectorWord.ENV_STEPS), words.get(CollectorWord.IS_GONE)) == (310, 1)
+    assert failure is not None
+    assert failure.env_steps == 620  # of two hosts
 
 
 def test_a_collector_that_is_killed_after_everything_was_saved_is_no_failure() -> None:
@@ -70,10 +93,10 @@ def test_a_signal_ends_the_wait_for_the_next_tick(monkeypatch: pytest.MonkeyPatc
 
         def answer() -> None:
             reported.append(time.monotonic() - begun_s)
-            stage.processes["learner-0"].exit(0)
+            stage.finish("learner-0")
 
         sender = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        end = threading.Timer(1.0, lambda: stage.processes["learner-0"].exit(0) if not reported else None)
+        end = threading.Timer(1.0, lambda: stage.finish("learner-0") if not reported else None)
         for timer in (sender, end):
             timer.start()
         stage.run(on_signal=answer)
