@@ -6,6 +6,7 @@ Update and floor are measured in turns in one process: their ratio is what two d
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -57,7 +58,23 @@ class Case(NamedTuple):
 
 def measure(rounds: int) -> Iterator[Measurement]:
     """Milliseconds per update, those of its floor, and their ratio, the cases in turns."""
-    torch.set_flush_denormal(True)  # as in a learner's process
+    with as_in_a_learner():
+        yield from _measure(rounds)
+
+
+@contextmanager
+def as_in_a_learner() -> Iterator[None]:
+    """Flushes denormals, as a learner's process does; restores that and the number of threads afterwards."""
+    num_threads = torch.get_num_threads()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(num_threads)
+
+
+def _measure(rounds: int) -> Iterator[Measurement]:
     cases = [(Case.of(algo), threads) for algo in ALGOS for threads in THREADS]
     samples: list[list[tuple[float, float]]] = [[] for _ in cases]
     for number in range(-1, SAMPLES * rounds):

@@ -60,6 +60,7 @@ class GuardedAdam:
         self.parameters = tuple(parameters.values())
         self.lr = lr
         self.block = join(self.parameters)  # [P]
+        self._address = self.block.data_ptr()
         self.gradient = torch.zeros_like(self.block)  # [P]
         shapes = [parameter.shape for parameter in self.parameters]
         self.gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, views(self.gradient, shapes), strict=True))
@@ -75,17 +76,17 @@ class GuardedAdam:
     def differentiate(self, loss: Tensor) -> None:
         """Writes the gradient [P] of a loss [] by the parameters.
 
-        A fused network has written its part in place. Others are copied: autograd promises no strides, and Adam's
-        kernel on the CPU, which reads blocks, would apply a transposed gradient without an error.
+        Copies: autograd promises no strides, and Adam's kernel on the CPU, which reads blocks, would apply a transposed
+        gradient without an error.
         """
         gradients = torch.autograd.grad(loss, self.parameters)
-        for gradient, memory in zip(gradients, self.gradients.values(), strict=True):
-            if gradient is not memory:
-                memory.copy_(gradient)
+        torch._foreach_copy_(list(self.gradients.values()), gradients)
 
     @torch.no_grad()
     def step(self) -> None:
-        """Moves every parameter by its gradient."""
+        """Moves every parameter by its gradient. Raises `RuntimeError` if the parameters have been moved elsewhere."""
+        if self.parameters[0].data_ptr() != self._address:
+            raise RuntimeError("the parameters have moved since their optimiser was made")
         self._num_steps.add_(1.0).sub_(self._guard.flag)
         torch._fused_adam_(
             [self.block],
@@ -103,6 +104,8 @@ class GuardedAdam:
             maximize=False,
             found_inf=self._guard.flag,
         )
+        # The kernel wrote the block: autograd must see that the parameters, its views, have changed.
+        torch.autograd.graph.increment_version(self.parameters)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the live state: `num_steps`, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, a tensor's lr."""
@@ -144,10 +147,13 @@ class OptimizerStep:
     def minimize(self, *losses: Loss) -> None:
         """Makes one step down each loss, with one exchange for all of them; one bad loss stops all the steps.
 
-        Only an optimiser's own parameters are differentiated, so no step can leave gradients behind in another
-        network. The guard looks after the averaging, which hands a NaN of one rank to all of them: every rank refuses
-        the same step. It looks before the clipping, which would turn an infinite gradient into zero.
+        Only an optimiser's own gradient is written, so no step can leave gradients behind in another network. Several
+        losses of one optimiser raise `ValueError`. The guard looks after the averaging, which hands a NaN of one rank
+        to all of them: every rank refuses the same step. It looks before the clipping, which would turn an infinite
+        gradient into zero.
         """
+        if len({id(loss.optimizer) for loss in losses}) < len(losses):
+            raise ValueError("minimize: got several losses of one optimiser, allowed one each: pass their sum")
         values = [loss.value.detach() for loss in losses]
         for loss in losses:
             if loss.write_gradient is None:

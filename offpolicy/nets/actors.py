@@ -60,7 +60,8 @@ def squashed_sample(output: Tensor, noise: Tensor) -> SquashedSample:
 def squashed_sample_gradient(sample: SquashedSample, d_action: Tensor, d_log_prob: Tensor) -> Tensor:
     """Returns the gradient by the output [B, 2 A] from those by action [B, A] and log-probability [B].
 
-    By da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise and d log p/d log std = -1; no gradient if clamped.
+    By da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise and d log p/d log std = -1; of a log
+    std at its bounds or beyond, where autograd's clamp passes it on at the bounds, 0.
     """
     d_output = torch.empty_like(sample.output)
     d_mean, d_log_std = d_output.chunk(2, dim=-1)

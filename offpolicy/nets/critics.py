@@ -37,7 +37,10 @@ class TwinCritic(nn.Module):
         return self._evaluate(obs, action) if self.fused is None else self.fused(obs, action).squeeze(-1)
 
     def q1(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Returns the first critic's values, for an actor's loss: differentiable by the action alone. -> [B]."""
+        """Returns the first critic's values, differentiable by the action alone: an actor's loss for autograd. -> [B].
+
+        SAC and TD3 need no graph: `CriticTrainer.q1`.
+        """
         if self.first.fused is not None:
             return self.first.fused.frozen(obs, action).squeeze(-1).squeeze(0)
         q: Tensor = self.first(torch.cat((obs, action), dim=-1))

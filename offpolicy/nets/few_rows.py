@@ -1,8 +1,10 @@
 """Actions for a few observations, in numpy, straight from the flat block of weights.
 
-For a row or four, torch's time is the overhead of its calls: SAC's action of one HalfCheetah observation takes 50 us in
-torch's modules and 17 us here, of 4 rows 62 and 23, of 16 rows 82 and 73; of 64 rows 162 and 160 (one thread of an AMD
-EPYC, medians). The noise comes from torch's generator, as in torch: the same draws.
+For one to four rows, torch's time is the overhead of its calls: SAC's action of one HalfCheetah observation takes 50 us
+in torch's modules and 17 us here, of 4 rows 62 and 23 (two hidden layers of 256, one thread of an AMD EPYC, medians).
+OpenBLAS has a kernel for small products, on one thread; it leaves both at `MAX_PRODUCT`. Beyond, numpy is slower than
+torch (5 to 8 rows of 256, 2 of 512: up to three times) and takes threads that `threads.collector` does not grant: with
+the other cores in use an action of 8 rows took 8 ms. The noise comes from torch's generator: the same draws.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from offpolicy.nets.policy import Policy
 from offpolicy.types import Float32
 
 MAX_ROWS = 8  # of more rows torch is as fast
-ACTIVATIONS: Mapping[type[nn.Module], Callable[[Float32], object]] = {  # in place
+MAX_PRODUCT = 256 * 256 * 4  # rows x inputs x outputs of a layer, the largest product of OpenBLAS on one thread
+NUMPY_ACTIVATIONS: Mapping[type[nn.Module], Callable[[Float32], object]] = {  # in place
     nn.ReLU: lambda h: np.maximum(h, 0.0, out=h),
     nn.Tanh: lambda h: np.tanh(h, out=h),
 }
@@ -34,13 +37,21 @@ class FewRows:
         self._actor, self._normalizer = policy.actor, policy.normalizer
         layers = linears_of(policy.actor.body)
         self._layers = [(layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in layers]
-        self._activation = ACTIVATIONS[type(policy.actor.body[1])]
+        self._activation = NUMPY_ACTIVATIONS[type(policy.actor.body[1])]
         self._memory = [np.empty((num_rows, layer.out_features), np.float32) for layer in layers]
         self._noise = torch.empty(num_rows, action_dim)
         self._unit_noise: Float32 = self._noise.numpy()
 
     def explore(self, obs: Float32, generator: torch.Generator) -> Float32:
-        """Returns exploratory actions. [N, O] -> [N, A] in [-1, 1], in fresh memory."""
+        """Returns exploratory actions. [N, O] -> [N, A] in [-1, 1], in fresh memory.
+
+        Those of an observation with NaN or Inf are NaN, as in torch, without a warning: who steps the environments
+        looks for such rows.
+        """
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self._explore(obs, generator)
+
+    def _explore(self, obs: Float32, generator: torch.Generator) -> Float32:
         output = self._evaluate(self._normalized(obs))
         self._noise.normal_(generator=generator)
         if isinstance(self._actor, DeterministicActor):
@@ -52,11 +63,12 @@ class FewRows:
         return action
 
     def _normalized(self, obs: Float32) -> Float32:
-        """As `ObsNormalizer.forward`."""
+        """As `ObsNormalizer.forward`, to float rounding: numpy has no rsqrt."""
         if self._normalizer is None:
             return obs
         mean, var = (moment.numpy().astype(np.float32) for moment in (self._normalizer.mean, self._normalizer.var))
-        scaled: Float32 = ((obs - mean) / np.sqrt(var + np.float32(EPS))).astype(np.float32, copy=False)
+        scale = np.float32(1.0) / np.sqrt(var + np.float32(EPS))
+        scaled: Float32 = ((obs - mean) * scale).astype(np.float32, copy=False)
         return scaled.clip(-OBS_CLIP, OBS_CLIP)
 
     def _evaluate(self, inputs: Float32) -> Float32:
@@ -71,7 +83,9 @@ class FewRows:
 
 
 def can_act(policy: Policy, num_rows: int) -> bool:
-    """True where `FewRows` knows the policy's actor and is faster than torch."""
+    """True where `FewRows` knows the policy's actor, is faster than torch and takes no thread but its own."""
     actor = policy.actor
-    is_known = isinstance(actor, SquashedGaussianActor | DeterministicActor) and type(actor.body[1]) in ACTIVATIONS
-    return is_known and num_rows <= MAX_ROWS
+    if not isinstance(actor, SquashedGaussianActor | DeterministicActor) or num_rows > MAX_ROWS:
+        return False
+    largest = max(layer.weight.numel() for layer in linears_of(actor.body))
+    return type(actor.body[1]) in NUMPY_ACTIVATIONS and num_rows * largest <= MAX_PRODUCT

@@ -31,7 +31,7 @@ def views(block: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
 
 
 def joined(parameters: Sequence[nn.Parameter]) -> Tensor | None:
-    """Returns the block [P] in which the parameters lie, in this order and nothing between; None if they do not."""
+    """Returns the block [P] in which the parameters lie, at the `offsets` of their shapes; None if they do not."""
     first = parameters[0].detach()
     *starts, size = offsets([parameter.shape for parameter in parameters])
     storage = first.untyped_storage().data_ptr()

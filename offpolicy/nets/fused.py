@@ -5,7 +5,7 @@ A `FusedMlp` computes what the `nn.Sequential`s that it is made of compute, with
 - C networks on one input are one batched product per layer. Two threads share it without waiting for each other.
 - Activations and their gradients are written where those of the last update were. Fresh memory of this size costs a
   quarter of an update: the kernel maps and clears it page by page, in every update anew.
-- The gradients of the parameters are written straight into the block that the optimiser reads.
+- `pull_back` writes the gradients of the parameters straight into the block that the optimiser reads.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 _aten = torch.ops.aten
+KEPT_SIZES = 4  # numbers of rows that memory is kept for
 
 
 class Activation(NamedTuple):
@@ -28,7 +29,7 @@ class Activation(NamedTuple):
     differentiate: Callable[[Tensor, Tensor], Tensor]  # gradient of the result, and the result, to that of the input
 
 
-ACTIVATIONS: Mapping[type[nn.Module], Activation] = {
+FUSED_ACTIVATIONS: Mapping[type[nn.Module], Activation] = {
     nn.ReLU: Activation(torch.relu_, lambda d, h: _aten.threshold_backward.grad_input(d, h, 0, grad_input=d)),
     nn.Tanh: Activation(torch.tanh_, lambda d, h: _aten.tanh_backward.grad_input(d, h, grad_input=d)),
     nn.ELU: Activation(
@@ -37,48 +38,77 @@ ACTIVATIONS: Mapping[type[nn.Module], Activation] = {
 }
 
 
-class Workspace:
-    """Memory that one call writes and reads, shared by the networks of a learner.
-
-    Only batches of as many rows as are learnt from have it: others are too rare, or too large, to keep memory for.
-    """
+class BatchMemory:
+    """What is kept for batches of one number of rows, by the networks of one call of `fuse`."""
 
     def __init__(self) -> None:
-        self.rows: set[int] = set()
+        self.passes: dict[FusedMlp, Memory] = {}
+        self.scratch: dict[FusedMlp, list[Tensor]] = {}
         self._blocks: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
     def block(self, name: str, shape: tuple[int, int, int], like: Tensor) -> Tensor:
-        """Returns memory of the shape [C, rows, n], with whatever it holds."""
-        if shape[1] not in self.rows:
-            return like.new_empty(shape)
+        """Returns memory of the shape [C, rows, n] that the networks share, with whatever it holds."""
         if (name, shape) not in self._blocks:
             with torch.inference_mode(False):  # memory made in it could not be written outside of it
                 self._blocks[name, shape] = like.new_empty(shape)
         return self._blocks[name, shape]
 
 
-class Layer:
-    """A linear layer of C networks, its parameters and the memory for their gradients; both are shared, not copied."""
+class Workspace:
+    """The memory that the networks of one call of `fuse` keep between calls, by the rows of the batches.
 
-    def __init__(self, linears: Sequence[nn.Linear], gradients: Mapping[Tensor, Tensor]) -> None:
+    Only batches of as many rows as are learnt from have it, the last `KEPT_SIZES` of them: others are too rare, or too
+    large, to keep memory for.
+    """
+
+    def __init__(self) -> None:
+        self.by_rows: dict[int, BatchMemory] = {}
+
+    def keep(self, rows: int) -> BatchMemory:
+        """Returns the memory of batches that are learnt from; gives up that of the oldest of `KEPT_SIZES` others."""
+        if rows not in self.by_rows:
+            if len(self.by_rows) == KEPT_SIZES:
+                del self.by_rows[next(iter(self.by_rows))]
+            self.by_rows[rows] = BatchMemory()
+        return self.by_rows[rows]
+
+
+class LayerGradients(NamedTuple):
+    """The gradients of a layer of C networks."""
+
+    weight: Tensor  # [C, out, in]
+    bias: Tensor  # [C, 1, out]
+
+    @classmethod
+    def of(cls, linears: Sequence[nn.Linear], memory: Mapping[Tensor, Tensor]) -> LayerGradients:
+        """The gradients in the memory that each parameter has for its own."""
+        weights, biases = ([memory[getattr(linear, name)] for linear in linears] for name in ("weight", "bias"))
+        return cls(stacked(weights), stacked(biases)[:, None])
+
+
+class Layer:
+    """A linear layer of C networks: their parameters, shared, not copied."""
+
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
         self.weight = stacked([linear.weight.detach() for linear in linears])  # [C, out, in]
         self.weight_t = self.weight.mT
         self.bias = stacked([linear.bias.detach() for linear in linears])[:, None]  # [C, 1, out]
         self.num_nets, self.num_outputs, self.num_inputs = self.weight.shape
-        if gradients:
-            self.weight_gradient = stacked([gradients[linear.weight] for linear in linears])
-            self.bias_gradient = stacked([gradients[linear.bias] for linear in linears])[:, None]
+
+    def fresh_gradients(self) -> LayerGradients:
+        """Returns gradients in memory of their own."""
+        return LayerGradients(torch.empty_like(self.weight), torch.empty_like(self.bias))
 
 
 class Memory:
     """The memory of one pass of B rows through the layers: what the backward pass reads, and what it writes."""
 
-    def __init__(self, layers: Sequence[Layer], workspace: Workspace, rows: int) -> None:
+    def __init__(self, layers: Sequence[Layer], shared: BatchMemory, rows: int) -> None:
         like, (first, *others) = layers[0].weight, layers
         self.inputs = like.new_empty((1, rows, first.num_inputs))
         self.hidden = [like.new_empty((layer.num_nets, rows, layer.num_outputs)) for layer in layers[:-1]]
         self.gradients = [
-            workspace.block(f"gradient {i % 2}", (layer.num_nets, rows, layer.num_inputs), like)
+            shared.block(f"gradient {i % 2}", (layer.num_nets, rows, layer.num_inputs), like)
             for i, layer in enumerate(others)
         ]
         # With few inputs a BLAS on the CPU makes the transposed gradient of the weights in half the time.
@@ -96,13 +126,12 @@ class FusedMlp:
 
     def __init__(self, nets: Sequence[nn.Sequential], gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
         """`gradients` is the memory for the gradient of every parameter; of networks that never learn it is empty."""
-        self.layers = [Layer(linears, gradients) for linears in zip(*map(linears_of, nets), strict=True)]
+        linears = list(zip(*map(linears_of, nets), strict=True))
+        self.layers = [Layer(of_layer) for of_layer in linears]
         self.parameters = tuple(parameter for net in nets for parameter in net.parameters())
-        self.gradients = tuple(gradients[parameter] for parameter in self.parameters if gradients)
-        self.activation = ACTIVATIONS[type(nets[0][1])]
+        self.activation = FUSED_ACTIVATIONS[type(nets[0][1])]
+        self._gradients = [LayerGradients.of(of_layer, gradients) for of_layer in linears] if gradients else []
         self._workspace = workspace
-        self._memory: dict[int, Memory] = {}  # by rows, of those that are learnt from
-        self._scratch: dict[int, list[Tensor]] = {}  # by rows, of the same ones
         self._evaluated: tuple[Tensor, Memory]
 
     def __deepcopy__(self, memo: object) -> None:
@@ -136,35 +165,38 @@ class FusedMlp:
 
     def pull_back(self, d_output: Tensor) -> None:
         """Writes the gradients of the parameters from that of the outputs of the last `evaluate`. [C, B, O]."""
-        self.backward(d_output, *self._evaluated, learns=True)
+        self.backward(d_output, *self._evaluated, self._gradients)
 
     def pull_back_to_input(self, d_output: Tensor, start: int) -> Tensor:
         """Returns the gradient [B, I - start] of the inputs from column `start` on; leaves the parameters' alone."""
-        above = self.backward(d_output, *self._evaluated, learns=False)
+        above = self.backward(d_output, *self._evaluated, None)
         return self.input_gradient(above, start, self.layers[0].num_inputs - start)
 
     def memory(self, rows: int) -> Memory:
         """Returns the memory of a pass that is differentiated."""
-        if rows not in self._memory:
-            self._workspace.rows.add(rows)
-            self._memory[rows] = Memory(self.layers, self._workspace, rows)
-        return self._memory[rows]
+        kept = self._workspace.keep(rows)
+        if self not in kept.passes:
+            kept.passes[self] = Memory(self.layers, kept, rows)
+        return kept.passes[self]
 
     def infer(self, parts: Sequence[Tensor]) -> Tensor:
         """Returns the outputs of a pass of which nothing is kept. [B, I_1], ... -> [C, B, O]."""
         rows = parts[0].shape[0]
-        inputs, *hidden = self._scratch.get(rows) or self._make_scratch(rows)
+        kept = self._workspace.by_rows.get(rows)
+        if kept is None:
+            inputs, *hidden = self._make_scratch(BatchMemory(), rows)
+        else:
+            if self not in kept.scratch:
+                kept.scratch[self] = self._make_scratch(kept, rows)
+            inputs, *hidden = kept.scratch[self]
         return self.forward(side_by_side(parts, inputs), hidden)
 
-    def _make_scratch(self, rows: int) -> list[Tensor]:
-        """Returns memory for inputs and activations, two in turns; kept for batches of as many rows as are learnt."""
-        first, block = self.layers[0], self._workspace.block
+    def _make_scratch(self, shared: BatchMemory, rows: int) -> list[Tensor]:
+        """Returns memory for inputs and activations, two in turns."""
+        first, block = self.layers[0], shared.block
         shapes = [(layer.num_nets, rows, layer.num_outputs) for layer in self.layers[:-1]]
         hidden = [block(f"hidden {i % 2}", shape, first.weight) for i, shape in enumerate(shapes)]
-        scratch = [block("inputs", (1, rows, first.num_inputs), first.weight), *hidden]
-        if rows in self._workspace.rows:
-            self._scratch[rows] = scratch
-        return scratch
+        return [block("inputs", (1, rows, first.num_inputs), first.weight), *hidden]
 
     def forward(self, inputs: Tensor, hidden: Sequence[Tensor]) -> Tensor:
         """Fills the activations `hidden`; returns the outputs. [1, B, I] -> [C, B, O]."""
@@ -174,27 +206,25 @@ class FusedMlp:
             below = self.activation.apply(activations)
         return torch.baddbmm(self.layers[-1].bias, below, self.layers[-1].weight_t)
 
-    def backward(self, d_output: Tensor, inputs: Tensor, memory: Memory, *, learns: bool) -> Tensor:
-        """Fills the gradients, if it `learns`; returns that of the first layer before its activation. -> [C, B, H]."""
+    def backward(
+        self, d_output: Tensor, inputs: Tensor, memory: Memory, gradients: Sequence[LayerGradients] | None
+    ) -> Tensor:
+        """Fills the `gradients`, if any; returns that of the products of the first layer. [C, B, O] -> [C, B, H]."""
         above = d_output
         for i in range(len(self.layers) - 1, 0, -1):
             layer, below, gradient = self.layers[i], memory.hidden[i - 1], memory.gradients[i - 1]
-            if learns:
-                torch.bmm(above.mT, below, out=layer.weight_gradient)
-                torch.sum(above, dim=1, keepdim=True, out=layer.bias_gradient)
+            if gradients is not None:
+                torch.bmm(above.mT, below, out=gradients[i].weight)
+                torch.sum(above, dim=1, keepdim=True, out=gradients[i].bias)
             above = self.activation.differentiate(torch.bmm(above, layer.weight, out=gradient), below)
-        if learns:
-            self._write_first_gradients(above, inputs, memory.first_gradient)
+        if gradients is not None:
+            below = inputs.expand(above.shape[0], -1, -1)
+            if memory.first_gradient is None:
+                torch.bmm(above.mT, below, out=gradients[0].weight)
+            else:
+                gradients[0].weight.copy_(torch.bmm(below.mT, above, out=memory.first_gradient).mT)
+            torch.sum(above, dim=1, keepdim=True, out=gradients[0].bias)
         return above
-
-    def _write_first_gradients(self, above: Tensor, inputs: Tensor, transposed: Tensor | None) -> None:
-        first = self.layers[0]
-        below = inputs.expand(first.num_nets, -1, -1)
-        if transposed is None:
-            torch.bmm(above.mT, below, out=first.weight_gradient)
-        else:
-            first.weight_gradient.copy_(torch.bmm(below.mT, above, out=transposed).mT)
-        torch.sum(above, dim=1, keepdim=True, out=first.bias_gradient)
 
     def input_gradient(self, above: Tensor, start: int, width: int) -> Tensor:
         """Returns the gradient [B, width] of the inputs from column `start` on, from that above the first product."""
@@ -230,13 +260,22 @@ class _Fused(torch.autograd.Function):
         inputs = ctx.saved_tensors[0]
         wanted = ctx.needs_input_grad[2:]
         by_input, by_parameter = wanted[: len(ctx.widths)], wanted[len(ctx.widths) :]
-        above = net.backward(d_output, inputs, ctx.memory, learns=any(by_parameter))
+        # Fresh memory: autograd adds up the gradients of several passes, and may differentiate without stepping.
+        fresh = [layer.fresh_gradients() for layer in net.layers] if any(by_parameter) else None
+        above = net.backward(d_output, inputs, ctx.memory, fresh)
         starts = itertools.accumulate(ctx.widths, initial=0)
-        gradients = [
+        by_inputs = [
             net.input_gradient(above, start, width) if is_wanted else None
             for start, width, is_wanted in zip(starts, ctx.widths, by_input, strict=False)
         ]
-        return (None, None, *gradients, *(net.gradients if any(by_parameter) else (None,) * len(by_parameter)))
+        by_parameters = [None] * len(by_parameter) if fresh is None else parameters_gradients(fresh)
+        return (None, None, *by_inputs, *by_parameters)
+
+
+def parameters_gradients(layers: Sequence[LayerGradients]) -> list[Tensor]:
+    """Returns the gradients as `FusedMlp.parameters` are ordered: network by network."""
+    num_nets = layers[0].weight.shape[0]
+    return [part for i in range(num_nets) for layer in layers for part in (layer.weight[i], layer.bias[i, 0])]
 
 
 def side_by_side(parts: Sequence[Tensor], memory: Tensor) -> Tensor:
@@ -263,6 +302,6 @@ def linears_of(net: nn.Sequential) -> list[nn.Linear]:
 
 
 def can_fuse(net: nn.Sequential) -> bool:
-    """True for linear layers with one activation of `ACTIVATIONS` between each two: no layer norm, no SiLU."""
+    """True for linear layers with one activation of `FUSED_ACTIVATIONS` between each two: no layer norm, no SiLU."""
     kinds = [type(layer) for layer in net]
-    return kinds[1] in ACTIVATIONS and kinds == [nn.Linear, *(kinds[1], nn.Linear) * (len(kinds) // 2)]
+    return kinds[1] in FUSED_ACTIVATIONS and kinds == [nn.Linear, *(kinds[1], nn.Linear) * (len(kinds) // 2)]

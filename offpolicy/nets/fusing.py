@@ -28,7 +28,7 @@ def fuse(network: nn.Module, gradients: Mapping[Tensor, Tensor], *followers: nn.
 
 
 def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:
-    """Returns what differentiates the networks: `fused`, which are the same ones, or autograd."""
+    """Returns `fused` if there is one, else a `PlainMlp` of the networks, which autograd differentiates."""
     return fused or PlainMlp(nets, gradients)
 
 

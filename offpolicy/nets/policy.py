@@ -108,7 +108,7 @@ def flatten_into(policy: Policy, out: Float32) -> None:
 def flat_view(policy: Policy) -> Float32 | None:
     """Returns the flat block that the parameters themselves lie in; None where it has to be written.
 
-    It does where one optimiser on the CPU has joined exactly them, and there are no statistics.
+    It does where an optimiser on the CPU has joined them, alone or before others, and there are no statistics.
     """
     block = joined(tuple(policy.actor.parameters()))
     if block is None or policy.normalizer is not None or block.device.type != "cpu":

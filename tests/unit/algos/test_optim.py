@@ -16,6 +16,9 @@ from offpolicy.algos.optim import (
     clip_norm,
 )
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.critics import TwinCritic
+from offpolicy.nets.fusing import fuse
+from offpolicy.nets.mlp import mlp
 
 CPU = torch.device("cpu")
 
@@ -63,6 +66,38 @@ def test_a_gradient_that_is_written_out_needs_no_graph() -> None:
     loss = Loss(weight.detach().square().sum(), adam, write_gradient=lambda: adam.gradient.copy_(2.0 * weight.detach()))
     optimizer_step.minimize(loss)
     assert float(adam.tensors()["exp_avg.weight"]) == pytest.approx(0.1 * 4.0)
+
+
+def test_several_losses_of_one_optimiser_are_refused() -> None:
+    weight, adam, optimizer_step = one_parameter(2.0)
+    with pytest.raises(ValueError, match="several losses of one optimiser"):
+        optimizer_step.minimize(Loss(3.0 * weight.sum(), adam), Loss(-5.0 * weight.sum(), adam))
+    assert float(weight.detach()) == 2.0
+
+
+def test_a_loss_through_another_network_leaves_its_gradient_alone() -> None:
+    """As an actor's loss through the critic that is stepped with it."""
+    guard = DivergenceGuard(CPU)
+    critic, actor = TwinCritic(3, 2, (16, 16), "relu"), mlp(3, (16,), 2, "tanh")
+    adams = [GuardedAdam(p, 1e-2, guard) for p in (critic.parameters_by_layer(), dict(actor.named_parameters()))]
+    for network, adam in zip((critic, actor), adams, strict=True):
+        fuse(network, adam.gradients)
+    obs = torch.randn(8, 3)
+    adams[0].differentiate(critic(obs, torch.randn(8, 2)).square().mean())
+    before = adams[0].gradient.clone()
+    adams[1].differentiate(-critic(obs[:6], actor(obs[:6])).amin(dim=0).mean())
+    assert torch.equal(adams[0].gradient, before)
+    assert bool(adams[1].gradient.any())
+
+
+def test_parameters_that_moved_are_refused() -> None:
+    """`module.to` gives them other memory, and the steps would move the memory that they left."""
+    net = nn.Linear(3, 2)
+    adam = GuardedAdam(dict(net.named_parameters()), 0.1, DivergenceGuard(CPU))
+    adam.step()
+    net._apply(torch.clone)
+    with pytest.raises(RuntimeError, match="the parameters have moved since their optimiser was made"):
+        adam.step()
 
 
 def test_one_bad_loss_stops_the_steps_down_all_of_them() -> None:

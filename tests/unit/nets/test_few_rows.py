@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -15,9 +17,13 @@ from offpolicy.types import SpaceSpec
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
 
 
-def policy_of(name: str = "sac", *, normalize_obs: bool = False, activation: str = "relu") -> Policy:
+def policy_of(
+    name: str = "sac", *, normalize_obs: bool = False, activation: str = "relu", width: int | None = None
+) -> Policy:
     torch.manual_seed(1)
-    algo = AlgoConfig(name=name, hidden_dims=(32, 24), normalize_obs=normalize_obs, activation=activation)
+    algo = AlgoConfig(
+        name=name, hidden_dims=(width, width) if width else (32, 24), normalize_obs=normalize_obs, activation=activation
+    )
     policy = make_policy(algo, SPEC)
     if policy.normalizer is not None:
         policy.normalizer.absorb(block_moments(1.0 + 2.0 * torch.randn(50, 3)))
@@ -38,6 +44,31 @@ def test_actions_are_those_of_torch(name: str, activation: str, normalize_obs: b
         assert (ours.dtype, ours.shape) == (np.float32, (rows, 2))
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=0.0, atol=2e-6)
     assert torch.equal(generators[0].get_state(), generators[1].get_state())
+
+
+@pytest.mark.parametrize(("width", "rows"), [(128, MAX_ROWS), (256, 4), (512, 1)], ids=str)
+def test_the_largest_products_are_those_of_torch_and_take_one_thread(width: int, rows: int) -> None:
+    policy = policy_of(width=width)
+    few_rows, generators = FewRows(policy, rows, 2), [torch.Generator().manual_seed(5) for _ in range(2)]
+    assert can_act(policy, rows)
+    obs = np.random.default_rng(0).standard_normal((rows, 3), np.float32)
+    theirs, _ = policy.sample(torch.from_numpy(obs), generators[1])
+    np.testing.assert_allclose(few_rows.explore(obs, generators[0]), theirs.numpy(), rtol=0.0, atol=2e-6)
+    all_ns, own_ns = time.process_time_ns(), time.thread_time_ns()
+    for _ in range(1000):
+        few_rows.explore(obs, generators[0])
+    all_ns, own_ns = time.process_time_ns() - all_ns, time.thread_time_ns() - own_ns
+    assert all_ns <= 1.2 * own_ns
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_a_bad_observation_gives_no_warning(bad: float, normalize_obs: bool) -> None:  # noqa: FBT001
+    policy = policy_of(normalize_obs=normalize_obs)
+    obs = np.full((2, 3), bad, np.float32)
+    action = FewRows(policy, 2, 2).explore(obs, torch.Generator().manual_seed(5))
+    theirs, _ = policy.sample(torch.from_numpy(obs), torch.Generator().manual_seed(5))
+    np.testing.assert_allclose(action, theirs.numpy(), rtol=0.0, atol=2e-6)
 
 
 def test_weights_that_change_are_acted_with_at_once() -> None:
@@ -65,4 +96,8 @@ def test_more_rows_and_other_actors_are_left_to_torch() -> None:
     assert can_act(policy_of(), 1)
     assert not can_act(policy_of(), MAX_ROWS + 1)
     assert not can_act(policy_of(activation="silu"), 1)
+    for width, rows in ((256, 4), (512, 1)):
+        policy = policy_of(width=width)
+        assert (can_act(policy, rows), can_act(policy, rows + 1)) == (True, False)
+    assert not can_act(policy_of(width=1024), 1)
     assert not can_act(make_policy(AlgoConfig(name="appo"), SPEC), 1)

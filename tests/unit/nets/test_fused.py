@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from offpolicy.algos.optim import DivergenceGuard, GuardedAdam
 from offpolicy.nets.flat import join, views
-from offpolicy.nets.fused import FusedMlp, Workspace, can_fuse, stacked
+from offpolicy.nets.fused import FusedMlp, Layer, Workspace, can_fuse, stacked
 from offpolicy.nets.mlp import mlp
 
 activations = pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
 counts = pytest.mark.parametrize("num_nets", [1, 2, 3])
 
 
-def fused(nets: Sequence[nn.Sequential], workspace: Workspace | None = None) -> FusedMlp:
+def gradient_memory(nets: Sequence[nn.Sequential]) -> dict[Tensor, Tensor]:
     """Joins the parameters layer by layer, with memory for their gradients that holds NaN until it is written."""
     by_layer = [p for layer in zip(*(net.parameters() for net in nets), strict=True) for p in layer]
-    block = join(by_layer)
-    gradients = views(torch.full_like(block, float("nan")), [p.shape for p in by_layer])
-    return FusedMlp(nets, dict(zip(by_layer, gradients, strict=True)), workspace or Workspace())
+    gradients = views(torch.full_like(join(by_layer), float("nan")), [p.shape for p in by_layer])
+    return dict(zip(by_layer, gradients, strict=True))
+
+
+def fused(nets: Sequence[nn.Sequential], workspace: Workspace | None = None) -> FusedMlp:
+    return FusedMlp(nets, gradient_memory(nets), workspace or Workspace())
 
 
 def nets_of(num_nets: int, activation: str = "relu", hidden: tuple[int, ...] = (8, 12)) -> list[nn.Sequential]:
@@ -60,29 +66,40 @@ def test_gradients_agree_with_finite_differences(activation: str, num_nets: int)
     assert torch.autograd.gradcheck(output, parts(dtype=torch.float64))
 
 
-def test_gradients_of_parameters_lie_in_their_memory_with_the_strides_of_the_parameters() -> None:
-    net = fused(nets_of(2, hidden=(64, 64)))
+def test_gradients_of_autograd_are_in_fresh_memory_with_the_strides_of_the_parameters() -> None:
+    nets = nets_of(2, hidden=(64, 64))
+    memory = gradient_memory(nets)
+    net = FusedMlp(nets, memory, Workspace())
     gradients = torch.autograd.grad(net(*parts()).sum(), net.parameters)
-    for gradient, memory, parameter in zip(gradients, net.gradients, net.parameters, strict=True):
-        assert gradient is memory
+    for gradient, parameter in zip(gradients, net.parameters, strict=True):
         assert gradient.stride() == parameter.stride()
         assert bool(gradient.isfinite().all())
+        assert bool(memory[parameter].isnan().all())
 
 
-def test_frozen_networks_are_differentiated_by_their_inputs_alone() -> None:
+def test_frozen_networks_are_differentiated_by_their_inputs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     net, inputs = fused(nets_of(2)), parts()
     expected = torch.autograd.grad(net(*inputs).sum(), inputs)
-    for memory in net.gradients:
-        memory.fill_(float("nan"))
+    monkeypatch.setattr(Layer, "fresh_gradients", lambda layer: pytest.fail("gradients of parameters are made"))
     output = net.frozen(*inputs)
     assert all(torch.equal(*pair) for pair in zip(torch.autograd.grad(output.sum(), inputs), expected, strict=True))
-    assert all(bool(memory.isnan().all()) for memory in net.gradients)
+    with pytest.raises(pytest.fail.Exception, match="of parameters are made"):
+        torch.autograd.grad(net(*inputs).sum(), inputs)
 
 
-def test_a_part_that_needs_no_gradient_gets_none() -> None:
+def test_only_the_part_that_needs_a_gradient_has_a_product_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     net, (obs, action) = fused(nets_of(2)), parts()
-    output = net.frozen(obs.detach(), action)
-    assert torch.autograd.grad(output.sum(), (action,))[0].shape == (7, 2)
+    expected, made = torch.autograd.grad(net.frozen(obs, action).sum(), (action,)), list[tuple[int, int]]()
+    input_gradient = FusedMlp.input_gradient
+
+    def noted(self: FusedMlp, above: Tensor, start: int, width: int) -> Tensor:
+        made.append((start, width))
+        return input_gradient(self, above, start, width)
+
+    monkeypatch.setattr(FusedMlp, "input_gradient", noted)
+    found = torch.autograd.grad(net.frozen(obs.detach(), action).sum(), (action,))
+    assert made == [(3, 2)]
+    assert torch.equal(found[0], expected[0])
 
 
 def test_a_forward_pass_that_was_overwritten_cannot_be_differentiated() -> None:
@@ -93,16 +110,18 @@ def test_a_forward_pass_that_was_overwritten_cannot_be_differentiated() -> None:
         torch.autograd.grad(first.sum(), net.parameters)
 
 
-def test_weights_that_moved_since_the_forward_pass_cannot_be_differentiated() -> None:
-    nets = nets_of(1)
-    net, block = fused(nets), join(tuple(nets[0].parameters()))
-    output = net(*parts())
-    block.add_(1.0)
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_weights_that_were_stepped_since_the_forward_pass_cannot_be_differentiated(is_fused: bool) -> None:  # noqa: FBT001
+    net = mlp(5, (8, 12), 2, "relu")
+    adam = GuardedAdam(dict(net.named_parameters()), 0.1, DivergenceGuard(torch.device("cpu")))
+    net.fused = FusedMlp([net], adam.gradients, Workspace()) if is_fused else None
+    output = net(torch.cat(parts(), dim=1))
+    adam.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        torch.autograd.grad(output.sum(), net.parameters)
+        torch.autograd.grad(output.sum(), tuple(net.parameters()))
 
 
-def test_outputs_are_kept_by_nobody() -> None:
+def test_outputs_are_not_overwritten() -> None:
     net, inputs = fused(nets_of(2)), parts()
     with torch.no_grad():
         first = net(*inputs)
@@ -130,11 +149,37 @@ def test_rows_may_have_several_leading_dimensions_and_any_strides() -> None:
         assert torch.allclose(net(obs)[0], nets[0](obs), atol=1e-6)
 
 
-def test_two_sizes_of_batches_do_not_disturb_each_other() -> None:
-    net, small, large = fused(nets_of(1)), parts(3), parts(9)
-    outputs = [net(*small), net(*large)]
-    gradients = [torch.autograd.grad(output.sum(), small if i == 0 else large) for i, output in enumerate(outputs)]
-    assert torch.equal(gradients[0][0], torch.autograd.grad(net(*small).sum(), small)[0])
+@counts
+def test_two_sizes_of_batches_in_one_loss_add_up(num_nets: int) -> None:
+    nets, small, large = nets_of(num_nets), parts(3), parts(9)
+    net = fused(nets)
+    wanted = (*small, *large, *net.parameters)
+    plain = [torch.stack([module(torch.cat(rows, dim=1)) for module in nets]) for rows in (small, large)]
+    expected = torch.autograd.grad(sum(output.square().sum() for output in plain), wanted)
+    found = torch.autograd.grad(sum(net(*rows).square().sum() for rows in (small, large)), wanted)
+    assert all(torch.allclose(*pair, rtol=1e-5, atol=1e-5) for pair in zip(found, expected, strict=True))
+
+
+def test_memory_is_kept_for_the_last_sizes_of_batches_alone() -> None:
+    workspace = Workspace()
+    net = fused(nets_of(2), workspace)
+    kept = [weakref.ref(net.memory(rows)) for rows in range(1, 8)]
+    with torch.no_grad():
+        for rows in range(1, 30):
+            net(*parts(rows))
+    assert list(workspace.by_rows) == [4, 5, 6, 7]
+    gc.collect()
+    assert [memory() is not None for memory in kept] == [False] * 3 + [True] * 4
+
+
+def test_a_pass_whose_memory_was_given_up_is_differentiated_all_the_same() -> None:
+    net, inputs = fused(nets_of(2)), parts(3)
+    expected = torch.autograd.grad(net(*inputs).sum(), net.parameters)
+    output = net(*inputs)
+    for rows in range(10, 15):
+        net(*parts(rows))
+    found = torch.autograd.grad(output.sum(), net.parameters)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
 def test_memory_made_while_evaluating_can_be_learnt_with() -> None:
