@@ -21,6 +21,7 @@ from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.fused import NARROW
 from offpolicy.types import Batch, Batches, Direction, Product, Rollouts, SpaceSpec
 
 ROWS = 2  # rows of a counted batch, and environments of counted rollouts
@@ -134,7 +135,7 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
             self._add_product(*args[-2:], is_backward=self._tracker.is_bw)
         elif func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
             for left, right in zip(*args[-2:], strict=True):  # only fused networks make these: forward with a bias
-                self._add_product(left, right, is_backward=func.overloadpacket is torch.ops.aten.bmm)
+                self._add_product(left, right, is_backward=func.overloadpacket is torch.ops.aten.bmm, is_fused=True)
         elif func.overloadpacket is torch.ops.aten.convolution:
             self._add_convolution(Direction.FORWARD, result, args[1])
         elif func.overloadpacket is torch.ops.aten.convolution_backward:
@@ -145,10 +146,11 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
                 self._add_convolution(Direction.WEIGHTS, gradient, weight)
         return result
 
-    def _add_product(self, left: Tensor, right: Tensor, *, is_backward: bool) -> None:
+    def _add_product(self, left: Tensor, right: Tensor, *, is_backward: bool, is_fused: bool = False) -> None:
         """[a, b] x [b, c]. Of a backward pass, that for the inputs has the weights on one side.
 
-        Fused networks make the narrow products of a backward pass transposed.
+        Fused networks make the gradient of a first layer transposed if it has a quarter as many inputs as outputs, or
+        fewer. Where a layer [c, a] and one [a, c] are so narrow, that of the second is counted as one of the first.
         """
         (a, b), c = left.shape, right.shape[1]
         if not is_backward:
@@ -157,7 +159,7 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
             self._add(Direction.INPUTS, a, c, b)
         elif left.untyped_storage().data_ptr() in self._blocks:
             self._add(Direction.INPUTS, c, a, b)
-        elif (c, a) in self._weight_shapes:
+        elif is_fused and NARROW * a <= c and (c, a) in self._weight_shapes:
             self._add(Direction.WEIGHTS, b, a, c)
         else:
             self._add(Direction.WEIGHTS, b, c, a)

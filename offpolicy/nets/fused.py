@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 _aten = torch.ops.aten
+NARROW = 4  # outputs per input of a first layer whose gradient the CPU makes transposed
 KEPT_SIZES = 4  # numbers of rows that memory is kept for
 
 
@@ -112,7 +113,7 @@ class Memory:
             for i, layer in enumerate(others)
         ]
         # With few inputs a BLAS on the CPU makes the transposed gradient of the weights in half the time.
-        is_narrow = like.device.type == "cpu" and 4 * first.num_inputs <= first.num_outputs
+        is_narrow = like.device.type == "cpu" and NARROW * first.num_inputs <= first.num_outputs
         shape = (first.num_nets, first.num_inputs, first.num_outputs)
         self.first_gradient = like.new_empty(shape) if is_narrow else None
 
@@ -121,7 +122,13 @@ class FusedMlp:
     """C perceptrons of equal layers on one input, given in parts side by side: [..., I_1], ... -> [C, ..., O].
 
     The output is fresh memory. What a forward pass keeps for its backward pass is not: another forward pass of as many
-    rows overwrites it, and the backward pass of the first then raises `RuntimeError`, as autograd does.
+    rows overwrites it, and the backward pass of the first then raises `RuntimeError`, as autograd does. The calls:
+
+    - `net(...)`: in a graph of autograd, or without one under `no_grad`; `frozen`: in a graph of the inputs alone.
+    - `evaluate`, then `pull_back` or `pull_back_to_input`: without autograd, from the last `evaluate`.
+    - `infer`: outputs alone. `forward` and `backward` are what all of these are made of.
+
+    Of shapes, H is the width of the first hidden layer, I that of the input, I_k of its parts, O of the output.
     """
 
     def __init__(self, nets: Sequence[nn.Sequential], gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 
 class Differentiable(Protocol):
-    """C networks on one input that are differentiated from their outputs, without a loss: `FusedMlp` and `PlainMlp`."""
+    """C networks on one input that are differentiated from their outputs, without a loss: `FusedMlp` and `PlainMlp`.
+
+    Of shapes, I is the width of the input, I_k of its parts, O of the output.
+    """
 
     def evaluate(self, *parts: Tensor) -> Tensor:
         """Returns the outputs, and keeps what a call below needs. [B, I_1], ... -> [C, B, O]."""

@@ -17,7 +17,8 @@ class WeightPublisher:
     def __init__(self, rank: RankContext, policy: Policy) -> None:
         self._rank, self._policy = rank, policy
         self._mailbox = weights_mailbox(rank.child, flat_size(policy))
-        # The weights published last; where the actor's parameters lie in such a block, that block.
+        # The weights published last. Where the actor's parameters lie in such a block it is that block, and so equal to
+        # what is published only until the next update.
         self._view = flat_view(policy) if rank.is_leader else None
         self.flat = np.zeros(flat_size(policy), dtype=np.float32) if self._view is None else self._view
         self.version = 0  # of the weights published last

@@ -21,6 +21,10 @@ from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets import fusing
+from offpolicy.nets.flat import join, views
+from offpolicy.nets.fused import FusedMlp, Workspace
+from offpolicy.nets.mlp import mlp
 from offpolicy.nets.policy import flat_size, flatten_into, load_flat, make_policy
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
@@ -68,6 +72,39 @@ def test_updates_on_the_device_stay_close_to_those_on_the_cpu(name: str) -> None
         losses[device] = dict(zip(totals.names, totals.sums / np.maximum(totals.counts, 1), strict=True))
     tolerance = 1e-4 if name == "td3" else 0.2
     assert losses["cuda"]["critic_loss"] == pytest.approx(losses["cpu"]["critic_loss"], rel=tolerance)
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_fused_and_plain_networks_learn_the_same_on_the_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Critics, actors and temperatures: the draws are those of one generator."""
+    algo = AlgoConfig(name=name, actor_lr=1e-3, critic_lr=1e-3)
+    fused = make_learner(algo, SPEC, torch.device("cuda"), 7)
+    monkeypatch.setattr(fusing, "can_fuse", lambda net: False)
+    plain = make_learner(algo, SPEC, torch.device("cuda"), 7)
+    for seed in range(3):
+        for learner in (fused, plain):
+            learner.update(batches("cuda", seed))
+    left, right = fused.state().tensors, plain.state().tensors
+    for key in left.keys() - {"generator"}:
+        assert torch.allclose(left[key], right[key], rtol=1e-3, atol=1e-4), key
+
+
+@pytest.mark.parametrize("num_nets", [1, 2])
+def test_gradients_of_fused_networks_on_the_device_are_those_of_autograd(num_nets: int) -> None:
+    nets = [mlp(5, (64, 32), 2, "tanh").to("cuda") for _ in range(num_nets)]
+    parameters = [p for layer in zip(*(net.parameters() for net in nets), strict=True) for p in layer]
+    memory = views(torch.full_like(join(parameters), float("nan")), [p.shape for p in parameters])
+    net = FusedMlp(nets, dict(zip(parameters, memory, strict=True)), Workspace())
+    obs, action = torch.randn(7, 3, device="cuda"), torch.randn(7, 2, device="cuda", requires_grad=True)
+    expected = torch.stack([one(torch.cat((obs, action), dim=1)) for one in nets])
+    slope = torch.randn_like(expected)
+    by_action, *by_parameter = torch.autograd.grad(expected, (action, *parameters), slope)
+    assert torch.allclose(net.evaluate(obs, action.detach()), expected, atol=1e-5)
+    net.pull_back(slope)
+    net.evaluate(obs, action.detach())
+    found = (net.pull_back_to_input(slope, 3), *memory)
+    for ours, theirs in zip(found, (by_action, *by_parameter), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_the_device_sync_waits_for_the_work_queued_so_far() -> None:

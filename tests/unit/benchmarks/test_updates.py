@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.parts import updates
@@ -22,6 +24,16 @@ class WideProducts(TorchDispatchMode):
             shapes = Counter([*left.shape[-2:], *right.shape[-2:]])
             self.count += (len(left) if left.ndim == 3 else 1) * (shapes == {WIDTH: 4})
         return func(*args, **(kwargs or {}))
+
+
+def test_torch_is_afterwards_as_it_was_before() -> None:
+    denormal, threads = torch.tensor(1e-39), torch.get_num_threads()
+    with contextlib.suppress(KeyError), updates.as_in_a_learner():
+        torch.set_num_threads(threads + 1)
+        assert float(denormal * 0.5) == 0.0
+        raise KeyError
+    assert float(denormal * 0.5) > 0.0
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize("algo", updates.ALGOS)

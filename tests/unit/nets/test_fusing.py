@@ -16,16 +16,21 @@ from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.mlp import Mlp, mlp
 from offpolicy.nets.plain import PlainMlp
-from offpolicy.types import Batch, Batches, SpaceSpec
+from offpolicy.types import Batch, Batches, Rollouts, SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+TEACHER = SpaceSpec(5, 2, (-1.0,) * 2, (1.0,) * 2, obs_keys=("obs", "privileged"), obs_shapes=((3,), (2,)))
 OPTIONS: list[dict[str, Any]] = [
     {"name": "sac"},
     {"name": "td3"},
     {"name": "sac", "activation": "tanh", "policy_delay": 2, "max_grad_norm": 0.5},
     {"name": "td3", "activation": "elu", "normalize_obs": True},
-    {"name": "sac", "activation": "silu"},
-    {"name": "td3", "critic_layer_norm": True},
+    {"name": "td3", "critic_layer_norm": True},  # the actors are fused
+]
+ROLLOUTS: list[dict[str, Any]] = [
+    {"name": "appo", "num_minibatches": 1},
+    {"name": "appo", "num_minibatches": 4, "activation": "tanh"},
+    {"name": "hora", "encoder_dims": (12,), "latent_dim": 4},
 ]
 
 
@@ -62,6 +67,37 @@ def test_fused_and_plain_networks_learn_the_same(options: dict[str, Any], monkey
     for name in left.keys() - {"generator"}:
         assert torch.allclose(left[name], right[name], rtol=1e-4, atol=2e-5), name
     assert torch.equal(left["generator"], right["generator"])
+
+
+def rollouts(seed: int, spec: SpaceSpec) -> Rollouts:
+    generator = torch.Generator().manual_seed(seed)
+    obs, action, reward, log_prob = (
+        torch.randn(shape, generator=generator)
+        for shape in ((9, 4, spec.obs_dim), (8, 4, spec.action_dim), (8, 4), (8, 4))
+    )
+    none, all_rows = torch.zeros(8, 4), torch.ones(8, 4)
+    return Rollouts(obs, action, reward, none, none, -log_prob.abs(), all_rows, progress=0.1)
+
+
+@pytest.mark.parametrize("options", ROLLOUTS, ids=str)
+def test_fused_and_plain_networks_learn_the_same_from_rollouts(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algo, spec = AlgoConfig(**{"hidden_dims": (16, 24), **options}), TEACHER if options["name"] == "hora" else SPEC
+    fused = make_learner(algo, spec, torch.device("cpu"), seed=3)
+    assert any(fused_in(fused.policy))
+    monkeypatch.setattr(fusing, "can_fuse", lambda net: False)
+    plain = make_learner(algo, spec, torch.device("cpu"), seed=3)
+    assert not any(fused_in(plain.policy))
+    start = fused.state().tensors
+    start = {name: tensor.clone() for name, tensor in start.items()}
+    for seed in range(5):
+        for learner in (fused, plain):
+            learner.update(rollouts(seed, spec))
+    left, right = fused.state().tensors, plain.state().tensors
+    for name in left.keys() - {"generator"}:
+        assert torch.allclose(left[name], right[name], rtol=1e-3, atol=1e-4), name
+    assert any(not torch.allclose(left[name], start[name], atol=1e-3) for name in start if name.startswith("policy"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The two ways to differentiate networks from their outputs say the same, and write the same memory."""
+"""The two ways to differentiate networks from their outputs give the same gradients, and write the same memory."""
 
 from __future__ import annotations
 
