@@ -155,8 +155,8 @@ def test_two_sizes_of_batches_in_one_loss_add_up(num_nets: int) -> None:
     net = fused(nets)
     wanted = (*small, *large, *net.parameters)
     plain = [torch.stack([module(torch.cat(rows, dim=1)) for module in nets]) for rows in (small, large)]
-    expected = torch.autograd.grad(sum(output.square().sum() for output in plain), wanted)
-    found = torch.autograd.grad(sum(net(*rows).square().sum() for rows in (small, large)), wanted)
+    expected = torch.autograd.grad(plain[0].square().sum() + plain[1].square().sum(), wanted)
+    found = torch.autograd.grad(net(*small).square().sum() + net(*large).square().sum(), wanted)
     assert all(torch.allclose(*pair, rtol=1e-5, atol=1e-5) for pair in zip(found, expected, strict=True))
 
 
