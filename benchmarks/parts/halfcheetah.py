@@ -8,7 +8,7 @@ from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
-from offpolicy.replay.ring import RowLayout
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Batches, SpaceSpec
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6, max_episode_steps=1000)

@@ -14,6 +14,7 @@ from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Bool, Float32
 
 Int64 = NDArray[np.int64]
+MOST_TRIES = 100_000  # draws of a row that is no transition or was recycled, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +101,17 @@ class UniformSampler:
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
         """Fills `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
 
-        Rows that the writers recycled before or during the copy are drawn again, from those of the bounds that are not
-        recycled, or from all that are readable by then if there are none.
+        Rows that are no transitions are drawn again, and those that the writers recycled before or during the copy,
+        from those of the bounds that are not recycled, or from all that are readable by then if there are none.
         """
         given = bounds or self.bounds()
         draw = self._draw(given, len(out))
         stale = np.flatnonzero(~self._read(draw, out))
+        tries = 0
         while len(stale):
+            tries += 1
+            if tries > MOST_TRIES:
+                raise RuntimeError("no row of the replay is a transition, or all are recycled while they are read")
             now = self.bounds()
             later = map(max, given.first, now.first)
             left = Bounds(tuple(map(min, later, given.last)), given.last)
@@ -174,4 +179,9 @@ class SampleAges:
         """Counts rows that are handed out now."""
         newest = np.array([ring.committed for ring in self._rings])
         self.samples += len(draw.index)
-        self.age_sum += len(self._rings) * float((newest[draw.ring] - draw.index).sum())
+        self.age_sum += len(self._rings) * self._share() * float((newest[draw.ring] - draw.index).sum())
+
+    def _share(self) -> float:
+        """Returns the share of the rows that are transitions."""
+        num_rows = sum(ring.committed - ring.oldest for ring in self._rings)
+        return min(sum(ring.num_transitions for ring in self._rings) / num_rows, 1.0) if num_rows else 1.0

@@ -17,8 +17,10 @@ from offpolicy.processes.handshake import LearnerGate
 from offpolicy.processes.mailbox import EvaluationRequests, Mailbox
 from offpolicy.processes.reports import CollectorReports, EvaluatorReports, LearnerReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.virtual_speedup import ThreadDelays, VirtualTimes
 from offpolicy.training.worker import WorkerSpec
@@ -43,7 +45,8 @@ def row_layout(spec: SpaceSpec) -> RowLayout:
 
 def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """Returns the bytes of the replay of this host, one ring per collector, announced before they are allocated."""
-    return cfg.collect.num_collectors * Ring.nbytes(cfg.replay_rows, row_layout(spec).width, 4)
+    one = ReplayRing.nbytes_for(cfg.replay_rows, row_layout(spec), cfg.env.num_envs, cfg.algo.n_step)
+    return cfg.collect.num_collectors * one
 
 
 def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
@@ -153,9 +156,8 @@ class RunMemory:
         self.wake_events = {name: WakeEvent.create() for name in wake_names}
         self.control = control_page(self.blocks["control"].buffer, cfg)
         collectors = range(num_collectors)
-        width = row_layout(spec).width
         has_replay = not cfg.algo.learns_from_rollouts
-        self.rings = [Ring(self._buffer(f"replay-{i}"), width, np.float32) for i in collectors if has_replay]
+        self.rings = [_replay_ring(self._buffer(f"replay-{i}"), cfg, spec) for i in collectors if has_replay]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [
             CollectorReports(self._buffer(f"collector_report-{i}"), COLLECTOR_PHASES) for i in collectors
@@ -245,11 +247,20 @@ def learner_gate(
     )
 
 
-def replay_rings(context: ChildContext, job: WorkerSpec) -> list[Ring]:
+def replay_rings(context: ChildContext, job: WorkerSpec) -> list[ReplayRing]:
     """Returns the replay rings of this host, one per collector; none where the algorithm keeps no replay."""
-    width = row_layout(job.spec).width
     count = 0 if job.cfg.algo.learns_from_rollouts else job.cfg.collect.num_collectors
-    return [Ring(context.block(f"replay-{index}"), width, np.float32) for index in range(count)]
+    return [replay_ring(context, job, index) for index in range(count)]
+
+
+def replay_ring(context: ChildContext, job: WorkerSpec, index: int) -> ReplayRing:
+    """Returns the replay ring of a collector."""
+    return _replay_ring(context.block(f"replay-{index}"), job.cfg, job.spec)
+
+
+def _replay_ring(buffer: memoryview, cfg: RunConfig, spec: SpaceSpec) -> ReplayRing:
+    layout, num_envs = row_layout(spec), cfg.env.num_envs
+    return ReplayRing(buffer, layout, cfg.replay_rows, num_envs=num_envs, n_step=cfg.algo.n_step)
 
 
 def rollout_ring(context: ChildContext, job: WorkerSpec, index: int) -> RolloutRing:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, read_replay
-from offpolicy.replay.ring import RowLayout
+from offpolicy.replay.row_layout import RowLayout
 from tests.processes.conftest import ENDLESS, LiveRun, StartRun, find_process
 from tests.processes.test_appo import TINY_APPO
 from tests.processes.test_delays import SLOW_STEP

@@ -9,7 +9,8 @@ import pytest
 
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter, demonstration_rows
 from offpolicy.replay.demonstrations import Transitions
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Choice, StepOutcome
 
 LAYOUT = RowLayout(obs_dim=1, action_dim=1)

@@ -14,7 +14,8 @@ import torch
 from offpolicy.errors import ConfigError
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)

@@ -15,7 +15,8 @@ from offpolicy.replay import resident_source as resident
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.device_timer import StreamSync
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
