@@ -17,6 +17,7 @@ from benchmarks.parts import (
     handshake,
     memory,
     overhead,
+    replay,
     saves,
     startup,
     storage,
@@ -29,6 +30,7 @@ from benchmarks.results import ResultFile
 NUM_CORES = 2
 PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
     "overhead": overhead.measure,
+    "replay": replay.measure,
     "storage": storage.measure,
     "saves": saves.measure,
     "handshake": handshake.measure,

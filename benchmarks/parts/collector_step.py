@@ -25,6 +25,7 @@ from offpolicy.processes.handshake import CollectorGate
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
@@ -100,7 +101,7 @@ def _collector() -> Iterator[_Collector]:
     control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(1)
     episodes = Ring(_buffer(Ring.nbytes(CAPACITY, EPISODE_COLUMNS, 8)), EPISODE_COLUMNS, np.float64)
     reports = CollectorReports(_buffer(4096), COLLECTOR_PHASES)
-    replay = Ring(_buffer(Ring.nbytes(CAPACITY, layout.width, 4)), layout.width, np.float32)
+    replay = ReplayRing(_buffer(ReplayRing.nbytes_for(CAPACITY, layout, 1, 1)), layout, CAPACITY, num_envs=1)
     env = make_vector(cfg.env)
     try:
         parts = CollectorParts(
@@ -108,7 +109,7 @@ def _collector() -> Iterator[_Collector]:
             policy=CollectorPolicy(
                 policy, mailbox, Exploration(warmup_steps=0), action_dim=halfcheetah.SPEC.action_dim, seed=1, path=()
             ),
-            writer=ReplayWriter(replay, layout, gamma=0.99, n_step=1, num_envs=1),
+            writer=ReplayWriter(replay, gamma=0.99, n_step=1),
             gate=CollectorGate(control, 0, WakeEvent.create(), [WakeEvent.create()]),
             reporter=CollectorReporter(control, 0, reports, episodes, tracker),
             progress=Progress(obs=env.reset(1)),

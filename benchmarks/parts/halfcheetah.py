@@ -29,8 +29,7 @@ def learner(algo: str) -> BaseLearner:
 def batches() -> Batches:
     """One batch of plausible rows."""
     rows = torch.randn((BATCH_SIZE, LAYOUT.width), generator=torch.Generator().manual_seed(1))
-    action_columns = slice(2 * SPEC.obs_dim, 2 * SPEC.obs_dim + SPEC.action_dim)
-    rows[:, action_columns] = rows[:, action_columns].tanh()
-    rows[:, -3:-1] = 0.0  # neither terminated nor truncated
-    rows[:, -1] = 0.99
+    rows[:, LAYOUT.action] = rows[:, LAYOUT.action].tanh()
+    rows[:, LAYOUT.terminated] = 0.0
+    rows[:, LAYOUT.discount] = 0.99
     return Batches((LAYOUT.split(rows),), None)

@@ -5,7 +5,7 @@ file `replay-<ring>-<index of its first row>.f32`. Its oldest rows may be older 
 since. So a checkpoint writes only the rows that are new since the last one, and links the other segments.
 
 Since layout 4 a row holds its observation only, that of the next vector step is `replay_envs` rows further, and
-`replay-<ring>-ahead.f32` has the observations behind the last row. Before, a row held all of a transition.
+`ahead-<ring>.f32` has the observations behind the last row. Before, a row held all of a transition.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def segment_name(ring: int, first: int) -> str:
 
 def ahead_name(ring: int) -> str:
     """Returns the name, without suffix, of the file of what the last rows of a ring refer to."""
-    return f"replay-{ring}-ahead"
+    return f"ahead-{ring}"
 
 
 def saved_num_envs(checkpoint: Checkpoint) -> int:

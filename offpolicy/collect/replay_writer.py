@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.collect.open_windows import NO_TAILS, NUM_SUMS, OpenWindows
-from offpolicy.errors import NumericsError
+from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT
 from offpolicy.types import Choice, Float32, Float64, StepOutcome
@@ -105,6 +105,9 @@ class ReplayWriter:
         step are committed, the bad ones never are.
         """
         bad = self._bad_rows(obs, choice, outcome)
+        if self._layout.obs_dtype != "float32":
+            require_bytes(obs)
+            require_bytes(outcome.next_obs)
         is_stored = outcome.is_valid
         if bad:
             is_stored = is_stored.copy()
@@ -166,6 +169,16 @@ class ReplayWriter:
         if self._windows is not None:
             self._windows.set_state(rows, facts)
         self._is_continued = True
+
+
+def require_bytes(obs: Float32) -> None:
+    """Raises `EnvFailure` for observations that an environment of bytes cannot have: the replay would change them."""
+    is_byte = (obs >= 0) & (obs <= 255) & (np.floor(obs) == obs)
+    if not (is_byte | ~np.isfinite(obs)).all():
+        raise EnvFailure(
+            f"observations: got {float(obs[~is_byte][0]):g}, allowed whole numbers from 0 to 255, as the environment's"
+            " uint8 space says; give the space another dtype"
+        )
 
 
 class BadRow(NamedTuple):

@@ -84,7 +84,8 @@ class CollectorSnapshot:
         """Restores a checkpoint. Returns why the continuation is not exact, or None if it is.
 
         `why_not`: a reason for which only counters and streams are restored. Where the environments cannot be restored,
-        or their number changed, new episodes begin. Raises `CheckpointError` if the files hold what no collector writes.
+        or their number changed, new episodes begin. Raises `CheckpointError` if the files hold what no collector
+        writes.
         """
         if not checkpoint.has(self.name):
             return f"{self.name} was not there when the checkpoint was saved"

@@ -222,14 +222,15 @@ class ReplayRing(Ring):
 
         Returns a mask [n] of those that are transitions and were intact throughout.
         """
-        pair = np.empty((len(index), 2), np.int64)  # slots of the row and of the one whose observation it ends in
-        # From where the ring last began anew: `take` brings what lies beyond the end of it round.
-        np.subtract(index, self.oldest // self.capacity * self.capacity, out=pair[:, 0])
+        # Counted from where the ring last began anew: `take` brings what lies beyond its end round.
+        slot = index - self.oldest // self.capacity * self.capacity
+        pair = np.empty((len(slot), 2), np.int64)  # the row, and the one that holds its next observation
+        pair[:, 0] = slot
         if self._n_step == 1:
-            np.add(pair[:, 0], self.num_envs, out=pair[:, 1])
+            slot += self.num_envs
         else:
-            offset = self._codes[index % self.capacity] >> OFFSET_SHIFT
-            np.add(pair[:, 0], offset.astype(np.int64) * self.num_envs, out=pair[:, 1])
+            slot += (self._codes[index % self.capacity] >> OFFSET_SHIFT).astype(np.int64) * self.num_envs
+        pair[:, 1] = slot
         codes = self._gather(pair, out)
         are_transitions = None if codes.all() else codes != 0
         out[:, self.layout.terminated] = codes & IS_TERMINATED
@@ -237,12 +238,12 @@ class ReplayRing(Ring):
         return intact if are_transitions is None else intact & are_transitions
 
     def _gather(self, pair: NDArray[np.int64], out: Float32) -> NDArray[np.uint32]:
-        """Copies the slots `pair` [n, 2] into `out` [n, W]; returns their codes [n], possibly as a view of `out`."""
+        """Copies slots and those they refer to [n, 2] into `out` [n, W]; returns their codes [n], perhaps in `out`."""
         layout = self.layout
         if layout.obs_dtype == "float32":
-            np.take(self._rows, pair.reshape(-1), axis=0, out=out.reshape(-1, self.width), mode="wrap")
+            self._rows.take(pair.ravel(), axis=0, out=out.reshape(-1, self.width), mode="wrap")
             return out.view(np.uint32)[:, layout.terminated]
-        slots = np.take(self._rows, pair.reshape(-1), axis=0, mode="wrap").reshape(len(pair), 2, self.width)
+        slots = self._rows.take(pair.ravel(), axis=0, mode="wrap").reshape(len(pair), 2, self.width)
         obs = slots.view(layout.obs_dtype)[:, :, : layout.obs_dim]
         out[:, layout.obs], out[:, layout.next_obs] = obs[:, 0], obs[:, 1]
         out[:, layout.obs_dim : layout.half] = slots[:, 0, layout.obs_words :]

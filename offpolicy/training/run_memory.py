@@ -40,7 +40,7 @@ EVALUATOR_WAKE = "evaluator_wake"
 
 def row_layout(spec: SpaceSpec) -> RowLayout:
     """Returns the replay row of an environment."""
-    return RowLayout(spec.obs_dim, spec.action_dim)
+    return RowLayout(spec.obs_dim, spec.action_dim, spec.obs_dtype)
 
 
 def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:

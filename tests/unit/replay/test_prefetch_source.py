@@ -522,7 +522,7 @@ def test_requests_for_rows_that_a_resumed_run_does_not_have_are_forgotten(make_s
 
 
 def test_a_source_describes_itself_in_a_line(make_source: MakeSource) -> None:
-    assert make_source(World(), batch_size=256).describe() == "replay source: prefetch, 2 slots of 9.22 KB on the host"
+    assert make_source(World(), batch_size=256).describe() == "replay source: prefetch, 2 slots of 12.3 KB on the host"
 
 
 def test_refused_page_locked_memory_is_named_with_its_size_and_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -536,7 +536,7 @@ def test_refused_page_locked_memory_is_named_with_its_size_and_a_way_out(monkeyp
     with pytest.raises(ConfigError) as refused:
         PrefetchSource(plan, world.rings, packer, world, world, updates=0)
     assert str(refused.value) == (
-        "replay.source=prefetch: the host refuses 4.61 KB of page-locked memory; lower replay.slots or"
+        "replay.source=prefetch: the host refuses 6.14 KB of page-locked memory; lower replay.slots or"
         " algo.batch_size, or use replay.source=direct (CUDA error: out of memory)"
     )
     packer.close()

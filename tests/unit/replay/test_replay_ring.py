@@ -16,12 +16,12 @@ from offpolicy.replay.row_conversion import slots_of, transitions_of
 from offpolicy.replay.row_layout import RowLayout, TransitionLayout
 from offpolicy.types import Choice, StepOutcome
 
-O, A, GAMMA = 3, 2, 0.5
-PLAIN = TransitionLayout(O, A)
+OBS_DIM, ACTION_DIM, GAMMA = 3, 2, 0.5
+PLAIN = TransitionLayout(OBS_DIM, ACTION_DIM)
 
 
 def layout_of(dtype: str) -> RowLayout:
-    return RowLayout(O, A, dtype)
+    return RowLayout(OBS_DIM, ACTION_DIM, dtype)
 
 
 def memory_of(most: int, num_envs: int, n_step: int, dtype: str, slots: int = 0) -> memoryview:
@@ -92,11 +92,11 @@ class Scene:
         return ReplayWriter(self.ring, gamma=GAMMA, n_step=self.n_step)
 
     def new_obs(self) -> np.ndarray:
-        return self.rng.integers(0, 256, (self.num_envs, O)).astype(np.float32)
+        return self.rng.integers(0, 256, (self.num_envs, OBS_DIM)).astype(np.float32)
 
     def step(self, chance_of_end: float, chance_of_nan: float) -> None:
         count = self.num_envs
-        action = self.rng.standard_normal((count, A)).astype(np.float32)
+        action = self.rng.standard_normal((count, ACTION_DIM)).astype(np.float32)
         reward, is_valid = self.rng.standard_normal(count), ~self.is_over
         ends = self.rng.choice(4, count, p=[1 - chance_of_end, *[chance_of_end / 3] * 3])
         reward[(self.rng.random(count) < chance_of_nan) & is_valid] = np.nan
@@ -248,7 +248,7 @@ def test_wherever_a_writer_dies_its_rows_are_there_or_not_and_the_others_are_who
 
 def test_slots_without_a_transition_are_never_called_one() -> None:
     ring = make_ring(10)
-    ring.write(np.zeros((0, 1), np.float32), np.ones((1, O), np.float32))
+    ring.write(np.zeros((0, 1), np.float32), np.ones((1, OBS_DIM), np.float32))
     ring.break_off()
     assert (ring.committed, ring.num_transitions, len(rows_in(ring))) == (1, 0, 0)
 
@@ -308,7 +308,9 @@ def test_saved_slots_that_no_writer_leaves_are_refused(change: Any, message: str
 
 def test_saved_slots_of_another_number_of_environments_are_refused() -> None:
     with pytest.raises(CheckpointError, match="not those of 2 environments"):
-        make_ring(20, num_envs=2).restore_slots(0, [np.zeros((3, RowLayout(O, A).slot_width), np.float32)], np.empty(0))
+        make_ring(20, num_envs=2).restore_slots(
+            0, [np.zeros((3, RowLayout(OBS_DIM, ACTION_DIM).slot_width), np.float32)], np.empty(0)
+        )
 
 
 def test_a_fresh_observation_is_that_of_a_transition() -> None:
@@ -316,4 +318,4 @@ def test_a_fresh_observation_is_that_of_a_transition() -> None:
     for _ in range(10):
         scene.step(0.3, 0.0)
     seen.extend(row.obs.tolist() for row in scene.rows)
-    assert scene.ring.read_obs(0, scene.ring.committed, O).tolist() == list(seen)
+    assert scene.ring.read_obs(0, scene.ring.committed, OBS_DIM).tolist() == list(seen)

@@ -190,15 +190,15 @@ def test_random_numbers_of_another_source_are_refused() -> None:
 
 def test_a_source_tells_how_many_bytes_it_holds_on_the_device() -> None:
     source = make_source(make_ring(1000, 1), make_ring(1000))
-    assert resident_nbytes(2, 1000, WIDTH) == 72_000
-    assert source.describe() == "replay source: resident, 72 KB on cpu"
+    assert resident_nbytes(2, 1000, WIDTH) == 96_000
+    assert source.describe() == "replay source: resident, 96 KB on cpu"
 
 
 def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
     class Huge:
         capacity, width = 10**14, WIDTH
 
-    with pytest.raises(ConfigError, match=r"replay\.source=resident: the copy .* needs 3600000 GB on cpu; lower"):
+    with pytest.raises(ConfigError, match=r"replay\.source=resident: the copy .* needs 4800000 GB on cpu; lower"):
         make_sampler(Huge())  # type: ignore[arg-type]
 
 
