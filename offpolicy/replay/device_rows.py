@@ -15,18 +15,19 @@ def batch_rows(kind: Ring, store: Tensor, ring: Tensor, index: Tensor) -> Tensor
 
     `store` [R, capacity, width] is a copy of R rings of the kind of `kind`; row i is at `i % capacity`.
     """
-    rows, base = store.flatten(0, 1), ring * kind.capacity
-    slot = base + index % kind.capacity
+    capacity = store.shape[1]
+    rows, base = store.flatten(0, 1), ring * capacity
+    slot = base + index % capacity
     if not isinstance(kind, ReplayRing):
         return rows.index_select(0, slot)
     offset = torch.bitwise_right_shift(rows.view(torch.int32)[slot, -1], OFFSET_SHIFT)
-    pair = torch.stack([slot, base + (index + offset * kind.num_envs) % kind.capacity], dim=1)
+    pair = torch.stack([slot, base + (index + offset * kind.num_envs) % capacity], dim=1)
     return _joined(kind, rows.index_select(0, pair.flatten()).view(len(index), 2, -1))
 
 
-def are_transitions(kind: ReplayRing, store: Tensor, ring: Tensor, index: Tensor) -> Tensor:
-    """Returns a mask [n] of the rows that are transitions; arguments as those of `batch_rows`."""
-    return store.view(torch.int32)[ring, index % kind.capacity, -1] != 0
+def are_transitions(store: Tensor, ring: Tensor, index: Tensor) -> Tensor:
+    """Returns a mask [n] of the rows that are transitions; arguments as those of `batch_rows`, of a `ReplayRing`."""
+    return store.view(torch.int32)[ring, index % store.shape[1], -1] != 0
 
 
 def _joined(kind: ReplayRing, slots: Tensor) -> Tensor:

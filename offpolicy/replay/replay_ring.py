@@ -9,12 +9,14 @@ many is in the slot's code, which is zero where the slot is no transition; the s
 The observations of a step are written before the rows that end in them are committed, so they are always there:
 `end`, the end of the observations, is at least N slots beyond `committed`. A committed slot never changes again.
 
-`capacity` is the number of slots, `max_transitions` that of transitions that are kept: the writer raises the floor as
-older ones go.
+`max_transitions` are kept however short the episodes are, each of which takes one slot more: `capacity`, the number of
+slots, has room for the shortest. The writer raises the floor as older transitions go, and gives the memory below it
+back. So there is never much more memory in use than `nbytes_for` says, while episodes have `SPARE` steps or more.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +42,8 @@ from offpolicy.replay.ring import (
 from offpolicy.replay.row_layout import IS_TERMINATED, MOST_OFFSET, OFFSET_SHIFT, RowLayout
 from offpolicy.types import Float32
 
+PAGE_BYTES = mmap.PAGESIZE
+RELEASED_BYTES = 4 << 20  # of memory that is given back at once
 SPARE = 64  # one slot more for so many transitions: room for the ends of episodes
 
 
@@ -58,6 +62,9 @@ class ReplayRing(Ring):
             self._obs = self._rows.view(layout.obs_dtype)[:, : layout.obs_dim]
         self._tails = self._rows[:, layout.obs_words :]
         self._codes = self._rows.view(np.uint32)[:, -1]
+        self._memory = buffer.obj if isinstance(buffer.obj, mmap.mmap) else None
+        self._release_every = max(RELEASED_BYTES // layout.nbytes, 1)
+        self._released = self._words[FLOOR]  # the writer's: memory below was given back
         self._head = self._words[COMMITTED]  # the writer's: where the next observation goes
 
     @staticmethod
@@ -68,8 +75,14 @@ class ReplayRing(Ring):
 
     @classmethod
     def nbytes_for(cls, max_transitions: int, layout: RowLayout, num_envs: int, n_step: int) -> int:
-        """Returns the bytes of the buffer of a ring."""
+        """Returns the bytes that are in use when so many transitions are kept."""
         return HEADER_BYTES + cls.num_slots(max_transitions, num_envs, n_step) * layout.nbytes
+
+    @classmethod
+    def room_for(cls, max_transitions: int, layout: RowLayout, num_envs: int, n_step: int) -> int:
+        """Returns the bytes of the buffer of a ring: room for episodes of one step, and for pages that are kept."""
+        spare = 2 * PAGE_BYTES + RELEASED_BYTES
+        return 2 * cls.nbytes_for(max_transitions, layout, num_envs, n_step) + spare
 
     @property
     def num_transitions(self) -> int:
@@ -82,6 +95,11 @@ class ReplayRing(Ring):
     @property
     def num_written(self) -> int:
         return self._words[WRITTEN]
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows of a copy of the ring, as many as it holds where episodes are not short."""
+        return min(self.num_slots(self._most, self.num_envs, self._n_step), self.capacity)
 
     @property
     def end(self) -> int:
@@ -117,6 +135,8 @@ class ReplayRing(Ring):
             words[COMMITTED] = stop
             self._keep_most()
         fault.hit("ring.committed")
+        if words[FLOOR] - self._released >= self._release_every:
+            self._release()
 
     def newest_obs(self) -> NDArray[Any]:
         """Returns a view of the observations [N, O] that this writer wrote last."""
@@ -170,6 +190,19 @@ class ReplayRing(Ring):
             words[DROPPED] += here
             spare -= here
 
+    def _release(self) -> None:
+        """Gives the memory of slots below the floor back to the kernel, which is slow: many at once."""
+        start, self._released = self._released, self._words[FLOOR]
+        if self._memory is None:
+            return
+        kept = 2 * PAGE_BYTES // self.layout.nbytes + 2  # between what is given back and the newest slots behind it
+        start = max(start, self.end - self.capacity + kept)
+        for rows in self.spans(start, self._released) if start < self._released else []:
+            offset = rows.__array_interface__["data"][0] - self._rows.__array_interface__["data"][0] + HEADER_BYTES
+            first, last = max(offset // PAGE_BYTES, 1), (offset + rows.nbytes) // PAGE_BYTES  # never the header's page
+            if last > first:
+                self._memory.madvise(mmap.MADV_REMOVE, first * PAGE_BYTES, (last - first) * PAGE_BYTES)
+
     def _count(self) -> None:
         """Counts the transitions anew: a writer may have died between two stores."""
         words = self._words
@@ -203,6 +236,7 @@ class ReplayRing(Ring):
         self._keep_most()
         words[DROPPED] += max(num_written - words[WRITTEN], 0)
         words[WRITTEN] = max(num_written, words[WRITTEN])
+        self._release()
 
     def _place(self, index: int, rows: Float32, end: int) -> None:
         """Copies saved slots to their places. Raises `CheckpointError` for one that refers to another beyond `end`."""

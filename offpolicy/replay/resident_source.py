@@ -21,7 +21,6 @@ from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.protocols import DeviceSync, StepCount, StepGate
 from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.device_rows import are_transitions, batch_rows
-from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring, row_spans
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
@@ -49,7 +48,7 @@ NO_TIMERS = ResidentTimers()
 
 
 class Mirror:
-    """The rows [first, last) of one ring on the device; row i is at `i % capacity` of the store, as in the ring."""
+    """The rows [first, last) of one ring on the device; row i is at `i % capacity` of the store."""
 
     def __init__(self, ring: Ring, store: Tensor) -> None:
         self._ring, self._store = ring, store  # [capacity, W]
@@ -58,7 +57,7 @@ class Mirror:
 
     def load(self, block: StagingBlock, stop: int, copy_stream: CopyStream, after: torch.Event | None) -> None:
         """Copies the next rows below `stop`, as many as the block holds, into the store once `after` is reached."""
-        room = min(len(block.values), self._ring.capacity)
+        room = min(len(block.values), len(self._store))
         start = min(max(self.copied, self._ring.oldest), stop)
         end = min(start + room, stop)
         intact = min(self._ring.copy_range(start, block.values[: end - start].numpy()), end)
@@ -68,7 +67,7 @@ class Mirror:
             filled += len(target)
         if intact > self.copied:
             self.first = intact  # the rows in between were recycled before they could be copied
-        self.first, self.copied = max(self.first, end - self._ring.capacity), end
+        self.first, self.copied = max(self.first, end - len(self._store)), end
 
     def show(self, last: int) -> None:
         """Shows the rows below `last`; those beyond, to which they refer, are copied again when they are committed."""
@@ -94,7 +93,7 @@ class ResidentSampler:
         self._rings, self._device = tuple(rings), device
         self.demos = demos  # mixed into the batches
         self.draw_timer = timers.draws
-        self._capacity, width = rings[0].capacity, rings[0].width
+        self._capacity, width = rings[0].copied_rows, rings[0].width
         try:
             self._store = torch.empty((len(rings), self._capacity, width), dtype=torch.float32, device=device)
         except RuntimeError as error:  # torch.OutOfMemoryError is one
@@ -154,10 +153,8 @@ class ResidentSampler:
 
         Were they ever fewer (8 standard deviations), some would come twice.
         """
-        kind = self._rings[0]
-        assert isinstance(kind, ReplayRing), "rows of other rings are all transitions"
         ring, index = self._positions(math.ceil((count + 8 * math.sqrt(count) + 32) / max(self._share, 0.05)))
-        is_one = are_transitions(kind, self._store, ring, index)
+        is_one = are_transitions(self._store, ring, index)
         chosen = torch.argsort(is_one.logical_not().to(torch.uint8), stable=True)
         chosen = chosen[torch.arange(count, device=self._device) % is_one.sum().clamp(min=1)]
         return ring[chosen], index[chosen]

@@ -75,6 +75,11 @@ class Ring:
         return self.committed
 
     @property
+    def copied_rows(self) -> int:
+        """Rows of a copy of the ring."""
+        return self.capacity
+
+    @property
     def end(self) -> int:
         """The end of what the committed rows refer to: `committed`, or beyond it."""
         return self.committed

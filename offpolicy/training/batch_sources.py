@@ -175,7 +175,7 @@ def source_identity(rank: RankContext, source: object, replay: Replay | None) ->
 def fits_on_device(replay: Replay) -> bool:
     """True if a copy of the rings takes at most `replay.device_share` of the device's free memory."""
     ring, rank = replay.rings[0], replay.rank
-    needed = resident_nbytes(len(replay.rings), ring.capacity, ring.width)
+    needed = resident_nbytes(len(replay.rings), ring.copied_rows, ring.width)
     return needed <= rank.cfg.replay.device_share * _free_memory(rank)
 
 

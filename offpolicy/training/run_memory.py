@@ -45,8 +45,12 @@ def row_layout(spec: SpaceSpec) -> RowLayout:
 
 def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """Returns the bytes of the replay of this host, one ring per collector, announced before they are allocated."""
-    one = ReplayRing.nbytes_for(cfg.replay_rows, row_layout(spec), cfg.env.num_envs, cfg.algo.n_step)
-    return cfg.collect.num_collectors * one
+    return cfg.collect.num_collectors * ReplayRing.nbytes_for(*_replay_size(cfg, spec))
+
+
+def _replay_size(cfg: RunConfig, spec: SpaceSpec) -> tuple[int, RowLayout, int, int]:
+    """Returns what determines the bytes of a ring."""
+    return cfg.replay_rows, row_layout(spec), cfg.env.num_envs, cfg.algo.n_step
 
 
 def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
@@ -112,10 +116,13 @@ def check_open_files(count: int) -> None:
         )
 
 
-def allocated(sizes: Mapping[str, int], key: str) -> dict[str, SharedBlock]:
-    """Returns a block of each size. Raises `ConfigError` without memory; the sizes depend most on `key`."""
+def allocated(sizes: Mapping[str, int], key: str, room: Mapping[str, int]) -> dict[str, SharedBlock]:
+    """Returns a block of each size, those in `room` with more room.
+
+    Raises `ConfigError` without memory; the sizes depend most on `key`.
+    """
     try:
-        return {name: SharedBlock.create(name, size) for name, size in sizes.items()}
+        return {name: SharedBlock.create(name, size, room.get(name, 0)) for name, size in sizes.items()}
     except OSError as error:
         needed = sum(sizes.values()) / 2**30
         if error.errno == errno.EFBIG:
@@ -152,7 +159,8 @@ class RunMemory:
         wake_names = wake_event_names(cfg, has_evaluator=has_evaluator)
         num_children = runner.world_size + num_collectors + has_evaluator
         check_open_files(2 * len(sizes) + len(wake_names) + 2 * num_children)  # a mapped block has two descriptors
-        self.blocks = allocated(sizes, size_key(cfg))
+        room = 0 if cfg.algo.learns_from_rollouts else ReplayRing.room_for(*_replay_size(cfg, spec))
+        self.blocks = allocated(sizes, size_key(cfg), {f"replay-{i}": room for i in range(num_collectors)})
         self.wake_events = {name: WakeEvent.create() for name in wake_names}
         self.control = control_page(self.blocks["control"].buffer, cfg)
         collectors = range(num_collectors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.errors import CheckpointError
-from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay.replay_ring import RELEASED_BYTES, ReplayRing
 from offpolicy.replay.row_conversion import slots_of, transitions_of
 from offpolicy.replay.row_layout import RowLayout, TransitionLayout
 from offpolicy.types import Choice, StepOutcome
@@ -259,6 +261,38 @@ def test_more_transitions_than_asked_for_are_not_kept() -> None:
         scene.step(0.5, 0.0)
     assert (scene.ring.num_transitions, scene.ring.max_transitions) == (5, 5)
     assert scene.ring.num_written == len(scene.rows)
+
+
+def numbered(number: int, num_envs: int) -> np.ndarray:
+    return np.full((num_envs, 100), number, np.float32)
+
+
+@pytest.mark.parametrize(("length", "slots_per_row"), [(1, 2.0), (4, 1.25), (1000, 1.02)])
+def test_as_many_transitions_are_kept_however_short_episodes_are_and_no_more_memory(
+    length: int, slots_per_row: float
+) -> None:
+    """Each process maps the whole room; the kernel has memory only for what is in use."""
+    layout, most, num_envs = RowLayout(100, 1), 40_000, 500
+    size = ReplayRing.nbytes_for(most, layout, num_envs, 1)
+    block = SharedBlock.create("test-ring", size, ReplayRing.room_for(most, layout, num_envs, 1))
+    ring = ReplayRing(block.buffer, layout, most, num_envs=num_envs)
+    ring.begin(0)
+    ring.write(np.empty((0, 1), np.float32), numbered(0, num_envs))
+    tails = np.zeros((num_envs, 4), np.float32)
+    most_bytes = 0
+    for step in range(1, 800):
+        tails.view(np.uint32)[:, -1] = 0 if step % (length + 1) == 0 else 4
+        ring.write(tails, numbered(step, num_envs))
+        most_bytes = max(most_bytes, 512 * os.fstat(block.fd).st_blocks)
+    assert most <= ring.num_transitions < most + num_envs
+    out = np.empty((ring.committed - ring.oldest, layout.width), np.float32)
+    found = out[ring.read(np.arange(ring.oldest, ring.committed), out)]
+    assert len(found) == ring.num_transitions
+    first = ring.oldest // num_envs
+    expected = [step for step in range(first, 799) if (step + 1) % (length + 1)]
+    assert np.array_equal(found[::num_envs, 0], expected[-len(found) // num_envs :])
+    assert (found[:, layout.next_obs] == found[:, :1] + 1).all()
+    assert most_bytes <= max(size, slots_per_row * most * layout.nbytes) + 2 * RELEASED_BYTES
 
 
 def test_observations_of_bytes_take_a_byte_each_and_come_back_as_numbers() -> None:
