@@ -97,6 +97,10 @@ class ReplayRing(Ring):
         return self._words[WRITTEN]
 
     @property
+    def kept_from(self) -> int:
+        return self._words[FLOOR]
+
+    @property
     def copied_rows(self) -> int:
         """Rows of a copy of the ring, as many as it holds where episodes are not short."""
         return min(self.num_slots(self._most, self.num_envs, self._n_step), self.capacity)

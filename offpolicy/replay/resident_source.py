@@ -72,7 +72,7 @@ class Mirror:
     def show(self, last: int) -> None:
         """Shows the rows below `last`; those beyond, to which they refer, are copied again when they are committed."""
         self.last = self.copied = last
-        self.first = min(max(self.first, self._ring.oldest), last)
+        self.first = min(max(self.first, self._ring.kept_from), last)
 
 
 class ResidentSampler:
@@ -93,14 +93,8 @@ class ResidentSampler:
         self._rings, self._device = tuple(rings), device
         self.demos = demos  # mixed into the batches
         self.draw_timer = timers.draws
-        self._capacity, width = rings[0].copied_rows, rings[0].width
-        try:
-            self._store = torch.empty((len(rings), self._capacity, width), dtype=torch.float32, device=device)
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            size = nbytes_text(resident_nbytes(len(rings), self._capacity, width))
-            raise ConfigError(
-                f"{KEY}: the copy of the replay needs {size} on {device}; lower replay.capacity, or {INSTEAD} ({error})"
-            ) from error
+        width = rings[0].width
+        self._store = self._new_store(rings[0].copied_rows)
         self._share = 1.0  # of the rows that are transitions
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
         self._copy_stream = CopyStream(device, device_sync, timers.copies)
@@ -112,6 +106,29 @@ class ResidentSampler:
         self._gathered = self._copy_stream.learner_mark()
         self.generator = torch.Generator(device).manual_seed(seed)
         self.age_sum = torch.zeros((), dtype=torch.float64, device=device)  # in transitions, over all rows drawn
+
+    def _new_store(self, capacity: int) -> Tensor:
+        """Returns room for so many rows of each ring. Raises `ConfigError` if the device has none."""
+        shape = len(self._rings), capacity, self._rings[0].width
+        try:
+            return torch.empty(shape, dtype=torch.float32, device=self._device)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            size = nbytes_text(resident_nbytes(*shape))
+            raise ConfigError(
+                f"{KEY}: the copy of the replay needs {size} on {self._device}; lower replay.capacity, or {INSTEAD}"
+                f" ({error})"
+            ) from error
+
+    def _make_room(self) -> None:
+        """Begins with a larger store where episodes are so short that the present one does not hold all of a ring."""
+        needed = max(ring.end - ring.kept_from for ring in self._rings)
+        if not self._rings[0].num_envs or needed <= self._store.shape[1]:
+            return
+        capacity = min(needed * 5 // 4, self._rings[0].capacity)
+        del self._mirrors, self._store  # before there is another
+        self._store = self._new_store(capacity)
+        self._mirrors = [Mirror(ring, rows) for ring, rows in zip(self._rings, self._store, strict=True)]
+        self._gathered = self._copy_stream.learner_mark()
 
     @property
     def nbytes(self) -> int:
@@ -160,6 +177,7 @@ class ResidentSampler:
         return ring[chosen], index[chosen]
 
     def _load_new(self) -> None:
+        self._make_room()
         num_transitions = 0
         for mirror, ring in zip(self._mirrors, self._rings, strict=True):
             stop, num_here = ring.committed, ring.num_transitions

@@ -75,6 +75,11 @@ class Ring:
         return self.committed
 
     @property
+    def kept_from(self) -> int:
+        """The first row that the writer keeps, beside what it recycles."""
+        return 0
+
+    @property
     def copied_rows(self) -> int:
         """Rows of a copy of the ring."""
         return self.capacity

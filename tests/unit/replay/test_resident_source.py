@@ -196,7 +196,7 @@ def test_a_source_tells_how_many_bytes_it_holds_on_the_device() -> None:
 
 def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
     class Huge:
-        capacity, width = 10**14, WIDTH
+        capacity, copied_rows, width = 10**14, 10**14, WIDTH
 
     with pytest.raises(ConfigError, match=r"replay\.source=resident: the copy .* needs 4800000 GB on cpu; lower"):
         make_sampler(Huge())  # type: ignore[arg-type]
