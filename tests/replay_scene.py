@@ -169,7 +169,11 @@ class Scene:
         wanted = np.array(columns, np.float32).reshape(-1, layout_of(self.dtype).next_obs.stop)
         assert np.array_equal(rows_in(self.ring), wanted)
         ring = self.ring
-        slots = np.concatenate(ring.spans(ring.oldest, ring.end)) if ring.end > ring.oldest else np.empty((0, 1))
+        slots = (
+            np.concatenate(ring.spans(ring.oldest, ring.end))
+            if ring.end > ring.oldest
+            else np.empty((0, 1), np.float32)
+        )
         index = np.arange(ring.committed - ring.oldest)
         if len(index):
             plain = transitions_of(slots, index, ring.layout, self.num_envs)

@@ -23,6 +23,7 @@ from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.device_rows import are_transitions, batch_rows
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring, row_spans
+from offpolicy.replay.sampler import share_of_transitions
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
 from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_events import UNTIMED
@@ -95,7 +96,7 @@ class ResidentSampler:
         self.draw_timer = timers.draws
         width = rings[0].width
         self._store = self._new_store(rings[0].copied_rows)
-        self._share = 1.0  # of the rows that are transitions
+        self._share = 1.0  # of the rows that are transitions; nearly, while they are written
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
         self._copy_stream = CopyStream(device, device_sync, timers.copies)
         self._blocks = cycle(_staging(2 * len(rings), (STAGING_ROWS, width), torch.float32, device))
@@ -151,7 +152,7 @@ class ResidentSampler:
 
     def draw(self, count: int) -> Tensor:
         """Returns rows [count, W] on the device."""
-        ring, index = self._positions(count) if self._share == 1.0 else self._transitions(count)
+        ring, index = self._transitions(count) if self._rings[0].num_envs else self._positions(count)
         rows = batch_rows(self._rings[0], self._store, ring, index)
         newest = self._table[2]
         self.age_sum += len(self._rings) * self._share * (newest[ring] - index).sum()
@@ -170,7 +171,7 @@ class ResidentSampler:
 
         Were they ever fewer (8 standard deviations), some would come twice.
         """
-        ring, index = self._positions(math.ceil((count + 8 * math.sqrt(count) + 32) / max(self._share, 0.05)))
+        ring, index = self._positions(math.ceil((count + 8 * math.sqrt(count) + 32) / self._share))
         is_one = are_transitions(self._store, ring, index)
         chosen = torch.argsort(is_one.logical_not().to(torch.uint8), stable=True)
         chosen = chosen[torch.arange(count, device=self._device) % is_one.sum().clamp(min=1)]
@@ -178,17 +179,15 @@ class ResidentSampler:
 
     def _load_new(self) -> None:
         self._make_room()
-        num_transitions = 0
         for mirror, ring in zip(self._mirrors, self._rings, strict=True):
-            stop, num_here = ring.committed, ring.num_transitions
+            stop = ring.committed
             end = ring.end  # read last: what the rows below `stop` refer to lies below it
             while mirror.last < stop and mirror.copied < end:
                 block = next(self._blocks)
                 self._copy_stream.block_until(block.copied)
                 mirror.load(block, end, self._copy_stream, after=self._gathered)
             mirror.show(stop)
-            num_transitions += min(num_here, stop - mirror.first) if ring.num_envs else stop - mirror.first
-        self._share = num_transitions / self.num_rows if self.num_rows else 1.0
+        self._share = share_of_transitions(self._rings)
 
     def _describe_rings(self) -> None:
         """Copies a table of the rings laid end to end: ends, logical index minus position, rows ever written."""

@@ -14,6 +14,7 @@ from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Bool, Float32
 
 Int64 = NDArray[np.int64]
+LEAST_SHARE = 0.05  # of rows that are transitions: even episodes of one step have half
 MOST_TRIES = 100_000  # draws of a row that is no transition or was recycled, one after the other
 
 
@@ -196,9 +197,14 @@ class SampleAges:
         """Counts rows that are handed out now."""
         newest = np.array([ring.committed for ring in self._rings])
         self.samples += len(draw.index)
-        self.age_sum += len(self._rings) * self._share() * float((newest[draw.ring] - draw.index).sum())
+        share = share_of_transitions(self._rings)
+        self.age_sum += len(self._rings) * share * float((newest[draw.ring] - draw.index).sum())
 
-    def _share(self) -> float:
-        """Returns the share of the rows that are transitions."""
-        num_rows = sum(ring.committed - ring.oldest for ring in self._rings)
-        return min(sum(ring.num_transitions for ring in self._rings) / num_rows, 1.0) if num_rows else 1.0
+
+def share_of_transitions(rings: Sequence[Ring]) -> float:
+    """Returns the share of the rows of `rings` that are transitions; nearly, while they are written."""
+    if not rings[0].num_envs:
+        return 1.0
+    num_rows = sum(ring.committed - ring.kept_from for ring in rings)
+    num_transitions = sum(ring.num_transitions for ring in rings)
+    return min(max(num_transitions / num_rows, LEAST_SHARE), 1.0) if num_rows > 0 else 1.0
