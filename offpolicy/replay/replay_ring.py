@@ -34,6 +34,7 @@ from offpolicy.replay.ring import (
     HEADER_BYTES,
     NEXT,
     NEXT_STEPS,
+    NEXT_WRITTEN,
     RESERVED,
     RESTORED_ROWS,
     WRITTEN,
@@ -123,6 +124,7 @@ class ReplayRing(Ring):
         stop, end = start + len(tails), max(head + (0 if obs is None else num_envs), self.end)
         if len(tails):
             words[NEXT], words[NEXT_STEPS] = stop, env_steps
+            words[NEXT_WRITTEN] = words[WRITTEN] + int(np.count_nonzero(tails.view(np.uint32)[:, -1]))
         self._drop_below(end - self.capacity)
         words[RESERVED] = end
         fault.hit("ring.reserved")
@@ -135,8 +137,8 @@ class ReplayRing(Ring):
             self._head = head + num_envs
         fault.hit("ring.copied")
         if len(tails):
-            words[WRITTEN] += int(np.count_nonzero(tails.view(np.uint32)[:, -1]))
             words[COMMITTED] = stop
+            words[WRITTEN] = words[NEXT_WRITTEN]
             self._keep_most()
         fault.hit("ring.committed")
         if words[FLOOR] - self._released >= self._release_every:
@@ -158,13 +160,16 @@ class ReplayRing(Ring):
         """Begins the journal of a writer that has done `env_steps`, and that writes all open observations again."""
         self._head = self._words[COMMITTED]
         super().begin(env_steps)
+        self._words[NEXT_WRITTEN] = self._words[WRITTEN]
 
     def take_over(self, announced: int) -> int:
         """As that of a `Ring`; what the dead writer had not committed is broken off, as are its episodes."""
         words = self._words
         committed, oldest = words[COMMITTED], self.oldest
         words[FLOOR] = oldest  # first: what lies below may be damaged
-        self._count()
+        if words[NEXT] == committed:
+            words[WRITTEN] = words[NEXT_WRITTEN]
+        words[DROPPED] = words[WRITTEN] - self._count()
         if committed == words[BEGUN] == oldest:  # no row: nothing refers to an observation
             words[RESERVED] = self._head = committed
             return words[BEGUN_STEPS]
@@ -207,11 +212,10 @@ class ReplayRing(Ring):
             if last > first:
                 self._memory.madvise(mmap.MADV_REMOVE, first * PAGE_BYTES, (last - first) * PAGE_BYTES)
 
-    def _count(self) -> None:
-        """Counts the transitions anew: a writer may have died between two stores."""
-        words = self._words
-        spans = self._code_spans(words[FLOOR], words[COMMITTED])
-        words[WRITTEN] = words[DROPPED] + sum(int(np.count_nonzero(codes)) for codes in spans)
+    def _count(self) -> int:
+        """Returns the number of committed transitions above the floor."""
+        spans = self._code_spans(self._words[FLOOR], self._words[COMMITTED])
+        return sum(int(np.count_nonzero(codes)) for codes in spans)
 
     def _code_spans(self, start: int, stop: int) -> list[NDArray[np.uint32]]:
         return [rows.view(np.uint32)[:, -1] for rows in self.spans(start, stop)]
@@ -234,12 +238,12 @@ class ReplayRing(Ring):
             index += len(rows)
         words = self._words
         words[FLOOR], words[RESERVED], words[COMMITTED] = start, end, committed
-        self._count()
-        if total and not words[WRITTEN]:
+        found = self._count()
+        if total and not found:
             raise CheckpointError(f"replay rows {first} to {committed} hold no transition")
+        words[WRITTEN] = max(num_written, found)
+        words[DROPPED] = words[WRITTEN] - found
         self._keep_most()
-        words[DROPPED] += max(num_written - words[WRITTEN], 0)
-        words[WRITTEN] = max(num_written, words[WRITTEN])
         self._release()
 
     def _place(self, index: int, rows: Float32, end: int) -> None:

@@ -24,8 +24,8 @@ from offpolicy.types import Float32
 HEADER_BYTES = 128
 RESTORED_ROWS = 65_536  # rows that a restored ring is given at once
 # Words of the header. `NEXT` to `BEGUN_STEPS` are the writer's journal: what `committed` and the env steps are after
-# the append that is going on, and what they were when the writer began. The last two are of `replay_ring.py`.
-RESERVED, COMMITTED, FLOOR, NEXT, NEXT_STEPS, BEGUN, BEGUN_STEPS, WRITTEN, DROPPED = range(9)
+# the append that is going on, and what they were when the writer began. The last three are of `replay_ring.py`.
+RESERVED, COMMITTED, FLOOR, NEXT, NEXT_STEPS, BEGUN, BEGUN_STEPS, WRITTEN, DROPPED, NEXT_WRITTEN = range(10)
 
 
 class Ring:

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.collect.replay_writer import ReplayWriter
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay.replay_ring import RELEASED_BYTES, ReplayRing
 from offpolicy.replay.row_layout import RowLayout
+from offpolicy.types import Choice, StepOutcome
 from tests.replay_scene import OBS_DIM, Scene, layout_of, make_ring, rows_in
 
 
@@ -59,6 +61,7 @@ def test_wherever_a_writer_dies_its_rows_are_there_or_not_and_the_others_are_who
     for _ in range(9):
         scene.step(0.2, 0.0)
     before, rows = scene.complete, rows_in(scene.ring).tolist()
+    counts = [scene.ring.num_written]
     words, scene.ring._words = scene.ring._words, Dying(scene.ring._words, left)  # type: ignore[assignment]
     try:
         scene.step(0.2, 0.0)
@@ -67,6 +70,9 @@ def test_wherever_a_writer_dies_its_rows_are_there_or_not_and_the_others_are_who
     scene.ring._words = words
     scene.restart()
     after = rows_in(scene.ring).tolist()
+    counts.append(counts[0] + len([row for row in after if row not in rows]))
+    assert scene.ring.num_written == counts[1]
+    assert scene.ring.num_transitions == len(after)
     assert [row for row in after if row in rows] == rows[len(rows) - len([row for row in after if row in rows]) :]
     assert len(after) >= len(rows) - 2
     for _ in range(4):
@@ -79,6 +85,23 @@ def test_slots_without_a_transition_are_never_called_one() -> None:
     ring.write(np.zeros((0, 1), np.float32), np.ones((1, OBS_DIM), np.float32))
     ring.break_off()
     assert (ring.committed, ring.num_transitions, len(rows_in(ring))) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_ring_without_room_for_short_episodes_keeps_fewer_and_counts_them(n_step: int) -> None:
+    ring = make_ring(40, num_envs=2, n_step=n_step)
+    writer, obs, unknown = ReplayWriter(ring, gamma=0.5, n_step=n_step), np.zeros((2, OBS_DIM), np.float32), np.zeros(2)
+    writer.begin(0)
+    choice, is_over = Choice(np.zeros((2, 2), np.float32), None, 0), np.zeros(2, np.bool_)
+    for step in range(200):
+        nan, next_obs = unknown.astype(np.float32), np.full((2, OBS_DIM), step + 1, np.float32)
+        ends = np.array([step % 2 == 0, step % 6 == 0]) & ~is_over
+        writer.write(obs, choice, StepOutcome(next_obs, unknown, ends, ~ends & ends, ~is_over, nan, nan))
+        obs, is_over = next_obs, ends
+        found = rows_in(ring)
+        assert len(found) == ring.num_transitions
+        assert (found[:, ring.layout.next_obs] > found[:, ring.layout.obs]).all()
+    assert 20 < ring.num_transitions < 40
 
 
 def test_more_transitions_than_asked_for_are_not_kept() -> None:
