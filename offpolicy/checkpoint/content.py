@@ -17,6 +17,7 @@ from offpolicy.saved_fields import Fields, is_count
 
 MODES = ("alternate", "overlap", "free")
 MOST_ROWS = 1 << 47  # of a ring, ever written
+MOST_ENVS = 1 << 24  # environments of a collector
 MOST_RANKS = 1 << 16  # learner ranks, collectors, or threads of a run
 CHECKED_BYTES = (
     16 << 20
@@ -58,6 +59,9 @@ class SharedState:
             raise fields.refused("start", f"at most {numbers.count('num_updates')} updates, the number of all")
         firsts = fields.counts("replay_first")
         ends = fields.counts("replay_end", len(firsts), MOST_ROWS if "replay_envs" in fields else most_steps)
+        if "replay_envs" in fields:
+            fields.count("replay_envs", MOST_ENVS)
+            fields.counts("replay_written", len(firsts), MOST_ROWS)
         if any(first > end for first, end in zip(firsts, ends, strict=True)):
             raise fields.refused("replay_first", f"at most replay_end, {ends}")
         return cls(

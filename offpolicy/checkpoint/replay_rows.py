@@ -16,13 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offpolicy.checkpoint.content import state_fields
+from offpolicy.checkpoint.content import MOST_ENVS, state_fields
 from offpolicy.checkpoint.formats import ROWS
 from offpolicy.checkpoint.manifest import SEGMENT, Checkpoint
 from offpolicy.errors import CheckpointError
 from offpolicy.types import Float32
-
-MOST_ENVS = 1 << 24  # environments of a collector
 
 
 class Segment(NamedTuple):

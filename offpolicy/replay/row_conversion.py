@@ -13,6 +13,7 @@ import numpy as np
 from offpolicy.checkpoint import Checkpoint
 from offpolicy.checkpoint.content import state_fields
 from offpolicy.checkpoint.replay_rows import SavedRows, read_replay, saved_num_envs
+from offpolicy.errors import CheckpointError
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import (
     IS_TERMINATED,
@@ -84,15 +85,20 @@ def _as_transitions(saved: SavedRows, layout: RowLayout) -> Iterator[Float32]:
 
 
 def transitions_of(slots: Float32, index: np.ndarray, layout: RowLayout, num_envs: int) -> Float32:
-    """Returns the transitions [m, 2 O + A + 4] among the slots `index` [n] of `slots` [M, slot_width]."""
+    """Returns the transitions [m, 2 O + A + 4] among the slots `index` [n] of `slots` [M, slot_width].
+
+    Raises `CheckpointError` for one that ends in an observation that is not there.
+    """
     plain = TransitionLayout(layout.obs_dim, layout.action_dim)
     codes = slots.view(np.uint32)[:, -1]
     index = index[codes[index] != 0]
     code = codes[index]
     offset = np.minimum(code >> OFFSET_SHIFT, MOST_OFFSET).astype(np.int64)
-    obs = slots.view(layout.obs_dtype)[:, : layout.obs_dim]
+    obs, next_index = slots.view(layout.obs_dtype)[:, : layout.obs_dim], index + offset * num_envs
+    if (next_index >= len(slots)).any():
+        raise CheckpointError(f"of {len(slots)} saved replay rows one ends in an observation beyond them")
     rows: Float32 = np.empty((len(index), plain.width), np.float32)
-    rows[:, plain.obs], rows[:, plain.next_obs] = obs[index], obs[index + offset * num_envs]
+    rows[:, plain.obs], rows[:, plain.next_obs] = obs[index], obs[next_index]
     rows[:, plain.action.start : plain.reward + 1] = slots[index, layout.obs_words : -2]
     rows[:, -3], rows[:, -2] = code & IS_TERMINATED != 0, code & IS_TRUNCATED != 0
     rows[:, -1] = slots[index, -2]

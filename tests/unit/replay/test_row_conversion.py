@@ -119,6 +119,17 @@ def test_saved_rows_are_restored_and_those_of_another_number_of_environments_too
         assert (ring.oldest, ring.num_written) == (scene.ring.oldest, scene.ring.num_written)
 
 
+def test_rows_of_more_environments_than_there_are_slots_are_refused(tmp_path: Path) -> None:
+    scene = Scene(np.random.default_rng(5), 2, 1, 30, "float32")
+    for _ in range(5):
+        scene.step(0.0, 0.0)
+    found = saved(tmp_path, scene)
+    state = found.path / "state.json"
+    state.write_text(state.read_text().replace('"replay_envs": 2', '"replay_envs": 9'))
+    with pytest.raises(CheckpointError, match="ends in an observation beyond them"):
+        restore_ring(bigger_ring(30, 2), found, 0)
+
+
 def test_observations_behind_the_last_row_that_are_missing_are_noticed(tmp_path: Path) -> None:
     scene = Scene(np.random.default_rng(5), 1, 1, 30, "float32")
     for _ in range(5):
