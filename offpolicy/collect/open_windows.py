@@ -37,7 +37,7 @@ class OpenWindows:
         self._ring, self._gamma, self._n_step = ring, gamma, n_step
         self._steps = deque[_OpenStep]()
 
-    def add(self, obs: Float32, action: Float32, reward: Float64, is_stored: Bool, ends: NDArray[np.uint32]) -> Float32:
+    def add(self, obs: Float32, action: Float32, reward: Float32, is_stored: Bool, ends: NDArray[np.int64]) -> Float32:
         """Adds one vector step [N]; returns the ends [m, A + 3] of the slots that became complete, oldest first.
 
         `ends`: flags of the episodes that ended in it. `is_stored`: where it is a transition.
@@ -52,17 +52,18 @@ class OpenWindows:
                 np.zeros(count),
                 is_stored.copy(),
                 np.zeros(count, np.uint32),
-            )  # fmt: skip
+            )
         )
-        rounded = reward.astype(np.float32).astype(np.float64)
+        one_step, has_ended = reward.astype(np.float64), ends != 0
         for age, step in zip(range(len(self._steps), 0, -1), self._steps, strict=True):
             here = step.is_open & is_stored
-            step.reward[here] += step.discount[here] * rounded[here]
-            step.discount[here] *= self._gamma
-            step.num_steps[here] += 1
-            is_complete = here & ((ends != 0) | (step.num_steps == self._n_step))
-            step.code[is_complete] = ends[is_complete] + np.uint32(age << OFFSET_SHIFT)
-            step.is_open &= ~is_complete
+            np.add(step.reward, step.discount * one_step, out=step.reward, where=here)
+            np.multiply(step.discount, self._gamma, out=step.discount, where=here)
+            step.num_steps += here
+            is_complete = here & (has_ended | (step.num_steps == self._n_step))
+            if is_complete.any():
+                step.code[is_complete] = ends[is_complete] + (age << OFFSET_SHIFT)
+                step.is_open &= ~is_complete
         return self._completed()
 
     def skip_step(self) -> Float32:
@@ -79,7 +80,7 @@ class OpenWindows:
                 nothing,
                 np.zeros(count, np.bool_),
                 np.zeros(count, np.uint32),
-            )  # fmt: skip
+            )
         )
         return self._completed()
 

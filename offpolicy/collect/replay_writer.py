@@ -10,16 +10,18 @@ A vector step is written as one slot per environment, whether it has a row or no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from offpolicy.collect.open_windows import NO_TAILS, NUM_SUMS, OpenWindows
 from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT
 from offpolicy.types import Choice, Float32, Float64, StepOutcome
+
+ONE_STEP = 1 << OFFSET_SHIFT  # code of a row that ends in the next vector step
 
 
 class Writer(Protocol):
@@ -104,7 +106,8 @@ class ReplayWriter:
         obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `BadRowError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
         """
-        bad = self._bad_rows(obs, choice, outcome)
+        tails = self._tails(choice.action, outcome.reward)
+        bad = [] if _are_finite(obs, outcome.next_obs, tails) else self._bad_rows(obs, choice, outcome)
         if self._layout.obs_dtype != "float32":
             require_bytes(obs)
             require_bytes(outcome.next_obs)
@@ -115,22 +118,23 @@ class ReplayWriter:
         if not self._has_obs or not (self._ring.newest_obs() == obs).all():
             self._begin_elsewhere(obs, env_steps)
         env_steps += (num_stored := int(np.count_nonzero(is_stored)))
-        ends = outcome.terminated.astype(np.uint32) * IS_TERMINATED + outcome.truncated * np.uint32(IS_TRUNCATED)
+        ends = outcome.terminated * IS_TERMINATED + outcome.truncated * IS_TRUNCATED
         if self._windows is None:
-            codes = (ends + np.uint32(1 << OFFSET_SHIFT)) * is_stored
-            tails = self._tails(choice.action, outcome.reward, self._gamma, codes)
+            tails.view(np.uint32)[:, -1] = (ends + ONE_STEP) * is_stored
         else:
-            tails = self._windows.add(obs, choice.action, outcome.reward, is_stored, ends)
+            tails = self._windows.add(obs, choice.action, tails[:, -3], is_stored, ends)
         self._ring.write(tails, outcome.next_obs, env_steps)
         if bad:
             raise BadRowError(bad, num_stored)
         return num_stored
 
-    def _tails(self, action: Float32, reward: Float64, discount: float, codes: NDArray[np.uint32]) -> Float32:
-        """Returns the ends [N, A + 3] of slots."""
+    def _tails(self, action: Float32, reward: Float64) -> Float32:
+        """Returns the ends [N, A + 3] of slots of one step, without codes."""
         tails: Float32 = np.empty((len(action), action.shape[1] + 3), np.float32)
-        tails[:, :-3], tails[:, -3], tails[:, -2] = action, reward, discount
-        tails.view(np.uint32)[:, -1] = codes
+        tails[:, :-3] = action
+        tails[:, -3] = reward
+        tails[:, -2] = self._gamma
+        tails[:, -1] = 0.0
         return tails
 
     def _begin_elsewhere(self, obs: Float32, env_steps: int) -> None:
@@ -146,8 +150,6 @@ class ReplayWriter:
         """Returns the valid transitions with NaN or Inf."""
         reward = outcome.reward.astype(np.float32)  # one beyond float32 counts as infinite
         columns = {"obs": obs, "next_obs": outcome.next_obs, "action": choice.action, "reward": reward}
-        if all(np.isfinite(values.sum(dtype=np.float64)) for values in columns.values()):
-            return []
         fields = {name: values.reshape(len(obs), -1) for name, values in columns.items()}
         is_sound = np.all([np.isfinite(values).all(axis=1) for values in fields.values()], axis=0)
         found = np.flatnonzero(outcome.is_valid & ~is_sound)
@@ -169,6 +171,11 @@ class ReplayWriter:
         if self._windows is not None:
             self._windows.set_state(rows, facts)
         self._is_continued = True
+
+
+def _are_finite(*blocks: Float32) -> bool:
+    """True if no number is NaN or Inf: sums in float64 of float32 are infinite only if one of them is."""
+    return all(isfinite(np.add.reduce(block, axis=None, dtype=np.float64)) for block in blocks)
 
 
 def require_bytes(obs: Float32) -> None:
