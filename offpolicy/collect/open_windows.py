@@ -113,10 +113,8 @@ class OpenWindows:
             np.stack([step.reward, step.discount, step.num_steps, step.is_open, step.code], axis=1)
             for step in self._steps
         ]
-        return (
-            np.concatenate([np.empty((0, layout.reward), np.float32), *rows]),
-            np.concatenate([np.empty((0, NUM_SUMS)), *sums]),
-        )
+        all_sums: Float64 = np.concatenate([np.empty((0, NUM_SUMS)), *sums], dtype=np.float64)
+        return np.concatenate([np.empty((0, layout.reward), np.float32), *rows]), all_sums
 
     def set_state(self, rows: Float32, sums: Float64) -> None:
         """Restores what `state` returned. Raises `ValueError` for anything else."""
