@@ -46,7 +46,7 @@ def test_a_ring_reads_and_samples_the_rows_it_was_asked_for_past_2_to_the_53() -
     ring.append(np.repeat(np.arange(80, 130, dtype=np.float32)[:, None], 3, axis=1))
     assert (ring.oldest, ring.committed) == (first + 30, first + 130)
     assert ring.read_range(FAR, FAR + 3)[:, 0].tolist() == [50.0, 51.0, 52.0]
-    out = np.empty((500, 3), np.float32)
+    out = np.empty((2000, 3), np.float32)
     draw = UniformSampler([ring], np.random.default_rng(0), 0).fill(out)
     assert (out[:, 0] == draw.index - first).all()
     assert set(out[:, 0].astype(int)) == set(range(30, 130))

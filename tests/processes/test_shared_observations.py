@@ -106,8 +106,8 @@ def check(count: int, kind: type[ReplayRing] = ReplayRing) -> int:
     """Bad rows among `count` of the sampler."""
     bad = 0
     with written(kind, room=1.1) as ring:
-        sampler, out = UniformSampler([ring], np.random.default_rng(0), 4 * NUM_ENVS), np.empty((2048, LAYOUT.width))
-        out = out.astype(np.float32)
+        sampler = UniformSampler([ring], np.random.default_rng(0), 4 * NUM_ENVS)
+        out = np.empty((2048, LAYOUT.width), np.float32)
         for _ in range(0, count, len(out)):
             sampler.fill(out)
             bad += bad_rows(out)
