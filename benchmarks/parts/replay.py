@@ -98,6 +98,7 @@ def measure(rounds: int) -> Iterator[Measurement]:
 
 
 def _of_size(capacity: int, limit: float, rounds: int) -> Iterator[Measurement]:
+    _full_ring(BLOCK * EPISODE)  # what it needs besides memory for rows
     start = _resident()
     ring = _full_ring(capacity)
     ring_bytes, start = _resident() - start, _resident()
