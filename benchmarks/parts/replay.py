@@ -25,7 +25,7 @@ from offpolicy.replay.sampler import UniformSampler
 from offpolicy.types import Float32
 
 SIZES = {1_000_000: 25.0, 10_000_000: 40.0}  # rows, and the microseconds that 256 of them may take
-EPISODE, BLOCK = 1000, 50  # steps of an episode, episodes that are written at once
+EPISODE, BLOCK = 1000, 1  # steps of an episode, episodes that are written at once
 BYTES_BEFORE = 176.0  # of a row that held its next observation, too
 MOST_SHARE = 0.6
 CALLS = 300
@@ -98,7 +98,6 @@ def measure(rounds: int) -> Iterator[Measurement]:
 
 
 def _of_size(capacity: int, limit: float, rounds: int) -> Iterator[Measurement]:
-    _full_ring(BLOCK * EPISODE)  # what it needs besides memory for rows
     start = _resident()
     ring = _full_ring(capacity)
     ring_bytes, start = _resident() - start, _resident()
