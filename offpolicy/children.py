@@ -193,15 +193,15 @@ class SignalKeeper:
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
-        self._is_dropping = False
+        self.is_dropping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_dropping:
+        if not self.is_dropping:
             self._numbers.append(number)
 
     def drop(self) -> None:
         """Forgets the signals that have come, and those that will: the run has its outcome."""
-        self._is_dropping = True
+        self.is_dropping = True
         self._numbers.clear()
 
     def take(self) -> list[int]:
@@ -211,18 +211,21 @@ class SignalKeeper:
 
 
 @contextlib.contextmanager
-def signals_queued() -> Iterator[SignalKeeper]:
+def signals_queued(*, ends_process: bool = False) -> Iterator[SignalKeeper]:
     """Keeps the run's signals for whoever handles them next, or until the end of the block.
 
     To block them is not enough: the kernel gives a signal that the main thread blocks to a thread of a library.
+    `ends_process`: the process ends with the block. Once they are dropped, the signals are then ignored from there on:
+    an interpreter that is being taken down calls no handler of Python's, and would die of them.
     """
     keeper = SignalKeeper()
     before = handle_signals(RUN_SIGNALS, keeper)
     try:
         yield keeper
     finally:
+        is_over = ends_process and keeper.is_dropping
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if is_over else handler)
         for kept in keeper.take():
             os.kill(os.getpid(), kept)
 

@@ -83,7 +83,7 @@ def _train(arguments: argparse.Namespace) -> int:
         config = load_config(words)
         _check_source(words, is_trusted=TRUST in arguments.overrides)
         module = _train_module()
-    return int(module.train(config))
+    return int(module.train(config, ends_process=True))
 
 
 def _add_resume(commands: Any) -> None:
@@ -110,7 +110,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
         check_trust(run, is_trusted=TRUST in arguments.words, overridden=tuple(flatten(overrides)))
         module = _train_module()
-    return int(module.resume(run, overrides))
+    return int(module.resume(run, overrides, ends_process=True))
 
 
 def _config_of(word: str) -> RunConfig:
@@ -336,7 +336,8 @@ def _tune(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.tune import TuneOptions, tune
 
     _check_source(arguments.overrides, is_trusted=arguments.trust)
-    return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep))
+    trust = (TRUST,) if arguments.trust else ()
+    return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep, trust))
 
 
 def _minutes(text: str) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, state_fields
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, state_fields
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
 from offpolicy.collect.episode_hook import HookConfig
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
@@ -71,7 +72,7 @@ def main(child: ChildContext) -> None:
         collector.tracker,
         num_hosts=job.host.num_hosts,
     )
-    reporter.go_on_from(collector.start_steps())
+    reporter.go_on_from(collector.before.env_steps)
     parts = CollectorParts(
         env=collector.env,
         policy=collector.policy,
@@ -115,6 +116,7 @@ class Collector:
         self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
         self.control = control_page(child.block("control"), job.cfg)
         self._words = self.control.collectors[child.index]
+        self.before = counts_before(job, self.control)
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
         self._has_warned = False  # that the environments' state cannot be saved
@@ -131,6 +133,7 @@ class Collector:
         The restored counters are reported at once, for a process that has to take over before the first step.
         """
         job, seed = self._job, self._job.cfg.seed
+        self._words.set(CollectorWord.BAD_ROWS, self.before.bad_rows[self._child.index])
         progress = Progress(obs=self.env.reset(env_seed(seed, "collector", self.number)))
         if job.start_step:
             why_not = self._resume(progress)
@@ -150,15 +153,6 @@ class Collector:
         self._words.set(CollectorWord.HAS_BEGUN, 1)
         self._send_hello(progress)
         return progress
-
-    def start_steps(self) -> list[int]:
-        """Returns the env steps of each collector of this host in the checkpoint that the run goes on from."""
-        job, names = self._job, [f"collector-{index}" for index in range(self._job.cfg.collect.num_collectors)]
-        if job.checkpoint is None:
-            return [0] * len(names)
-        checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
-        found = [checkpoint.json(name).get("env_steps") if checkpoint.has(name) else 0 for name in names]
-        return [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count
 
     @property
     def is_replacement(self) -> bool:
@@ -212,7 +206,7 @@ class Collector:
         Where single environments cannot be reset, the episodes of all of them end.
         """
         texts, limit = [self.dumped(row, progress) for row in error.rows], self._job.cfg.env.max_bad_rows
-        num_bad = self._words.get(CollectorWord.BAD_ROWS)
+        num_bad = self.num_bad_rows
         if num_bad > limit:
             raise NumericsError(texts[0]) from None
         for number, text in enumerate(texts, num_bad - len(texts) + 1):
@@ -231,6 +225,15 @@ class Collector:
             truncated=outcome.truncated & ~where,
             is_valid=outcome.is_valid & ~where,
         )
+
+    @property
+    def num_bad_rows(self) -> int:
+        """The bad transitions of all collectors of this host, those before a resume among them.
+
+        A collector that still starts has announced nothing, and has had at least those of the checkpoint.
+        """
+        announced = (words.get(CollectorWord.BAD_ROWS) for words in self.control.collectors)
+        return sum(map(max, announced, self.before.bad_rows))
 
     def dumped(self, row: BadRow, progress: Progress) -> str:
         """Counts a bad transition and writes it beside the run's records; returns what to say of it."""
@@ -300,6 +303,27 @@ class Collector:
         if before != self.num_collectors:
             return f"{before} collectors before, {self.num_collectors} now"
         return self._snapshot.restore(checkpoint, progress, why_not)
+
+
+@dataclass(frozen=True, slots=True)
+class CountsBefore:
+    """What each collector of this host had done in the checkpoint that the run goes on from."""
+
+    env_steps: list[int]
+    bad_rows: list[int]
+
+
+def counts_before(job: WorkerSpec, control: ControlPage) -> CountsBefore:
+    """Reads the checkpoint. Zeros once all have begun: they announce more, and it may have been removed since."""
+    num = job.cfg.collect.num_collectors
+    if job.checkpoint is None or all(words.get(CollectorWord.HAS_BEGUN) for words in control.collectors):
+        return CountsBefore([0] * num, [0] * num)
+    checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
+    names = [f"collector-{index}" for index in range(num)]
+    found = [checkpoint.json(name).get("env_steps") if checkpoint.has(name) else 0 for name in names]
+    env_steps = [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count
+    bad_rows = SharedState.of(checkpoint).bad_rows
+    return CountsBefore(env_steps, [*bad_rows, *[0] * num][:num])
 
 
 def noise_schedule(algo: AlgoConfig, num_collectors: int) -> Callable[[int], float] | None:

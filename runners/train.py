@@ -29,6 +29,7 @@ from offpolicy.launch.outcome import (
     already_complete,
     conclude,
     is_complete,
+    not_started,
     outcome_of,
     print_failure,
     record_end,
@@ -43,8 +44,10 @@ from offpolicy.launch.train_log import open_train_log, trim_train_log
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
+from offpolicy.processes.child_processes import Start
+from offpolicy.processes.failures import Failure
 from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
-from offpolicy.processes.supervisor import Failure, Start, Supervisor, SupervisorConfig
+from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
 from offpolicy.run_names import mark_latest
 from offpolicy.start import interrupts_exit
 from offpolicy.timing.chrome_trace import TRACE_JSON, export_trace
@@ -59,8 +62,8 @@ from offpolicy.types import SpaceSpec
 STOP_TIMEOUT_S = 30.0  # seconds from a stop request until the processes are killed, besides the time to save
 
 
-def resume(run: Path, overrides: Mapping[str, Any]) -> int:
-    """Continues the run in directory `run`; `overrides` may change what `RESUMABLE` lists."""
+def resume(run: Path, overrides: Mapping[str, Any], *, ends_process: bool = False) -> int:
+    """Continues the run in directory `run`; `overrides` may change what `RESUMABLE` lists. The rest as `train`."""
     refused = [key for key in flatten(overrides) if not is_within(key, RESUMABLE)]
     if refused:
         allowed = ", ".join(RESUMABLE)
@@ -72,7 +75,8 @@ def resume(run: Path, overrides: Mapping[str, Any]) -> int:
     saved = merge(read_config(run).to_mapping(), overrides)
     if saved["replay"]["demos"] is None and "replay.demo_share" not in flatten(overrides):
         saved = merge(saved, {"replay": {"demo_share": ReplayConfig().demo_share}})  # no demonstrations, no share
-    return train(RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"})))
+    cfg = RunConfig.from_mapping(merge(saved, {"run_dir": str(run), "resume": "must"}))
+    return train(cfg, ends_process=ends_process)
 
 
 def _refuse_less(run: Path, wanted: float) -> None:
@@ -85,8 +89,12 @@ def _refuse_less(run: Path, wanted: float) -> None:
         )
 
 
-def train(cfg: RunConfig) -> int:
-    """Trains from the start, or continues the run of the run directory; returns the exit code."""
+def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
+    """Trains from the start, or continues the run of the run directory; returns the exit code.
+
+    `ends_process`: the caller exits with it. From the end of the run on its signals are ignored, so that none of them
+    changes the code; otherwise the caller's handlers come back.
+    """
     watch = Stopwatch()
     fault.arm("supervisor")
     handle_signals([SAVE_SIGNAL], lambda *_: None)  # there is nothing to save before the processes have started
@@ -99,9 +107,15 @@ def train(cfg: RunConfig) -> int:
         host_plan = plan_host(plan.cfg, host)
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
         check_restart(plan.cfg)
-    with signals_queued() as kept, plan.claim() as run, signals_blocked(), _store_listener(plan.cfg, host) as listener:
+    with (
+        signals_queued(ends_process=ends_process) as kept,
+        plan.claim() as run,
+        signals_blocked(),
+        _store_listener(plan.cfg, host) as listener,
+    ):
         if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
+            kept.drop()
             sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg.total_timesteps) + "\n")
             return EXIT_OK
         cfg = _run_config(plan, run, spec)
@@ -121,8 +135,10 @@ def train(cfg: RunConfig) -> int:
             teacher_step=teacher_step,
         )
         with open_train_log(run.path / "train.log") as log_fd:
-            code, failure = _run(job, run, memory, log_fd, watch, listener, provenance)
-        kept.drop()
+            try:
+                code, failure = _run(job, run, memory, log_fd, watch, listener, provenance)
+            finally:
+                kept.drop()  # the run has its outcome
         print_failure(failure, run.path)
     return code
 
@@ -145,7 +161,7 @@ def _run(  # noqa: PLR0913  # what a run is made of
         with contextlib.closing(logger):
             announce(logger, job, run)
             try:
-                limits = _supervisor_config(job, log_fd, watch, deaths)
+                limits = _supervisor_config(job, memory, log_fd, watch, deaths)
                 ended = _supervise(job, memory, logger, limits, listener, provenance)
             finally:  # when no process is left that could still write
                 if job.trace_dir is not None:
@@ -208,8 +224,9 @@ def _supervise(
         job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores,
         start_step=job.start_step, learner_restarts=job.learner_restarts,
     )  # fmt: skip
-    with Supervisor(memory.control, tuple(memory.wake_events.values()), limits) as supervisor:
+    with Supervisor(memory.control, tuple(memory.wake_events.values()), limits, monitor.on_message) as supervisor:
         outcome, starts_over = Outcome("failed", 1, "the supervisor failed"), False
+        failure: Failure | None = None
         try:
             for role, pid in _spawn(supervisor, job, memory.fds, listener):
                 if cores is not None:
@@ -220,14 +237,16 @@ def _supervise(
                 monitor.on_tick()
                 trim_train_log(limits.log_fd)
 
-            supervisor.run(monitor.on_message, on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
+            supervisor.run(on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
             starts_over = supervisor.must_start_over
             if not starts_over:
-                outcome = outcome_of(supervisor, monitor)
+                outcome, failure = outcome_of(supervisor, monitor), supervisor.failure
                 monitor.log_rest()
+        except StartError as error:
+            failure = not_started(memory.control.env_steps, error)
+            outcome = Outcome("failed", failure.exit_code, failure.cause)
         except BaseException as error:
-            reason = str(error) if isinstance(error, StartError) else f"supervisor: {error!r}"
-            outcome = Outcome("failed", getattr(error, "exit_code", 1), reason)
+            outcome = Outcome("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}")
             raise
         finally:
             refusal = None if starts_over else conclude(path, monitor, logger, outcome, provenance)
@@ -238,7 +257,7 @@ def _supervise(
     if refusal is not None and outcome.exit_code == EXIT_OK:
         failure = unwritten(memory.control.env_steps, refusal)
         return _Ended(failure.exit_code, failure, lambda end: None)
-    return _Ended(outcome.exit_code, supervisor.failure, lambda end: None)
+    return _Ended(outcome.exit_code, failure, lambda end: None)
 
 
 def _spawn(
@@ -266,7 +285,9 @@ def entry_point(role: str, cfg: RunConfig) -> str:
     return f"{package}.{cfg.runner.name}:learner_main" if role == "learner" else f"{package}.{role}:main"
 
 
-def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: Restarts) -> SupervisorConfig:
+def _supervisor_config(
+    job: WorkerSpec, memory: RunMemory, log_fd: int, watch: Stopwatch, deaths: Restarts
+) -> SupervisorConfig:
     """Returns what the supervisor is given. The run's id marks every process of it; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
     stop_timeout_s = STOP_TIMEOUT_S + save_s(job.cfg, job.spec)
@@ -286,6 +307,7 @@ def _supervisor_config(job: WorkerSpec, log_fd: int, watch: Stopwatch, deaths: R
         job.cfg.runner.start_timeout_s,
         RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error),
         LearnerRestarts(deaths, renewed_job, keeps_others(job.cfg)),
+        memory.env_steps_of,
     )
 
 

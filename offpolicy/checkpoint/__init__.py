@@ -4,10 +4,11 @@ A checkpoint is a directory `step-<12 digits>` of safetensors, JSON and raw floa
 """
 
 from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedState, check_content, state_fields
+from offpolicy.checkpoint.draft import Draft
 from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
 from offpolicy.checkpoint.manifest import Checkpoint
 from offpolicy.checkpoint.replay_rows import read_replay
-from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, Draft, run_store
+from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, run_store
 from offpolicy.files import Disk
 
 __all__ = [

@@ -38,6 +38,7 @@ class SharedState:
     last_eval_step: int
     teacher: str | None
     replay_end: list[int]  # by ring
+    bad_rows: list[int]  # transitions with NaN or Inf, by collector of the host; older checkpoints hold none
     fingerprint: dict[str, Any]
 
     @property
@@ -73,6 +74,7 @@ class SharedState:
             last_eval_step=fields.count("last_eval_step", most_steps),
             teacher=fields.optional_text("teacher"),
             replay_end=ends,
+            bad_rows=fields.counts("bad_rows") if "bad_rows" in fields else [],
             fingerprint=fields.fields("fingerprint").as_mapping(),
         )
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from offpolicy.checkpoint.content import check_content
-from offpolicy.checkpoint.formats import Array, save_error, write_json, write_rows, write_tensors
+from offpolicy.checkpoint.draft import Draft
+from offpolicy.checkpoint.formats import save_error
 from offpolicy.checkpoint.manifest import (
     MAX_ENV_STEPS,
     Checkpoint,
-    FileRecord,
     open_checkpoint,
     open_without_rows,
     seal,
@@ -28,7 +27,6 @@ from offpolicy.checkpoint.manifest import (
 )
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.files import Disk
-from offpolicy.types import Float32
 
 CHECKPOINTS = "checkpoints"  # a run's directory of checkpoints
 
@@ -38,40 +36,6 @@ _STEP = re.compile(r"step-([0-9]{12})")
 # complete checkpoint, so it is one; it is loaded when a crash came between the two renames.
 _REPLACED = re.compile(r"\.replaced-step-([0-9]{12})")
 _TEMP = re.compile(r"\.tmp-[0-9a-f]{32}")
-
-
-class Draft:
-    """A checkpoint being written. Other processes may put files into `path` until the draft's `with` ends."""
-
-    def __init__(self, path: Path, env_steps: int, disk: Disk) -> None:
-        self.path = path
-        self.env_steps = env_steps
-        self._disk = disk
-        self.linked: dict[str, FileRecord] = {}  # files of another checkpoint that this one holds too
-        self.saved: Checkpoint | None = None  # what the draft has become
-
-    def add_tensors(self, name: str, tensors: Mapping[str, Array]) -> None:
-        """Saves named arrays. Raises as `write_tensors`."""
-        write_tensors(self.path, name, tensors, self._disk)
-
-    def add_json(self, name: str, value: Any) -> None:  # Any: a JSON value
-        """Saves a JSON value without NaN or Inf; tuples come back as lists. Raises as `write_json`."""
-        write_json(self.path, name, value, self._disk)
-
-    def add_rows(self, name: str, blocks: Iterable[Float32]) -> None:
-        """Saves float32 rows [rows, width]; blocks are joined, so a ring needs no copy. Raises as `write_rows`."""
-        write_rows(self.path, name, blocks, self._disk)
-
-    def add_link(self, file_name: str, other: Checkpoint, name_there: str) -> None:
-        """Makes a file of another checkpoint a file of this one too, without writing it. Raises `SaveError`."""
-        directory = other.path
-        if not os.path.lexists(directory):  # it got its name back since it was found, by `_clean_up`
-            directory = directory.with_name(directory.name.removeprefix(".replaced-"))
-        try:
-            self._disk.link(directory / name_there, self.path / file_name)
-        except OSError as error:
-            raise save_error(other.path / name_there, error) from error
-        self.linked[file_name] = other.files[name_there]
 
 
 class CheckpointStore:
@@ -174,6 +138,14 @@ class CheckpointStore:
                 self._check(checkpoint)
                 yield checkpoint
 
+    def remove_drafts(self) -> None:
+        """Removes what dead writers have not finished; `warnings` says what the disk refuses."""
+        for name in filter(_TEMP.fullmatch, sorted(os.listdir(self._root) if self._root.is_dir() else [])):
+            try:
+                self._disk.remove(self._root / name)
+            except OSError as error:
+                self.warnings.append(f"{self._root / name}: left-over not removed: {error}")
+
     def _open_draft(self, env_steps: int) -> Draft:
         try:
             if not self._root.is_dir():
@@ -257,7 +229,7 @@ class CheckpointStore:
             self._disk.remove(temp)
 
     def _clean_up(self) -> None:
-        """Finishes the replacements that a dead writer left and removes its temporary files."""
+        """Finishes the replacements that a dead writer left and removes its drafts."""
         names = sorted(os.listdir(self._root))
         for name in filter(_REPLACED.fullmatch, names):
             replaced, target = self._root / name, self._root / name.removeprefix(".replaced-")
@@ -269,11 +241,7 @@ class CheckpointStore:
                 self._disk.rename(replaced, target)
                 self._disk.fsync_dir(self._root)
                 self._is_valid_by_path.pop(target, None)
-        for name in filter(_TEMP.fullmatch, names):
-            try:
-                self._disk.remove(self._root / name)
-            except OSError as error:
-                self.warnings.append(f"{self._root / name}: left-over not removed: {error}")
+        self.remove_drafts()
 
     def _discover(self) -> list[tuple[Path, int]]:
         """Returns path and env steps of everything with the name of a complete checkpoint, newest first."""

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offpolicy.errors import ConfigError
-from offpolicy.launch.run_dir import is_running
+from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.console import STATUS_STYLES, UNKNOWN, count, fixed, rate
 from offpolicy.logger.summary import known_summary
 from offpolicy.run_names import ROOT, runs_in

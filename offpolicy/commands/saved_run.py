@@ -15,7 +15,7 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
-from offpolicy.launch.run_dir import is_running
+from offpolicy.launch.run_lock import is_running
 from offpolicy.nets.policy import make_policy
 from offpolicy.training.rank_context import pick_device
 from offpolicy.training.resume import learner_tensors

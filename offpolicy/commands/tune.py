@@ -48,6 +48,7 @@ class TuneOptions:
     minutes: float
     out: Path
     keep: Sequence[str]
+    trust: Sequence[str] = ()  # `--trust`, if it was given
 
 
 def tune(words: Sequence[str], options: TuneOptions) -> int:
@@ -73,7 +74,7 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
         except TrialFailed as failure:
             raise OffPolicyError(f"the run cannot be tuned, its first trial failed: {failure}") from None
     _print(console, tuning, held)
-    best = [*words, *_overrides(tuning.values)]
+    best = [*words, *_overrides(tuning.values), *options.trust]
     _write(options.out, best)
     found = "" if tuning.values else "no change was faster, or not again when repeated: "
     console.print(f"{found}{shlex.join(['offpolicy', 'train', *best])}", soft_wrap=True)

@@ -229,7 +229,7 @@ class EnvConfig:
         choices=("raise", "restart"),
     )  # fmt: skip
     max_bad_rows: int = option(
-        0, "transitions with NaN or Inf that a collector writes to a file and skips; one more ends the run, exit 65",
+        0, "transitions with NaN or Inf that a run writes to a file and skips; one more ends it, exit 65",
         ge=0,
     )  # fmt: skip
 

@@ -8,8 +8,9 @@ may change, and is state.
 from __future__ import annotations
 
 import hashlib
+import operator
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
@@ -134,3 +135,9 @@ _TEXTS: tuple[tuple[type, Callable[[Any], str | None]], ...] = (
     (pathlib.PurePath, lambda value: f"path {value}"),
     (gymnasium.Space, lambda value: f"space {_space_digest(value)}"),
 )
+
+
+def types_of(items: Collection[Any]) -> set[type]:
+    """Returns the types of the items; fast where all have that of the first one."""
+    first = type(next(iter(items)))
+    return {first} if operator.countOf(map(type, items), first) == len(items) else set(map(type, items))

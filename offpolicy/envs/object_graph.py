@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of, write_slots
+from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of, types_of, write_slots
 
 JSON: TypeAlias = Any  # Any: JSON has no closed type in Python's typing
 Place: TypeAlias = tuple[Any, Any]  # (the place of what holds it, or None; the key in there)
@@ -145,7 +145,7 @@ class Encoder:
 
     def _items(self, sequence: Any, place: Place) -> JSON:
         """Returns references to the items; `{dtype: [offset, count]}` for many numbers of one type."""
-        kinds = set(map(type, sequence)) if len(sequence) >= _LONG else ()
+        kinds = types_of(sequence) if len(sequence) >= _LONG else ()
         if len(kinds) == 1 and (dtype := _PACKED.get(next(iter(kinds)))):
             try:
                 numbers = np.fromiter(sequence, dtype, len(sequence))

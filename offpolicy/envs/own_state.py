@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.envs.constants import NotPlainError
+from offpolicy.envs.constants import NotPlainError, types_of
 
 _LONG = 32  # items from which numbers of one type are fed at once
 _NUMBERS: dict[type, type] = {bool: np.bool_, int: np.int64, float: np.float64}
@@ -84,7 +84,7 @@ def _call(method: Callable[[], Any], name: str) -> Any:
         raise NotPlainError(f"{name} raised {error_text(error)}") from error
 
 
-def _feed(value: Any, update: Callable[[bytes], object]) -> None:
+def _feed(value: Any, update: Callable[[bytes | memoryview], object]) -> None:
     kind = type(value)
     if kind in (list, tuple, collections.deque):
         update(f"[{len(value)}".encode())
@@ -101,21 +101,23 @@ def _feed(value: Any, update: Callable[[bytes], object]) -> None:
         array = _NUMBERS[kind](value) if kind in _NUMBERS else value
         if array.dtype.kind not in "biufc":
             raise NotPlainError(str(array.dtype))
-        update(f"{array.dtype.str} {array.shape}".encode() + array.tobytes())
+        update(f"{array.dtype.str} {array.shape}".encode())
+        update(np.ascontiguousarray(array).data)
     else:
         raise NotPlainError(kind.__name__)
 
 
-def _feed_items(items: Collection[Any], update: Callable[[bytes], object]) -> None:
+def _feed_items(items: Collection[Any], update: Callable[[bytes | memoryview], object]) -> None:
     """Feeds a sequence: many numbers of one type at once, for a history of a million takes seconds one by one."""
-    types = {_NUMBERS.get(kind, kind) for kind in set(map(type, items))} if len(items) >= _LONG else set()
+    types = {_NUMBERS.get(kind, kind) for kind in types_of(items)} if len(items) >= _LONG else set()
     if len(types) == 1 and (kind := types.pop()) in _NUMBERS.values():
         try:
             array: NDArray[Any] = np.fromiter(items, kind, len(items))
         except OverflowError:  # whole numbers of more than 64 bits
             pass
         else:
-            update(f"numbers {array.dtype.str}".encode() + array.tobytes())
+            update(f"numbers {array.dtype.str}".encode())
+            update(array.data)
             return
     for item in items:
         _feed(item, update)

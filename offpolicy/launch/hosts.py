@@ -16,7 +16,8 @@ from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Proposal, agree
 from offpolicy.errors import ConfigError, RunDirBusyError
-from offpolicy.launch.run_dir import RunDir, TakenError, default_run_dir, has_same_parent, next_free, refuse_file
+from offpolicy.launch.run_dir import RunDir, TakenError, default_run_dir, next_free, refuse_file
+from offpolicy.launch.run_lock import has_same_parent
 from offpolicy.timing.clock import wall_clock_stamp
 
 # Configuration keys that may differ between the hosts of a run.

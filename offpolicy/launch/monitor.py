@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config.schema import RunConfig
+from offpolicy.launch.hellos import Hellos
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.machine_load import SystemMonitor
+from offpolicy.processes.child_processes import Child
 from offpolicy.processes.control_page import CollectorWord, HostWord, RankWord
 from offpolicy.processes.reports import LearnerReports
-from offpolicy.processes.supervisor import Child
 from offpolicy.replay.rate_limiter import LearningStart, RateLimiter, first_learning_step, make_rate_limiter
 from offpolicy.timing.clock import Every, MonotonicClock
 from offpolicy.timing.core_ledger import CoreLedger
 from offpolicy.timing.trace_writer import TraceTrack
 from offpolicy.timing.virtual_speedup import Measured
-from offpolicy.training.run_memory import COLLECTOR_COUNTERS, RunMemory
-from offpolicy.types import CollectorTotals, CoreTotals, EvalResult, LearnerTotals, MetricTotals, Snapshot
+from offpolicy.training.run_memory import RunMemory
+from offpolicy.types import CoreTotals, EvalResult, Snapshot
 
 # Names of a trace's counters.
 LAG, DEBT, ROWS = "policy lag, versions", "update debt, updates", "replay rows"
@@ -62,7 +61,7 @@ class Monitor:
         self._requested_s: float | None = None
         self._seen_versions = self._versions_of(None)
         self._episodes_read = [0] * len(shared.episodes)
-        self._hellos: dict[str, Mapping[str, Any]] = {}
+        self._hellos = Hellos(cfg.runner.world_size, cfg.collect.num_collectors)
         self._learner: LearnerReports | None = None
         self._rate_limiter: RateLimiter = make_rate_limiter(
             cfg, LearningStart(first_learning_step(cfg, num_hosts), 0), num_hosts
@@ -111,15 +110,14 @@ class Monitor:
             self._logger.message(f"checkpoint saved at env step {env_steps:,}: SIGUSR1 asked for it")
 
     def _on_hello(self, child: Child, message: Mapping[str, Any]) -> None:
-        if child.name in self._hellos:
-            return  # a collector that was started again: the counters of the run began with the first one
-        self._hellos[child.name] = message
+        if not self._hellos.add(child.name, message):
+            return  # it was started again
         # A resumed collector has reported what it restored: that is no answer to a request.
         self._seen_versions = (self._seen_versions[0], *self._versions_of(self._learner)[1:])
         if child.is_learner:
             self._on_learner_hello(child, message)
-        if self._has_started:
-            self._logger.start_from(self._baseline())
+        if self._hellos.are_complete:
+            self._logger.start_from(self._hellos.baseline(self._num_hosts, self._shared.num_ranks, self._capacity))
 
     def _on_restart(self, child: Child, message: Mapping[str, Any]) -> None:
         if message["kind"] == "restart":
@@ -135,11 +133,6 @@ class Monitor:
             self._logger.activity(text)
         else:
             self._logger.message(text if kind == "note" else f"warning: {text}")
-
-    @property
-    def _has_started(self) -> bool:
-        """True if every learner and collector has sent its hello."""
-        return len(self._hellos) == self._cfg.runner.world_size + self._cfg.collect.num_collectors
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         backend = f", {message['backend']}" if message["backend"] else ""
@@ -157,27 +150,6 @@ class Monitor:
                 attainable = _by_threads(message["flops"].get("attainable_per_sec", {}))
                 self._logger.set_flops(**{**message["flops"], "attainable_per_sec": attainable})
             self._logger.message(message["source"])
-
-    def _baseline(self) -> Snapshot:
-        """Returns the counters before this process: zero, or the checkpoint's."""
-        learner = self._hellos["learner 0"]
-        collectors = [self._hellos[f"collector {i}"] for i in range(self._cfg.collect.num_collectors)]
-        names, sums, counts = tuple(learner["metrics"]), np.array(learner["sums"]), np.array(learner["counts"])
-        # Every rank sends the sums of the checkpoint, but only rank 0 continues them; the others start from zero.
-        first = LearnerTotals(None, learner["updates"], 0, 0.0, MetricTotals(names, sums, counts))
-        other = LearnerTotals(None, learner["updates"], 0, 0.0, MetricTotals(names, 0 * sums, 0 * counts))
-        return Snapshot(
-            wall_s=0.0,
-            env_steps=self._num_hosts * sum(hello["env_steps"] for hello in collectors),
-            iteration=0,
-            learners=(first, *[other] * (self._shared.num_ranks - 1)),
-            collectors=tuple(
-                CollectorTotals(None, **{name: hello[name] for name in COLLECTOR_COUNTERS}) for hello in collectors
-            ),
-            replay_rows=0,
-            replay_capacity=self._capacity,
-            update_debt=None,
-        )
 
     @property
     def _capacity(self) -> int:
@@ -267,7 +239,7 @@ class Monitor:
         self.drain_episodes()
         snapshot = self.snapshot()
         is_behind = self._num_lost(snapshot) > 0
-        if self._has_started and snapshot.learners and not is_behind and not self._has_logged(snapshot):
+        if self._hellos.are_complete and snapshot.learners and not is_behind and not self._has_logged(snapshot):
             self._logger.log_interval(snapshot)
 
     def _has_logged(self, snapshot: Snapshot) -> bool:
@@ -298,7 +270,7 @@ class Monitor:
     def _log(self) -> None:
         """Writes one record, or a line of status while learning has not begun."""
         versions, env_steps = self._versions_of(self._learner), self._env_steps
-        if versions[0] > self._seen_versions[0] and self._has_started:
+        if versions[0] > self._seen_versions[0] and self._hellos.are_complete:
             self._seen_versions = versions
             self._read_cores()
             snapshot = self.snapshot()
@@ -314,7 +286,7 @@ class Monitor:
             first = self._rate_limiter.start
             is_early = 0 < env_steps < first
             self._logger.status(
-                f"collecting steps before learning {env_steps}/{first}" if is_early else self._waiting_for
+                f"collecting steps before learning {env_steps}/{first}" if is_early else self._hellos.waiting_for
             )
 
     def _must_catch_up(self, snapshot: Snapshot) -> bool:
@@ -333,16 +305,6 @@ class Monitor:
         if last is None or not last.learners or not snapshot.learners:
             return 0
         return max(last.learners[0].updates - snapshot.learners[0].updates, 0)
-
-    @property
-    def _waiting_for(self) -> str:
-        """What the run waits for at its start."""
-        runner, collect = self._cfg.runner.world_size, self._cfg.collect.num_collectors
-        names = [f"learner {rank}" for rank in range(runner)] + [f"collector {index}" for index in range(collect)]
-        missing = [name for name in names if name not in self._hellos]
-        if missing:
-            return f"starting: waiting for {', '.join(missing)} to load torch and make environments"
-        return "starting: waiting for the first update"
 
 
 def _by_threads(numbers: Mapping[str, float]) -> dict[int, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from offpolicy.config.schema import RunConfig
-from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, SaveError
+from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, SaveError, StartError
 from offpolicy.files import atomic_write
 from offpolicy.launch.monitor import Monitor
 from offpolicy.launch.run_dir import RunDir
@@ -18,7 +18,8 @@ from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.logger.summary import RunResult, build_summary, known_summary, write_summary
-from offpolicy.processes.supervisor import Failure, Supervisor
+from offpolicy.processes.failures import Failure
+from offpolicy.processes.supervisor import Supervisor
 
 RAN = "# ran: "
 
@@ -75,6 +76,11 @@ def unwritten(env_steps: int, refusal: OSError) -> Failure:
     """Returns the failure of a run that has ended well, but for its summary."""
     cause = f"summary.json was not written: {refusal}"
     return Failure("supervisor", 0, os.getpid(), env_steps, SaveError.exit_code, cause)
+
+
+def not_started(env_steps: int, error: StartError) -> Failure:
+    """Returns the failure of a run one of whose first processes the machine has refused to start."""
+    return Failure("supervisor", 0, os.getpid(), env_steps, error.exit_code, str(error))
 
 
 def record_end(

@@ -14,7 +14,8 @@ from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
-from offpolicy.launch.run_dir import has_saved_nothing, is_running
+from offpolicy.launch.run_dir import has_saved_nothing
+from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import available_memory
 from offpolicy.replay.demonstrations import read_demos

@@ -1,28 +1,21 @@
-"""The directory of a run: one owner at a time, resumed or refused, never overwritten.
-
-The kernel lock on `.lock` is released by any death of its holder. It belongs to the open file, so a process forked
-from the holder would keep it; children are spawned and do not inherit it.
-"""
+"""The directory of a run: one owner at a time (`run_lock.py`), resumed or refused, never overwritten."""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
-import socket
-from collections.abc import Mapping
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
 from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, Disk, run_store
-from offpolicy.descendants import start_ticks
-from offpolicy.errors import CheckpointError, ConfigError, RunDirBusyError
+from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.files import remove_temporaries
+from offpolicy.launch.run_lock import LOCK, RunLock, is_signed
+from offpolicy.training.worker import SNAPSHOT_DIR
 
 RESUME_MODES = ("auto", "must", "never")
-LOCK = ".lock"
 ATTEMPT = "attempt-"
 _PART = re.compile(rf"host-[0-9]+|{ATTEMPT}[0-9]+")
 # What a run writes into its directory; anything else there is somebody's, and is never moved.
@@ -47,7 +40,7 @@ class RunDir:
     def __init__(
         self,
         path: Path,
-        lock: _Lock,
+        lock: RunLock,
         checkpoint: Checkpoint | None,
         rejected: tuple[str, ...],
         aside: Path | None = None,
@@ -74,9 +67,9 @@ class RunDir:
         is_lost = is_restart or (resume == "auto" and not at and has_saved_nothing(path))
         created, aside = _create(path), None
         try:
-            lock = _Lock(path)
+            lock = RunLock(path)
             try:
-                remove_temporaries(path)
+                _remove_left_over(path)
                 if is_lost and (is_restart or not _has_checkpoint(path)):
                     aside = _set_aside(path)
                 # Again, now that no other run can write: the directory may have been filled since.
@@ -113,15 +106,6 @@ class RunDir:
         self.release()
 
 
-def has_same_parent(path: Path) -> bool:
-    """True if the last holder of `path` had the parent of this process: a launcher restarts its processes."""
-    try:
-        holder = json.loads((path / LOCK).read_text())
-        return bool((holder["parent"], holder["host"]) == (os.getppid(), socket.gethostname()))
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
-
-
 def refuse_file(path: Path) -> None:
     """Raises `ConfigError` where a file is in the way of a run directory."""
     file = next((part for part in (path, *path.parents) if part.exists()), None)
@@ -129,22 +113,6 @@ def refuse_file(path: Path) -> None:
         raise ConfigError(
             f"run_dir: got {str(path)!r}, allowed a directory: {file} is a file; write run_dir={file.parent / 'mine'}"
         )
-
-
-def is_running(path: Path) -> bool | None:
-    """True if the holder of the lock of `path` is alive, None if it is on another host; the lock is not touched.
-
-    A holder that has released the lock has removed its pid from it.
-    """
-    try:
-        holder = json.loads((path / LOCK).read_text())
-        pid, host = int(holder["pid"]), holder["host"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
-    if host != socket.gethostname():
-        return None
-    started = start_ticks(pid)  # tells a holder from a later process with its pid
-    return started is not None and started == holder.get("started", started)
 
 
 def default_run_dir(root: Path, algo: str, env_id: str, stamp: str, seed: int) -> Path:
@@ -190,6 +158,18 @@ def _is_fresh(path: Path) -> bool:
         raise ConfigError(f"run_dir: {path}: {error.strerror}") from error
 
 
+def _remove_left_over(path: Path) -> None:
+    """Removes what a run that was killed had not finished: temporary files, drafts, and parts of a checkpoint.
+
+    Before an attempt is set aside, so that it holds none of them. What the disk refuses stays.
+    """
+    remove_temporaries(path)
+    for part in path.glob(f"{SNAPSHOT_DIR}-*"):
+        shutil.rmtree(part, ignore_errors=True)
+    with suppress(OSError):
+        run_store(path).remove_drafts()
+
+
 def _find_checkpoint(path: Path, at: int | None) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """Returns the checkpoint to resume from, and the texts about those rejected. Raises `CheckpointError`.
 
@@ -228,11 +208,7 @@ def _is_a_runs(path: Path) -> bool:
     """True for a directory with something that only a run writes: its checkpoints, its spaces or its signed lock."""
     if _has_checkpoint(path) or {"config.yaml", "spaces.json"} <= set(_records(path)):
         return True
-    try:
-        holder = json.loads((path / LOCK).read_bytes())
-        return isinstance(holder, dict) and holder.keys() >= {"parent", "host"}
-    except (OSError, ValueError, RecursionError):
-        return False
+    return is_signed(path)
 
 
 def _has_checkpoint(path: Path) -> bool:
@@ -299,79 +275,3 @@ def _remove(created: list[Path]) -> None:
             path.rmdir()
         except OSError:
             return
-
-
-class _Lock:
-    """An exclusive kernel lock on `<directory>/.lock`, whose content names the holder.
-
-    Not `filelock`: its older versions empty the file before they have the lock, so that a refused process erases the
-    holder's name, and a newer one that may not wait refuses a claim because of another that is being withdrawn.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be written."""
-        self._path = directory / LOCK
-        self._descriptor, self._is_new = -1, False
-        try:
-            while not self._take():
-                pass
-        except OSError as error:
-            raise ConfigError(f"run_dir: {directory} is not writable: {error.strerror}") from error
-
-    def release(self) -> None:
-        """Unlocks; the file stays, without the pid of the holder. A second call does nothing."""
-        if self._descriptor >= 0:
-            with suppress(OSError):  # a full disk: the pid tells nothing once its process has ended
-                self._sign({"parent": os.getppid(), "host": socket.gethostname()})
-        self._close()
-
-    def withdraw(self) -> None:
-        """Unlocks and leaves the directory as it was found."""
-        if self._is_new:
-            self._path.unlink()
-        self.release()
-
-    def _take(self) -> bool:
-        """Opens, locks and signs the file; False if a withdrawn claim has removed it meanwhile."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            self._descriptor, self._is_new = os.open(self._path, flags | os.O_EXCL, 0o644), True
-        except FileExistsError:
-            self._descriptor, self._is_new = os.open(self._path, flags, 0o644), False
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = _holder(os.pread(self._descriptor, 512, 0))
-            self._close()
-            raise RunDirBusyError(f"run_dir: {self._path.parent} is in use by {holder}") from error
-        try:
-            # A lock on a removed file would exclude no other process.
-            if not (self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())):
-                self._close()
-                return False
-            pid = os.getpid()
-            own: dict[str, object] = {"pid": pid, "started": start_ticks(pid), "parent": os.getppid()}
-            self._sign(own | {"host": socket.gethostname()})
-        except OSError:
-            self.withdraw()
-            raise
-        return True
-
-    def _sign(self, holder: Mapping[str, object]) -> None:
-        fault.hit("run_dir.lock")
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(dict(holder)).encode(), 0)
-
-    def _close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-def _holder(content: bytes) -> str:
-    """Returns the holder of the lock in words; its file may be read before the holder has signed it."""
-    try:
-        holder = json.loads(content)
-        return f"pid {holder['pid']} on host {holder['host']}"
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return "another process"

@@ -130,6 +130,7 @@ def main() -> int:
             is_consequence=kind.is_consequence,
         )
         return kind.exit_code
+    context.send("finished")
     return 0
 
 

@@ -32,7 +32,10 @@ class LearningStart:
 
 @dataclass(frozen=True, slots=True)
 class RateLimiter:
-    """Exact arithmetic of the UTD limiter, counted from `start` transitions and `start_updates` updates."""
+    """Exact arithmetic of the UTD limiter, counted from `start` transitions and `start_updates` updates.
+
+    It is that of whole numbers: a fraction takes ten times as long, several times in every iteration.
+    """
 
     utd: Fraction
     start: int
@@ -65,7 +68,8 @@ class RateLimiter:
 
     def needed(self, updates: int) -> int:
         """Returns the transitions that must exist before the next update, after `updates` of them."""
-        return self.start + math.ceil((updates - self.start_updates + 1) / self.utd)
+        num_updates, num_steps = self.utd.as_integer_ratio()
+        return self.start - (-(updates - self.start_updates + 1) * num_steps // num_updates)
 
     def earliest(self, updates: int) -> int:
         """Returns `needed` less the credit by which the learner may run ahead, but not before the start of learning."""
@@ -73,8 +77,9 @@ class RateLimiter:
 
     def due(self, env_steps: int, updates: int) -> int:
         """Returns the updates to do in one iteration now."""
-        allowance = self.debt(env_steps, updates) + self.credit * self.utd
-        return max(0, min(math.floor(allowance), self.max_updates))
+        num_updates, num_steps = self.utd.as_integer_ratio()
+        allowed = (max(env_steps - self.start, 0) + self.credit) * num_updates // num_steps
+        return max(0, min(allowed - (updates - self.start_updates), self.max_updates))
 
     def debt(self, env_steps: int, updates: int) -> Fraction:
         """Returns the missing updates for `env_steps` transitions; negative when the learner is ahead."""

@@ -29,6 +29,9 @@ from offpolicy.types import Float32
 
 COPIED_BYTES = 16 << 20  # of the new rows of all rings, while the collectors stand still: a few milliseconds
 CHUNK_BYTES = 4 << 20  # of a ring that are read at once
+# A smaller file is written again with the rows after it. Else a slow environment that is saved once a minute would have
+# a file for every minute, and each of them costs every save a tenth of a millisecond.
+SMALL_BYTES = 1 << 20
 
 
 class NewRows:
@@ -98,10 +101,14 @@ class CapturedRows:
 
 
 class RowSaver:
-    """Saves the rows of `rings` in one checkpoint after the other. All rings together copy `copied_bytes` at most."""
+    """Saves the rows of `rings` in one checkpoint after the other. All rings together copy `copied_bytes` at most.
 
-    def __init__(self, rings: Sequence[Ring], copied_bytes: int = COPIED_BYTES) -> None:
+    The newest file of a ring grows until it holds `small_bytes`; so a ring has few files, however often it is saved.
+    """
+
+    def __init__(self, rings: Sequence[Ring], copied_bytes: int = COPIED_BYTES, small_bytes: int = SMALL_BYTES) -> None:
         self._rings, self._copied_bytes = tuple(rings), copied_bytes // max(len(rings), 1)
+        self._small_bytes = small_bytes
         self._base: Checkpoint | None = None
         self._segments: list[list[Segment]] = [[] for _ in rings]
 
@@ -132,10 +139,15 @@ class RowSaver:
             stop = ring.committed
             kept = [segment for segment in segments if first < segment.end <= stop]
             start = max(kept[-1].end if kept else 0, first)
+            if kept and start < stop and self._is_small(kept[-1], ring):
+                start = max(kept.pop().first, first)
             linked.append(kept)
             new.append(NewRows(ring, start, stop, self._copied_bytes))
         ahead = [ring.copy_open() for ring in self._rings]
         return CapturedRows(self._rings, oldest, self._base, linked, new, ahead)
+
+    def _is_small(self, segment: Segment, ring: Ring) -> bool:
+        return (segment.end - segment.first) * 4 * ring.width < self._small_bytes
 
 
 def is_intact(base: Checkpoint | None) -> bool:

@@ -25,7 +25,7 @@ class Save:
     """A host's part of a checkpoint as of one instant, that is still to be written."""
 
     env_steps: int
-    content: tuple[int, int, int]  # what tells it from another one, see `_content`
+    progress_key: tuple[int, int, int]  # env steps, updates, and env steps of the last evaluation
     state: CapturedState
     parts: list[Path]  # directories that the collectors and the other ranks have written
     signals: int  # number of signals so far that have asked for a checkpoint, for which this one is the answer
@@ -63,7 +63,7 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._writing: tuple[Save, Future[None]] | None = None
         self._is_requested = self._must_save = self._has_failed = False
-        self._saved: tuple[int, int, int] | None = None  # content of the newest checkpoint that this process has saved
+        self._saved: tuple[int, int, int] | None = None  # progress of the newest checkpoint that this process has saved
         self._saved_step = state.rank.job.start_step  # of the newest checkpoint that this rank knows of
         self.last_step = state.rank.job.start_step  # of the last save, also of one that failed
 
@@ -125,12 +125,15 @@ class Checkpointer:
         is_leader, found = self._rank.is_leader, list[Save]()
         has_collectors = not is_leader or self._rank.gate.request_snapshot()
         try:
+            if not has_collectors:
+                self._drop_collector_parts()  # of those that are left
             self._collectives.recount()  # a collector may have finished a step since the ranks agreed
             if self._collectives.any(not has_collectors):
                 is_new = is_leader and self._collectives.env_steps > self._saved_step
                 if not self._collectives.any(is_new):
+                    self._drop_collector_parts()
                     return None
-            if not self._collectives.any(is_leader and self._content != self._saved):
+            if not self._collectives.any(is_leader and self._progress_key != self._saved):
                 self._drop_collector_parts()
                 return None
             self._in_turn(self._write_streams, is_mine=not is_leader)
@@ -141,12 +144,12 @@ class Checkpointer:
         return found[0] if found else None
 
     @property
-    def _content(self) -> tuple[int, int, int]:
-        """Env steps, updates, and env steps of the last evaluation: the same ones make the same checkpoint."""
+    def _progress_key(self) -> tuple[int, int, int]:
+        """Env steps, updates, and env steps of the last evaluation: equal ones make the same checkpoint."""
         return self._collectives.env_steps, self._learner.num_updates, self._last_eval_step()
 
     def _drop_collector_parts(self) -> None:
-        """Removes what the collectors of this host have written for a checkpoint that is not needed."""
+        """Removes what the collectors of this host have written for a checkpoint that does not hold it."""
         for index in range(self._rank.cfg.collect.num_collectors if self._rank.is_leader else 0):
             shutil.rmtree(self._run_dir / f"{SNAPSHOT_DIR}-collector-{index}", ignore_errors=True)
 
@@ -154,7 +157,7 @@ class Checkpointer:
         parts = self._parts(has_collectors)
         rows = self._rows.capture() if self._cfg.replay and self._state.rings else None
         state = self._state.capture(self._last_eval_step(), rows)
-        return Save(self._collectives.env_steps, self._content, state, parts, self._num_signals)
+        return Save(self._collectives.env_steps, self._progress_key, state, parts, self._num_signals)
 
     def _commit_in_turn(self, save: Save | None) -> None:
         """Commits while the loop waits, on rank 0 last. Raises `SaveError`."""
@@ -188,7 +191,7 @@ class Checkpointer:
             self._report(save)
 
     def _report(self, save: Save) -> None:
-        self._saved, self._saved_step = save.content, save.env_steps
+        self._saved, self._saved_step = save.progress_key, save.env_steps
         if self._has_failed:
             self._has_failed = False
             self._rank.note(f"checkpoint at {save.env_steps} saved: the disk takes them again")

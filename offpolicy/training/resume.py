@@ -30,7 +30,7 @@ from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.config.schema import read_spec
 from offpolicy.errors import CheckpointError
-from offpolicy.processes.control_page import RankWord
+from offpolicy.processes.control_page import CollectorWord, RankWord
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay.rate_limiter import (
     MAX_UPDATES_PER_ITERATION,
@@ -194,6 +194,7 @@ class RankState:
             "replay_end": [ring.committed for ring in self.rings],
             "replay_written": [ring.num_written for ring in self.rings],
             "replay_envs": job.cfg.env.num_envs,
+            "bad_rows": [words.get(CollectorWord.BAD_ROWS) for words in self.rank.control.collectors],
             "last_eval_step": last_eval_step,
             "teacher": self.start.teacher,
             "fingerprint": fingerprint(job.cfg, job.spec),

@@ -166,6 +166,11 @@ class RunMemory:
         collectors = range(num_collectors)
         has_replay = not cfg.algo.learns_from_rollouts
         self.rings = [_replay_ring(self._buffer(f"replay-{i}"), cfg, spec) for i in collectors if has_replay]
+        self._rollout_rings = [
+            RolloutRing(self._buffer(f"rollouts-{i}"), rollout_layout(cfg, spec), cfg.rollout.slots)
+            for i in collectors
+            if not has_replay
+        ]
         self.episodes = [Ring(self._buffer(f"episodes-{i}"), EPISODE_COLUMNS, np.float64) for i in collectors]
         self.collector_reports = [
             CollectorReports(self._buffer(f"collector_report-{i}"), COLLECTOR_PHASES) for i in collectors
@@ -178,6 +183,14 @@ class RunMemory:
         """Makes the memory as it was at first, for processes that begin again when all have ended."""
         for block in self.blocks.values():
             block.clear()
+
+    def env_steps_of(self, index: int, announced: int) -> int:
+        """Returns the env steps of a collector that is gone and had announced so many, as its successor would count.
+
+        Those of rows, or of a rollout, that it handed over and did not announce are among them.
+        """
+        transport = self.rings[index] if self.rings else self._rollout_rings[index]
+        return max(announced, transport.take_over(announced))
 
     def _buffer(self, name: str) -> memoryview:
         return self.blocks[name].buffer

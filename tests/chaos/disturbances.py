@@ -31,6 +31,7 @@ PASSED_BY = {
     "trace.write": (("supervisor",), 1),
     "run_dir.create": (("supervisor",), 0),
     "run_dir.lock": (("supervisor",), 0),
+    "run_dir.aside": (("supervisor",), 2),
     "snapshot.mkdir": (("collector", "learner"), 2),
     "snapshot.adopt": (("learner",), 4),
     "snapshot.request": (("learner",), 2),
@@ -62,8 +63,11 @@ PASSED_BY = {
     "rank.gather": (("learner",), 6),
     "rank.reduce": (("learner",), 8),
 }
-# Not in any scene: W&B, a bad row, the attempts of torchrun, and a `train.log` that has grown too long.
-NOT_PASSED = {"wandb.write", "bad_row.write", "run_dir.aside", "run_dir.latest", "train_log.trim"}
+# Not in any scene: W&B, a bad row, a run without `run_dir`, and a `train.log` that has grown too long.
+NOT_PASSED = {"wandb.write", "bad_row.write", "run_dir.latest", "train_log.trim"}
+# Ends of a run that has written its configuration and saved nothing: the next start moves its records aside.
+LOSSES = tuple(f"{site}@role=supervisor,n=1:kill" for site in ("spawn", "spawn.spec", "message.read", "record.write"))
+LOST_SHARE = 0.125  # of the runs, which would meet such an end by chance once in hundreds
 # Sites that only scenes with this word pass by.
 NEEDS = {
     "tensorboard": "log.tensorboard=true",
@@ -102,6 +106,16 @@ class Disturbance:
         return "; ".join(filter(None, [self.faults, *map(str, self.signals)])) or "nothing"
 
 
+def draw_lives(rng: random.Random, words: Sequence[str]) -> list[Disturbance]:
+    """What is done to the lives of a run of these overrides, one after another; nothing to those that follow.
+
+    Some begin with a life that saves nothing, and a fault where the next one moves its records aside.
+    """
+    is_lost = rng.random() < LOST_SHARE
+    lost = [Disturbance(rng.choice(LOSSES)), Disturbance(fault_at(rng, "run_dir.aside"))] if is_lost else []
+    return lost + [draw(rng, words) for _ in range(rng.choice((1, 2, 2, 3)))]
+
+
 def draw(rng: random.Random, words: Sequence[str]) -> Disturbance:
     """One or two faults, one or two signals, or both, for a run of these overrides."""
     kind = rng.choices(("faults", "signals", "both"), (6, 3, 2))[0]
@@ -117,8 +131,12 @@ def sites_of(words: Sequence[str]) -> list[str]:
 
 
 def draw_fault(rng: random.Random, words: Sequence[str]) -> str:
-    """A fault in the grammar of OFFPOLICY_FAULT."""
-    site = rng.choice(sites_of(words))
+    """A fault at one of the sites that the run passes by."""
+    return fault_at(rng, rng.choice(sites_of(words)))
+
+
+def fault_at(rng: random.Random, site: str) -> str:
+    """A fault at a site, in the grammar of OFFPOLICY_FAULT."""
     roles, most = PASSED_BY[site]
     role = rng.choice(roles)
     actions = ["kill"] * 5 + ["delay"] * 2 + ["exit"]

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,53 +20,13 @@ from numpy.typing import NDArray
 from offpolicy.replay.row_conversion import transitions_of
 from offpolicy.replay.row_layout import RowLayout
 from tests.chaos.chain_env import ACTION_DIM, OBS_DIM, WIDTH, wrong_rows
+from tests.chaos.ends import IN_WORDS, End, Named, named_ends
 
 SLOTS = RowLayout(OBS_DIM, ACTION_DIM)
 STEP = re.compile(r"(?:\.replaced-)?step-([0-9]{12})")
 RESUMING = re.compile(r"resuming at env step ([0-9,]+)")
-CULPRIT = re.compile(
-    r"offpolicy: (supervisor|learner|collector|evaluator) \d+ \(pid \d+\) failed at env step [\d,]+: \S"
-)
 REFUSAL = re.compile(r"offpolicy: (?!warning: )\S|  \S.*: ")  # nothing was started: the command is refused
-ERRNO = re.compile(r":E[A-Z]+$")
-DEADLY = re.compile(r":(kill|hang|exit:\d+)$")
 TEMPORARY = re.compile(r"\.tmp-|\.snapshot-|\.replaced-|\.tmp$")
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of one life: exit code, output, and what was done to it.
-
-    `fired` are the injected faults that happened, `signals` those that were sent to any process; `is_supervisor_hit`:
-    it was killed, or ended on purpose. `early` are the signals that came to the supervisor while it imported.
-    """
-
-    code: int
-    stdout: str
-    stderr: str
-    fired: tuple[str, ...] = ()
-    signals: frozenset[int] = frozenset()
-    early: frozenset[int] = frozenset()
-    is_supervisor_hit: bool = False
-
-    @property
-    def is_disturbed(self) -> bool:
-        """True if anything happened to it."""
-        return bool(self.fired or self.signals or self.is_supervisor_hit)
-
-    @property
-    def allowed_codes(self) -> set[int]:
-        """The codes that the documents name for what happened."""
-        if not self.is_disturbed:
-            return {0}
-        allowed = {0, 1, 70} | {-number for number in self.early}
-        if any(ERRNO.search(fault) for fault in self.fired):
-            allowed |= {2, 74}
-        if signal.SIGINT in self.signals:
-            allowed.add(130)
-        if self.signals & {signal.SIGTERM, signal.SIGHUP}:
-            allowed.add(143)
-        return allowed
 
 
 def newest_checkpoint(run: Path) -> int | None:
@@ -96,29 +54,31 @@ def check_end(run: Path, end: End, total: int) -> Iterator[str]:
     """I6 and I7 of one life."""
     if end.is_supervisor_hit:
         return
-    if end.code not in end.allowed_codes:
+    named = [one for one in named_ends(end) if one.code == end.code]
+    if not named:
         yield f"I6: exit code {end.code}, which no document names for this"
     summary = _json(run / "summary.json")
     is_done = summary.get("status") == "completed" and summary.get("env_steps", 0) >= total
-    if (end.code == 0) != is_done:
+    # A start that is refused writes no summary: what is there is that of a life before.
+    if (end.code == 0) != is_done and (end.code == 0 or end.is_announced):
         said = f"{summary.get('status')} at {summary.get('env_steps')} of {total}"
         yield f"I6: exit {end.code}, but summary.json says {said}"
     if end.code in (1, 2, 70, 74):
-        yield from _check_last_line(end)
+        yield from _check_culprit(end, named)
 
 
-def _check_last_line(end: End) -> Iterator[str]:
-    """I7: once the run is announced, the process that failed; before that, what is refused."""
-    last = (end.stderr.rstrip().splitlines() or [""])[-1]
-    named = CULPRIT.match(last)
-    was_announced = "run directory:" in end.stdout
-    if named is None and (was_announced or not REFUSAL.match(last)):
+def _check_culprit(end: End, named: list[Named]) -> Iterator[str]:
+    """I7: the last line names the process that failed and why, or before the run is announced what is refused."""
+    last = end.last_line
+    words = IN_WORDS.match(last)
+    if words is None and (end.is_announced or not REFUSAL.match(last)):
         yield f"I7: exit {end.code}, and the last line on stderr is {last!r}"
-    deadly = [fault for fault in end.fired if DEADLY.search(fault)]
-    if named and deadly and len(end.fired) == 1 and not end.signals:
-        role = deadly[0].partition("role=")[2].partition(",")[0]
-        if role in ("learner", "evaluator") and named[1] != role:
-            yield f"I7: {deadly[0]} happened, and the last line blames {named[1]}: {last!r}"
+        return
+    role, cause = ("", end.stderr) if words is None else (words["role"], words["cause"])
+    fits = [one for one in named if (role in one.roles or not role) and re.search(one.cause, cause)]
+    if named and not fits:
+        done = ", ".join([*end.fired, *(f"{hit.number} to {hit.role}" for hit in end.hits)])
+        yield f"I7: exit {end.code} is not explained by {done}: {last!r}"
 
 
 def check_records(run: Path) -> Iterator[str]:
@@ -225,18 +185,20 @@ def check_same_end(run: Path, reference: Path) -> Iterator[str]:
             yield f"bitwise: {name} differs from a run without disturbance"
 
 
-def _contents(checkpoint: Path) -> dict[str, bytes]:
-    """The files of a checkpoint; the segments of a ring are one, since they depend on when was saved."""
-    files = {
-        path.name: path.read_bytes()
-        for path in checkpoint.iterdir()
-        if path.suffix == ".safetensors" or path.name.startswith("rank-")
-    }
+def _contents(checkpoint: Path) -> dict[str, object]:
+    """What a checkpoint holds: the files of tensors, the fields of the other files, and the rows of each ring.
+
+    The segments of a ring are one, since they depend on when was saved. So does the manifest, of what it lists.
+    """
+    found: dict[str, object] = {path.name: path.read_bytes() for path in checkpoint.glob("*.safetensors")}
+    for path in checkpoint.glob("*.json"):
+        if path.name != "MANIFEST.json":
+            found |= {f"{path.name}: {key}": value for key, value in json.loads(path.read_text()).items()}
     for ring, first in enumerate(_json(checkpoint / "state.json").get("replay_first", [])):
         parts = sorted(checkpoint.glob(f"replay-{ring}-*.f32"))
         begin, width = int(parts[0].stem.rpartition("-")[2]), _width(_json(checkpoint / "state.json"))
-        files[f"replay-{ring}"] = b"".join(path.read_bytes() for path in parts)[4 * width * (first - begin) :]
-    return files
+        found[f"replay-{ring}"] = b"".join(path.read_bytes() for path in parts)[4 * width * (first - begin) :]
+    return found
 
 
 def _json(path: Path) -> dict[str, Any]:

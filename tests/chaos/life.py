@@ -17,8 +17,8 @@ from pathlib import Path
 
 from offpolicy.fault import ONCE_VARIABLE, VARIABLE
 from tests.chaos import invariants
-from tests.chaos.disturbances import Disturbance, Signalled, draw
-from tests.chaos.invariants import End
+from tests.chaos.disturbances import Disturbance, Signalled, draw_lives
+from tests.chaos.ends import End, Hit
 from tests.chaos.scenes import Scene
 from tests.conftest import REPOSITORY, Traces
 
@@ -60,7 +60,8 @@ def live(scene: Scene, directory: Path, disturbances: list[Disturbance]) -> Stor
         story.violations += life.violations
         story.num_fired += len(life.fired)
         story.num_signals += len(life.sent)
-        story.num_kills += life.sent.count(signal.SIGKILL) + sum(fault.endswith(":kill") for fault in life.fired)
+        kills = [*(hit.number == signal.SIGKILL for hit in life.sent), *(one.endswith(":kill") for one in life.fired)]
+        story.num_kills += sum(kills)
         story.num_resumes += "resuming at env step" in end.stdout
         story.violations += check_life(scene, directory / "run", end, before)
         story.is_bitwise &= "not bitwise" not in end.stdout
@@ -92,7 +93,8 @@ class Life:
     """A process of the command line, with its faults and the signals that come to it."""
 
     def __init__(self, scene: Scene, directory: Path, disturbance: Disturbance, number: int) -> None:
-        self._directory, self._disturbance, self.violations = directory, disturbance, list[str]()
+        self._scene, self._directory, self._disturbance = scene, directory, disturbance
+        self.violations = list[str]()
         self._once = directory / f"fired-{number}"
         self._once.mkdir(parents=True)
         self._traces = Traces()
@@ -107,7 +109,7 @@ class Life:
             )
         self._start_s = time.monotonic()
         self._is_supervisor_hit, self._is_term_sent = False, False
-        self.sent, self._early = list[int](), set[int]()
+        self.sent, self._early = list[Hit](), set[int]()
         self._stopped: list[tuple[float, int]] = []
 
     def run(self) -> End:
@@ -120,8 +122,10 @@ class Life:
         if any("role=supervisor" in fault and ENDING.search(fault) for fault in self.fired):
             self._is_supervisor_hit = True
         out, err = (path.read_text(errors="replace") for path in (self._out, self._err))
-        signals, early = frozenset(self.sent), frozenset(self._early)
-        return End(code, out, err, self.fired, signals, early, self._is_supervisor_hit)
+        options = self._scene.words_by_key()
+        return End(
+            code, out, err, self.fired, tuple(self.sent), frozenset(self._early), self._is_supervisor_hit, options
+        )
 
     @property
     def fired(self) -> tuple[str, ...]:
@@ -159,7 +163,7 @@ class Life:
             self._term_s = now_s
             if not any(map(may_hang, self.fired)):
                 self.violations.append(f"I8: no sign of life for {QUIET_S:g} s, and nothing may hang for so long")
-            self.sent.append(signal.SIGTERM)
+            self.sent.append(Hit(signal.SIGTERM, "supervisor"))
             self._process.send_signal(signal.SIGTERM)
         is_late = self._is_term_sent and now_s - self._term_s > STOP_S
         if is_late or now_s > LIFE_S:
@@ -180,7 +184,8 @@ class Life:
         pids = sorted(self._traces.processes())
         chosen = pids if one.is_for_all else pids[int(one.victim * len(pids)) :][:1]
         for pid in chosen:
-            self.sent.append(one.number)
+            pause_s = one.pause_s if one.number == signal.SIGSTOP else 0.0
+            self.sent.append(Hit(one.number, role_of(pid, self._process.pid), pause_s))
             if pid == self._process.pid and one.number == signal.SIGKILL:
                 self._is_supervisor_hit = True
             _kill(pid, one.number)
@@ -206,6 +211,17 @@ def may_hang(fault: str) -> bool:
     """True for a hang that no deadline within a life ends: of a learner, at a start, or of the process of a hook."""
     is_slow = "role=learner" in fault or fault.startswith(("child.start", "post."))
     return fault.endswith(":hang") and is_slow
+
+
+def role_of(pid: int, supervisor: int) -> str:
+    """The role of a process, or of the one that started it: a worker dies for its collector."""
+    if pid == supervisor:
+        return "supervisor"
+    with contextlib.suppress(OSError):
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        names = [name.split("-")[1] for name in (comm_of(pid), comm_of(parent)) if name.startswith("op-")]
+        return names[0] if names else "child"
+    return "gone"
 
 
 def comm_of(pid: int) -> str:
@@ -255,7 +271,7 @@ def chaos(
 
 def tell(scene: Scene, rng: random.Random, directory: Path, references: References) -> Story:
     """One story: drawn, lived, and where it can be, held against the undisturbed run."""
-    story = live(scene, directory, [draw(rng, scene.words) for _ in range(rng.choice((1, 2, 2, 3)))])
+    story = live(scene, directory, draw_lives(rng, scene.words))
     if story.is_done and story.is_bitwise and scene.is_bitwise:
         story.violations += invariants.check_same_end(directory / "run", references.of(scene))
     return story

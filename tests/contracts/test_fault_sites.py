@@ -24,7 +24,15 @@ METHODS = {
     *("write_text", "write_bytes", "symlink_to", "hardlink_to", "rename", "mkdir", "unlink", "sendall", "wait"),
 }
 # Objects of ours that have the site themselves, and the device, whose work is on no other process.
-OURS = ("_disk.rename", "_disk.mkdir", "_wake_event.wait", "_device_sync.wait", "_sync.wait", "self.wait")
+OURS = (
+    "_disk.rename",
+    "_disk.mkdir",
+    "_wake_event.wait",
+    "_device_sync.wait",
+    "_sync.wait",
+    "self.wait",
+    "self.children.wait",
+)
 WRITING_MODES = ("w", "x", "a", "r+")
 # function -> why it needs no site of its own
 WITHOUT_SITE = {
@@ -33,7 +41,8 @@ WITHOUT_SITE = {
     "offpolicy/envs/worker_pool.py:_answer": "does not wait",
     "offpolicy/envs/worker_pool.py:_death": "has a deadline of 2 s",
     "offpolicy/files.py:remove_temporaries": "what killed writers have left; refusals are ignored",
-    "offpolicy/launch/run_dir.py:withdraw": "of a start that was refused; its lock file is empty",
+    "offpolicy/launch/run_dir.py:_remove_left_over": "what killed runs have left; refusals are ignored",
+    "offpolicy/launch/run_lock.py:withdraw": "of a start that was refused; its lock file is empty",
     "offpolicy/timing/flight_recorder.py:_next_path": "an old file of an outlier; file.write comes next",
     "offpolicy/training/checkpointer.py:_drop_collector_parts": "parts that no checkpoint needs; refusals are ignored",
     "runners/collector.py:take_snapshot": "what a failed save has left; refusals are ignored",
@@ -46,7 +55,7 @@ WITHOUT_SITE = {
     "offpolicy/logger/provenance.py:git_commit": "has a deadline; its failure is an empty field",
     "offpolicy/processes/oom.py:be_killed_first": "a wish to the kernel; nothing is lost where it is refused",
     "offpolicy/processes/child.py:name_threads": "names of threads, for people",
-    "offpolicy/processes/supervisor.py:_check_progress": "a pause of 0.2 s",
+    "offpolicy/processes/hang_check.py:check": "a pause of 0.2 s",
     "offpolicy/processes/shared_memory.py:attach": "the pages exist, but for two headers",
     "offpolicy/start.py:_exit": "a line on stderr, just before the process ends",
     "offpolicy/timing/attainable.py:remembered": "a cache; file.write comes next",

@@ -136,7 +136,9 @@ WITH_FIX = [row for row in MISTAKES if row[3] and row[3] not in NEEDS_RUNS]
 
 def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]) -> str:
     """Returns what `offpolicy train WORDS` says; fails if it would have trained."""
-    monkeypatch.setattr(cli, "_train_module", lambda: SimpleNamespace(train=lambda config: pytest.fail("it trains")))
+    monkeypatch.setattr(
+        cli, "_train_module", lambda: SimpleNamespace(train=lambda config, **_: pytest.fail("it trains"))
+    )
     assert cli.main(["train", *words]) == 2
     return capsys.readouterr().err
 
@@ -162,6 +164,7 @@ def test_the_fix_works(rest: str, mistake: str, key: str, fix: str) -> None:
     load_config([*rest.split(), *shlex.split(whole)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("info", ALGORITHMS, ids=lambda info: f"{info.name}-{info.stage}")
 def test_what_is_said_of_a_foreign_name_can_be_typed_with_every_algorithm(info: AlgorithmInfo) -> None:
     chosen = [f"algo={info.name}", *(["stage=adapt", "teacher=x"] if info.stage == "adapt" else [])]

@@ -37,6 +37,7 @@ TINY = (
     "log.every_s=0.2",
     "run_dir=run",
 )
+PAUSE_S = 5.0  # between two looks five times a second: nothing ran at all
 ENDLESS = ("total_timesteps=100000000", "replay.capacity=100000")
 # The run that tests share: bitwise repeatable, with checkpoints at 500, 1000 and 1100 env steps.
 FINISHED = ("total_timesteps=1100", "checkpoint.every=500", "collect.mode=alternate", "device=cpu")
@@ -56,6 +57,29 @@ def find_process(run_id: str, role: str, index: int = 0) -> int:
     raise AssertionError(f"no {role} {index} of run {run_id}")
 
 
+class Patience:
+    """Seconds for which a test waits. Those in which it could not run itself do not count: all processes were stopped.
+
+    A machine that sleeps, or a measurement that stops everything else, would otherwise fail whatever test it meets.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.renew()
+
+    def renew(self) -> None:
+        """Begins anew."""
+        self._left_s, self._last_s = self._timeout_s, time.monotonic()
+
+    def is_over(self) -> bool:
+        """True once the seconds are used up; to be asked several times a second."""
+        now_s = time.monotonic()
+        gap_s, self._last_s = now_s - self._last_s, now_s
+        if gap_s < PAUSE_S:
+            self._left_s -= gap_s
+        return self._left_s < 0.0
+
+
 @dataclass
 class LiveRun:
     """A run in the background."""
@@ -69,10 +93,10 @@ class LiveRun:
         self.wait_until(lambda: any(r.get("train/n_updates", 0) > 0 for r in self.records()), timeout_s)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         while not condition():
             assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline, "timed out"
+            assert not patience.is_over(), "timed out"
             time.sleep(0.05)
 
     def records(self) -> list[dict[str, Any]]:
@@ -89,8 +113,33 @@ class LiveRun:
 
     def finish(self, timeout_s: float = 40.0) -> tuple[int, str, str]:
         """Waits for the end and returns exit code, stdout and stderr."""
-        out, err = self.process.communicate(timeout=timeout_s)
-        return self.process.returncode, out, err
+        return self._finish(Patience(timeout_s), lambda: False)
+
+    def finish_while_alive(self, quiet_s: float = 40.0) -> tuple[int, str, str]:
+        """As `finish`, for as long as a record, an episode or a printed line comes every `quiet_s`.
+
+        How long a run takes as a whole is a matter of what else the machine does.
+        """
+        sizes: list[int] = []
+
+        def is_alive() -> bool:
+            paths = [self.directory / name for name in ("config.yaml", "metrics.jsonl", "episodes.jsonl", "train.log")]
+            before, sizes[:] = sizes[:], [path.stat().st_size if path.exists() else -1 for path in paths]
+            return before != sizes
+
+        return self._finish(Patience(quiet_s), is_alive)
+
+    def _finish(self, patience: Patience, is_alive: Callable[[], bool]) -> tuple[int, str, str]:
+        while True:
+            try:
+                out, err = self.process.communicate(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                if is_alive():
+                    patience.renew()
+                if patience.is_over():
+                    raise
+            else:
+                return self.process.returncode, out, err
 
     def summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())

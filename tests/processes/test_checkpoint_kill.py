@@ -60,6 +60,7 @@ def verdict(root: Path, acknowledged: int) -> dict[str, Any]:
         "loaded": newest.env_steps if newest else -1,
         "is_consistent": newest is not None and is_consistent(newest),
         "num_checkpoints": len(list(root.glob("step-*"))),
+        "num_usable": len([found for found in store.usable() if found.path.name.startswith("step-")]),
         "rejected": store.rejected,
         "left_over": [path.name for path in root.iterdir() if path.name.startswith(".")],
     }
@@ -108,7 +109,7 @@ def kill_at_random(base: Path) -> Iterable[dict[str, Any]]:
 
 
 class SuicidalDisk(Disk):
-    """Kills its process before its n-th operation, or half-way through it when it is a write."""
+    """Kills its process before its n-th operation, or half-way through it when it writes, or removes a directory."""
 
     def __init__(self, kill_at: int) -> None:
         self._left = kill_at
@@ -146,6 +147,8 @@ class SuicidalDisk(Disk):
         super().rename(old, new)
 
     def remove(self, path: Path) -> None:
+        if self._left == 1 and path.is_dir():
+            max(path.iterdir()).unlink()
         self._count()
         super().remove(path)
 
@@ -198,6 +201,7 @@ def test_a_kill_before_any_operation_never_loses_an_acknowledged_save(tmp_path: 
     assert len(verdicts) > 50
     for found in verdicts:
         assert found["loaded"] >= found["acknowledged"], found
+        assert found["num_usable"] == found["num_checkpoints"], found
         assert found["is_consistent"] or found["loaded"] == found["acknowledged"] == -1, found
         assert found["rejected"] == [], found
 

@@ -133,6 +133,7 @@ def learner_ms(run: Run, *without: str) -> dict[str, float]:
 # -- scene 1: the collector is late -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_slow_environment_is_the_learners_collector_wait_and_nothing_else(run_of: Any) -> None:
     run = run_of("slow collector")
     assert run.median("timing/learner_collector_wait_ms") == pytest.approx(DELAY_MS, abs=DELAY_MS / 5)
@@ -163,6 +164,7 @@ def test_a_batch_packed_ahead_is_not_waited_for(run_of: Any) -> None:
 # -- scene 3: a rank is late ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rank_0_waits_at_the_barrier_for_a_slow_rank_1_and_is_not_slower_itself(run_of: Any) -> None:
     usual, run = run_of("two ranks"), run_of("two ranks, 1 slow")
     # The walls of the two are the same: what one of them waits longer is what the other one works longer.

@@ -48,6 +48,7 @@ def test_a_demo_position_that_is_not_restored_is_caught_by_the_comparison(start_
     require_difference(start_run, tmp_path / "first", forget_demos)
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_the_same_from_demonstrations_and_schedules(start_run: Any) -> None:
     run = start_run(
         "runner=multi_gpu", "runner.world_size=2", "device=cpu", "replay.demos=demos.npz", "replay.demo_share=0.5",
@@ -59,6 +60,7 @@ def test_two_ranks_learn_the_same_from_demonstrations_and_schedules(start_run: A
     assert run.records()[-1]["train/actor_lr"] == pytest.approx(3e-4 - 2e-4 * 200 / 300)
 
 
+@pytest.mark.slow
 def test_resume_with_another_demo_share_or_without_demos_is_reported_not_bitwise(
     start_run: Any, tmp_path: Path
 ) -> None:

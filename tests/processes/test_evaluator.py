@@ -57,6 +57,7 @@ def test_beside_it_learns_and_finds_bit_for_bit_what_it_does_in_line(start_run: 
     assert {step: found["true"][step] for step in both} == {step: found["false"][step] for step in both}
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_behind_is_given_the_newest_weights_and_the_last_is_never_left_out(
     start_run: Any,
 ) -> None:
@@ -118,6 +119,7 @@ def test_evaluating_beside_costs_the_learner_nothing_and_in_line_what_it_takes(
 # -- whatever happens -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_evaluators_death_ends_the_run_with_a_checkpoint_also_while_its_last_result_is_waited_for(
     start_run: Any, traces: Any
 ) -> None:
@@ -255,6 +257,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_hook_that_fails_is_counted_and_told_once_and_no_episode_is_lost(start_run: Any, traces: Any) -> None:
     run = start_run(*BESIDE, "eval.every=200", "eval.episodes=4", "eval.hook=tests.processes.example_hooks:fail_if_odd")
     code, out, _ = run.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -48,6 +49,7 @@ def failed_run(start_run: Any, traces: Traces, fail: str, code: int, words: list
     return run
 
 
+@pytest.mark.slow
 def test_an_environment_that_crashes_again_and_again_is_a_crash_loop_with_its_causes(
     start_run: Any, traces: Traces
 ) -> None:
@@ -74,6 +76,7 @@ def test_an_environment_that_raises_is_started_again_only_where_that_is_wanted(s
     assert run.summary()["restarts"] == (2 if on_error == "restart" else 0)
 
 
+@pytest.mark.slow
 def test_a_bad_row_ends_the_run_and_is_dumped_and_the_rows_before_it_are_saved(start_run: Any, traces: Traces) -> None:
     run = failed_run(start_run, traces, "nan_obs", 65, ["NaN or Inf", "next_obs", "seed", "bad-row-"])
     [dump] = run.directory.glob("bad-row-*.json")
@@ -113,6 +116,34 @@ def test_one_bad_row_more_than_the_limit_ends_the_run(start_run: Any) -> None:
     code, _, err = run.finish()
     assert code == 65, err
     assert len(list(run.directory.glob("bad-row-*.json"))) == 2
+
+
+def test_a_machine_that_refuses_a_process_at_the_start_is_named(
+    start_run: Any, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPOLICY_FAULT", "spawn@role=supervisor,n=2:EAGAIN")
+    run = start_run()
+    code, _, err = run.finish()
+    last = err.splitlines()[-1]
+    assert code == 1
+    assert re.fullmatch(r"offpolicy: supervisor 0 \(pid \d+\) failed at env step 0: .*", last)
+    assert "collector 0 cannot be started: Resource temporarily unavailable" in last
+    assert "Traceback" not in err
+    assert run.summary()["status"] == "failed"
+    traces.assert_none()
+
+
+@pytest.mark.slow
+def test_bad_rows_are_counted_over_all_lives_of_a_run(start_run: Any) -> None:
+    run = start_run(FAULTY, "env.kwargs.fail=nan_obs", "env.kwargs.at=110", "env.max_bad_rows=1", "total_timesteps=200")
+    code, out, err = run.finish()
+    assert (code, err) == (0, "")
+    assert "1 of env.max_bad_rows=1" in out
+    assert start_run("total_timesteps=400", command=("resume", "run")).finish()[0] == 65
+    more = ("total_timesteps=400", "env.max_bad_rows=9")
+    code, out, err = start_run(*more, command=("resume", "run")).finish()
+    assert (code, err) == (0, "")
+    assert "3 of env.max_bad_rows=9" in out
 
 
 @pytest.mark.parametrize("fail", ["init_raise", "reset_raise"])
@@ -205,6 +236,7 @@ def test_a_checkpoint_of_another_environment_size_is_refused(
     assert "env observation size" in err
 
 
+@pytest.mark.slow
 def test_a_complete_run_whose_summary_cannot_be_written_exits_74_and_says_so(start_run: Any) -> None:
     run = start_run()
     run.wait_for_updates()
@@ -215,6 +247,7 @@ def test_a_complete_run_whose_summary_cannot_be_written_exits_74_and_says_so(sta
     assert last.startswith(f"offpolicy: supervisor 0 (pid {run.process.pid}) failed at env step 600: summary.json was")
 
 
+@pytest.mark.slow
 def test_a_disk_without_a_free_block_still_ends_with_the_culprit(start_run: Any, small_disk: SmallDisk) -> None:
     small_disk.mount("2m")
     run = start_run("run_dir=disk/run", "total_timesteps=1500", "checkpoint.every=300")

@@ -120,6 +120,7 @@ def test_a_configuration_that_does_not_fit_is_refused_without_a_run(
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.slow
 def test_a_student_is_no_teacher_and_resumes_with_the_teacher_it_started_with(
     run_cli: RunCli, teacher: Path, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_student_is_no_teacher_and_resumes_with_the_teacher_it_started_with(
     assert "teacher: student is a run of algo=hora stage=adapt, allowed a run of algo=hora stage=teach" in done.stderr
 
 
+@pytest.mark.slow
 def test_policies_are_compared_under_other_physics(run_cli: RunCli, teacher: Path) -> None:
     words = ("--episodes", "4", "--random", "--set", "env.kwargs.physics=held_out")
     done = run_cli(["eval", f"teacher={teacher}", f"again={teacher}", *words])
@@ -166,6 +168,7 @@ def test_eval_warns_that_two_policies_come_from_different_environments(
     assert "the environments differ: env.kwargs.physics None, 'held_out'" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_eval_refuses_an_environment_that_the_policy_does_not_fit(run_cli: RunCli, teacher: Path) -> None:
     done = run_cli(["eval", str(teacher), "--set", f"{GROUPS}=[obs]"])
     assert done.returncode == 2

@@ -75,6 +75,7 @@ def assert_complete(pair: Pair, env_steps: int) -> None:
     assert [host.run.checkpoints()[-1] for host in pair] == [f"step-{env_steps:012}"] * 2
 
 
+@pytest.mark.slow
 def test_two_hosts_train_one_policy_and_each_keeps_its_own_replay(two_hosts: Pair) -> None:
     listening: list[tuple[Host, str]] = []
     launch(two_hosts, "total_timesteps=400")
@@ -192,6 +193,7 @@ def test_a_cut_cable_ends_both_hosts_in_time_and_the_run_goes_on_once_it_is_mend
     assert all(f"resuming at env step {saved:,}" in host.out() for host in two_hosts)
 
 
+@pytest.mark.slow
 def test_hosts_with_different_configurations_refuse_to_train(two_hosts: Pair) -> None:
     first, second = two_hosts
     first.launch()

@@ -55,6 +55,7 @@ def simulated(tmp_path: Path, traces: Any) -> Iterator[str]:
             os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_simulator_that_is_ended_by_terminate_does_not_hold_up_the_run(start_run: Any, simulated: str) -> None:
     began = time.monotonic()
     code, _, err = start_run(simulated, "total_timesteps=300").finish()
@@ -62,6 +63,7 @@ def test_a_simulator_that_is_ended_by_terminate_does_not_hold_up_the_run(start_r
     assert time.monotonic() - began < 20.0
 
 
+@pytest.mark.slow
 def test_a_forgotten_program_that_holds_the_pipes_does_not_hold_up_the_end(start_run: Any, simulated: str) -> None:
     run = start_run(simulated, "env.kwargs.forget=true", "env.kwargs.fail_at=250", "eval.episodes=0")
     began = time.monotonic()

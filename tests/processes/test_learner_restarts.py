@@ -107,18 +107,21 @@ def test_a_killed_learner_of_alternate_changes_no_bit(start_run: StartRun, finis
 
 @pytest.mark.slow
 def test_a_killed_learner_of_appo_learns_from_every_env_step(start_run: StartRun, traces: Any) -> None:
-    run = start_run("total_timesteps=3000", "checkpoint.every=500", command=TINY_APPO)
-    run.wait_until(lambda: len(run.checkpoints()) >= 1, PATIENCE_S)
+    run = start_run("total_timesteps=3000", "checkpoint.every=1000", command=TINY_APPO)
+    run.wait_until(lambda: bool(run.records()) and run.records()[-1]["env_steps"] >= 1300, PATIENCE_S)
     kill_learner(run)
     code, out, err = run.finish(PATIENCE_S)
     assert (code, err) == (0, "")
     assert "restart 1 of at most 4" in out
+    assert "all processes start again at env step " in out
     assert run.summary()["env_steps"] >= 3000
+    assert run.summary()["updates"] >= 2 * 2 * 3000 // (10 * 2)  # those that were lost with the networks are made again
     assert run.summary()["learner_restarts"] == 1
     check_records(run)
     traces.assert_none()
 
 
+@pytest.mark.slow
 def test_a_learner_that_dies_again_and_again_is_a_crash_loop(start_run: StartRun, traces: Any) -> None:
     run = start_run(*ENDLESS, "collect.mode=alternate", "runner.max_restarts=1")
     run.wait_for_updates()

@@ -81,6 +81,7 @@ def test_a_replay_beyond_the_limit_of_the_cgroup_is_refused(cgroup: Path, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [pytest.param(">&-", marks=pytest.mark.slow), ">&- 2>&- <&-"])
 def test_closed_streams_cost_nothing(streams: str, tmp_path: Path, traces: Traces) -> None:
     result = shell(f'exec "$@" {streams}', tmp_path, traces)
@@ -149,12 +150,14 @@ def unshared(script: str) -> str:
     return f'unshare -m bash -c \'{script}; exec "$@"\' bash "$@"'
 
 
+@pytest.mark.slow
 def test_shared_memory_needs_no_room_in_dev_shm(tmp_path: Path, traces: Traces) -> None:
     line = unshared("mount -t tmpfs -o size=4k tmpfs /dev/shm")
     result = shell(line, tmp_path, traces, "env.vectorization=async", "env.num_envs=2")
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run_dir", [pytest.param("run", marks=pytest.mark.slow), "elsewhere/run"])
 def test_a_directory_that_cannot_be_written_is_needed_for_the_run_only(
     run_dir: str, tmp_path: Path, traces: Traces
@@ -175,6 +178,7 @@ def test_a_directory_that_cannot_be_written_is_needed_for_the_run_only(
         assert (tmp_path / "room" / "run" / "summary.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), pytest.param(TWO_RANKS, marks=pytest.mark.slow)])
 def test_a_disk_without_a_free_inode_costs_checkpoints_and_exits_74(
     start_run: StartRun, small_disk: SmallDisk, words: tuple[str, ...]

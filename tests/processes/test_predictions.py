@@ -30,6 +30,7 @@ def off_by(told: str) -> float:
     return float(found.group(1)) / 100.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["overlap", pytest.param("alternate", marks=pytest.mark.slow)])
 def test_half_the_updates_give_what_was_predicted(run_cli: RunCli, tmp_path: Path, mode: str) -> None:
     words = (*SLEEPS, f"collect.mode={mode}", "total_timesteps=400")  # the shorter the run, the more its ends count

@@ -71,6 +71,7 @@ def forget_generator(streams: dict[str, Any]) -> None:
     streams["updates"] = torch.Generator().manual_seed(0).get_state().numpy().tobytes().hex()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [forget_sampler, pytest.param(forget_generator, marks=pytest.mark.slow)])
 def test_a_random_stream_that_is_not_restored_is_caught_by_the_comparison(
     start_run: Any, finished_copy: Path, change: Any
@@ -79,6 +80,7 @@ def test_a_random_stream_that_is_not_restored_is_caught_by_the_comparison(
     require_difference(start_run, finished_copy, change)
 
 
+@pytest.mark.slow
 def test_without_saved_replay_rows_a_resumed_run_refills_first_and_owes_no_updates(start_run: Any) -> None:
     assert start_run("checkpoint.replay=false", "total_timesteps=300").finish()[0] == 0
     resumed = start_run("total_timesteps=600", command=("resume", "run"))
@@ -123,7 +125,8 @@ def test_resume_passes_over_hostile_content_with_right_digests(
     ("key", "value", "said"),
     [
         ("start", "x" * 100, "state.json: start: got 'xxx"),  # the launcher refuses all checkpoints
-        ("numbers", {"num_updates": 10**12}, "state.json: numbers: "),  # the learner refuses the one that it was given
+        # The learner refuses the one that it was given.
+        pytest.param("numbers", {"num_updates": 10**12}, "state.json: numbers: ", marks=pytest.mark.slow),
     ],
 )
 def test_content_that_cannot_be_used_ends_a_resume_with_the_file_and_the_key(

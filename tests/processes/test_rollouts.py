@@ -124,7 +124,11 @@ def identified(batch: Rollouts) -> Iterator[tuple[int, int, bool]]:
 
 @pytest.mark.parametrize(
     ("mode", "count"),
-    [("free", 5_000), pytest.param("overlap", 1_000, marks=pytest.mark.slow), ("alternate", 500)],
+    [
+        pytest.param("free", 5_000, marks=pytest.mark.slow),
+        pytest.param("overlap", 1_000, marks=pytest.mark.slow),
+        ("alternate", 500),
+    ],
 )
 def test_every_rollout_is_learnt_from_once_and_whole(mode: str, count: int) -> None:
     found = received(count, mode)

@@ -55,9 +55,14 @@ def contents(directory: Path) -> dict[str, tuple[int, bytes]]:
     "overrides",
     [
         ("collect.mode=overlap", "env.num_envs=2", "env.vectorization=async"),
-        ("collect.mode=free", "collect.band=50", "env.id=offpolicy.envs.toy:DictObs-v0"),
+        pytest.param(
+            ("collect.mode=free", "collect.band=50", "env.id=offpolicy.envs.toy:DictObs-v0"), marks=pytest.mark.slow
+        ),
         ("algo=td3", "env.num_envs=4", "algo.utd=0.5"),
-        ("algo.n_step=3", "algo.normalize_obs=true", "algo.critic_layer_norm=true", "algo.max_grad_norm=1.0"),
+        pytest.param(
+            ("algo.n_step=3", "algo.normalize_obs=true", "algo.critic_layer_norm=true", "algo.max_grad_norm=1.0"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(("replay.capacity=128", "algo.utd=2"), marks=pytest.mark.slow),
         pytest.param(("env.id=offpolicy.envs.toy:OddBounds-v0",), marks=pytest.mark.slow),
     ],
@@ -73,6 +78,7 @@ def test_every_mode_and_option_completes_at_its_utd(start_run: Any, overrides: t
     assert abs(summary["updates"] - (summary["env_steps"] - 100) * utd) <= slack
 
 
+@pytest.mark.slow
 def test_the_flops_of_the_machine_are_measured_once_and_compared_with_the_run(finished_run: LiveRun) -> None:
     records = [record for record in finished_run.records() if "perf/flops_per_sec" in record]
     assert all(0.0 < record["perf/env_step_share"] < 1.0 for record in records if "perf/env_step_share" in record)
@@ -112,6 +118,7 @@ def test_double_buffer_that_does_not_run_ahead_is_bitwise_single_gpu(
     assert model_and_rows(run_to_end(tmp_path, *FINISHED, *words)) == model_and_rows(single)
 
 
+@pytest.mark.slow
 def test_every_finished_episode_is_recorded_once(start_run: Any) -> None:
     run = start_run("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.truncate_at=7", "total_timesteps=350")
     assert run.finish()[0] == 0

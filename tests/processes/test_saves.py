@@ -32,6 +32,7 @@ def progress(run: LiveRun) -> list[tuple[float, float]]:
     return [(record["env_steps"], record["train/n_updates"]) for record in run.records()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
 def test_saves_by_the_clock_change_nothing_and_a_kill_loses_nothing(start_run: Any, variant: str) -> None:
     whole, again, _ = killed_and_resumed(start_run, *OFTEN, *VARIANTS[variant])
@@ -76,3 +77,19 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_by_the_same_comma
     assert run.summary()["status"] == "completed"
     lines = (run.directory / "attempt-0" / "metrics.jsonl").read_text().splitlines()
     assert any(json.loads(line).get("train/n_updates", 0) > 0 for line in lines)
+
+
+@pytest.mark.slow
+def test_a_collector_that_exits_between_a_row_and_its_count_leaves_a_checkpoint_that_is_used(
+    start_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPOLICY_FAULT", "ring.committed@role=collector,n=324:exit:3")
+    lost = start_run()
+    code, _, err = lost.finish()
+    assert (code, "exited with code 3 without being asked to" in err) == (1, True)
+    monkeypatch.delenv("OFFPOLICY_FAULT")
+    saved = max((lost.directory / "checkpoints").glob("step-*"))
+    state = json.loads((saved / "state.json").read_text())
+    assert sum(state["replay_end"]) == state["env_steps"] > 300
+    code, out, _ = start_run().finish()
+    assert (code, f"resuming at env step {state['env_steps']}" in out) == (0, True)

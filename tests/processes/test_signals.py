@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ def stop(run: LiveRun, traces: Traces, number: int) -> int:
     return int(summary["env_steps"])
 
 
+@pytest.mark.slow
 def test_sigterm_saves_a_checkpoint_and_the_summary(start_run: Any, traces: Traces) -> None:
     stop(start_run(*ENDLESS), traces, signal.SIGTERM)
 
@@ -46,6 +48,18 @@ def test_ctrl_c_saves_a_checkpoint_from_which_the_run_resumes(start_run: Any, tr
     # On a busy machine a log interval can end in the state of the one before, or of the end: that was recorded twice.
     steps = [record["env_steps"] for record in resumed.records()]
     assert steps == sorted(set(steps))
+
+
+@pytest.mark.slow
+def test_signals_after_the_end_of_a_run_change_neither_exit_code_nor_output(start_run: Any) -> None:
+    run = start_run()
+    run.wait_until((run.directory / "summary.json").exists, 40.0)
+    numbers = cycle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
+    while run.process.poll() is None:
+        run.signal(next(numbers))
+        time.sleep(0.001)
+    code, _, err = run.finish()
+    assert (code, err, run.summary()["status"]) == (0, "", "completed")
 
 
 @pytest.mark.alone
@@ -80,7 +94,7 @@ def test_killing_the_supervisor_leaves_no_orphan(start_run: Any, traces: Any) ->
     traces.assert_none(grace_s=2.0)
 
 
-@pytest.mark.parametrize("role", ["collector", "learner"])
+@pytest.mark.parametrize("role", [pytest.param("collector", marks=pytest.mark.slow), "learner"])
 def test_killing_a_child_ends_the_run_and_names_it(start_run: Any, traces: Any, role: str) -> None:
     run = start_run(*ENDLESS, "collect.max_restarts=0", "runner.max_restarts=0")
     run.wait_for_updates()

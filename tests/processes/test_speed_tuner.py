@@ -34,6 +34,7 @@ def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_r
     assert run.records()[-1]["perf/learner_threads"] == threads
 
 
+@pytest.mark.slow
 @NEEDS_TWO_CORES
 def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: StartRun) -> None:
     first = start_run(*AUTO, "collect.mode=auto")
@@ -46,6 +47,7 @@ def test_a_resumed_run_continues_with_the_threads_of_its_checkpoint(start_run: S
     assert [again.summary()[key] for key in ("threads", "mode")] == chosen
 
 
+@pytest.mark.slow
 def test_a_fixed_number_of_threads_stays(start_run: StartRun) -> None:
     run = start_run("threads.learner=1", "total_timesteps=300")
     assert "fastest: " not in run.finish()[1]

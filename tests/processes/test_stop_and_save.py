@@ -66,6 +66,7 @@ def test_a_hangup_under_nohup_changes_nothing(traces: Traces, tmp_path: Path) ->
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_frozen_collector_costs_ten_seconds_and_not_the_save(start_run: Any) -> None:
     run = start_run(*ENDLESS)
@@ -81,7 +82,7 @@ def test_a_frozen_collector_costs_ten_seconds_and_not_the_save(start_run: Any) -
     assert len(run.checkpoints()) == 1
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, None])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), None])
 def test_what_environments_have_started_ends_with_the_run(
     start_run: Any, traces: Traces, tmp_path: Path, end: signal.Signals | None
 ) -> None:

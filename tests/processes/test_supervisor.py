@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from offpolicy.children import SPIN_COUNT
+from offpolicy.processes.child_processes import Start
 from offpolicy.processes.control_page import ControlPage
-from offpolicy.processes.supervisor import Start, Supervisor, SupervisorConfig
+from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
 from offpolicy.timing.clock import Stopwatch
 
 pytestmark = pytest.mark.mp
@@ -37,9 +38,9 @@ def test_a_death_reported_before_the_last_message_loses_neither(monkeypatch: pyt
     monkeypatch.setattr(selectors, "DefaultSelector", DeathFirst)
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
-        supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}))
-        os.waitid(os.P_PID, supervisor._children[0].process.pid, os.WEXITED | os.WNOWAIT)  # both events are ready
-        supervisor.run(lambda child, message: None, lambda: None, 60.0)
+        pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}))
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # both events are ready
+        supervisor.run(lambda: None, 60.0)
     assert supervisor.failure is not None
     assert supervisor.failure.cause.startswith("ModuleNotFoundError")
 
@@ -52,4 +53,4 @@ def test_the_threads_of_children_spin_for_a_short_time(monkeypatch: pytest.Monke
     with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
         pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}))
         assert f"GOMP_SPINCOUNT={SPIN_COUNT}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        supervisor.run(lambda child, message: None, lambda: None, 60.0)
+        supervisor.run(lambda: None, 60.0)

@@ -43,7 +43,7 @@ def threads_of(content: dict[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize(
     "name",
-    ["single_gpu", *(pytest.param(name, marks=SLOW) for name in RUNS if name not in ("single_gpu", "appo")), "appo"],
+    ["single_gpu", *(pytest.param(name, marks=SLOW) for name in RUNS if name != "single_gpu")],
 )
 def test_a_traced_run_writes_a_valid_trace_of_every_thread(
     start_run: StartRun, run_cli: RunCli, tmp_path: Path, name: str
@@ -61,6 +61,7 @@ def test_a_traced_run_writes_a_valid_trace_of_every_thread(
     assert "written: run.svg" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_killed_run_has_a_trace_and_the_resumed_run_another(
     start_run: StartRun, run_cli: RunCli, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_killed_run_has_a_trace_and_the_resumed_run_another(
     assert (again.returncode, json.loads((tmp_path / "run/trace.json").read_text())) == (0, first)
 
 
+@pytest.mark.slow
 def test_evaluations_beside_and_their_hooks_are_in_the_trace(start_run: StartRun, tmp_path: Path) -> None:
     words = ("eval.beside=true", "eval.episodes=3", "eval.hook=tests.processes.example_hooks:take_100_ms")
     code, _, err = start_run(TRACED, *words).finish(100.0)

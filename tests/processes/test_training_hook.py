@@ -36,6 +36,7 @@ def test_every_training_episode_reaches_the_hook_beside_collecting(run_cli: Any,
     assert all(record["collect/overlap"] > 0.9 for record in records if "collect/overlap" in record)
 
 
+@pytest.mark.slow
 def test_failures_are_counted_reported_once_and_cost_nothing_else(run_cli: Any, tmp_path: Path) -> None:
     records, out = finished(run_cli, tmp_path / "run", "fail_if_odd")
     done, failed = records[-1]["collect/post_episodes"], records[-1]["collect/post_failures"]
@@ -46,6 +47,7 @@ def test_failures_are_counted_reported_once_and_cost_nothing_else(run_cli: Any, 
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "completed"
 
 
+@pytest.mark.slow
 def test_a_slow_hook_shows_as_backpressure_with_an_overlap_below_one(run_cli: Any, tmp_path: Path) -> None:
     # Eight episodes end in one step: two are on their way, and the others wait 300 ms each.
     many = ("env.num_envs=8", "algo.utd=0.1", "total_timesteps=4000", "collect.post_queue=1")

@@ -49,6 +49,7 @@ def bottleneck(run: Run) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("neighbours")
 def test_a_learner_whose_core_others_take_is_told_so(tmp_path: Path) -> None:
     words = ("env.id=offpolicy.envs.toy:PointMass-v0", "algo.hidden_dims=[256,256]", "algo.batch_size=256")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.checkpoint import CheckpointStore
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.replay_writer import BadRow, BadRowError
 from offpolicy.config.schedules import Ramp
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.errors import NumericsError
-from offpolicy.processes.control_page import CollectorWord, ControlPage, ControlWords
+from offpolicy.errors import CheckpointError, NumericsError
+from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.types import CollectorTotals, StepOutcome
-from runners.collector import Collector, noise_schedule
+from runners.collector import Collector, CountsBefore, counts_before, noise_schedule
 
 
 def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
@@ -41,14 +43,19 @@ class FakeChild:
         self.sent.append(text)
 
 
-def collector_at(tmp_path: Path, words: ControlWords, limit: int = 10) -> Any:
-    """A collector, number 1 of the run, of which only what concerns bad rows is there."""
+def two_collectors() -> ControlPage:
+    return ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2)
+
+
+def collector_at(tmp_path: Path, control: ControlPage, limit: int = 10, bad_rows: tuple[int, int] = (0, 0)) -> Any:
+    """A collector, number 1 of the run, of which only what concerns bad rows is there; `bad_rows` of the checkpoint."""
     parts = Collector.__new__(Collector)
     cfg = RunConfig.from_mapping({"env": {"max_bad_rows": limit}})
     env = SimpleNamespace(num_envs=3, can_reset_some=True, reset_some=lambda seed, *_: np.zeros((3, 2)))
     tracker = SimpleNamespace(ep_return=np.zeros(3), ep_length=np.array([4, 5, 6]))
     fakes: dict[str, Any] = {
-        "_child": FakeChild(), "_job": SimpleNamespace(cfg=cfg, run_dir=str(tmp_path)), "_words": words, "number": 1,
+        "_child": FakeChild(), "_job": SimpleNamespace(cfg=cfg, run_dir=str(tmp_path)), "number": 1,
+        "control": control, "_words": control.collectors[1], "before": CountsBefore([0, 0], list(bad_rows)),
         "env": env, "tracker": tracker, "writer": SimpleNamespace(abandon=lambda envs: None),
     }  # fmt: skip
     for name, value in fakes.items():
@@ -62,9 +69,10 @@ TWO_BAD = BadRowError([BadRow(0, {"reward": [float("nan")]}), BadRow(2, {"obs": 
 
 
 def test_every_bad_row_of_a_step_has_its_file_and_the_count_outlives_the_process(tmp_path: Path) -> None:
-    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2).collectors[1]
+    control = two_collectors()
+    words = control.collectors[1]
     for _ in range(2):  # the second one takes over, at the same env step
-        parts = collector_at(tmp_path, words)
+        parts = collector_at(tmp_path, control)
         outcome = parts.skip_bad_row(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32), env_steps=40))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"bad-row-40-{number}-collector-1-env-{env}.json" for number, env in ((1, 0), (2, 2), (3, 0), (4, 2))
@@ -75,24 +83,57 @@ def test_every_bad_row_of_a_step_has_its_file_and_the_count_outlives_the_process
 
 
 def test_a_disk_that_refuses_a_bad_row_costs_its_file_only(tmp_path: Path) -> None:
-    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2).collectors[1]
-    parts = collector_at(tmp_path / "missing", words)
+    control = two_collectors()
+    parts = collector_at(tmp_path / "missing", control)
     parts.skip_bad_row(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32)))
     assert ["cannot be written: No such file or directory; skipped" in text for text in parts._child.sent] == [True] * 2
 
 
 def test_one_bad_row_beyond_the_limit_is_an_error(tmp_path: Path) -> None:
-    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2).collectors[1]
+    control = two_collectors()
     with pytest.raises(NumericsError, match="NaN or Inf in reward of environment 0 at env step 0, episode step 4"):
-        collector_at(tmp_path, words, limit=1).skip_bad_row(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32)))
+        collector_at(tmp_path, control, limit=1).skip_bad_row(TWO_BAD, OUTCOME, Progress(np.zeros((3, 2), np.float32)))
+
+
+def test_bad_rows_are_counted_over_all_collectors_and_those_before_the_resume(tmp_path: Path) -> None:
+    """The other collector still starts and has announced none: it had two in the checkpoint."""
+    control, progress = two_collectors(), Progress(np.zeros((3, 2), np.float32))
+    control.collectors[1].set(CollectorWord.BAD_ROWS, 3)
+    parts = collector_at(tmp_path, control, limit=7, bad_rows=(2, 3))
+    parts.skip_bad_row(TWO_BAD, OUTCOME, progress)
+    assert [text.rpartition(", ")[2] for text in parts._child.sent] == [f"{n} of env.max_bad_rows=7" for n in (6, 7)]
+    control.collectors[0].set(CollectorWord.BAD_ROWS, 3)
+    parts = collector_at(tmp_path, control, limit=9, bad_rows=(2, 3))
+    with pytest.raises(NumericsError):
+        parts.skip_bad_row(TWO_BAD, OUTCOME, progress)
+
+
+def test_counts_of_the_checkpoint_are_read_until_all_collectors_announce_their_own(tmp_path: Path) -> None:
+    """Afterwards the checkpoint may have been removed: a collector that comes back needs none of it."""
+    state = {"numbers": {"num_updates": 0}, "env_steps": 30, "num_collectors": 2, "num_ranks": 1, "start": [4, 0]}
+    rest = {"replay_first": [], "replay_end": [], "last_eval_step": 0, "fingerprint": {}, "bad_rows": [2]}
+    with CheckpointStore(tmp_path / "checkpoints").begin(30) as draft:
+        draft.add_json("state", state | rest)
+        draft.add_json("collector-1", {"env_steps": 14})
+    cfg = RunConfig.from_mapping({"collect": {"num_collectors": 2}})
+    job: Any = SimpleNamespace(cfg=cfg, run_dir=str(tmp_path), checkpoint=30)
+    control = two_collectors()
+    assert counts_before(job, control) == CountsBefore([0, 14], [2, 0])
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(CheckpointError):
+        counts_before(job, control)
+    for words in control.collectors:
+        words.set(CollectorWord.HAS_BEGUN, 1)
+    assert counts_before(job, control) == CountsBefore([0, 0], [0, 0])
 
 
 @pytest.mark.parametrize("start_step", [0, 40])
 def test_a_resumed_collector_reports_what_it_restored_before_another_one_may_take_over(
     tmp_path: Path, start_step: int
 ) -> None:
-    words = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2).collectors[1]
-    parts, reported = collector_at(tmp_path, words), list[CollectorTotals]()
+    control = two_collectors()
+    words = control.collectors[1]
+    parts, reported = collector_at(tmp_path, control, bad_rows=(0, 3)), list[CollectorTotals]()
     parts._job.start_step, parts.env.reset = start_step, lambda seed: np.zeros((3, 2), np.float32)
     parts.writer.begin = parts._send_hello = lambda *_: None
 
@@ -108,3 +149,4 @@ def test_a_resumed_collector_reports_what_it_restored_before_another_one_may_tak
     counters = [(one.env_steps, one.vector_steps, one.policy_steps, one.policy_lag_sum) for one in reported]
     assert counters == ([(40, 20, 15, 7.0)] if start_step else [])
     assert words.get(CollectorWord.HAS_BEGUN)
+    assert words.get(CollectorWord.BAD_ROWS) == 3

@@ -14,7 +14,7 @@ from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch import preflight
 from offpolicy.launch.outcome import Outcome
 from offpolicy.processes.child import resolve
-from offpolicy.processes.supervisor import Failure
+from offpolicy.processes.failures import Failure
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.types import SpaceSpec
 from runners import train
@@ -67,7 +67,7 @@ def test_a_run_may_go_on_without_its_demonstrations_or_with_another_share(
 ) -> None:
     saved, launched = config(replay={"demos": "a.npz", "demo_share": 0.5}), list[RunConfig]()
     write_config(tmp_path, saved, SPEC)
-    monkeypatch.setattr(train, "train", lambda cfg: launched.append(cfg) or 0)
+    monkeypatch.setattr(train, "train", lambda cfg, **_: launched.append(cfg) or 0)
     assert train.resume(tmp_path, {"replay": overrides}) == 0
     assert (launched[0].replay.demos, launched[0].replay.demo_share) == (demos, share)
     preflight.check_same(launched[0], saved)

@@ -48,14 +48,14 @@ def run_with(monkeypatch: pytest.MonkeyPatch, runners: Runners, *argv: str) -> i
 def test_train_hands_the_checked_configuration_over(monkeypatch: pytest.MonkeyPatch) -> None:
     runners = Runners()
     assert run_with(monkeypatch, runners, "train", "algo=td3", "seed=5") == 0
-    assert runners.asked == [(load_config(["algo=td3", "seed=5"]),)]
+    assert runners.asked == [(load_config(["algo=td3", "seed=5"]), {"ends_process": True})]
 
 
 def test_resume_hands_the_run_and_the_overrides_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
     runners = Runners()
     assert run_with(monkeypatch, runners, "resume", str(tmp_path), "log.every_s=1") == 0
-    assert runners.asked == [(tmp_path, {"log": {"every_s": 1}})]
+    assert runners.asked == [(tmp_path, {"log": {"every_s": 1}}, {"ends_process": True})]
 
 
 @pytest.mark.parametrize("words", [[], ["latest"], ["20260101"], ["runs/sac/Pendulum-v1/20260101-100000-s1"]])
@@ -66,7 +66,7 @@ def test_resume_finds_the_run_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path)
     runners = Runners()
     assert run_with(monkeypatch, runners, "resume", *words, "total_timesteps=9") == 0
-    assert runners.asked == [(run, {"total_timesteps": 9})]
+    assert runners.asked == [(run, {"total_timesteps": 9}, {"ends_process": True})]
 
 
 def test_tune_hands_words_and_options_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ FILES: dict[str, Any] = {
         "replay_first": [0],
         "replay_end": [100],
         "has_replay": True,
+        "bad_rows": [2],
         "last_eval_step": 50,
         "teacher": None,
         "fingerprint": {"algo.name": "sac"},
@@ -63,8 +64,18 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
     assert checkpoint is not None
     state, streams = SharedState.of(checkpoint), RankStreams.of(checkpoint, 0)
     assert (state.num_updates, state.start, state.replay_end) == (5, (4, 0), [100])
+    assert state.bad_rows == [2]
     assert (streams.setting, streams.iterations, streams.updates) == ((2, "overlap"), 7, b"\x00\xff")
     assert CollectorNumbers.of(checkpoint, "collector-0").policy_lag_sum == 3.0
+
+
+def test_a_checkpoint_of_before_bad_rows_were_counted_is_read(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path / "c").newest_valid()
+    assert checkpoint is not None
+    rewrite(checkpoint.path, "state", lambda content: {k: v for k, v in content.items() if k != "bad_rows"})
+    checkpoint = CheckpointStore(tmp_path / "c", check=check_content).newest_valid()
+    assert checkpoint is not None
+    assert SharedState.of(checkpoint).bad_rows == []
 
 
 @pytest.mark.parametrize(
@@ -75,6 +86,7 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
         ("state", ("numbers",), [], "numbers: got [], allowed a mapping"),
         ("state", ("start",), [4, 6], "start: got [4, 6], allowed at most 5 updates"),
         ("state", ("replay_end",), [101], "replay_end: got [101], allowed a list of 1 whole numbers from 0 to 100"),
+        ("state", ("bad_rows",), [-1], "bad_rows: got [-1], allowed a list of whole numbers from 0"),
         ("state", ("replay_first",), [100, 100], "replay_end: got [100], allowed a list of 2"),
         ("state", ("last_eval_step",), float("nan"), "not readable JSON: got NaN, allowed finite numbers"),
         ("state", ("teacher",), 5, "teacher: got 5, allowed a text"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,16 @@ def test_the_fastest_overrides_are_printed_and_written_after_those_given(
     for words in asked:  # a trial learns what the run would learn
         load_config(words)
         assert {word for word in words if word.startswith(("algo", "seed"))} == {"algo=td3", "algo.learning_starts=256"}
+
+
+def test_the_trust_that_was_given_belongs_to_what_is_written_but_not_to_the_overrides_of_a_trial(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: TuneOptions
+) -> None:
+    asked = measured_as(monkeypatch, {OVERLAP: 150.0})
+    assert tune(["algo=td3"], replace(options, trust=["--trust"])) == 0
+    assert options.out.read_text() == f"algo=td3\n{OVERLAP}\n--trust\n"
+    assert f"offpolicy train algo=td3 {OVERLAP} --trust" in " ".join(capsys.readouterr().out.split())
+    assert not any("--trust" in words for words in asked)  # a trial always has it: the command has asked already
 
 
 def test_what_was_given_is_written_where_nothing_is_faster(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of, write_slots
+from offpolicy.envs.constants import NotPlainError, fingerprint, slots_of, types_of, write_slots
 
 
 def counter() -> Callable[..., int]:
@@ -81,3 +82,11 @@ def test_functions_with_other_slots_are_refused() -> None:
 
 def test_the_defaults_of_a_module_are_not_state() -> None:
     assert slots_of(test_the_defaults_of_a_module_are_not_state) == []
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [([1.0, 2.0], {float}), ([1, 2.0], {int, float}), ([True, 1], {bool, int}), (collections.deque("a"), {str})],
+)
+def test_the_types_of_items_are_exact(items: Collection[Any], expected: set[type]) -> None:
+    assert types_of(items) == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -26,9 +25,7 @@ from offpolicy.launch.run_dir import (
     LOCK,
     RunDir,
     default_run_dir,
-    has_same_parent,
     has_saved_nothing,
-    is_running,
     refuse_file,
 )
 from tests.hostile import rewrite
@@ -247,49 +244,6 @@ def test_a_run_just_started_is_busy_not_without_a_checkpoint(tmp_path: Path) -> 
             RunDir.claim(tmp_path / "run", "auto")
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"[" * 5000, b'{"pid": 1}'])
-def test_an_unreadable_lock_is_still_a_lock(tmp_path: Path, content: bytes) -> None:
-    with RunDir.claim(tmp_path, "auto"):
-        (tmp_path / ".lock").write_bytes(content)
-        with pytest.raises(RunDirBusyError, match="in use by another process"):
-            RunDir.claim(tmp_path, "auto")
-
-
-def test_the_lock_is_free_after_the_with_and_a_second_release(tmp_path: Path) -> None:
-    with RunDir.claim(tmp_path, "auto") as claimed:
-        pass
-    claimed.release()
-    RunDir.claim(tmp_path, "auto").release()
-
-
-def test_a_lock_on_a_withdrawn_file_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fcntl
-
-    flock, names = fcntl.flock, []
-
-    def withdrawn_meanwhile(descriptor: int, operation: int) -> None:
-        flock(descriptor, operation)
-        names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if len(names) == 1:
-            (tmp_path / ".lock").unlink()
-            (tmp_path / ".lock").touch()  # the file of a third claim
-
-    monkeypatch.setattr(fcntl, "flock", withdrawn_meanwhile)
-    with RunDir.claim(tmp_path, "auto"):
-        assert len(names) == 2
-        with pytest.raises(RunDirBusyError):
-            RunDir.claim(tmp_path, "auto")
-
-
-def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("text")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(ConfigError, match="is not writable"):
-        RunDir.claim(tmp_path / "run", "auto")
-    assert (tmp_path / "precious").read_text() == "text"
-
-
 # --- names
 
 
@@ -315,43 +269,6 @@ def test_a_taken_default_name_gets_a_number(tmp_path: Path) -> None:
         path = default_run_dir(tmp_path, "sac", "Env-v0", "T", 1)
         assert path.name == expected
         path.mkdir(parents=True)
-
-
-def test_a_run_is_running_while_the_holder_of_its_lock_lives(tmp_path: Path) -> None:
-    assert not is_running(tmp_path)
-    for pid, is_alive in ((os.getpid(), True), (2**30, False)):
-        (tmp_path / LOCK).write_text(json.dumps({"pid": pid, "parent": 1, "host": socket.gethostname()}))
-        assert is_running(tmp_path) == is_alive
-    (tmp_path / LOCK).write_text(json.dumps({"pid": os.getpid(), "parent": 1, "host": "elsewhere"}))
-    assert is_running(tmp_path) is None
-
-
-def test_a_run_that_has_ended_is_not_running_while_its_process_goes_on(tmp_path: Path) -> None:
-    with RunDir.claim(tmp_path, "auto"):
-        assert is_running(tmp_path)
-    assert is_running(tmp_path) is False
-    assert has_same_parent(tmp_path)  # a launcher's restart still knows its own
-
-
-def test_a_later_process_with_the_pid_of_the_holder_is_not_the_run(tmp_path: Path) -> None:
-    with RunDir.claim(tmp_path, "auto"):
-        holder = json.loads((tmp_path / LOCK).read_text())
-        (tmp_path / LOCK).write_text(json.dumps(holder | {"started": holder["started"] - 1}))
-        assert is_running(tmp_path) is False
-
-
-def test_a_holder_that_nobody_has_waited_for_has_ended(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        (tmp_path / LOCK).write_text(json.dumps({"pid": child.pid, "parent": 1, "host": socket.gethostname()}))
-        assert is_running(tmp_path) is False
-
-
-def test_a_refused_claim_leaves_the_holders_name(tmp_path: Path) -> None:
-    with RunDir.claim(tmp_path, "auto"):
-        with pytest.raises(RunDirBusyError):
-            RunDir.claim(tmp_path, "auto")
-        assert is_running(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["file", "file/run"])
@@ -437,6 +354,17 @@ def test_a_claim_removes_what_writers_that_were_killed_have_left(tmp_path: Path)
     RunDir.claim(tmp_path / "run", "auto").release()
     left = [path.name for path in tmp_path.rglob("*.tmp")]
     assert left == [living.name]
+
+
+def test_an_attempt_is_set_aside_without_what_it_had_not_finished(lost: Path) -> None:
+    part, draft = lost / ".snapshot-collector-0", lost / "checkpoints" / f".tmp-{'0' * 32}"
+    for directory in (part, draft):
+        directory.mkdir(parents=True)
+        (directory / "collector-0.json").write_text("{}")
+    with RunDir.claim(lost, "auto") as claimed:
+        assert claimed.aside == lost / "attempt-0"
+    assert not {part.name, draft.name} & {path.name for path in lost.rglob("*")}
+    assert (lost / "attempt-0" / "checkpoints").is_dir()
 
 
 @pytest.mark.parametrize("names", [("config.yaml", "src/main.py"), (".git/HEAD", ".env"), ("config.yaml", ".lock")])

@@ -292,14 +292,14 @@ def simulated_record(rng: np.random.Generator, slower: Sequence[float]) -> Recor
     return dict(rank_keys(None, snapshot, straggler(None, snapshot)))
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("num_ranks", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_of_equal_ranks_none_is_named_in_a_hundred_records(num_ranks: int) -> None:
     rng = np.random.default_rng(num_ranks)
     records = [simulated_record(rng, (1.0,) * num_ranks) for _ in range(100)]
     assert [record for record in records if "rank/straggler" in record] == []
 
 
-@pytest.mark.parametrize(("num_ranks", "slow"), [(2, 0), (2, 1), (4, 2), (8, 7)])
+@pytest.mark.parametrize(("num_ranks", "slow"), [(2, 0), (2, 1), (4, 2), pytest.param(8, 7, marks=pytest.mark.slow)])
 def test_a_rank_slower_by_five_per_cent_is_named_in_95_of_a_hundred_records(num_ranks: int, slow: int) -> None:
     rng = np.random.default_rng(num_ranks)
     slower = tuple(1.05 if index == slow else 1.0 for index in range(num_ranks))

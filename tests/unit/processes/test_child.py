@@ -47,6 +47,9 @@ def stumble(context): return [][0]
 def survive(context):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): os.kill(os.getpid(), number)
     context.send("alive")
+def leave(context):
+    context.send("leaving")
+    os._exit(0)
 def hang(context):
     context.send("started")
     threading.Event().wait()
@@ -101,7 +104,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
 def test_child_runs_its_target_with_its_payload_under_its_name(start: Any) -> None:
     block = SharedBlock.create("test", 4096)
     child = start("report", {"a": [1, 2]}, {"block": block.fd})
-    (message,) = child.read()
+    (message, _) = child.read()
     assert message == {
         "kind": "seen", "payload": {"a": [1, 2]}, "name": "op-collector-3", "inherited": [],
     }  # fmt: skip
@@ -110,7 +113,7 @@ def test_child_runs_its_target_with_its_payload_under_its_name(start: Any) -> No
 
 def test_threads_are_shown_under_their_python_names(start: Any) -> None:
     child = start("name_two")
-    (message,) = child.read()
+    (message, _) = child.read()
     assert (message["names"], message["main"]) == (["packer", "a name that is"], "op-collector-3")
     assert child.process.wait() == 0
 
@@ -138,13 +141,19 @@ def test_an_error_is_reported_and_decides_the_exit_code(
 
 
 def test_a_childs_imports_are_frozen_and_the_garbage_collector_runs(start: Any) -> None:
-    (message,) = start("collect").read()
+    (message, _) = start("collect").read()
     assert message["is_enabled"]
     assert message["num_frozen"] > 1000
 
 
 def test_terminal_signals_are_ignored(start: Any) -> None:
-    assert start("survive").read() == [{"kind": "alive"}]
+    assert start("survive").read() == [{"kind": "alive"}, {"kind": "finished"}]
+
+
+def test_a_child_that_exits_with_0_before_its_main_function_returns_has_not_finished(start: Any) -> None:
+    child = start("leave")
+    assert child.read() == [{"kind": "leaving"}]
+    assert child.process.wait() == 0
 
 
 def test_a_child_whose_lifeline_closes_exits(start: Any) -> None:

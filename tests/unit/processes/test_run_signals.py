@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,3 +112,37 @@ def test_a_signal_that_comes_when_the_run_has_its_outcome_is_dropped() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         kept.drop()
         os.kill(os.getpid(), signal.SIGINT)
+
+
+ENDING = """
+import os, signal, sys
+from offpolicy.children import signals_queued
+
+class Late:
+    def __del__(self):  # when the interpreter has taken down its handlers
+        os.kill(os.getpid(), signal.SIGNUMBER)
+
+late = Late()
+with signals_queued(ends_process=True) as kept:
+    kept.drop()
+os.kill(os.getpid(), signal.SIGNUMBER)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 0), ("SIGTERM", 70), ("SIGHUP", 130), ("SIGUSR1", 0)])
+def test_a_signal_after_the_end_of_a_run_does_not_change_the_exit_code(name: str, code: int) -> None:
+    program = ENDING.replace("SIGNUMBER", name)
+    ended = subprocess.run([sys.executable, "-c", program, str(code)], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (code, "")
+
+
+def test_a_program_that_goes_on_gets_its_handlers_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    for ends_process in (False, True):  # no run has ended in the block
+        with signals_queued(ends_process=ends_process) as kept:
+            assert signal.getsignal(signal.SIGTERM) is kept
+        assert signal.getsignal(signal.SIGTERM) is before
+    with signals_queued() as kept:
+        kept.drop()
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from offpolicy.replay.rate_limiter import MAX_UPDATES_PER_ITERATION, LearningStart, RateLimiter
 
@@ -74,3 +78,21 @@ def test_a_resumed_run_without_replay_owes_nothing_for_the_steps_before() -> Non
     resumed = RateLimiter.of("alternate", 1.0, 1, band=1, start=LearningStart(600, 450), total=1000)
     assert resumed.due(600, 450) == 0
     assert resumed.due(601, 450) == 1
+
+
+@given(
+    utd=st.fractions(min_value=Fraction(1, 10_000), max_value=64, max_denominator=10_000),
+    env_steps=st.integers(0, 10_000),
+    owed=st.integers(-2, 2),
+    start_updates=st.integers(0, 100),
+    credit=st.integers(0, 300),
+)
+def test_whole_numbers_give_what_fractions_give(
+    utd: Fraction, env_steps: int, owed: int, start_updates: int, credit: int
+) -> None:
+    start = LearningStart(100, start_updates)
+    free = RateLimiter.of("free", float(utd), 4, band=credit, start=start, total=20_000)
+    allowed = (max(env_steps - 100, 0) + credit) * free.utd
+    done = max(math.floor(allowed) - owed, 0)  # near what is allowed, where both bounds of `due` leave room
+    assert free.needed(start_updates + done) == 100 + math.ceil((done + 1) / free.utd)
+    assert free.due(env_steps, start_updates + done) == max(0, min(math.floor(allowed - done), free.max_updates))

@@ -30,9 +30,9 @@ def append(ring: Ring, count: int) -> None:
 class Saved:
     """A store, a ring and their saver; each save is of the number of rows written so far."""
 
-    def __init__(self, root: Path, ring: Ring, copied_rows: int = 100) -> None:
+    def __init__(self, root: Path, ring: Ring, copied_rows: int = 100, small_rows: int = 0) -> None:
         self.ring, self.store = ring, CheckpointStore(root)
-        self.saver = RowSaver([ring], copied_rows * 4 * WIDTH)
+        self.saver = RowSaver([ring], copied_rows * 4 * WIDTH, small_rows * 4 * WIDTH)
 
     def capture(self) -> tuple[CapturedRows, dict[str, object]]:
         ends = {"replay_first": [self.ring.oldest], "replay_end": [self.ring.committed], "has_replay": True}
@@ -85,6 +85,45 @@ def test_segments_whose_rows_are_all_recycled_are_left_behind(saved: Saved) -> N
         newest = saved.save()
     assert saved.indices(newest) == list(range(6, 16))  # the ring holds ten
     assert segments(newest) == [f"replay-0-{first:015d}.f32" for first in (4, 8, 12)]
+
+
+def test_the_newest_file_grows_until_it_is_no_longer_small(tmp_path: Path) -> None:
+    saved, held, written = Saved(tmp_path, make_ring(100), small_rows=5), list[list[str]](), list[int]()
+    for _ in range(6):
+        append(saved.ring, 2)
+        newest = saved.save()
+        held.append([name[-6:-4] for name in segments(newest)])
+        new = [newest.path / name for name in segments(newest) if (newest.path / name).stat().st_nlink == 1]
+        written.append(sum(path.stat().st_size for path in new) // (4 * WIDTH))
+        assert saved.indices(newest) == list(range(saved.ring.committed))
+    assert held == [["00"], ["00"], ["00"], ["00", "06"], ["00", "06"], ["00", "06"]]
+    assert written == [2, 4, 6, 2, 4, 6]
+
+
+def test_the_files_of_a_ring_are_few_however_often_it_is_saved(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, make_ring(100), small_rows=20)
+    for _ in range(150):
+        append(saved.ring, 1)
+        newest = saved.save()
+    assert len(segments(newest)) <= 100 // 20 + 2
+    assert saved.indices(newest) == list(range(50, 150))
+
+
+def test_a_small_file_whose_first_rows_are_recycled_grows_from_the_oldest_row_on(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, make_ring(10), small_rows=100)
+    for count in (6, 6):
+        append(saved.ring, count)
+        newest = saved.save()
+    assert segments(newest) == ["replay-0-000000000000002.f32"]
+    assert saved.indices(newest) == list(range(2, 12))
+
+
+def test_a_save_without_new_rows_writes_none(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, make_ring(10), small_rows=100)
+    append(saved.ring, 6)
+    saved.save()
+    rows = saved.saver.capture()
+    assert ([segment.first for segment in rows.linked[0]], rows.new[0].start, rows.new[0].stop) == ([0], 6, 6)
 
 
 def test_a_checkpoint_outlives_the_one_whose_rows_it_took_over(saved: Saved) -> None:

@@ -215,6 +215,7 @@ def test_collectors_that_never_started_leave_the_old_checkpoint_the_newest(make_
     world.env_steps = 50
     saver.run_last(is_complete=False)
     assert (saved(rank), state.eval_steps) == ([], [])
+    assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}-*")) == []
 
 
 def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same(make_rank: MakeRank) -> None:
@@ -230,6 +231,7 @@ def test_without_a_collector_the_parts_of_the_other_ranks_are_saved_all_the_same
     names = {path.name for path in (Path(rank.job.run_dir) / CHECKPOINTS / "step-000000000050").iterdir()}
     assert {"rank-0.json", "rank-1.json"} <= names
     assert "collector-0.json" not in names
+    assert list(Path(rank.job.run_dir).glob(f"{SNAPSHOT_DIR}-*")) == []
 
 
 def test_a_rank_that_leads_no_host_leaves_its_streams_to_the_leader(make_rank: MakeRank) -> None:

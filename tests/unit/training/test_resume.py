@@ -18,6 +18,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.errors import CheckpointError
+from offpolicy.processes.control_page import CollectorWord
 from offpolicy.replay.rate_limiter import LearningStart, first_learning_step
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import RowSaver
@@ -143,12 +144,14 @@ def test_what_keeps_a_continuation_from_being_exact_is_named(
     assert state.why_not_exact() == why
 
 
-def test_a_checkpoint_without_rows_names_the_rows_it_would_have_had(make_rank: MakeRank) -> None:
+def test_a_checkpoint_without_rows_names_the_rows_it_would_have_had_and_the_bad_ones(make_rank: MakeRank) -> None:
     rank = make_rank(**TINY)
+    rank.control.collectors[0].set(CollectorWord.BAD_ROWS, 3)
     save(rank, has_rows=False)
     checkpoint = CheckpointStore(Path(rank.job.run_dir) / CHECKPOINTS).at(40)
     facts = SimpleNamespace(**checkpoint.json("state"))
     assert not has_replay(checkpoint)
+    assert facts.bad_rows == [3]
     assert (facts.env_steps, facts.num_ranks, facts.last_eval_step, facts.start) == (40, 1, 20, [4, 0])
 
 

@@ -13,6 +13,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import HostWord
 from offpolicy.replay.rate_limiter import first_learning_step
+from offpolicy.replay.rollout_ring import RolloutStamp
 from offpolicy.timing.virtual_speedup import VirtualTimes
 from offpolicy.training import run_memory
 from offpolicy.training.run_memory import (
@@ -45,6 +46,40 @@ def test_every_collector_has_a_ring_a_report_and_episodes() -> None:
     blocks = memory(**SMALL, collect={"num_collectors": 2}).blocks
     expected = {f"{kind}-{index}" for kind in ("replay", "collector_report", "episodes") for index in (0, 1)}
     assert set(blocks) == expected | {"control", "weights", "learner_report"}
+
+
+@pytest.mark.parametrize(
+    ("announced", "died_after", "expected"),
+    [
+        (6, "row", 8),  # both rows of the last vector step
+        (8, "row", 8),  # announced since
+        (6, "copy", 6),  # not committed: nobody can read them
+        (7, "start", 7),  # env steps of n-step rows that were still open
+    ],
+)
+def test_rows_of_a_gone_collector_that_it_did_not_announce_are_counted(
+    announced: int, died_after: str, expected: int
+) -> None:
+    held = memory(**SMALL, collect={"num_collectors": 2})
+    ring = held.rings[1]
+    rows = np.zeros((2, ring.width), np.float32)
+    ring.begin(4)
+    if died_after != "start":
+        ring.append(rows, 6)
+    if died_after == "row":
+        ring.append(rows, 8)
+    elif died_after == "copy":
+        ring._words[3], ring._words[4], ring._words[0] = 4, 8, 4  # as `append` does before it copies
+    assert held.env_steps_of(1, announced) == expected
+    assert held.env_steps_of(0, 0) == 0
+
+
+def test_a_rollout_of_a_gone_collector_that_it_did_not_announce_is_counted() -> None:
+    held = memory(algo={"name": "appo"}, runner={"name": "appo"}, rollout={"length": 8})
+    ring = held._rollout_rings[0]
+    ring.reserve()
+    ring.commit(RolloutStamp(0, 1, 8), 8)
+    assert (held.env_steps_of(0, 7), held.env_steps_of(0, 9)) == (8, 9)
 
 
 def test_too_few_files_are_refused_and_as_many_as_collectors_need_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,131 @@
+"""The lock of a run directory, and what it says about the run that holds it.
+
+The kernel lock on `.lock` is released by any death of its holder. It belongs to the open file, so a process forked
+from the holder would keep it; children are spawned and do not inherit it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from offpolicy import fault
+from offpolicy.descendants import start_ticks
+from offpolicy.errors import ConfigError, RunDirBusyError
+
+LOCK = ".lock"
+
+
+class RunLock:
+    """An exclusive kernel lock on `<directory>/.lock`, whose content names the holder.
+
+    Not `filelock`: its older versions empty the file before they have the lock, so that a refused process erases the
+    holder's name, and a newer one that may not wait refuses a claim because of another that is being withdrawn.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Locks. Raises `RunDirBusyError` if another process holds the lock, `ConfigError` if it cannot be written."""
+        self._path = directory / LOCK
+        self._descriptor, self._is_new = -1, False
+        try:
+            while not self._take():
+                pass
+        except OSError as error:
+            raise ConfigError(f"run_dir: {directory} is not writable: {error.strerror}") from error
+
+    def release(self) -> None:
+        """Unlocks; the file stays, without the pid of the holder. A second call does nothing."""
+        if self._descriptor >= 0:
+            with suppress(OSError):  # a full disk: the pid tells nothing once its process has ended
+                self._sign({"parent": os.getppid(), "host": socket.gethostname()})
+        self._close()
+
+    def withdraw(self) -> None:
+        """Unlocks and leaves the directory as it was found."""
+        if self._is_new:
+            self._path.unlink()
+        self.release()
+
+    def _take(self) -> bool:
+        """Opens, locks and signs the file; False if a withdrawn claim has removed it meanwhile."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._descriptor, self._is_new = os.open(self._path, flags | os.O_EXCL, 0o644), True
+        except FileExistsError:
+            self._descriptor, self._is_new = os.open(self._path, flags, 0o644), False
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _holder(os.pread(self._descriptor, 512, 0))
+            self._close()
+            raise RunDirBusyError(f"run_dir: {self._path.parent} is in use by {holder}") from error
+        try:
+            # A lock on a removed file would exclude no other process.
+            if not (self._path.exists() and os.path.samestat(os.fstat(self._descriptor), self._path.stat())):
+                self._close()
+                return False
+            pid = os.getpid()
+            own: dict[str, object] = {"pid": pid, "started": start_ticks(pid), "parent": os.getppid()}
+            self._sign(own | {"host": socket.gethostname()})
+        except OSError:
+            self.withdraw()
+            raise
+        return True
+
+    def _sign(self, holder: Mapping[str, object]) -> None:
+        fault.hit("run_dir.lock")
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, json.dumps(dict(holder)).encode(), 0)
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def is_running(path: Path) -> bool | None:
+    """True if the holder of the lock of `path` is alive, None if it is on another host; the lock is not touched.
+
+    A holder that has released the lock has removed its pid from it.
+    """
+    try:
+        holder = json.loads((path / LOCK).read_text())
+        pid, host = int(holder["pid"]), holder["host"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+    if host != socket.gethostname():
+        return None
+    started = start_ticks(pid)  # tells a holder from a later process with its pid
+    return started is not None and started == holder.get("started", started)
+
+
+def has_same_parent(path: Path) -> bool:
+    """True if the last holder of `path` had the parent of this process: a launcher restarts its processes."""
+    try:
+        holder = json.loads((path / LOCK).read_text())
+        return bool((holder["parent"], holder["host"]) == (os.getppid(), socket.gethostname()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def is_signed(path: Path) -> bool:
+    """True if a run has held the lock of `path`: an empty file of this name is anybody's."""
+    try:
+        holder = json.loads((path / LOCK).read_bytes())
+        return isinstance(holder, dict) and holder.keys() >= {"parent", "host"}
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _holder(content: bytes) -> str:
+    """Returns the holder of the lock in words; its file may be read before the holder has signed it."""
+    try:
+        holder = json.loads(content)
+        return f"pid {holder['pid']} on host {holder['host']}"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "another process"

@@ -1,0 +1,117 @@
+"""Who holds a run directory, and how long."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offpolicy.errors import ConfigError, RunDirBusyError
+from offpolicy.launch.run_lock import LOCK, RunLock, has_same_parent, is_running, is_signed
+
+
+@contextlib.contextmanager
+def held(directory: Path) -> Iterator[None]:
+    lock = RunLock(directory)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"[" * 5000, b'{"pid": 1}'])
+def test_an_unreadable_lock_is_still_a_lock(tmp_path: Path, content: bytes) -> None:
+    with held(tmp_path):
+        (tmp_path / ".lock").write_bytes(content)
+        with pytest.raises(RunDirBusyError, match="in use by another process"):
+            RunLock(tmp_path)
+
+
+def test_the_lock_is_free_after_a_release_and_a_second_one(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    for _ in range(2):
+        lock.release()
+    RunLock(tmp_path).release()
+
+
+def test_a_lock_on_a_withdrawn_file_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    flock, names = fcntl.flock, []
+
+    def withdrawn_meanwhile(descriptor: int, operation: int) -> None:
+        flock(descriptor, operation)
+        names.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if len(names) == 1:
+            (tmp_path / ".lock").unlink()
+            (tmp_path / ".lock").touch()  # the file of a third claim
+
+    monkeypatch.setattr(fcntl, "flock", withdrawn_meanwhile)
+    with held(tmp_path):
+        assert len(names) == 2
+        with pytest.raises(RunDirBusyError):
+            RunLock(tmp_path)
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("text")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(ConfigError, match="is not writable"):
+        RunLock(tmp_path / "run")
+    assert (tmp_path / "precious").read_text() == "text"
+
+
+def test_a_run_is_running_while_the_holder_of_its_lock_lives(tmp_path: Path) -> None:
+    assert not is_running(tmp_path)
+    for pid, is_alive in ((os.getpid(), True), (2**30, False)):
+        (tmp_path / LOCK).write_text(json.dumps({"pid": pid, "parent": 1, "host": socket.gethostname()}))
+        assert is_running(tmp_path) == is_alive
+    (tmp_path / LOCK).write_text(json.dumps({"pid": os.getpid(), "parent": 1, "host": "elsewhere"}))
+    assert is_running(tmp_path) is None
+
+
+def test_a_run_that_has_ended_is_not_running_while_its_process_goes_on(tmp_path: Path) -> None:
+    with held(tmp_path):
+        assert is_running(tmp_path)
+    assert is_running(tmp_path) is False
+    assert has_same_parent(tmp_path)  # a launcher's restart still knows its own
+
+
+def test_a_later_process_with_the_pid_of_the_holder_is_not_the_run(tmp_path: Path) -> None:
+    with held(tmp_path):
+        holder = json.loads((tmp_path / LOCK).read_text())
+        (tmp_path / LOCK).write_text(json.dumps(holder | {"started": holder["started"] - 1}))
+        assert is_running(tmp_path) is False
+
+
+def test_a_holder_that_nobody_has_waited_for_has_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        (tmp_path / LOCK).write_text(json.dumps({"pid": child.pid, "parent": 1, "host": socket.gethostname()}))
+        assert is_running(tmp_path) is False
+
+
+def test_a_refused_claim_leaves_the_holders_name(tmp_path: Path) -> None:
+    with held(tmp_path):
+        with pytest.raises(RunDirBusyError):
+            RunLock(tmp_path)
+        assert is_running(tmp_path)
+
+
+def test_a_withdrawn_lock_leaves_the_directory_as_it_was_found(tmp_path: Path) -> None:
+    RunLock(tmp_path).withdraw()
+    assert list(tmp_path.iterdir()) == []
+    for content in ("", "{}", "[1]"):
+        (tmp_path / LOCK).write_text(content)
+        assert not is_signed(tmp_path)  # anybody's
+    RunLock(tmp_path).withdraw()
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+    assert is_signed(tmp_path)  # a run was here

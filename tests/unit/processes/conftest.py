@@ -1,0 +1,178 @@
+"""A supervisor over children that only remember what was done to them, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from offpolicy.errors import StartError
+from offpolicy.processes.child_processes import Child, Start
+from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
+from offpolicy.processes.failures import Failure
+from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, RestartPolicy, Restarts
+from offpolicy.processes.shared_memory import WakeEvent
+from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
+
+STOP_TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 10.0
+CRASH = {"kind": "error", "text": "step 3", "error": "EnvFailure", "code": 1, "traceback": "Traceback ..."}
+KILLED = "was killed by SIGKILL"
+LOST = {"kind": "error", "text": "lost rank 1", "error": "PeerLostError", "code": 70, "is_consequence": True}
+
+
+class Process:
+    """Exits when the test asks for it, or when it is killed; its pidfd is the read end of a pipe."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.code, self.signals = pid, 0, list[int]()
+        self.pidfd, self._life = os.pipe()
+
+    def exit(self, code: int) -> None:
+        if self._life >= 0:
+            self.code, life, self._life = code, self._life, -1
+            os.close(life)
+
+    def kill(self) -> None:
+        self.exit(-signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def poll(self) -> int | None:
+        return None if self._life >= 0 else self.code
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        return self.code
+
+
+class Stage:
+    """A supervisor of fake children; each tick of its loop takes a second of the fake clock."""
+
+    def __init__(
+        self,
+        *roles: str,
+        restarts: RestartPolicy = NO_RESTARTS,
+        learner_restarts: int = 0,
+        keeps_others: bool = True,
+        renew: Callable[[], tuple[dict[str, Any], tuple[str, ...]]] = lambda: ({"checkpoint": 40}, ()),
+    ) -> None:
+        self.now_s = 100.0
+        self.learner_deaths = Restarts(RestartPolicy(learner_restarts), lambda: self.now_s)
+        again = LearnerRestarts(self.learner_deaths, renew, keeps_others)
+        self.event = WakeEvent.create()
+        self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
+        config = SupervisorConfig(
+            "test", 2, STOP_TIMEOUT_S, lambda: self.now_s,
+            num_hosts=2, restarts=restarts, learner_restarts=again, env_steps_of=self.env_steps_of,
+        )  # fmt: skip
+        self.messages: list[tuple[str, Any]] = []
+        self.supervisor = Supervisor(
+            self.control, (self.event,), config, lambda child, message: self.messages.append((child.name, message))
+        )
+        self.processes: dict[str, Process] = {}
+        self.unannounced = 0
+        self.refused: set[str] = set()  # names of children that cannot be started
+        self._roles, self._pipes, self._started = roles, dict[str, int](), list[int]()
+
+    def __enter__(self) -> Stage:
+        self.supervisor.__enter__()
+        self.supervisor.children.spawn = self.spawn  # type: ignore[method-assign]
+        for name in self._roles:
+            self.add(name)
+        return self
+
+    def env_steps_of(self, index: int, announced: int) -> int:
+        """Each collector has committed `unannounced` rows besides those of its env steps."""
+        assert not self.control.collectors[index].get(CollectorWord.IS_GONE)  # the learner would save before
+        return announced + self.unannounced
+
+    def spawn(self, start: Start) -> int:
+        if start.name in self.refused:
+            raise StartError(f"{start.name} cannot be started: Cannot allocate memory")
+        return self.add(f"{start.role}-{start.index}", start)
+
+    def add(self, name: str, start: Start | None = None) -> int:
+        """Starts a fake child; returns its pid."""
+        role, index = name.split("-")
+        process, (read, pipe) = Process(1000 + len(self._started)), os.pipe()
+        self._started.append(pipe)
+        self._pipes[name] = pipe
+        start = start or Start(role, int(index), "module:main", {"checkpoint": None}, {})
+        self.processes[name] = process
+        self.supervisor.children.add(Child(start, process, process.pidfd, read))  # type: ignore[arg-type]
+        return process.pid
+
+    def __exit__(self, *error: object) -> None:
+        self.supervisor.__exit__(*error)
+        for pipe in self._started:
+            os.close(pipe)
+
+    def send(self, name: str, **message: Any) -> None:
+        os.write(self._pipes[name], json.dumps(message).encode() + b"\n")
+
+    def finish(self, name: str) -> None:
+        """The main function of a child returns."""
+        self.send(name, kind="finished")
+        self.processes[name].exit(0)
+
+    def crash(self, name: str, message: dict[str, Any], code: int = 1) -> None:
+        self.send(name, **message)
+        self.processes[name].exit(code)
+
+    def run(
+        self,
+        script: dict[int, Any] | None = None,
+        tick_s: float = 1.0,
+        on_signal: Callable[[], None] = lambda: None,
+    ) -> Failure | None:
+        """Runs until all children have exited; `script` has a call by tick."""
+        ticks = iter(range(100_000))
+
+        def on_tick() -> None:
+            self.now_s += tick_s
+            (script or {}).get(next(ticks), lambda: None)()
+
+        self.supervisor.run(on_tick, STEP_TIMEOUT_S, on_signal)
+        return self.supervisor.failure
+
+    def stop_level(self) -> int:
+        return self.control.host.get(HostWord.STOP)
+
+    def follow(self, *names: str) -> None:
+        """Collectors exit when they are asked to, as `on_tick` of a test."""
+        if self.stop_level() == Stop.EXIT:
+            for name in names:
+                self.finish(name)
+
+
+def freeze(monkeypatch: pytest.MonkeyPatch, name: str, among: tuple[str, ...] = ("learner-0", "collector-0")) -> None:
+    """Lets the fake process `name` be stopped by a signal."""
+    pid = 1000 + among.index(name)
+    patch_stopped(monkeypatch, lambda asked: asked == pid)
+
+
+def patch_stopped(monkeypatch: pytest.MonkeyPatch, is_stopped: Callable[[int], bool]) -> None:
+    """The pids of fake processes may be those of real ones."""
+    for module in ("shutdown", "hang_check", "watchdog"):
+        monkeypatch.setattr(f"offpolicy.processes.{module}.is_stopped", is_stopped)
+
+
+def exit_of(stage: Stage, name: str, code: int = 0) -> Any:
+    """A child ends by itself, with code 0 once its main function has returned."""
+    return lambda: stage.processes[name].exit(code) if code else stage.finish(name)
+
+
+def spawned(stage: Stage) -> list[tuple[int, Any]]:
+    """The learners that run now: index and payload."""
+    return [(child.index, child.start.payload) for child in stage.supervisor.children.learners]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_stopped(monkeypatch, lambda pid: False)
+    monkeypatch.setattr("offpolicy.processes.supervisor.TICK_S", 0.0)
+    monkeypatch.setattr("offpolicy.processes.hang_check.STACKS_S", 0.0)

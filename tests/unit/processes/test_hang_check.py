@@ -1,0 +1,43 @@
+"""Children that make no progress, or wait for each other."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from offpolicy.processes.control_page import CollectorWord, RankWord
+from tests.unit.processes.conftest import Stage, exit_of, freeze
+
+
+def test_a_hung_collector_writes_its_stacks_and_is_killed() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].bump(CollectorWord.PROGRESS)
+        failure = stage.run({30: exit_of(stage, "learner-0")})
+        assert stage.processes["collector-0"].signals == [signal.SIGUSR2]
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == ("collector", 70)
+    assert failure.cause.startswith("no progress for 18 s, longer than env.step_timeout_s")
+
+
+def test_children_that_wait_for_each_other_end_the_run() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        failure = stage.run()
+    assert failure is not None
+    assert (failure.exit_code, failure.cause) == (70, "learner and collector waited for each other for 10 s")
+
+
+def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learner_can_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freeze(monkeypatch, "collector-0")
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        failure = stage.run({20: exit_of(stage, "learner-0")})
+        assert stage.processes["learner-0"].code == 0
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == ("collector", 70)
+    assert failure.cause == "the others waited for it, which a signal had stopped, for 10 s"
