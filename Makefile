@@ -84,7 +84,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-all chaos check lint types bench bench-peers bench-predictions docs clean
+.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -158,14 +158,23 @@ types: $(VENV)/.dev ## mypy --strict and pyright
 	@$(BIN)/mypy
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(VENV)/.installed ## what each part costs: ledger, replay, handshake, update, memory, start, hand [only=memory rounds=3]
+bench: $(VENV)/.installed ## what each part costs, and scaling [only=updates,scaling rounds=3 budget=480]
 	@$(BIN)/python -m benchmarks.parts $(call GIVEN_OPTIONS)
+
+bench-check: $(VENV)/.installed ## fails if an update is 10 % slower, beside its GEMM floor, than the last committed result
+	@$(BIN)/python -m benchmarks.check
+
+bench-peers: $(VENV)/.installed $(PEER_STAMPS) ## env steps/s beside SB3, SBX and one file [race=sac-1 rounds=3 only=ours,sbx budget=480]
+	@$(BIN)/python -m benchmarks.peers $(call GIVEN_OPTIONS)
+
+bench-tables: $(VENV)/.installed $(PEER_STAMPS) ## all of docs/benchmarks.md, in pieces [budget=480]; again until it says that nothing is left
+	@$(BIN)/python -m benchmarks.tables $(call GIVEN_OPTIONS)
+
+bench-page: $(VENV)/.plot ## docs/benchmarks.md with its pictures, from the committed results
+	@$(BIN)/python -m benchmarks.page
 
 bench-predictions: $(VENV)/.installed ## how far `pred` is from what the same run does; an hour, on a quiet machine
 	@$(BIN)/python -m benchmarks.predictions $(call GIVEN_OPTIONS)
-
-bench-peers: $(VENV)/.installed $(PEER_STAMPS) ## env steps/s beside SB3 and SBX [steps=12000 rounds=3 only=ours,sb3-1]
-	@$(BIN)/python -m benchmarks.peers $(call GIVEN_OPTIONS)
 
 docs: $(VENV)/.installed ## regenerate docs/metrics.md from the metric table
 	@$(BIN)/python -m offpolicy.logger.metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md

@@ -6,6 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+from rich.console import Console
+
+PAGE_WIDTH = 130  # characters of a table that is not written to a terminal
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -26,3 +30,8 @@ def offpolicy_train(run_dir: Path, *overrides: str) -> list[str]:
     script = Path(sys.executable).with_name("offpolicy")
     program = [str(script)] if script.is_file() else [sys.executable, "-m", "offpolicy.cli"]
     return [*program, "train", f"run_dir={run_dir}", *overrides]
+
+
+def wide_console() -> Console:
+    """A console whose tables are not cut where nobody has a terminal of 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else PAGE_WIDTH)

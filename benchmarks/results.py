@@ -1,6 +1,7 @@
 """`benchmarks/results/<date>-<hardware>-<commit>.json`: every repeat, and all that is needed to measure it again.
 
-The file holds a list, one entry per benchmark run of that day, machine and commit: nothing measured is overwritten.
+The file holds a list, one entry per benchmark run of that day, machine and commit: nothing measured is overwritten. A
+benchmark in pieces (`Journal`) has one entry, in which every call continues.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +23,92 @@ from offpolicy.machine import cpu_model, versions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
+Entry = dict[str, Any]  # Any: the JSON data of one benchmark
 
 
 class ResultFile:
     """The entry of one benchmark run, rewritten after every repeat so that an interrupted run keeps what it has."""
 
     def __init__(self, benchmark: str) -> None:
-        commit, hardware = _commit(), _hardware()
-        self.path = RESULTS / f"{time.strftime('%Y%m%d')}-{_slug(hardware)}-{commit}.json"
-        self._earlier: list[dict[str, Any]] = json.loads(self.path.read_text()) if self.path.is_file() else []
-        self._facts: dict[str, Any] = {
-            "benchmark": benchmark,
-            "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "commit": commit,
-            "hardware": hardware,
-            "versions": versions() | {"python": platform.python_version()},
-            "load_average_before": os.getloadavg(),
-        }
+        facts = facts_now(benchmark)
+        self.path = RESULTS / f"{time.strftime('%Y%m%d')}-{machine_slug(facts['hardware'])}-{facts['commit']}.json"
+        self._others: list[Entry] = read_entries(self.path)
+        self._facts = facts
+
+    @classmethod
+    def reopened(cls, path: Path, index: int) -> ResultFile:
+        """The file whose entry number `index` is written anew."""
+        file = cls.__new__(cls)
+        file.path, file._others = path, read_entries(path)
+        file._facts = file._others.pop(index)
+        return file
 
     def save(self, **measured: Any) -> None:  # Any: the JSON data of one benchmark
         """Write the entry as it stands now, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = self.path.with_name(f".{self.path.name}.tmp")
-        text = json.dumps([*self._earlier, {**self._facts, **measured}], indent=1)
+        text = json.dumps([*self._others, {**self._facts, **measured}], indent=1)
         # Results are published: no path of the machine that measured them.
         text = text.replace(f"{REPOSITORY}/", "").replace(f"{tempfile.gettempdir()}/", "<tmp>/")
         draft.write_text(text + "\n")
         draft.replace(self.path)
 
 
+def facts_now(benchmark: str) -> Entry:
+    """What is known of a benchmark run before it has measured anything."""
+    return {
+        "benchmark": benchmark,
+        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "commit": _commit(),
+        "hardware": _hardware(),
+        "versions": versions() | {"python": platform.python_version()},
+        "load_average_before": os.getloadavg(),
+    }
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """The entries of a file of results; none where there is no such file, and none of one that is a single record."""
+    return entries_in(path.read_text()) if path.is_file() else []
+
+
+def entries_in(text: str) -> list[Entry]:
+    """The entries of the text of a file of results."""
+    found = json.loads(text)
+    return found if isinstance(found, list) else []
+
+
+def all_entries(directory: Path = RESULTS) -> Iterator[tuple[Path, int, Entry]]:
+    """Every entry of a directory of results, with its file and its place in it, in the order of their start."""
+    found = [
+        (path, index, entry)
+        for path in sorted(directory.glob("*.json"))
+        for index, entry in enumerate(read_entries(path))
+    ]
+    yield from sorted(found, key=lambda one: str(one[2].get("started", "")))
+
+
+def tracked_entries() -> list[Entry]:
+    """The entries of the files of results that git tracks, or that are staged; of all files without git."""
+    found = [(path, entry) for path, _, entry in all_entries()]
+    try:
+        names = set(_git("ls-files", "benchmarks/results").splitlines())
+    except (OSError, subprocess.CalledProcessError):
+        return [entry for _, entry in found]
+    return [entry for path, entry in found if path.relative_to(REPOSITORY).as_posix() in names]
+
+
+def machine_kind(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """What two machines have in common whose numbers may be compared: processor, cores, architecture."""
+    hardware = entry.get("hardware", {})
+    return tuple(str(hardware.get(name, "unknown")) for name in ("cpu", "cores", "machine"))
+
+
 def _commit() -> str:
-    """The short commit, with `-dirty` when anything but results differs from it."""
+    """The short commit, with `-dirty` when anything but results and documents differs from it."""
     try:
         commit = _git("rev-parse", "--short", "HEAD")
-        is_dirty = _git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+        is_dirty = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit + ("-dirty" if is_dirty else "")
@@ -71,7 +124,7 @@ def _hardware() -> dict[str, str | int]:
     return {"cpu": cpu_model(), "cores": cores, "machine": platform.machine(), "kernel": platform.release()}
 
 
-def _slug(hardware: dict[str, str | int]) -> str:
+def machine_slug(hardware: dict[str, str | int]) -> str:
     """The hardware in a file name, such as `intel-xeon-processor-2c`."""
     name = re.sub(r"\((r|tm)\)", "", str(hardware["cpu"]).lower())
     return f"{'-'.join(re.findall(r'[a-z0-9]+', name))}-{hardware['cores']}c"

@@ -111,7 +111,7 @@ class Collector:
         self._child, self._job = child, job
         self.num_collectors = job.cfg.collect.num_collectors * job.host.num_hosts
         self.number = job.host.index * job.cfg.collect.num_collectors + child.index
-        self.env = make_vector(job.cfg.env)
+        self.env = make_vector(job.cfg.env, num_threads=job.plan.env_threads)
         self.tracker = EpisodeTracker(self.env.num_envs, first_index=self.number * self.env.num_envs)
         self.episodes = Ring(child.block(f"episodes-{child.index}"), EPISODE_COLUMNS, np.float64)
         self.control = control_page(child.block("control"), job.cfg)

@@ -1,31 +1,39 @@
-"""`make bench [only=memory,startup] [rounds=3]`: what each part costs. Exits with 1 when a promise is broken."""
+"""`make bench [only=memory,startup] [rounds=3] [budget=480]`: what each part costs. Exits with 1 for a broken promise.
+
+`only=scaling` is speed over environments, batch, width and ranks. With a budget the command stops in time with exit
+code 75, and the same command continues where it stopped.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.children import use_cores
+from benchmarks.children import use_cores, wide_console
+from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, continues, is_marked
 from benchmarks.parts import (
     collector_step,
+    environments,
     hand,
     handshake,
     memory,
     overhead,
     replay,
     saves,
+    scaling,
     startup,
     storage,
     topologies,
     updates,
 )
-from benchmarks.parts.measurement import Measurement
-from benchmarks.results import ResultFile
+from benchmarks.parts.measurement import Measurement, measurements_of
+from benchmarks.results import Entry
 
 NUM_CORES = 2
 PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
@@ -36,29 +44,59 @@ PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
     "handshake": handshake.measure,
     "updates": updates.measure,
     "collector": collector_step.measure,
+    "environments": environments.measure,
     "memory": memory.measure,
     "startup": startup.measure,
     "hand": hand.measure,
     "topologies": topologies.measure,
 }
+NAMES = (*PARTS, scaling.PART)
+EXPECTED_S = {"overhead": 60.0, "memory": 60.0, "topologies": 150.0}  # of a round
+EXPECTED_ELSE_S = 30.0
 
 
-def main() -> int:
-    arguments = _parser().parse_args()
-    cores = use_cores(NUM_CORES)
-    console, file, measured = Console(), ResultFile("parts"), list[Measurement]()
-    for part in arguments.only:
-        console.print(f"{part} ...", highlight=False)
-        measured += PARTS[part](arguments.rounds)
-        file.save(cores=cores, rounds=arguments.rounds, measurements=[_entry(one) for one in measured])
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    budget = Budget.from_options(arguments)
+    return measure(arguments.only, arguments.rounds, budget, wide_console(), resume=budget.is_limited)
+
+
+def measure(only: Sequence[str], rounds: int, budget: Budget, console: Console, *, resume: bool) -> int:
+    """Measures the parts as far as the time goes, and shows them."""
+    journal = Journal("parts", {"only": list(only)}, use_cores(NUM_CORES), resume=resume)
+
+    def report(task: Task, outcome: Entry) -> None:
+        mark = ", left out of medians" if is_marked(outcome) else ""
+        noise = f"others {outcome['others_share']:.0%}{mark}"
+        console.print(f"{task.key}  ({outcome['wall_s']:.0f} s, {noise})", highlight=False, soft_wrap=True)
+
+    left = journal.run(tasks(only, rounds), budget, report)
+    measured = measurements_of({"tasks": journal.done})
     console.print(_table(measured))
-    console.print(f"written: {file.path}", soft_wrap=True, highlight=False)
+    console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
+    if left:
+        console.print(f"{len(left)} measurements are left: {continues(left)}", highlight=False, soft_wrap=True)
+        return MORE_LEFT
     return int(any(measurement.is_over for measurement in measured))
 
 
-def _entry(measurement: Measurement) -> dict[str, object]:
-    """A measurement as it goes into the results."""
-    return asdict(measurement) | measurement.spread._asdict()
+def tasks(only: Sequence[str], rounds: int) -> Iterator[Task]:
+    """Round by round, every part once, and every point of `scaling`."""
+    for number in range(1, rounds + 1):
+        for part in only:
+            if part != scaling.PART:
+                expected_s = EXPECTED_S.get(part, EXPECTED_ELSE_S)
+                yield Task(f"{part}/{number}", expected_s, partial(_measured, PARTS[part]))
+                continue
+            for axis, values in scaling.POINTS.items():
+                for value in values:
+                    measure = partial(scaling.point, axis, value)
+                    yield Task(f"{part}/{axis}={value}/{number}", scaling.EXPECTED_S[axis], partial(_measured, measure))
+
+
+def _measured(measure: Callable[[int], Iterator[Measurement]]) -> list[dict[str, Any]]:
+    """One round of a part, as it goes into the results."""
+    return [one.to_mapping() for one in measure(1)]
 
 
 def _table(measured: Sequence[Measurement]) -> Table:
@@ -68,21 +106,25 @@ def _table(measured: Sequence[Measurement]) -> Table:
     for one in measured:
         numbers = [f"{value:.4g}" for value in one.spread]
         limit = "" if one.limit is None else f"[{'red' if one.is_over else 'green'}]< {one.limit:g}"
-        table.add_row(one.part, one.name, *numbers, one.unit, limit)
+        name = one.name if one.has_quiet_round else f"{one.name} [red](machine was busy)"
+        table.add_row(one.part, name, *numbers, one.unit, limit)
     return table
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.parts", description=__doc__)
-    parser.add_argument("--only", type=_names, default=list(PARTS), help=f"some of {','.join(PARTS)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.parts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", type=_names, default=list(NAMES), help=f"some of {','.join(NAMES)}")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is repeated (default: 3)")
+    Budget.add_options(parser)
     return parser
 
 
 def _names(text: str) -> list[str]:
     names = text.split(",")
-    if unknown := set(names) - PARTS.keys():
-        raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}, allowed {', '.join(PARTS)}")
+    if unknown := set(names) - set(NAMES):
+        raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}, allowed {', '.join(NAMES)}")
     return names
 
 

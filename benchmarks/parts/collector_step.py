@@ -1,11 +1,14 @@
-"""One step of the collector on HalfCheetah-v5, phase by phase, acting with weights published before every step."""
+"""One step of the collector on HalfCheetah-v5, phase by phase, acting with weights published before every step.
+
+With one environment, and with 64 of them in one batch of MuJoCo, whose env steps/s are given too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from statistics import median
 
@@ -17,7 +20,7 @@ from benchmarks.parts.measurement import Measurement
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, step
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
-from offpolicy.collect.replay_writer import ReplayWriter
+from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.envs.vector import make_vector
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
 from offpolicy.processes.control_page import ControlPage
@@ -31,10 +34,12 @@ from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.time_account import NullLedger, TimeAccount
 from offpolicy.training.run_memory import COLLECTOR_PHASES
-from offpolicy.types import Float32
+from offpolicy.types import Float32, StepOutcome
 
 STEPS = 400
 CAPACITY = 10_000
+MANY = 64  # environments
+MANY_STEPS = 100
 PHASES = (
     CollectorPhase.WEIGHT_APPLY,
     CollectorPhase.ACTION_SELECT,
@@ -46,18 +51,42 @@ PHASES = (
 def measure(rounds: int) -> Iterator[Measurement]:
     """Microseconds of the median step with and without the ledger, and of each phase's median."""
     torch.set_num_threads(1)
+    yield from _measure_one(rounds)
+    yield from _measure_many(rounds)
+
+
+def _measure_one(rounds: int) -> Iterator[Measurement]:
     steps_us: dict[str, list[float]] = {"step": [], "step, timing.enabled=false": []}
     phases_us: dict[str, list[float]] = {f"  {phase}": [] for phase in PHASES}
     with _collector() as collector:
-        collector.step_us(NullLedger())  # warms up
+        collector.step_us(NullLedger(), STEPS)  # warms up
         for _ in range(5 * rounds):
             ledgers: tuple[TimeAccount, ...] = (Ledger(CollectorPhase), NullLedger())
             for name, ledger in zip(steps_us, ledgers, strict=True):
-                steps_us[name].append(collector.step_us(ledger))
-            for name, phase_us in zip(phases_us, collector.phases_us(), strict=True):
+                steps_us[name].append(collector.step_us(ledger, STEPS))
+            for name, phase_us in zip(phases_us, collector.phases_us(STEPS), strict=True):
                 phases_us[name].append(phase_us)
     for name, samples in (steps_us | phases_us).items():
         yield Measurement("collector", name, "us", samples)
+
+
+def _measure_many(rounds: int) -> Iterator[Measurement]:
+    """The same of 64 environments with one and two threads, and env steps/s, policy included."""
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    phases_us: dict[tuple[int, CollectorPhase], list[float]] = {(n, phase): [] for n in rates for phase in PHASES}
+    with ExitStack() as stack:
+        collectors = {n: stack.enter_context(_collector(MANY, num_threads=n)) for n in rates}
+        for collector in collectors.values():
+            collector.step_us(NullLedger(), MANY_STEPS)  # warms up
+        for _ in range(5 * rounds):
+            for n, collector in collectors.items():
+                rates[n].append(MANY / collector.step_us(NullLedger(), MANY_STEPS) * 1e6)
+                for phase, phase_us in zip(PHASES, collector.phases_us(MANY_STEPS), strict=True):
+                    phases_us[n, phase].append(phase_us)
+    for n, samples in rates.items():
+        yield Measurement("collector", f"{MANY} environments, threads {n}", "env steps/s", samples)
+        for phase in PHASES:
+            yield Measurement("collector", f"  {phase}", "us", phases_us[n, phase])
 
 
 class _Collector:
@@ -66,17 +95,17 @@ class _Collector:
     def __init__(self, parts: CollectorParts, mailbox: Mailbox, flat: Float32) -> None:
         self._parts, self._mailbox, self._flat = parts, mailbox, flat
 
-    def step_us(self, ledger: TimeAccount) -> float:
+    def step_us(self, ledger: TimeAccount, steps: int) -> float:
         """The median step."""
         parts = dataclasses.replace(self._parts, ledger=ledger)
-        return median(self._step_ns(parts) for _ in range(STEPS)) / 1000
+        return median(self._step_ns(parts) for _ in range(steps)) / 1000
 
-    def phases_us(self) -> list[float]:
+    def phases_us(self, steps: int) -> list[float]:
         """The median of each of `PHASES`. Asking for an account slows the step after it, so steps are timed apart."""
         ledger = Ledger(CollectorPhase)
         parts = dataclasses.replace(self._parts, ledger=ledger)
         accounts = [ledger.account()]
-        for _ in range(STEPS):
+        for _ in range(steps):
             self._step_ns(parts)
             accounts.append(ledger.account())
         return [
@@ -92,17 +121,18 @@ class _Collector:
 
 
 @contextmanager
-def _collector() -> Iterator[_Collector]:
+def _collector(num_envs: int = 1, *, num_threads: int = 1) -> Iterator[_Collector]:
     cfg, layout = halfcheetah.config("sac"), halfcheetah.LAYOUT
     policy = make_policy(cfg.algo, halfcheetah.SPEC)
     flat = np.zeros(flat_size(policy), dtype=np.float32)
     flatten_into(policy, flat)
     mailbox = Mailbox(_buffer(Mailbox.nbytes(flat.nbytes)), flat.nbytes)
-    control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(1)
+    control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(num_envs)
     episodes = Ring(_buffer(Ring.nbytes(CAPACITY, EPISODE_COLUMNS, 8)), EPISODE_COLUMNS, np.float64)
-    reports = CollectorReports(_buffer(4096), COLLECTOR_PHASES)
-    replay = ReplayRing(_buffer(ReplayRing.nbytes_for(CAPACITY, layout, 1, 1)), layout, CAPACITY, num_envs=1)
-    env = make_vector(cfg.env)
+    reports = CollectorReports(_buffer(CollectorReports.nbytes(COLLECTOR_PHASES)), COLLECTOR_PHASES)
+    room = ReplayRing.nbytes_for(CAPACITY, layout, num_envs, 1)
+    replay = ReplayRing(_buffer(room), layout, CAPACITY, num_envs=num_envs)
+    env = make_vector(cfg.env, num_envs, num_threads=num_threads)
     try:
         parts = CollectorParts(
             env=env,
@@ -115,10 +145,15 @@ def _collector() -> Iterator[_Collector]:
             progress=Progress(obs=env.reset(1)),
             ledger=NullLedger(),
             take_snapshot=lambda: None,
+            skip_bad_row=_refuse,
         )
         yield _Collector(parts, mailbox, flat)
     finally:
         env.close()
+
+
+def _refuse(error: BadRowError, outcome: StepOutcome) -> StepOutcome:
+    raise error
 
 
 def _buffer(nbytes: int) -> memoryview:

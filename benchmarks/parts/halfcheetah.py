@@ -16,19 +16,19 @@ LAYOUT = RowLayout(SPEC.obs_dim, SPEC.action_dim)
 BATCH_SIZE = 256
 
 
-def config(algo: str) -> RunConfig:
+def config(algo: str, *overrides: str) -> RunConfig:
     """The configuration of `offpolicy train algo=<algo> env=halfcheetah device=cpu`."""
-    return load_config([f"algo={algo}", "env=halfcheetah", "device=cpu"])
+    return load_config([f"algo={algo}", "env=halfcheetah", "device=cpu", *overrides])
 
 
-def learner(algo: str) -> BaseLearner:
+def learner(algo: str, *overrides: str) -> BaseLearner:
     """A fresh learner on the CPU."""
-    return make_learner(config(algo).algo, SPEC, torch.device("cpu"), seed=1)
+    return make_learner(config(algo, *overrides).algo, SPEC, torch.device("cpu"), seed=1)
 
 
-def batches() -> Batches:
+def batches(num_rows: int = BATCH_SIZE) -> Batches:
     """One batch of plausible rows."""
-    rows = torch.randn((BATCH_SIZE, LAYOUT.width), generator=torch.Generator().manual_seed(1))
+    rows = torch.randn((num_rows, LAYOUT.width), generator=torch.Generator().manual_seed(1))
     rows[:, LAYOUT.action] = rows[:, LAYOUT.action].tanh()
     rows[:, LAYOUT.terminated] = 0.0
     rows[:, LAYOUT.discount] = 0.99

@@ -1,31 +1,78 @@
-"""One gradient update of SAC and of TD3, with one and with two threads of torch."""
+"""One gradient update of SAC and of TD3 and the floor of its matrix products, with one and two threads of torch.
+
+Update and floor are measured in turns in one process: their ratio is what two days, or two machines of one kind, share.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
+from benchmarks.gemm import Products, floor_ms, hidden_products
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, call_us
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.types import Batches
 
+PART = "update"
+RATIO = "update / floor"
 ALGOS = ("sac", "td3")
 THREADS = (1, 2)
-CALLS = 40  # a multiple of TD3's policy delay
+CALLS = 10  # of an update per sample: many short samples in turns, so that all cases meet the same weather
+FLOOR_CALLS = 40  # of each product
+SAMPLES = 20  # per round
+
+
+class Case(NamedTuple):
+    """An update to measure: its learner and batch, and the shape of its products."""
+
+    name: str
+    learner: BaseLearner
+    batches: Batches
+    products: Products
+    rows: int
+    width: int
+
+    @classmethod
+    def of(cls, algo: str, rows: int = halfcheetah.BATCH_SIZE, width: int = 256) -> Case:
+        """The update of an algorithm on HalfCheetah-v5 with a batch of so many rows and two hidden layers."""
+        overrides = (f"algo.batch_size={rows}", f"algo.hidden_dims=[{width},{width}]")
+        cfg = halfcheetah.config(algo, *overrides).algo
+        products = hidden_products(algo, cfg.policy_delay, len(cfg.hidden_dims))
+        learner = halfcheetah.learner(algo, *overrides)
+        return cls(algo.upper(), learner, halfcheetah.batches(rows), products, rows, width)
+
+    def sample(self, calls: int, floor_calls: int) -> tuple[float, float]:
+        """Milliseconds of an update, and of its floor."""
+        update_us = call_us(partial(self.learner.update, self.batches), calls)
+        return update_us / 1000, floor_ms(self.products, self.rows, self.width, floor_calls)
+
+    def describe_floor(self) -> str:
+        """The products that are the floor."""
+        return f"floor, {self.products.total:g} products of {self.rows}x{self.width}x{self.width}"
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
-    """Milliseconds per update, the cases in turns."""
-    learners = {algo: halfcheetah.learner(algo) for algo in ALGOS}
-    batches = halfcheetah.batches()
-    cases = [(algo, threads) for algo in ALGOS for threads in THREADS]
-    samples: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
-    for number in range(-1, 5 * rounds):
-        for algo, threads in cases:
+    """Milliseconds per update, those of its floor, and their ratio, the cases in turns."""
+    torch.set_flush_denormal(True)  # as in a learner's process
+    cases = [(Case.of(algo), threads) for algo in ALGOS for threads in THREADS]
+    samples: list[list[tuple[float, float]]] = [[] for _ in cases]
+    for number in range(-1, SAMPLES * rounds):
+        for (case, threads), found in zip(cases, samples, strict=True):
             torch.set_num_threads(threads)
-            update_us = call_us(partial(learners[algo].update, batches), CALLS)
+            sample = case.sample(CALLS, FLOOR_CALLS)
             if number >= 0:  # the first round warms up
-                samples[algo, threads].append(update_us / 1000)
-    for (algo, threads), update_ms in samples.items():
-        yield Measurement("update", f"{algo.upper()}, {threads} thread{'s' * (threads > 1)}", "ms", update_ms)
+                found.append(sample)
+    for (case, threads), found in zip(cases, samples, strict=True):
+        name = f"{case.name}, {threads} thread{'s' * (threads > 1)}"
+        yield from measurements(PART, name, case.describe_floor(), found)
+
+
+def measurements(part: str, name: str, floor: str, samples: list[tuple[float, float]]) -> Iterator[Measurement]:
+    """The three quantities of samples of (update, floor)."""
+    yield Measurement(part, name, "ms", [update for update, _ in samples])
+    yield Measurement(part, f"{name}: {floor}", "ms", [floor for _, floor in samples])
+    yield Measurement(part, f"{name}: {RATIO}", "", [update / floor for update, floor in samples])

@@ -1,81 +1,159 @@
-"""`make bench-peers [steps=12000] [rounds=3] [only=ours,sb3-1]`: who steps faster, doing the same work."""
+"""`make bench-peers [race=sac-1] [rounds=3] [only=ours,sbx] [seconds=12] [budget=480]`: who steps faster at equal work.
+
+Every contender does each round in a fresh process, in turns. With a budget the command stops in time with exit code
+75, and the same command continues where it stopped.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from benchmarks.children import use_cores
-from benchmarks.peers.contenders import CONTENDERS
-from benchmarks.peers.race import STEADY_FROM, Repeat, run
-from benchmarks.peers.tables import rates, rates_table, ratios, ratios_table
-from benchmarks.results import ResultFile
-from benchmarks.stats import Spread
+from benchmarks.children import use_cores, wide_console
+from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, continues, is_marked
+from benchmarks.peers import tuned
+from benchmarks.peers.contenders import CONTENDERS, Contender, Ours
+from benchmarks.peers.race import SETTLE_S, run
+from benchmarks.peers.tables import rates_table, ratios, ratios_table, repeats_of
+from benchmarks.peers.workloads import WORKLOADS, Workload
+from benchmarks.results import Entry
 
 NUM_CORES = 2
-MIN_STEPS = STEADY_FROM + 500
+START_S = 12.0  # of a repeat, about: the process, its imports, random actions
+SECONDS, LEAST_S = 12.0, 3.0  # measured per repeat
+TUNE_MINUTES = 3.0
 
 
-def main() -> int:
-    arguments = _parser().parse_args()
+class Plan(NamedTuple):
+    """What a call is asked for."""
+
+    races: Sequence[str]
+    only: Sequence[str]
+    rounds: int
+    seconds: float
+    tune_minutes: float
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    plan = Plan(arguments.race, arguments.only, arguments.rounds, arguments.seconds, arguments.tune_minutes)
+    budget = Budget.from_options(arguments)
+    return measure(plan, budget, wide_console(), resume=budget.is_limited)
+
+
+def whole_plan(rounds: int) -> Plan:
+    """All races with all contenders."""
+    return Plan(list(WORKLOADS), list(CONTENDERS), rounds, SECONDS, TUNE_MINUTES)
+
+
+def measure(plan: Plan, budget: Budget, console: Console, *, resume: bool) -> int:
+    """Runs the races as far as the time goes, and shows them."""
     cores = use_cores(NUM_CORES)
-    reasons = {key: CONTENDERS[key].why_missing() for key in arguments.only}
+    reasons = {key: CONTENDERS[key].why_missing() for key in plan.only}
     missing = {key: reason for key, reason in reasons.items() if reason is not None}
-    present = [key for key in arguments.only if key not in missing]
-    console, file, repeats = Console(), ResultFile("peers"), list[Repeat]()
-    for number in range(1, arguments.rounds + 1):
-        for key in present:  # A B C, A B C: the weather of a shared machine falls on all alike
-            repeats.append(run(key, CONTENDERS[key], arguments.steps, number, cores))
-            console.print(_line(repeats[-1], arguments.rounds), highlight=False, markup=False, soft_wrap=True)
-            file.save(steps=arguments.steps, cores=cores, missing=missing, **_summary(repeats))
-    console.print(rates_table(repeats, missing, arguments.steps))
+    settings = {name: value for name, value in plan._asdict().items() if name != "rounds"}
+    settings["workloads"] = {race: WORKLOADS[race].settings.to_mapping() for race in plan.races}
+    journal = Journal("peers", settings, cores, resume=resume)
+
+    def report(task: Task, outcome: Entry) -> None:
+        console.print(_line(task, outcome), highlight=False, markup=False, soft_wrap=True)
+
+    left = journal.run(tasks(plan, missing, journal.done, cores), budget, report)
+    for race in plan.races:
+        repeats, title = repeats_of(journal.done, race), WORKLOADS[race].title
+        if repeats:
+            console.print(rates_table(title, repeats, missing))
+        if ratios(repeats):
+            console.print(ratios_table(title, repeats))
     for key, reason in missing.items():
         console.print(f"{CONTENDERS[key].name} is not installed: {reason}", soft_wrap=True, markup=False)
-    if any(ratios(repeats).values()):
-        console.print(ratios_table(repeats))
-    if repeats:
-        console.print(f"written: {file.path}", soft_wrap=True, highlight=False)
-    return int(any(repeat.failure for repeat in repeats if repeat.contender in ("ours", "overlap")))
+    console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
+    if left:
+        console.print(f"{len(left)} repeats are left: {continues(left)}", highlight=False, soft_wrap=True)
+        return MORE_LEFT
+    own = [outcome["data"] for key, outcome in journal.done.items() if key.count("/") == 2]
+    return int(any(one["failure"] for one in own if isinstance(CONTENDERS[one["contender"]], Ours)))
 
 
-def _summary(repeats: list[Repeat]) -> dict[str, object]:
-    """Spreads and ratios besides the repeats they are computed from."""
-    keys = dict.fromkeys(repeat.contender for repeat in repeats)
-    speeds = {key: list(rates(repeats, key).values()) for key in keys}
-    return {
-        "steps_per_sec": {key: Spread.of(values)._asdict() for key, values in speeds.items() if values},
-        "ratios": ratios(repeats),
-        "repeats": [asdict(repeat) for repeat in repeats],
-    }
+def tasks(plan: Plan, missing: Mapping[str, str], done: Mapping[str, Entry], cores: tuple[int, ...]) -> Iterator[Task]:
+    """Round by round, A B C, A B C: the weather of a shared machine falls on all alike. Tuning comes first."""
+    expected_s = START_S + SETTLE_S + plan.seconds
+    for race in plan.races:
+        if "tuned" in _contenders(plan, race, missing):
+            find = partial(tuned.find, WORKLOADS[race].settings, plan.tune_minutes)
+            yield Task(f"{race}/tune", 60 * plan.tune_minutes + START_S, find)
+    for number in range(1, plan.rounds + 1):
+        for race in plan.races:
+            for key in _contenders(plan, race, missing):
+                repeat = partial(_repeat, key, race, plan.seconds, number, cores, done)
+                yield Task(f"{race}/{key}/{number}", expected_s, repeat)
 
 
-def _line(repeat: Repeat, rounds: int) -> str:
-    """One repeat as it ends."""
-    result = repeat.failure if repeat.steps_per_sec is None else f"{repeat.steps_per_sec:.1f} env steps/s"
-    return f"round {repeat.round}/{rounds}  {CONTENDERS[repeat.contender].name}: {result}  ({repeat.wall_s:.0f} s)"
+def _contenders(plan: Plan, race: str, missing: Mapping[str, str]) -> list[str]:
+    return [key for key in WORKLOADS[race].contenders if key in plan.only and key not in missing]
+
+
+def _repeat(  # noqa: PLR0913  # what a repeat is
+    key: str, race: str, seconds: float, number: int, cores: tuple[int, ...], done: Mapping[str, Entry]
+) -> dict[str, Any]:
+    contender: Contender = CONTENDERS[key]
+    if key == "tuned":
+        found = tuple(done[f"{race}/tune"]["data"])
+        contender = dataclasses.replace(Ours("offpolicy, tuned"), overrides=found)
+    workload: Workload = WORKLOADS[race]
+    return asdict(run(key, contender, workload.settings, seconds, number, cores))
+
+
+def _line(task: Task, outcome: Entry) -> str:
+    """One task as it ends."""
+    data, noise = outcome["data"], f"others {outcome['others_share']:.0%}"
+    if isinstance(data, list):
+        return f"{task.key}: {' '.join(data) or 'no change was faster'}  ({outcome['wall_s']:.0f} s, {noise})"
+    rate = data["failure"] if data["steps_per_sec"] is None else f"{data['steps_per_sec']:,.1f} env steps/s"
+    mark = ", left out of medians" if is_marked(outcome) else ""
+    return f"{task.key}: {rate}  ({outcome['wall_s']:.0f} s, threads {data['threads']}, {noise}{mark})"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--steps", type=_steps, default=12_000, help=f"env steps per repeat, at least {MIN_STEPS}")
-    parser.add_argument("--rounds", type=int, default=3, help="repeats of every contender (default: 3)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--race", type=_races, default=list(WORKLOADS), help=f"some of {','.join(WORKLOADS)}")
     parser.add_argument("--only", type=_keys, default=list(CONTENDERS), help=f"some of {','.join(CONTENDERS)}")
+    parser.add_argument("--rounds", type=int, default=3, help="repeats of every contender (default: 3)")
+    parser.add_argument("--seconds", type=_seconds, default=SECONDS, help=f"measured per repeat, after {SETTLE_S:.0f}")
+    parser.add_argument(
+        "--tune-minutes", "--tune_minutes", type=float, default=TUNE_MINUTES, help="of trials for `tuned`"
+    )
+    Budget.add_options(parser)
     return parser
 
 
-def _steps(text: str) -> int:
-    if int(text) < MIN_STEPS:
-        raise argparse.ArgumentTypeError(f"got {text}, allowed at least {MIN_STEPS}: rates start at {STEADY_FROM}")
-    return int(text)
+def _seconds(text: str) -> float:
+    if float(text) < LEAST_S:
+        raise argparse.ArgumentTypeError(f"got {text}, allowed at least {LEAST_S:g}: counters are read once a second")
+    return float(text)
+
+
+def _races(text: str) -> list[str]:
+    return _some_of(text, WORKLOADS)
 
 
 def _keys(text: str) -> list[str]:
+    return _some_of(text, CONTENDERS)
+
+
+def _some_of(text: str, known: Mapping[str, object]) -> list[str]:
     keys = text.split(",")
-    if unknown := set(keys) - CONTENDERS.keys():
-        raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}, allowed {', '.join(CONTENDERS)}")
+    if unknown := set(keys) - known.keys():
+        raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}, allowed {', '.join(known)}")
     return keys
 
 

@@ -1,31 +1,41 @@
-"""Who competes: how each is started, and where its env-step counter can be read."""
+"""Who competes: how each is started, when it is stopped, and where its env-step counter can be read."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import yaml
 
 from benchmarks.children import environment, offpolicy_train
+from benchmarks.peers.settings import Settings
 from benchmarks.results import REPOSITORY
 
 PEERS = REPOSITORY / ".bench"  # one virtual environment per peer, made by the Makefile
+ENDLESS = 1_000_000_000  # env steps: the time ends a repeat
 
 
 class Job(NamedTuple):
-    """One repeat: SAC on HalfCheetah-v5 for `steps` env steps, with `scratch` for its files."""
+    """One repeat: a training that learns for `seconds`, with `scratch` for its files."""
 
-    steps: int
+    settings: Settings
+    seconds: float
     seed: int
     scratch: Path
 
 
 class Report(NamedTuple):
-    """What a repeat left behind: its env-step counter over time, and the versions that ran."""
+    """What a repeat left behind: its env-step counter over time, what it did, and the versions that ran."""
 
     ticks: list[tuple[int, float]]  # env steps done, seconds on a monotonic clock
+    updates: int
+    env_steps: int  # when the updates were counted
+    threads: str  # of the update, in words
+    settings: dict[str, Any]  # as the contender's own objects have them
     versions: dict[str, str]
 
 
@@ -42,6 +52,9 @@ class Contender(Protocol):
 
     def environment(self) -> dict[str, str]: ...
 
+    def is_over(self, job: Job) -> bool:
+        """True once it has learned for as long as the job asks: it is then interrupted. Never for one that ends."""
+
     def report(self, job: Job) -> Report: ...
 
 
@@ -50,7 +63,7 @@ class Ours:
     """`offpolicy train` with the runner single_gpu; logging and timing stay on, as a user has them."""
 
     name: str
-    mode: str
+    overrides: tuple[str, ...] = ()
 
     def why_missing(self) -> str | None:
         return None
@@ -58,65 +71,114 @@ class Ours:
     def command(self, job: Job) -> list[str]:
         return offpolicy_train(
             job.scratch / "run",
-            "algo=sac",
-            "env=halfcheetah",
-            "runner=single_gpu",
-            f"collect.mode={self.mode}",
-            f"total_timesteps={job.steps}",
+            *overrides(job.settings),
+            f"total_timesteps={ENDLESS}",
             f"seed={job.seed}",
-            "device=cpu",
-            "eval.episodes=0",
+            "checkpoint.every=0",
             "checkpoint.replay=false",
             "log.panel=off",
             "log.every_s=1",
+            *self.overrides,
         )
 
     def environment(self) -> dict[str, str]:
         return environment()
 
+    def is_over(self, job: Job) -> bool:
+        learning = [tick for tick in self._ticks(job) if tick[0] >= job.settings.learning_starts]
+        return bool(learning) and learning[-1][1] - learning[0][1] >= job.seconds
+
     def report(self, job: Job) -> Report:
         """The last record is left out: it is written when everything has been saved and every process has exited."""
         run = job.scratch / "run"
+        summary = json.loads((run / "summary.json").read_text())
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        ticks = [(int(record["env_steps"]), float(record["wall_s"])) for record in records]
-        versions = json.loads((run / "summary.json").read_text())["versions"]
-        return Report([tick for tick in ticks if tick[0] < job.steps], versions)
+        threads = (
+            f"{records[-1].get('perf/learner_threads')} + {summary['threads']['collector']}"  # learner + collector
+        )
+        return Report(
+            ticks=self._ticks(job)[:-1],
+            updates=summary["updates"],
+            env_steps=summary["env_steps"],
+            threads=f"{threads}, {summary['mode']}",
+            settings=settings_of_run(yaml.safe_load((run / "config.yaml").read_text())),
+            versions=summary["versions"],
+        )
+
+    def _ticks(self, job: Job) -> list[tuple[int, float]]:
+        path = job.scratch / "run" / "metrics.jsonl"
+        text = path.read_text() if path.is_file() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()  # a line that is being written is no record yet
+        records = [json.loads(line) for line in lines]
+        return [(int(record["env_steps"]), float(record["wall_s"])) for record in records]
+
+
+def overrides(settings: Settings) -> tuple[str, ...]:
+    """The settings as overrides of `offpolicy train`: those that its defaults equal today among them."""
+    algo = [f"algo.{name}={getattr(settings, name)}" for name in ("batch_size", "actor_lr", "critic_lr", "gamma")]
+    algo += [f"algo.{name}={getattr(settings, name)}" for name in ("tau", "learning_starts", "policy_delay", "utd")]
+    hidden = ",".join(map(str, settings.hidden_dims))
+    return (
+        *(f"algo={settings.algo}", "env=halfcheetah", f"env.id={settings.env_id}", f"env.num_envs={settings.num_envs}"),
+        *(*algo, f"algo.hidden_dims=[{hidden}]", f"replay.capacity={settings.capacity}"),
+        *("runner=single_gpu", "device=cpu", "eval.every=0", "eval.episodes=0"),
+    )
+
+
+def settings_of_run(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in the configuration that a run of ours has written."""
+    algo = cfg["algo"]
+    same = ("batch_size", "hidden_dims", "actor_lr", "critic_lr", "gamma", "tau", "learning_starts", "policy_delay")
+    given = {name: algo[name] for name in same}
+    env = {"env_id": cfg["env"]["id"], "num_envs": cfg["env"]["num_envs"] * cfg["collect"]["num_collectors"]}
+    return given | env | {"algo": algo["name"], "capacity": cfg["replay"]["capacity"]}
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """A peer in its own virtual environment; `threads` of torch, 0 for what the peer chooses itself."""
+class Program:
+    """A program of this directory under an interpreter; `threads` of torch, 0 for what the library chooses itself."""
 
     name: str
-    home: str  # below PEERS
-    module: str
+    home: str  # below PEERS; '' for this interpreter
+    script: str
+    arguments: tuple[str, ...]
     threads: int
 
     def why_missing(self) -> str | None:
         home = PEERS / self.home
-        if (home / ".installed").is_file():
+        if not self.home or (home / ".installed").is_file():
             return None
         log = home / "install.log"
         errors = [line for line in log.read_text().splitlines() if "ERROR" in line] if log.is_file() else []
         return errors[-1] if errors else "run `make bench-peers` to install it"
 
     def command(self, job: Job) -> list[str]:
-        python, script = PEERS / self.home / "bin" / "python", Path(__file__).with_name("peer_sac.py")
-        numbers = (job.steps, job.seed, self.threads)
-        return [str(python), str(script), self.module, *map(str, numbers), str(job.scratch / "report.json")]
+        python = str(PEERS / self.home / "bin" / "python") if self.home else sys.executable
+        numbers = (job.seconds, job.seed, self.threads)
+        settings, out = json.dumps(job.settings.to_mapping()), str(job.scratch / "report.json")
+        script = str(Path(__file__).with_name(self.script))
+        return [python, script, *self.arguments, settings, *map(str, numbers), out]
 
     def environment(self) -> dict[str, str]:
         return environment(OMP_NUM_THREADS=str(self.threads)) if self.threads else environment()
 
+    def is_over(self, job: Job) -> bool:
+        return False
+
     def report(self, job: Job) -> Report:
         data = json.loads((job.scratch / "report.json").read_text())
-        return Report([(steps, seconds) for steps, seconds in data["ticks"]], data["versions"])
+        ticks = [(steps, seconds) for steps, seconds in data["ticks"]]
+        return Report(**{**data, "ticks": ticks, "env_steps": data.get("env_steps", ticks[-1][0])})
 
 
 CONTENDERS: Mapping[str, Contender] = {
-    "ours": Ours("offpolicy", "alternate"),
-    "overlap": Ours("offpolicy, overlap", "overlap"),
-    "sb3-1": Peer("Stable-Baselines3, 1 thread", "sb3", "stable_baselines3", 1),
-    "sb3-2": Peer("Stable-Baselines3, 2 threads", "sb3", "stable_baselines3", 2),
-    "sbx": Peer("SBX", "sbx", "sbx", 0),
+    "ours": Ours("offpolicy", ("collect.mode=alternate",)),
+    "overlap": Ours("offpolicy, overlap", ("collect.mode=overlap",)),
+    "auto": Ours("offpolicy, auto", ("collect.mode=auto",)),
+    "tuned": Ours("offpolicy, tuned"),
+    "sb3-1": Program("Stable-Baselines3, 1 thread", "sb3", "peer_models.py", ("stable_baselines3",), 1),
+    "sb3-2": Program("Stable-Baselines3, 2 threads", "sb3", "peer_models.py", ("stable_baselines3",), 2),
+    "sbx": Program("SBX", "sbx", "peer_models.py", ("sbx",), 0),
+    "control-1": Program("single file in torch, 1 thread", "", "control.py", (), 1),
+    "control-2": Program("single file in torch, 2 threads", "", "control.py", (), 2),
 }

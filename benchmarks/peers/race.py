@@ -1,20 +1,24 @@
-"""One repeat of one contender, and what the machine did meanwhile."""
+"""One repeat of one contender: its rate once it has settled, and the proof that it did the work of the others."""
 
 from __future__ import annotations
 
 import os
-import resource
+import signal
 import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.contenders import Contender, Job
+from benchmarks.peers.settings import Settings, check_equal
+from benchmarks.quiet import Watch
 
-STEADY_FROM = 1500  # env steps: start-up, random collection, warm-up and compilation are over
-START_TIMEOUT_S = 180.0
-SLOWEST = 5.0  # env steps per second: who is slower has hung
+SETTLE_S = 8.0  # of learning: compilation, caches, and our trials of threads and modes are over
+START_TIMEOUT_S = 240.0
+POLL_S = 0.2
+STOPPED = (0, 130)  # exit codes: ended by itself, or by our interrupt
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,75 +30,71 @@ class Repeat:
     command: list[str]
     steps_per_sec: float | None
     failure: str | None
-    load_before: float  # 1-minute load average
-    wall_s: float  # the whole process, start-up included
     cpu_s: float  # of the contender's processes
-    others_share: float  # of the cores' time, taken by anybody else: the noise
+    threads: str = ""
+    updates: int = 0
     ticks: list[tuple[int, float]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def run(key: str, contender: Contender, steps: int, number: int, cores: tuple[int, ...]) -> Repeat:
-    """Do one repeat in a fresh process."""
+def run(  # noqa: PLR0913  # what a repeat is
+    key: str, contender: Contender, settings: Settings, seconds: float, number: int, cores: tuple[int, ...]
+) -> Repeat:
+    """Does one repeat in a fresh process: `SETTLE_S` and then `seconds` of learning."""
     with tempfile.TemporaryDirectory(prefix="offpolicy-bench-") as scratch:
-        job = Job(steps, number, Path(scratch))
+        job, watch = Job(settings, SETTLE_S + seconds, number, Path(scratch)), Watch(cores)
         command = contender.command(job)
-        load, before = os.getloadavg()[0], Usage.now(cores)
-        failure = _failure(command, contender.environment(), START_TIMEOUT_S + steps / SLOWEST)
-        wall_s, cpu_s, busy_s = Usage.now(cores).since(before)
-        others = max(busy_s - cpu_s, 0.0) / (wall_s * len(cores))
-        facts = (load, wall_s, cpu_s, others)
+        failure = _failure(contender, job, command)
+        cpu_s = watch.passed().own_s
         if failure is not None:
-            return Repeat(key, number, command, None, failure, *facts)
-        ticks, versions = contender.report(job)
+            return Repeat(key, number, command, None, failure, cpu_s)
+        report = contender.report(job)
+    facts: dict[str, Any] = {"threads": report.threads, "updates": report.updates}
+    facts |= {"ticks": report.ticks, "versions": report.versions}
     try:
-        return Repeat(key, number, command, steady_rate(ticks), None, *facts, ticks, versions)
+        check_equal(settings, report.settings, report.env_steps, report.updates)
+        return Repeat(key, number, command, steady_rate(report.ticks, settings.learning_starts), None, cpu_s, **facts)
     except ValueError as error:
-        return Repeat(key, number, command, None, str(error), *facts, ticks, versions)
+        return Repeat(key, number, command, None, str(error), cpu_s, **facts)
 
 
-def steady_rate(ticks: list[tuple[int, float]]) -> float:
-    """Env steps per second between the first tick from `STEADY_FROM` on and the last one.
+def steady_rate(ticks: list[tuple[int, float]], learning_starts: int) -> float:
+    """Env steps per second from `SETTLE_S` after the first tick of learning to the last one.
 
     Raises `ValueError` when there are no two.
     """
-    steady = [tick for tick in ticks if tick[0] >= STEADY_FROM]
+    learning = [tick for tick in ticks if tick[0] >= learning_starts]
+    steady = [tick for tick in learning if tick[1] >= learning[0][1] + SETTLE_S]
     if len(steady) < 2:
-        raise ValueError(f"no two counter readings after {STEADY_FROM} env steps; raise --steps")
+        raise ValueError(f"no two counter readings {SETTLE_S:.0f} s after learning began; raise --seconds")
     (first_steps, first_s), (last_steps, last_s) = steady[0], steady[-1]
     return (last_steps - first_steps) / (last_s - first_s)
 
 
-def _failure(command: list[str], variables: dict[str, str], timeout_s: float) -> str | None:
-    """Run to the end; the last lines of its output if it failed."""
+def _failure(contender: Contender, job: Job, command: list[str]) -> str | None:
+    """Runs to the end, or until it is over; the last lines of its output if it failed."""
+    timeout_s = START_TIMEOUT_S + 3 * job.seconds
+    end_s = time.monotonic() + timeout_s
+    with open(job.scratch / "output", "wb") as output:
+        process = subprocess.Popen(command, env=contender.environment(), stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None and not contender.is_over(job):
+                if time.monotonic() > end_s:
+                    return f"not done after {timeout_s:.0f} s"
+                time.sleep(POLL_S)
+        finally:
+            _stop(process)
+    last = (job.scratch / "output").read_text(errors="replace").splitlines()[-8:]
+    code = process.returncode
+    return None if code in STOPPED else os.linesep.join([f"exit code {code}", *last])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Asks it to stop, and kills it if it does not within a minute."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
     try:
-        result = subprocess.run(
-            command, env=variables, timeout=timeout_s, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-        )
+        process.wait(60)
     except subprocess.TimeoutExpired:
-        return f"not done after {timeout_s:.0f} s"
-    last = result.stdout.decode(errors="replace").splitlines()[-8:]
-    return None if result.returncode == 0 else "\n".join([f"exit code {result.returncode}", *last])
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Clocks at one instant, in seconds."""
-
-    wall_s: float
-    children_s: float  # CPU of processes started here that have ended
-    busy_s: float  # CPU of everybody on these cores
-
-    @classmethod
-    def now(cls, cores: tuple[int, ...]) -> Usage:
-        """The clocks now."""
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        names = {f"cpu{core}" for core in cores}
-        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-        # user, nice, system, idle, iowait, irq, softirq, steal
-        ticks = sum(int(line[column]) for line in lines if line[0] in names for column in (1, 2, 3, 6, 7, 8))
-        return cls(time.monotonic(), children.ru_utime + children.ru_stime, ticks / os.sysconf("SC_CLK_TCK"))
-
-    def since(self, before: Usage) -> tuple[float, float, float]:
-        """Wall, own CPU and everybody's CPU between two instants."""
-        return self.wall_s - before.wall_s, self.children_s - before.children_s, self.busy_s - before.busy_s
+        process.kill()
+        process.wait()

@@ -1,68 +1,135 @@
-"""The repeats of a race as tables: rates, and ratios formed round by round."""
+"""The repeats of a race as tables: rates, and ratios formed round by round. Marked repeats are shown, and left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from rich.table import Table
 
+from benchmarks.journal import is_marked
 from benchmarks.peers.contenders import CONTENDERS
-from benchmarks.peers.race import Repeat
+from benchmarks.quiet import NOISY
+from benchmarks.results import Entry
 from benchmarks.stats import Spread
 
-NOISY = 0.1  # share of the cores' time taken by others from which on a repeat says little
 RATIOS = {  # numerator, and the denominators of which the fastest counts
-    "offpolicy / SB3 with 1 thread": ("ours", ("sb3-1",)),
-    "offpolicy / SB3 with 2 threads": ("ours", ("sb3-2",)),
     "offpolicy / faster SB3": ("ours", ("sb3-1", "sb3-2")),
-    "offpolicy, overlap / faster SB3": ("overlap", ("sb3-1", "sb3-2")),
     "offpolicy / SBX": ("ours", ("sbx",)),
+    "offpolicy / single file": ("ours", ("control-1", "control-2")),
+    "offpolicy, overlap / SBX": ("overlap", ("sbx",)),
+    "offpolicy, auto / SBX": ("auto", ("sbx",)),
+    "offpolicy, tuned / SBX": ("tuned", ("sbx",)),
+    "offpolicy, tuned / faster SB3": ("tuned", ("sb3-1", "sb3-2")),
 }
 
 
-def rates(repeats: Sequence[Repeat], contender: str) -> dict[int, float]:
-    """Env steps per second of the repeats that succeeded, by round."""
-    return {r.round: r.steps_per_sec for r in repeats if r.contender == contender and r.steps_per_sec is not None}
+class Done(NamedTuple):
+    """One repeat of the results."""
+
+    contender: str
+    round: int
+    steps_per_sec: float | None
+    failure: str | None
+    threads: str
+    others_share: float
+    is_marked: bool
 
 
-def ratios(repeats: Sequence[Repeat]) -> dict[str, dict[int, float]]:
-    """Every ratio by round, where all its parts succeeded: neighbours in time share the machine's weather."""
+def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
+    """The repeats of one race, of the tasks of an entry: `<workload>/<contender>/<round>`."""
+    found = [outcome for key, outcome in tasks.items() if key.split("/")[0] == workload and key.count("/") == 2]
+    return [
+        Done(
+            contender=outcome["data"]["contender"],
+            round=outcome["data"]["round"],
+            steps_per_sec=outcome["data"]["steps_per_sec"],
+            failure=outcome["data"]["failure"],
+            threads=outcome["data"]["threads"],
+            others_share=float(outcome["others_share"]),
+            is_marked=is_marked(outcome),
+        )
+        for outcome in found
+    ]
+
+
+def rates(repeats: Sequence[Done], contender: str) -> dict[int, float]:
+    """Env steps per second of the repeats that succeeded on a quiet machine, by round."""
+    return {
+        one.round: one.steps_per_sec
+        for one in repeats
+        if one.contender == contender and one.steps_per_sec is not None and not one.is_marked
+    }
+
+
+def left_out(repeats: Sequence[Done], contender: str) -> list[float]:
+    """Env steps per second of the marked repeats."""
+    own = [one for one in repeats if one.contender == contender and one.is_marked]
+    return [one.steps_per_sec for one in own if one.steps_per_sec is not None]
+
+
+def ratios(repeats: Sequence[Done]) -> dict[str, dict[int, float]]:
+    """Every ratio by round, where all its parts are there: neighbours in time share the machine's weather."""
     table = {}
     for name, (numerator, denominators) in RATIOS.items():
-        above, below = rates(repeats, numerator), [rates(repeats, key) for key in denominators]
-        whole = [number for number in above if all(number in side for side in below)]
+        above = rates(repeats, numerator)
+        below = [side for side in (rates(repeats, key) for key in denominators) if side]
+        whole = [number for number in above if below and all(number in side for side in below)]
         table[name] = {number: above[number] / max(side[number] for side in below) for number in whole}
-    return table
+    return {name: by_round for name, by_round in table.items() if by_round}
 
 
-def rates_table(repeats: Sequence[Repeat], missing: Iterable[str], steps: int) -> Table:
+class Row(NamedTuple):
+    """A contender in words."""
+
+    name: str
+    median: str
+    low: str
+    high: str
+    rounds: str
+    left_out: str
+    threads: str
+    noise: str
+
+
+HEADINGS = ("", "median", "min", "max", "rounds", "left out", "threads", "others' CPU")
+
+
+def rows(repeats: Sequence[Done], missing: Iterable[str]) -> list[Row]:
     """Median and range per contender; whoever is missing or failed has a row too."""
-    table = Table(title=f"SAC, HalfCheetah-v5, {steps:,} env steps, one update each: env steps per second")
-    for heading in ("", "median", "min", "max", "repeats", "CPU s", "others' CPU"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for key in dict.fromkeys(repeat.contender for repeat in repeats):
-        own = [repeat for repeat in repeats if repeat.contender == key]
-        values = list(rates(own, key).values())
-        others = max(repeat.others_share for repeat in own)
-        noise = f"[red]{others:.0%}[/red]" if others > NOISY else f"{others:.0%}"
-        numbers = [f"{value:.1f}" for value in Spread.of(values)] if values else ["failed", "", ""]
-        # Of the whole repeat, start-up included: hardly different on a busy machine.
-        cpu = f"{Spread.of([repeat.cpu_s for repeat in own]).median:.0f}"
-        table.add_row(CONTENDERS[key].name, *numbers, f"{len(values)}/{len(own)}", cpu, noise)
-    for key in missing:
-        table.add_row(CONTENDERS[key].name, "not installed")
-    if any(repeat.others_share > NOISY for repeat in repeats):
-        table.caption = f"Others took more than {NOISY:.0%} of the cores: repeat this on a quiet machine."
+    table = []
+    for key in dict.fromkeys(one.contender for one in repeats):
+        own = [one for one in repeats if one.contender == key]
+        values, busy = list(rates(own, key).values()), left_out(own, key)
+        failed = [one for one in own if one.failure is not None]
+        middle, low, high = "failed" if len(failed) == len(own) else "no quiet round", "", ""
+        if values:
+            middle, low, high = (f"{value:,.1f}" for value in Spread.of(values))
+        threads = next((one.threads for one in reversed(own) if one.threads), "")
+        noise = f"{max(one.others_share for one in own):.0%}"
+        shown = ", ".join(f"{value:,.1f}" for value in busy)
+        table.append(Row(CONTENDERS[key].name, middle, low, high, f"{len(values)}/{len(own)}", shown, threads, noise))
+    return table + [Row(CONTENDERS[key].name, "not measured", "", "", "", "", "", "") for key in missing]
+
+
+def rates_table(title: str, repeats: Sequence[Done], missing: Iterable[str]) -> Table:
+    """Median and range per contender."""
+    table = Table(title=f"{title}: env steps per second")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("", "threads") else "right")
+    for row in rows(repeats, missing):
+        table.add_row(*row)
+    if any(one.is_marked for one in repeats):
+        table.caption = f"Left out: rounds in which others took more than {NOISY:.0%} of the cores."
     return table
 
 
-def ratios_table(repeats: Sequence[Repeat]) -> Table:
+def ratios_table(title: str, repeats: Sequence[Done]) -> Table:
     """The median of each ratio, and the ratio of every round."""
-    table = Table(title="Ratios of env steps per second, round by round")
+    table = Table(title=f"{title}: ratios, round by round")
     for heading in ("", "median", "rounds"):
         table.add_column(heading, justify="right" if heading == "median" else "left")
     for name, by_round in ratios(repeats).items():
-        if by_round:
-            rounds = "  ".join(f"{ratio:.2f}" for ratio in by_round.values())
-            table.add_row(name, f"{Spread.of(list(by_round.values())).median:.2f}", rounds)
+        shown = "  ".join(f"{ratio:.2f}" for ratio in by_round.values())
+        table.add_row(name, f"{Spread.of(list(by_round.values())).median:.2f}", shown)
     return table

@@ -22,6 +22,7 @@ from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import ActorCritic, make_actor_critic
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
+from offpolicy.nets.fusing import fuse
 from offpolicy.nets.normalizer import RunningMoments, all_moments, split_moments, weighted_moments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -68,6 +69,7 @@ class Appo:
         self._lr = LearningRate(algo, device)
         parameters = dict(self._net.named_parameters())
         self._optimizer = GuardedAdam(parameters, self._lr.value, self.optimizer_step.guard)
+        fuse(self._net, self._optimizer.gradients)
 
     def learn(self, rollouts: Rollouts) -> UpdateResult:
         """Computes targets, then makes `epochs` passes over the rows in `num_minibatches` shuffled parts each."""

@@ -118,7 +118,9 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
         super().__init__()  # type: ignore[no-untyped-call]
         self.rows: Counter[Kind] = Counter()
         self._batch_rows = batch_rows
-        self._weights = {tensor.data_ptr() for tensor in learner.start_tensors().values()}
+        tensors = learner.start_tensors().values()
+        self._blocks = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        self._weight_shapes = {tensor.shape for tensor in tensors if tensor.ndim == 2}
         self._tracker = ModuleTracker()
 
     @classmethod
@@ -129,7 +131,10 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: torch's
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
-            self._add_product(*args[-2:])
+            self._add_product(*args[-2:], is_backward=self._tracker.is_bw)
+        elif func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
+            for left, right in zip(*args[-2:], strict=True):  # only fused networks make these: forward with a bias
+                self._add_product(left, right, is_backward=func.overloadpacket is torch.ops.aten.bmm)
         elif func.overloadpacket is torch.ops.aten.convolution:
             self._add_convolution(Direction.FORWARD, result, args[1])
         elif func.overloadpacket is torch.ops.aten.convolution_backward:
@@ -140,13 +145,20 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
                 self._add_convolution(Direction.WEIGHTS, gradient, weight)
         return result
 
-    def _add_product(self, left: Tensor, right: Tensor) -> None:
-        """[a, b] x [b, c]. Of a backward pass, that for the inputs has the weights on its right."""
+    def _add_product(self, left: Tensor, right: Tensor, *, is_backward: bool) -> None:
+        """[a, b] x [b, c]. Of a backward pass, that for the inputs has the weights on one side.
+
+        Fused networks make the narrow products of a backward pass transposed.
+        """
         (a, b), c = left.shape, right.shape[1]
-        if not self._tracker.is_bw:
+        if not is_backward:
             self._add(Direction.FORWARD, a, b, c)
-        elif right.data_ptr() in self._weights:
+        elif right.untyped_storage().data_ptr() in self._blocks:
             self._add(Direction.INPUTS, a, c, b)
+        elif left.untyped_storage().data_ptr() in self._blocks:
+            self._add(Direction.INPUTS, c, a, b)
+        elif (c, a) in self._weight_shapes:
+            self._add(Direction.WEIGHTS, b, a, c)
         else:
             self._add(Direction.WEIGHTS, b, c, a)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.base_learner import Algorithm, BaseLearner
-from offpolicy.algos.losses import critic_loss, polyak_update
+from offpolicy.algos.losses import critic_loss, critic_loss_gradient, polyak_update
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
+from offpolicy.nets.flat import join
+from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.normalizer import block_moments
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, Batches, Rollouts
@@ -55,17 +57,29 @@ class ReplayLearner(BaseLearner):
 
 
 class TargetNetwork(Generic[Network]):
-    """A copy of a network that follows it by Polyak averaging and never takes part in a backward pass."""
+    """A copy of a network that follows it by Polyak averaging and never takes part in a backward pass.
 
-    def __init__(self, source: Network, tau: float) -> None:
+    Both lie in a block of memory each, so that one kernel call averages all of their parameters.
+    """
+
+    def __init__(
+        self,
+        source: Network,
+        tau: float,
+        parameters_of: Callable[[Network], Iterable[nn.Parameter]] = nn.Module.parameters,
+    ) -> None:
+        """`parameters_of` returns the parameters in the order in which an optimiser joins those of the source."""
+        sources = tuple(parameters_of(source))
+        self._source_block, self._first = join(sources), sources[0]
         self.module: Network = copy.deepcopy(source).requires_grad_(False)
+        self._block = join(tuple(parameters_of(self.module)))
         self._tau = tau
-        self._targets = tuple(self.module.parameters())
-        self._sources = tuple(source.parameters())
 
     def follow(self) -> None:
-        """Makes one Polyak step towards the source."""
-        polyak_update(self._targets, self._sources, self._tau)
+        """Makes one Polyak step towards the source. Raises `RuntimeError` if its parameters have been moved since."""
+        if self._first.data_ptr() != self._source_block.data_ptr():
+            raise RuntimeError("the parameters have moved since their target network was made")
+        polyak_update(self._block, self._source_block, self._tau)
 
 
 class CriticTrainer:
@@ -73,9 +87,13 @@ class CriticTrainer:
 
     def __init__(self, algo: AlgoConfig, critic: TwinCritic, optimizer_step: OptimizerStep) -> None:
         self.online = critic
-        self.target = TargetNetwork(critic, algo.tau)
+        self.target = TargetNetwork(critic, algo.tau, lambda twin: twin.parameters_by_layer().values())
         lr = algo.value(algo.critic_lr, 0)
-        self.optimizer = GuardedAdam(dict(critic.named_parameters()), lr, optimizer_step.guard)
+        self.optimizer = GuardedAdam(critic.parameters_by_layer(), lr, optimizer_step.guard)
+        gradients = self.optimizer.gradients
+        fuse(critic, gradients, self.target.module)
+        self._twin = differentiable((critic.first, critic.second), gradients, critic.fused)
+        self._first = differentiable((critic.first,), gradients, critic.first.fused)
         self._optimizer_step = optimizer_step
         self._max_grad_norm = algo.max_grad_norm
 
@@ -83,12 +101,33 @@ class CriticTrainer:
         """Returns the target critics' values. [B, O], [B, A] -> [C, B]."""
         return self.target.module.forward(obs, action)
 
+    def q(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns the values, without a graph, and keeps what their gradient needs. [B, O], [B, A] -> [C, B]."""
+        return self._twin.evaluate(obs, action).squeeze(-1)
+
+    def action_gradient(self, d_q: Tensor) -> Tensor:
+        """Returns the gradient by the action from that by the values of the last `q`. [C, B] -> [B, A]."""
+        return self._twin.pull_back_to_input(d_q[..., None], self.online.obs_dim)
+
+    def q1(self, obs: Tensor, action: Tensor) -> Tensor:
+        """As `q`, of the first critic alone. -> [B]."""
+        return self._first.evaluate(obs, action).view(-1)
+
+    def action_gradient_of_q1(self, d_q1: Tensor) -> Tensor:
+        """As `action_gradient`, for the last `q1`. [B] -> [B, A]."""
+        return self._first.pull_back_to_input(d_q1[None, :, None], self.online.obs_dim)
+
+    @torch.no_grad()
     def step(self, batch: Batch, target_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Makes one update towards target_q [B]. Returns critic_loss, q_mean and target_q_mean, on the device."""
-        q = self.online.forward(batch.obs, batch.action)
+        q = self.q(batch.obs, batch.action)
         loss = critic_loss(q, target_q)
-        self._optimizer_step.minimize(Loss(loss, self.optimizer, self._max_grad_norm))
-        return loss.detach(), q.detach().mean(), target_q.mean()
+
+        def write_gradient() -> None:
+            self._twin.pull_back(critic_loss_gradient(q, target_q)[..., None])
+
+        self._optimizer_step.minimize(Loss(loss, self.optimizer, self._max_grad_norm, write_gradient))
+        return loss, q.mean(), target_q.mean()
 
 
 class UpdateResult(NamedTuple):

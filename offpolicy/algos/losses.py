@@ -6,8 +6,11 @@ train on nonsense without an error.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 def check_shapes(legends: str, **tensors: Tensor) -> None:
@@ -15,9 +18,13 @@ def check_shapes(legends: str, **tensors: Tensor) -> None:
 
     Raises `ValueError` naming the first tensor of another rank or size.
     """
+    _check(legends, tuple(tensors), tuple(tensor.shape for tensor in tensors.values()))
+
+
+@functools.lru_cache(maxsize=256)  # those of an update are the same in every update
+def _check(legends: str, names: tuple[str, ...], shapes: tuple[torch.Size, ...]) -> None:
     sizes: dict[str, int] = {}
-    for legend, (name, tensor) in zip(legends.split(), tensors.items(), strict=True):
-        shape = tensor.shape
+    for legend, name, shape in zip(legends.split(), names, shapes, strict=True):
         if len(shape) != len(legend) or any(
             sizes.setdefault(letter, size) != size for letter, size in zip(legend, shape, strict=True)
         ):
@@ -28,19 +35,24 @@ def check_shapes(legends: str, **tensors: Tensor) -> None:
 def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:
     """Bellman target r + gamma^k (1 - terminated) V(s'), all [B]; truncated rows bootstrap, discount is gamma^k."""
     check_shapes("B B B B", reward=reward, discount=discount, terminated=terminated, next_value=next_value)
-    return reward + discount * (1.0 - terminated) * next_value
+    return torch.addcmul(reward, discount * (1.0 - terminated), next_value)
 
 
 def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
     """V(s) = min_i Q_i(s, a) - alpha log pi(a|s), SAC (arXiv:1812.05905) eq. 3 with clipped double Q. -> [B]."""
     check_shapes("CB B", q=q, log_prob=log_prob)
-    return q.amin(dim=0) - alpha * log_prob
+    return torch.addcmul(q.min(dim=0).values, alpha, log_prob, value=-1.0)
 
 
 def critic_loss(q: Tensor, target_q: Tensor) -> Tensor:
     """sum_i mean_B (Q_i - y)^2, TD3 (arXiv:1802.09477) algorithm 1; SAC (arXiv:1812.05905) eq. 5 times 2."""
     check_shapes("CB B", q=q, target_q=target_q)
-    return (q - target_q).square().mean(dim=1).sum()
+    return len(q) * functional.mse_loss(q, target_q.expand_as(q))
+
+
+def critic_loss_gradient(q: Tensor, target_q: Tensor) -> Tensor:
+    """By q: 2 (Q_i - y) / B. -> [C, B]."""
+    return (q - target_q).mul_(2.0 / q.shape[1])
 
 
 def sac_actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
@@ -48,10 +60,20 @@ def sac_actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
     return -soft_value(q, log_prob, alpha).mean()
 
 
+def sac_actor_loss_gradients(q: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """By q, -1 / B for the smaller Q_i and 0 for the other, and by log_prob, alpha / B. [C, B], [] -> [C, B], [B]."""
+    num_rows = q.shape[1]
+    smallest = q.argmin(dim=0, keepdim=True)
+    return torch.zeros_like(q).scatter_(0, smallest, -1.0 / num_rows), (alpha / num_rows).expand(num_rows)
+
+
 def alpha_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
-    """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18; log_alpha: [], log_prob: [B] (no gradient)."""
+    """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18; log_alpha: [], log_prob: [B] (no gradient).
+
+    It is its own derivative by log_alpha.
+    """
     check_shapes("B", log_prob=log_prob)
-    return -log_alpha.exp() * (log_prob.detach().mean() + target_entropy)
+    return log_alpha.exp() * (-target_entropy - log_prob.detach().mean())
 
 
 def smoothed_target_action(action: Tensor, unit_noise: Tensor, noise_std: float, noise_clip: float) -> Tensor:
@@ -66,10 +88,15 @@ def td3_actor_loss(q1: Tensor) -> Tensor:
     return -q1.mean()
 
 
-def polyak_update(targets: tuple[Tensor, ...], sources: tuple[Tensor, ...], tau: float) -> None:
-    """Averages in place: target <- (1 - tau) target + tau source."""
+def td3_actor_loss_gradient(q1: Tensor) -> Tensor:
+    """By q1: -1 / B. -> [B]."""
+    return q1.new_full((), -1.0 / len(q1)).expand(len(q1))
+
+
+def polyak_update(target: Tensor, source: Tensor, tau: float) -> None:
+    """Averages in place: target <- (1 - tau) target + tau source. Both [P]."""
     with torch.no_grad():
-        torch._foreach_lerp_(targets, sources, tau)
+        target.lerp_(source, tau)
 
 
 def masked_mean(values: Tensor, weight: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from offpolicy.config.schedules import Ramp, ramp
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.flat import join, views
 from offpolicy.protocols import Exchange
 
 BETAS = (0.9, 0.999)
@@ -37,9 +37,9 @@ class DivergenceGuard:
         """Trips if any element is not finite."""
         self.flag.copy_(torch.maximum(self.flag, tensor.isfinite().all().logical_not()))
 
-    def watch_step(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> None:
-        """Trips if the loss or any element of the gradients is not finite; multiplies them in place by one."""
-        torch._amp_foreach_non_finite_check_and_unscale_((loss, *gradients), self.flag, self._one)
+    def watch_step(self, losses: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        """Trips if a loss or any element of a gradient is not finite; multiplies them in place by one."""
+        torch._amp_foreach_non_finite_check_and_unscale_((*losses, *gradients), self.flag, self._one)
 
     def has_tripped(self) -> bool:
         """True if any step was refused. Waits for the device: only for log and checkpoint time."""
@@ -51,29 +51,49 @@ class GuardedAdam:
 
     It calls the kernel of `torch.optim.Adam(fused=True)` and gives the same numbers. It is not that class because a
     third of the class's step on a CPU is bookkeeping, and because its state, plain tensors that exist from the
-    start, needs no pickle to be saved.
+    start, needs no pickle to be saved. It joins the parameters, their gradients and its moments in a block each, so
+    that one kernel call reads all of them.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float | Tensor, guard: DivergenceGuard) -> None:
         """`lr` is read at every step: a number, which may be replaced, or a tensor [] on the parameters' device."""
-        self.parameters: tuple[Tensor, ...] = tuple(parameters.values())
+        self.parameters = tuple(parameters.values())
         self.lr = lr
-        self._names, self._guard = tuple(parameters), guard
+        self.block = join(self.parameters)  # [P]
+        self.gradient = torch.zeros_like(self.block)  # [P]
+        shapes = [parameter.shape for parameter in self.parameters]
+        self.gradients: dict[Tensor, Tensor] = dict(zip(self.parameters, views(self.gradient, shapes), strict=True))
+        self._guard = guard
         self._num_steps = torch.zeros((), device=guard.flag.device)  # steps taken, not steps refused
-        self._exp_avg = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self._exp_avg_sq = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._exp_avg, self._exp_avg_sq = torch.zeros_like(self.block), torch.zeros_like(self.block)
+        self._moments = {
+            f"{moment}.{name}": view
+            for moment, block in (("exp_avg", self._exp_avg), ("exp_avg_sq", self._exp_avg_sq))
+            for name, view in zip(parameters, views(block, shapes), strict=True)
+        }
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Writes the gradient [P] of a loss [] by the parameters.
+
+        A fused network has written its part in place. Others are copied: autograd promises no strides, and Adam's
+        kernel on the CPU, which reads blocks, would apply a transposed gradient without an error.
+        """
+        gradients = torch.autograd.grad(loss, self.parameters)
+        for gradient, memory in zip(gradients, self.gradients.values(), strict=True):
+            if gradient is not memory:
+                memory.copy_(gradient)
 
     @torch.no_grad()
-    def step(self, gradients: tuple[Tensor, ...]) -> None:
+    def step(self) -> None:
         """Moves every parameter by its gradient."""
         self._num_steps.add_(1.0).sub_(self._guard.flag)
         torch._fused_adam_(
-            self.parameters,
-            gradients,
-            self._exp_avg,
-            self._exp_avg_sq,
+            [self.block],
+            [self.gradient],
+            [self._exp_avg],
+            [self._exp_avg_sq],
             max_exp_avg_sqs=[],
-            state_steps=[self._num_steps] * len(self.parameters),
+            state_steps=[self._num_steps],
             lr=self.lr,
             beta1=BETAS[0],
             beta2=BETAS[1],
@@ -86,9 +106,7 @@ class GuardedAdam:
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the live state: `num_steps`, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, a tensor's lr."""
-        state = {"num_steps": self._num_steps}
-        for name, exp_avg, exp_avg_sq in zip(self._names, self._exp_avg, self._exp_avg_sq, strict=True):
-            state |= {f"exp_avg.{name}": exp_avg, f"exp_avg_sq.{name}": exp_avg_sq}
+        state = {"num_steps": self._num_steps} | self._moments
         return state | {"step_size": self.lr} if isinstance(self.lr, Tensor) else state
 
 
@@ -111,6 +129,8 @@ class Loss(NamedTuple):
     value: Tensor
     optimizer: GuardedAdam
     max_grad_norm: float | None = None
+    # Writes `optimizer.gradient`, where equations say the derivatives; None: autograd differentiates the value.
+    write_gradient: Callable[[], object] | None = None
 
 
 class OptimizerStep:
@@ -122,24 +142,28 @@ class OptimizerStep:
         self.origin = DivergenceGuard(device)  # trips only on the rank whose own numbers were bad, to name it
 
     def minimize(self, *losses: Loss) -> None:
-        """Makes one step down each loss, with one exchange for all of them.
+        """Makes one step down each loss, with one exchange for all of them; one bad loss stops all the steps.
 
         Only an optimiser's own parameters are differentiated, so no step can leave gradients behind in another
         network. The guard looks after the averaging, which hands a NaN of one rank to all of them: every rank refuses
         the same step. It looks before the clipping, which would turn an infinite gradient into zero.
         """
         values = [loss.value.detach() for loss in losses]
-        gradients = [torch.autograd.grad(loss.value, loss.optimizer.parameters) for loss in losses]
+        for loss in losses:
+            if loss.write_gradient is None:
+                loss.optimizer.differentiate(loss.value)
+            else:
+                loss.write_gradient()
+        gradients = [loss.optimizer.gradient for loss in losses]
         if self.exchange.num_ranks > 1:
-            for value, own in zip(values, gradients, strict=True):
-                self.origin.watch_step(value, own)
+            self.origin.watch_step(values, gradients)
             values = [value.clone() for value in values]  # the caller reports its own
-            self.exchange.average([*values, *itertools.chain(*gradients)])
-        for loss, value, mean in zip(losses, values, gradients, strict=True):
-            self.guard.watch_step(value, mean)
+            self.exchange.average([*values, *gradients])
+        self.guard.watch_step(values, gradients)
+        for loss, mean in zip(losses, gradients, strict=True):
             if loss.max_grad_norm is not None:
-                clip_norm(mean, loss.max_grad_norm)
-            loss.optimizer.step(mean)
+                clip_norm((mean,), loss.max_grad_norm)
+            loss.optimizer.step()
 
 
 def clip_norm(gradients: tuple[Tensor, ...], max_norm: float) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
+from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer
-from offpolicy.algos.losses import alpha_loss, sac_actor_loss, soft_value, td_target
+from offpolicy.algos.losses import alpha_loss, sac_actor_loss, sac_actor_loss_gradients, soft_value, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import SquashedGaussianActor
+from offpolicy.nets.actors import SquashedGaussianActor, squashed_sample_gradient
 from offpolicy.nets.critics import make_critic
+from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -50,7 +51,8 @@ class Temperature:
 
     def loss(self, log_prob: Tensor) -> Loss:
         """Returns the temperature's loss for the log-probabilities [B] of the actor's step."""
-        return Loss(alpha_loss(self.log_alpha, log_prob, self._target_entropy), self.optimizer)
+        loss = alpha_loss(self.log_alpha, log_prob, self._target_entropy)
+        return Loss(loss, self.optimizer, write_gradient=lambda: self.optimizer.gradient.copy_(loss))
 
 
 class Sac:
@@ -69,6 +71,9 @@ class Sac:
         self._actor = self.policy.actor
         actor_lr = algo.value(algo.actor_lr, 0)
         self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
+        gradients = self._actor_optimizer.gradients
+        fuse(self._actor, gradients)
+        self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
         self._temperature = Temperature(algo, spec, self.optimizer_step)
 
@@ -78,12 +83,15 @@ class Sac:
         self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
         self._temperature.follow_schedules(env_steps)
 
+    @torch.no_grad()
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """Updates the critics; every `policy_delay` updates actor and temperature; then the target critics."""
-        self.metrics.add("critic", self._critic.step(batch, self._target_q(batch)))
+        alpha = self._temperature.alpha
+        measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch, alpha))}
         if num_updates % self._algo.policy_delay == 0:
-            self._update_actor(batch.obs)
+            measured |= self._update_actor(batch.obs, alpha)
         self._critic.target.follow()
+        self.metrics.add_all(measured)
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimisers."""
@@ -98,22 +106,31 @@ class Sac:
         """Returns that of the observations, where they are normalised."""
         return self.policy.named_normalizers()
 
-    @torch.no_grad()
-    def _target_q(self, batch: Batch) -> Tensor:
+    def _target_q(self, batch: Batch, alpha: Tensor) -> Tensor:
         """Returns the Bellman target [B] with a fresh action of the current policy; SAC has no target actor."""
         next_action, next_log_prob = self._actor.sample(batch.next_obs, self.generator)
         next_q = self._critic.target_q(batch.next_obs, next_action)
-        next_value = soft_value(next_q, next_log_prob, self._temperature.alpha)
+        next_value = soft_value(next_q, next_log_prob, alpha)
         return td_target(batch.reward, batch.discount, batch.terminated, next_value)
 
-    def _update_actor(self, obs: Tensor) -> None:
-        """Updates the actor against the critics just updated, and the temperature with the same sample."""
-        alpha = self._temperature.alpha
-        action, log_prob = self._actor.sample(obs, self.generator)
-        loss = sac_actor_loss(self._critic.online.forward(obs, action), log_prob, alpha)
-        losses = [Loss(loss, self._actor_optimizer, self._algo.max_grad_norm)]
+    def _update_actor(self, obs: Tensor, alpha: Tensor) -> Measured:
+        """Updates the actor against the critics just updated, and the temperature with the same sample.
+
+        Returns the measured metrics, by group.
+        """
+        sample = self._actor.sample_from(self._actor_body.evaluate(obs)[0], self.generator)
+        q = self._critic.q(obs, sample.action)
+        loss = sac_actor_loss(q, sample.log_prob, alpha)
+
+        def write_gradient() -> None:
+            d_q, d_log_prob = sac_actor_loss_gradients(q, alpha)
+            d_action = self._critic.action_gradient(d_q)
+            self._actor_body.pull_back(squashed_sample_gradient(sample, d_action, d_log_prob)[None])
+
+        losses = [Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient)]
+        measured: Measured = {"actor": (loss, alpha, -sample.log_prob.mean())}
         if self._temperature.is_tuned:
-            losses.append(self._temperature.loss(log_prob))
-            self.metrics.add("temperature", (losses[1].value.detach(),))
+            losses.append(self._temperature.loss(sample.log_prob))
+            measured["temperature"] = (losses[1].value,)
         self.optimizer_step.minimize(*losses)
-        self.metrics.add("actor", (loss.detach(), alpha, -log_prob.detach().mean()))
+        return measured

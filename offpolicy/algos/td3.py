@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
+from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer, TargetNetwork
-from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td_target
+from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td3_actor_loss_gradient, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
 from offpolicy.nets.critics import make_critic
+from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
@@ -39,6 +40,9 @@ class Td3:
         actor_lr = algo.value(algo.actor_lr, 0)
         self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
         self._target_actor = TargetNetwork(self._actor, algo.tau)
+        gradients = self._actor_optimizer.gradients
+        fuse(self._actor, gradients, self._target_actor.module)
+        self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
 
     def follow_schedules(self, env_steps: int) -> None:
@@ -46,15 +50,15 @@ class Td3:
         self._actor_optimizer.lr = self._algo.value(self._algo.actor_lr, env_steps)
         self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
 
+    @torch.no_grad()
     def update_once(self, batch: Batch, num_updates: int) -> None:
         """Updates the critics; every `policy_delay` updates the actor, and with it all targets."""
-        self.metrics.add("critic", self._critic.step(batch, self._target_q(batch)))
+        measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch))}
         if num_updates % self._algo.policy_delay == 0:
-            loss = td3_actor_loss(self._critic.online.q1(batch.obs, self._actor.forward(batch.obs)))
-            self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm))
-            self.metrics.add("actor", (loss.detach(),))
+            measured["actor"] = (self._update_actor(batch.obs),)
             self._critic.target.follow()
             self._target_actor.follow()
+        self.metrics.add_all(measured)
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimisers."""
@@ -67,7 +71,6 @@ class Td3:
         """Returns that of the observations, where they are normalised."""
         return self.policy.named_normalizers()
 
-    @torch.no_grad()
     def _target_q(self, batch: Batch) -> Tensor:
         """Returns the Bellman target [B] at the smoothed action of the target actor."""
         target_action = self._target_actor.module.forward(batch.next_obs)
@@ -77,3 +80,16 @@ class Td3:
         )
         next_value = self._critic.target_q(batch.next_obs, next_action).amin(dim=0)
         return td_target(batch.reward, batch.discount, batch.terminated, next_value)
+
+    def _update_actor(self, obs: Tensor) -> Tensor:
+        """Updates the actor against the first critic just updated; returns the loss []."""
+        action = self._actor_body.evaluate(obs)[0].tanh()
+        q1 = self._critic.q1(obs, action)
+        loss = td3_actor_loss(q1)
+
+        def write_gradient() -> None:
+            d_action = self._critic.action_gradient_of_q1(td3_actor_loss_gradient(q1))
+            self._actor_body.pull_back(torch.ops.aten.tanh_backward(d_action, action)[None])
+
+        self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient))
+        return loss

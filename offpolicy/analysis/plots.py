@@ -58,17 +58,17 @@ def comparison_png(compared: Sequence[LabelledRuns]) -> bytes:
     for column, key in enumerate(keys):
         axes, curves = figure.add_subplot(grid[2, column]), {one.label: one.curves(key) for one in on_axis}
         _curves(axes, curves, RETURNS[key], common_end(compared))
-    return _file(figure, is_svg=False)
+    return picture_file(figure, is_svg=False)
 
 
 def curves_file(curves: Mapping[str, list[tuple[Float64, Float64]]], title: str, *, is_svg: bool) -> bytes:
     """Draws learning curves alone, by label, each as far as its runs go."""
     figure = Figure(figsize=(WIDTH_IN, CURVE_IN), dpi=DPI, layout="constrained")
     _curves(figure.add_subplot(), curves, title, math.inf)
-    return _file(figure, is_svg=is_svg)
+    return picture_file(figure, is_svg=is_svg)
 
 
-def _file(figure: Figure, *, is_svg: bool) -> bytes:
+def picture_file(figure: Figure, *, is_svg: bool) -> bytes:
     """Returns the picture as a file; without a date, a version and random ids, the same runs give the same one."""
     out = io.BytesIO()
     with rc_context({"svg.hashsalt": "offpolicy", "svg.fonttype": "none"}):  # text stays text
@@ -246,7 +246,7 @@ def timeline_svg(tracks: Sequence[Track], start_ns: int, stop_ns: int, title: st
         below.text(-0.01, 0.5, kind, ha="right", va="center", fontsize=8, transform=below.transAxes)
         patches = [Patch(facecolor=COLORS[name], edgecolor="#888", linewidth=0.5, label=name) for name in names]
         below.legend(handles=patches, ncols=LEGEND_COLUMNS, fontsize=8, frameon=False, loc="center left")
-    return _file(figure, is_svg=True)
+    return picture_file(figure, is_svg=True)
 
 
 def _phases(tracks: Sequence[Track]) -> list[str]:

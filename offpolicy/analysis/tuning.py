@@ -138,14 +138,14 @@ def _environments(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
     # Of an env step, twice the environments halve what is done once per vector step and once per iteration.
     halved = dict.fromkeys([*CollectorPhase, *LearnerPhase], 0.5) | dict.fromkeys([*PER_UPDATE, "env_step"], 1.0)
     yield Move({"env.num_envs": twice}, factors=halved)
-    if env.vectorization != "async":
+    if env.vectorization in ("sync", "auto"):
         for num_envs, factors in ((env.num_envs, {}), (twice, halved)):
             if num_envs > 1:
                 side_by_side = 1.0 / min(num_envs, machine.num_cores)
                 values = {"env.num_envs": num_envs} if num_envs != env.num_envs else {}
                 together = {**factors, CollectorPhase.ENV_STEP: side_by_side}
                 yield Move({**values, "env.vectorization": "async"}, factors=together)
-    elif env.num_envs > 1:
+    elif env.vectorization == "async" and env.num_envs > 1:
         yield Move({"env.vectorization": "sync"})
     if env.vectorization != "mujoco" and env.num_envs > 1:
         yield Move({"env.vectorization": "mujoco"}, factors={CollectorPhase.ENV_STEP: 1.0 / machine.num_cores})
@@ -194,7 +194,7 @@ def start_values(cfg: RunConfig, machine: Machine) -> Values:
     return {
         "collect.mode": cfg.collect_mode,
         "env.num_envs": cfg.env.num_envs,
-        "env.vectorization": cfg.env.vectorization,
+        "env.vectorization": "sync" if cfg.env.vectorization == "auto" else cfg.env.vectorization,
         "collect.num_collectors": cfg.collect.num_collectors,
         "replay.source": _source_now(cfg, machine),
         "threads.learner": learner,

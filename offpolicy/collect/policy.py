@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from offpolicy.nets.policy import Policy, flat_size, load_flat
+from offpolicy.nets.few_rows import FewRows, can_act
+from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.seeding import generator, torch_seed
 from offpolicy.types import Choice, Float32
@@ -39,6 +40,8 @@ class CollectorPolicy:
         self._policy, self._mailbox = policy.eval(), mailbox
         self._exploration, self._action_dim = exploration, action_dim
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
+        adopt_flat(policy, self._flat)
+        self._few_rows: dict[int, FewRows] = {}  # by rows
         self.policy_rng = torch.Generator()
         self.version = 0  # version of the weights it acts with; 0: none were published yet
         self.reseed(seed, *path)
@@ -53,11 +56,11 @@ class CollectorPolicy:
         return env_steps < self._exploration.warmup_steps
 
     def refresh(self) -> bool:
-        """Loads the newest published weights; False if there are none newer."""
+        """Takes the newest published weights, with one copy; False if there are none newer."""
         if self._mailbox.version <= self.version:
             return False
         self.version = self._mailbox.read(self._flat)
-        load_flat(self._policy, self._flat)
+        adopt_statistics(self._policy, self._flat)
         return True
 
     def act(self, obs: Float32, env_steps: int) -> Choice:
@@ -67,6 +70,10 @@ class CollectorPolicy:
             return Choice(action, None, self.version)
         if self._exploration.noise_at is not None:
             self._policy.explore_with(self._exploration.noise_at(env_steps))
+        if can_act(self._policy, len(obs)):
+            if len(obs) not in self._few_rows:
+                self._few_rows[len(obs)] = FewRows(self._policy, len(obs), self._action_dim)
+            return Choice(self._few_rows[len(obs)].explore(obs, self.policy_rng), None, self.version)
         with torch.inference_mode():
             drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
         return Choice(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)

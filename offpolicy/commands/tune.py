@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from offpolicy.config.overrides import load_config, parse_overrides
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
+from offpolicy.envs.vectorization import chosen
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
@@ -59,6 +60,7 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
     """
     watch = Stopwatch()
     cfg = load_config(words)
+    cfg = replace(cfg, env=chosen(cfg.env))
     _check(options)
     preflight(cfg)
     held = held_keys(cfg, list(flatten(parse_overrides(words).values)), options.keep)

@@ -24,7 +24,8 @@ from offpolicy.config.sections import (
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
     *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
-    *("env.measure", "env.on_error", "env.max_bad_rows", "collect.hook", "collect.post_queue", "collect.max_restarts"),
+    *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
+    *("collect.hook", "collect.post_queue", "collect.max_restarts"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
 )
 

@@ -217,8 +217,10 @@ class EnvConfig:
     kwargs: dict[str, Any] = option({}, "keyword arguments of gymnasium.make; free keys")
     num_envs: int = option(1, "environments stepped together by one collector", ge=1, le=65536)
     vectorization: str = option(
-        "sync", "how they are stepped: sync, one after another; async, in processes; mujoco, all in one call",
-        choices=("sync", "async", "mujoco"),
+        "auto",
+        "how they are stepped: sync, one after another; async, in processes; mujoco, all in one call; auto: mujoco for"
+        " 4 or more of Gymnasium's MuJoCo v5 tasks, else sync",
+        choices=("auto", "sync", "async", "mujoco"),
     )  # fmt: skip
     measure: str | None = option(
         None, "number of info at an episode's end that `offpolicy eval` reports beside the return, such as net_rotation"
@@ -352,7 +354,9 @@ class TimingConfig:
 class ThreadsConfig:
     """CPU threads of torch."""
 
-    collector: int | Literal["auto"] = option("auto", "threads of one collector; auto: 1", ge=1)
+    collector: int | Literal["auto"] = option(
+        "auto", "threads of one collector; auto: 1, and all for a batch of environments where the learner waits", ge=1
+    )
     learner: int | Literal["auto"] = option(
         "auto", "threads of the learner; auto: the fastest number, tried while it trains on a CPU", ge=1
     )

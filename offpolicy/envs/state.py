@@ -96,6 +96,8 @@ def _restore(vector: VectorAdapter, state: EnvState) -> Float32:
     def decoder() -> Decoder:
         return Decoder(state.meta["nodes"], state.arrays["memory"], lambda reference: _find(layers, reference))
 
+    if ("native" in state.meta) is not isinstance(vector.stepper, NativeVector):
+        raise ValueError("it was saved with another env.vectorization")
     was_done = _shaped(state.arrays["vector/was_done"], vector.was_done)
     if isinstance(vector.stepper, NativeVector):
         native, own = _stateful(vector.stepper), state.meta["native"]

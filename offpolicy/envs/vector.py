@@ -8,19 +8,22 @@ the next row of that environment is a reset row (`is_valid` False, action ignore
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, EnvAdapter, EnvFactory, codec_of
-from offpolicy.envs.make import failure_text, find_spec, make_env
+from offpolicy.envs.make import Env, failure_text, find_spec, make_env
 from offpolicy.envs.spaces import Codec, action_map, describe
+from offpolicy.envs.vectorization import chosen, task_of, why_not_batched
 from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec, StepOutcome
@@ -46,8 +49,9 @@ class VectorAdapter:
     After a failure only `close` may be called.
     """
 
-    def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int, stepper: Stepper) -> None:
+    def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int, stepper: Stepper, *, num_threads: int = 1) -> None:
         self.cfg = cfg
+        self.num_threads = num_threads
         self.spec: SpaceSpec = codec.spec
         self.num_envs = num_envs
         self.stepper = stepper
@@ -96,7 +100,7 @@ class VectorAdapter:
     def renew(self) -> None:
         """Replaces the environments by new ones of the same configuration, to be reset. Raises as `make_vector`."""
         self.stepper.close()
-        self.stepper = make_vector(self.cfg, self.num_envs).stepper
+        self.stepper = make_vector(self.cfg, self.num_envs, num_threads=self.num_threads).stepper
         self.was_done = np.zeros(self.num_envs, np.bool_)
 
     def close(self) -> None:
@@ -105,16 +109,22 @@ class VectorAdapter:
 
 
 def make_vector(
-    cfg: EnvConfig, num_envs: int | None = None, on_progress: Callable[[], object] | None = None
+    cfg: EnvConfig,
+    num_envs: int | None = None,
+    on_progress: Callable[[], object] | None = None,
+    *,
+    num_threads: int = 1,
 ) -> VectorAdapter:
     """Returns `num_envs` (default: `cfg.num_envs`) environments, each constructed and checked.
 
+    `num_threads` step Gymnasium's MuJoCo tasks with `env.vectorization=mujoco`; others choose their own.
     With `env.vectorization=sync`, `on_progress` is called before each of them is constructed or reset: one after
     another, they may take long together; with `mujoco`, before the one call that makes them all.
 
     Raises `ConfigError` for what the configuration can mend (id, kwargs, spaces), `EnvFailure` for what it cannot.
     """
     count = cfg.num_envs if num_envs is None else num_envs
+    cfg = chosen(dataclasses.replace(cfg, num_envs=count))
     with contextlib.ExitStack() as undo:
         first = undo.enter_context(contextlib.closing(make_env(cfg)))
         codec = codec_of(first)
@@ -124,7 +134,8 @@ def make_vector(
         if cfg.vectorization == "mujoco":
             if on_progress is not None:
                 on_progress()
-            return VectorAdapter(cfg, codec, count, NativeVector(cfg, codec, count))
+            native = NativeVector(cfg, codec, count, first, num_threads)
+            return VectorAdapter(cfg, codec, count, native, num_threads=num_threads)
         envs = [EnvAdapter(cfg, index, count, codec, None if index else first, on_progress) for index in range(count)]
         for env in envs[1:]:
             undo.callback(env.close)
@@ -159,15 +170,16 @@ class Stateful(Protocol):
 
 
 class NativeVector:
-    """`num_envs` environments of `cfg.id` in one: Gymnasium's `vector_entry_point`, all stepped by one call.
+    """`num_envs` environments of `cfg.id` in one, all stepped by one call.
 
-    Raises `ConfigError` if the environment has none or resets in another way than NEXT_STEP, and `EnvFailure` for what
-    its constructor raises.
+    It is Gymnasium's `vector_entry_point`, or for Gymnasium's MuJoCo tasks a batch of the simulations of `first`, one
+    such environment that has not been reset. Raises `ConfigError` if the environment has neither or resets in another
+    way than NEXT_STEP, and `EnvFailure` for what its constructor raises.
     """
 
-    def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int) -> None:
+    def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int, first: Env, num_threads: int = 1) -> None:
         self._cfg, self._codec, self._num_envs = cfg, codec, num_envs
-        self.env = _make_native(cfg, num_envs)
+        self.env = _make_native(cfg, num_envs, first, num_threads)
         self.can_reset_some = bool(self.env.metadata.get(RESET_MASK, False))
         space, actions = self.env.single_observation_space, self.env.single_action_space
         own = describe(space, actions, codec.spec.max_episode_steps)
@@ -178,6 +190,8 @@ class NativeVector:
         """Returns obs [N, O], first ones except where `options["reset_mask"]` is False; one seed per environment."""
         try:
             obs, _ = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]  # Gymnasium's type lacks the list
+        except EnvFailure:  # it names the environment itself
+            raise
         except Exception as error:
             raise self._failure("reset", error) from error
         return self.flatten(obs), {}
@@ -186,6 +200,8 @@ class NativeVector:
         """One vector step; actions: [N, A]."""
         try:
             obs, reward, terminated, truncated, info = self.env.step(actions)
+        except EnvFailure:  # it names the environment itself
+            raise
         except Exception as error:
             raise self._failure("step", error) from error
         done = np.array(terminated) | np.array(truncated)
@@ -213,10 +229,10 @@ class NativeVector:
         return EnvFailure(f"{self._num_envs} x {self._cfg.id} failed in {call}\n{failure_text(error)}")
 
 
-def _make_native(cfg: EnvConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
+def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> VectorEnv[Any, Any, Any]:
     spec = find_spec(cfg.id)
     if spec.vector_entry_point is None:
-        raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id} has no vector environment")
+        return _make_batched(cfg, num_envs, first, num_threads)
     kwargs = {key: value for key, value in cfg.kwargs.items() if (key, value) != ("max_episode_steps", None)}
     try:
         env = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
@@ -230,3 +246,15 @@ def _make_native(cfg: EnvConfig, num_envs: int) -> VectorEnv[Any, Any, Any]:
         mode = env.metadata.get("autoreset_mode")
         raise ConfigError(f"env.vectorization=mujoco: {cfg.id} resets by {mode}, allowed NEXT_STEP")
     return env
+
+
+def _make_batched(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> VectorEnv[Any, Any, Any]:
+    """Returns one of Gymnasium's MuJoCo tasks as a batch. Raises `ConfigError` where it cannot be one."""
+    spec = find_spec(cfg.id)
+    if (why := why_not_batched(spec)) is not None:
+        raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {why}")
+    from offpolicy.envs.batched.vector import TaskVector  # it imports MuJoCo, which other environments do not need
+
+    cls = load_env_creator(str(task_of(spec)))
+    kwargs = {key: value for key, value in cfg.kwargs.items() if key != "max_episode_steps"}
+    return TaskVector(cls, first, num_envs, num_threads, kwargs)  # type: ignore[arg-type]  # a Task, by its name

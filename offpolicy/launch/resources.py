@@ -28,12 +28,25 @@ def plan_host(cfg: RunConfig, host: HostInfo) -> HostPlan:
     is_free = cfg.eval.every > 0 and num_spare_cores(cfg) > 0
     is_beside = cfg.eval.beside == "true" or (cfg.eval.beside == "auto" and is_free)
     has_evaluator = is_beside and host.index == 0 and cfg.eval.episodes > 0
-    return HostPlan(has_evaluator, learner_threads(cfg, has_evaluator=has_evaluator), collector_threads(cfg))
+    learner = learner_threads(cfg, has_evaluator=has_evaluator)
+    return HostPlan(has_evaluator, learner, collector_threads(cfg), env_threads(cfg, has_evaluator=has_evaluator))
 
 
 def collector_threads(cfg: RunConfig) -> int:
     """Returns the CPU threads of one collector: those configured, or one."""
     return 1 if cfg.threads.collector == "auto" else cfg.threads.collector
+
+
+def env_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
+    """Returns the threads that step a batch of environments: those of the collector.
+
+    Where they are not configured and the learner stands still while the collector works, an equal part of the cores,
+    without that of an evaluator.
+    """
+    takes_turns = cfg.collect_mode == "alternate" and cfg.collect.mode != "auto"
+    if cfg.env.vectorization != "mujoco" or not takes_turns or cfg.threads.collector != "auto":
+        return collector_threads(cfg)
+    return max((num_usable_cores() - has_evaluator) // cfg.collect.num_collectors, 1)
 
 
 def learner_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.checkpoint import SharedState
-from offpolicy.config.schema import env_differences, read_config
+from offpolicy.config.schema import RunConfig, env_differences, read_config
+from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import MAX_EPISODE_STEPS
+from offpolicy.envs.vectorization import is_batched_task, slower_because
 from offpolicy.launch.resources import has_gpu
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
@@ -16,7 +19,7 @@ from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
 from offpolicy.timing.clock import unix_s
 from offpolicy.training.run_memory import row_layout, transport_nbytes
-from offpolicy.training.worker import WorkerSpec
+from offpolicy.training.worker import HostPlan, WorkerSpec
 
 
 def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> OffPolicyLogger:
@@ -52,16 +55,14 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
 
 def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
     """Writes the run header."""
-    cfg, host, plan = job.cfg, job.host, job.plan
+    cfg, host = job.cfg, job.host
     logger.message(f"run directory: {run.path}")
     if not host.is_alone:
         attempt = f", restart {host.attempt}" if host.attempt else ""
         logger.message(f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}")
     logger.message(memory_line(job))
-    threads = f"threads learner {plan.learner_threads}, collector {plan.collector_threads}"
-    logger.message(f"{cfg.runner.name}, {cfg.collect_mode}: {threads}")
-    if plan.has_evaluator:
-        logger.message("evaluation: beside training, in a process with a thread of its own")
+    for line in _workers(cfg, job.plan):
+        logger.message(line)
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
         how = "gradients" if cfg.runner.sync == "gradients" else f"parameters every {cfg.runner.sync_every} iterations"
@@ -81,6 +82,25 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
         for difference in env_differences(read_config(Path(cfg.teacher or "")).env, cfg.env):
             logger.message(f"warning: the teacher's environment was another one: {difference}")
+
+
+def _workers(cfg: RunConfig, plan: HostPlan) -> Iterator[str]:
+    """Yields the lines on what works side by side."""
+    threads = f"threads learner {plan.learner_threads}, collector {plan.collector_threads}"
+    yield f"{cfg.runner.name}, {cfg.collect_mode}: {threads}"
+    if cfg.env.num_envs > 1:
+        yield environments_line(cfg.env, plan.env_threads)
+    if plan.has_evaluator:
+        yield "evaluation: beside training, in a process with a thread of its own"
+
+
+def environments_line(env: EnvConfig, num_threads: int) -> str:
+    """Returns the line on how the environments of a collector are stepped, and why not faster."""
+    how = f"env.vectorization={env.vectorization}"
+    if env.vectorization == "mujoco" and is_batched_task(env):
+        how += f", one batch on {min(num_threads, env.num_envs)} threads" if num_threads > 1 else ", one batch"
+    why = slower_because(env)
+    return f"environments: {env.num_envs} x {env.id}, {how}" + (f", because {why}" if why else "")
 
 
 def _problems(job: WorkerSpec) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,44 @@ def squashed_gaussian_log_prob(pre_tanh: Tensor, noise: Tensor, log_std: Tensor)
     `noise` is (u - mean) / std. log(1 - tanh(u)^2) is written 2 (log 2 - u - softplus(-2u)): exact in float32 for
     every u, where log(1 - a^2 + 1e-6) has a floor that corrupts the temperature as soon as |u| > 7.
     """
-    per_dim = 0.5 * noise.square() + log_std - 2.0 * (pre_tanh + functional.softplus(-2.0 * pre_tanh))
-    return -per_dim.sum(dim=-1) - _LOG_DENSITY_CONSTANT * pre_tanh.shape[-1]
+    half_softplus = functional.softplus(pre_tanh, beta=-2.0)  # -softplus(-2 u) / 2
+    per_dim = torch.addcmul(log_std, noise, noise, value=0.5).sub(pre_tanh, alpha=2.0).add(half_softplus, alpha=4.0)
+    return -_LOG_DENSITY_CONSTANT * pre_tanh.shape[-1] - per_dim.sum(dim=-1)
+
+
+class SquashedSample(NamedTuple):
+    """Reparameterised actions tanh(mean + std noise), and what their gradient needs."""
+
+    action: Tensor  # [B, A]
+    log_prob: Tensor  # [B]
+    output: Tensor  # [B, 2 A] of the network: mean and log std, not clamped
+    std: Tensor  # [B, A]
+    noise: Tensor  # [B, A] unit
+
+
+def squashed_sample(output: Tensor, noise: Tensor) -> SquashedSample:
+    """Returns actions [B, A] and log-probabilities [B] of a network's output [B, 2 A], with unit noise [B, A]."""
+    mean, log_std = output.chunk(2, dim=-1)
+    log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    std = log_std.exp()
+    pre_tanh = torch.addcmul(mean, std, noise)
+    log_prob = squashed_gaussian_log_prob(pre_tanh, noise, log_std)
+    return SquashedSample(pre_tanh.tanh(), log_prob, output, std, noise)
+
+
+def squashed_sample_gradient(sample: SquashedSample, d_action: Tensor, d_log_prob: Tensor) -> Tensor:
+    """Returns the gradient by the output [B, 2 A] from those by action [B, A] and log-probability [B].
+
+    By da/du = 1 - a^2, d log p/du = 2 a, du/d log std = std noise and d log p/d log std = -1; no gradient if clamped.
+    """
+    d_output = torch.empty_like(sample.output)
+    d_mean, d_log_std = d_output.chunk(2, dim=-1)
+    torch.ops.aten.tanh_backward.grad_input(d_action, sample.action, grad_input=d_mean)
+    d_mean.addcmul_(d_log_prob[:, None], sample.action, value=2.0)
+    torch.mul(d_mean, sample.std, out=d_log_std).mul_(sample.noise).sub_(d_log_prob[:, None])
+    log_std = sample.output.chunk(2, dim=-1)[1]
+    torch.ops.aten.hardtanh_backward.grad_input(d_log_std, log_std, LOG_STD_MIN, LOG_STD_MAX, grad_input=d_log_std)
+    return d_output
 
 
 class SquashedGaussianActor(nn.Module):
@@ -49,8 +86,13 @@ class SquashedGaussianActor(nn.Module):
 
     def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns a reparameterised action [B, A] and its log-probability [B], from the kept pre-tanh sample."""
-        pre_tanh, noise, log_std = self._draw(obs, generator)
-        return pre_tanh.tanh(), squashed_gaussian_log_prob(pre_tanh, noise, log_std)
+        sample = self.sample_from(self.body(obs), generator)
+        return sample.action, sample.log_prob
+
+    def sample_from(self, output: Tensor, generator: torch.Generator) -> SquashedSample:
+        """Returns a sample for what the network has put out. [B, 2 A]."""
+        shape = (*output.shape[:-1], output.shape[-1] // 2)
+        return squashed_sample(output, torch.randn(shape, generator=generator, device=output.device))
 
     def act(self, obs: Tensor) -> Tensor:
         """Returns the squashed mean. [B, O] -> [B, A]."""
@@ -59,14 +101,9 @@ class SquashedGaussianActor(nn.Module):
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """Returns a sample of the policy. [B, O] -> [B, A]."""
-        pre_tanh, _, _ = self._draw(obs, generator)
-        return pre_tanh.tanh(), None
-
-    def _draw(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the pre-tanh sample, the unit noise behind it and the log std, each [B, A]."""
         mean, log_std = self.forward(obs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        return torch.addcmul(mean, log_std.exp(), noise), noise, log_std
+        return torch.addcmul(mean, log_std.exp(), noise).tanh(), None
 
 
 class DeterministicActor(nn.Module):

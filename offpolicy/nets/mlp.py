@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
+
+from offpolicy.nets.fused import FusedMlp
 
 # In-place ReLU: its backward needs only its result, and the linear layer before it only its own input.
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
@@ -16,9 +18,20 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 
-def mlp(
-    input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation: str, layer_norm: bool = False
-) -> nn.Sequential:
+class Mlp(nn.Sequential):
+    """A perceptron; where a learner has fused it, with the same results from other kernels."""
+
+    fused: FusedMlp | None = None
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name in nn.Sequential
+        """[..., input] -> [..., output]."""
+        if self.fused is None:
+            output: Tensor = super().forward(input)  # type: ignore[no-untyped-call]  # of nn.Sequential
+            return output
+        return self.fused(input).squeeze(0)
+
+
+def mlp(input_dim: int, hidden_dims: Sequence[int], output_dim: int, activation: str, layer_norm: bool = False) -> Mlp:
     """Returns linear, [layer norm], activation per hidden layer, then a linear output: [..., input] -> [..., output].
 
     Weights have torch's default initialisation, drawn from the global CPU generator. Raises `KeyError` for an
@@ -31,10 +44,10 @@ def mlp(
             layers.append(nn.LayerNorm(out_dim))
         layers.append(ACTIVATIONS[activation]())
     layers.append(nn.Linear(hidden_dims[-1], output_dim))
-    return nn.Sequential(*layers)
+    return Mlp(*layers)
 
 
-def orthogonal_(net: nn.Sequential, head_gain: float) -> nn.Sequential:
+def orthogonal_(net: Mlp, head_gain: float) -> Mlp:
     """Initialises the linear layers of `net` in place: orthogonal, gain sqrt(2), the last one `head_gain`; biases 0.
 
     Engstrom et al. (arXiv:2005.12729) and Andrychowicz et al. (arXiv:2006.05990, C.8) show which details matter.

@@ -14,6 +14,7 @@ from offpolicy.nets.actors import (
     SquashedGaussianActor,
     stochastic_actor,
 )
+from offpolicy.nets.flat import joined, offsets, views
 from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments
 from offpolicy.types import Float32, SpaceSpec
@@ -80,37 +81,85 @@ def make_policy(algo: AlgoConfig, spec: SpaceSpec) -> Policy:
 
 def flat_size(policy: Policy) -> int:
     """Returns the length of the flat block."""
-    return sum(tensor.numel() for tensor in _acting_tensors(policy))
+    return offsets(_shapes(policy))[-1]
 
 
 def flatten_into(policy: Policy, out: Float32) -> None:
     """Writes everything `policy` needs to act into out [flat_size] float32, with one device-to-host copy.
 
-    The block holds the actor's parameters, then the normaliser's mean and variance rounded to float32, which is how
-    `ObsNormalizer` uses them: a policy loaded from the block acts bit for bit like this one. The normaliser's count
-    is left out: only the learner, which updates the statistics, needs it.
+    The block holds the actor's parameters, laid out as `nets/flat.py` joins them, then the normaliser's mean and
+    variance rounded to float32, which is how `ObsNormalizer` uses them: a policy loaded from the block acts bit for bit
+    like this one. The normaliser's count is left out: only the learner, which updates the statistics, needs it.
     """
     if out.shape != (flat_size(policy),):
         raise ValueError(f"out has shape {out.shape}, expected ({flat_size(policy)},)")
-    blocks = [tensor.reshape(-1).float() for tensor in _acting_tensors(policy)]
-    host = torch.from_numpy(out)
-    if blocks[0].device.type == "cpu":
-        torch.cat(blocks, out=host)
+    host, block = torch.from_numpy(out), joined(tuple(policy.actor.parameters()))
+    tensors = [parameter.detach() for parameter in policy.actor.parameters()]
+    if block is not None and policy.normalizer is None:
+        host.copy_(block)
+    elif tensors[0].device.type == "cpu":
+        _write(policy, tensors, host)
     else:
-        host.copy_(torch.cat(blocks))
+        staged = torch.zeros(len(out), device=tensors[0].device)
+        _write(policy, tensors, staged)
+        host.copy_(staged)
+
+
+def flat_view(policy: Policy) -> Float32 | None:
+    """Returns the flat block that the parameters themselves lie in; None where it has to be written.
+
+    It does where one optimiser on the CPU has joined exactly them, and there are no statistics.
+    """
+    block = joined(tuple(policy.actor.parameters()))
+    if block is None or policy.normalizer is not None or block.device.type != "cpu":
+        return None
+    view: Float32 = block.numpy()
+    return view
+
+
+def adopt_flat(policy: Policy, flat: Float32) -> None:
+    """Makes the policy act from the block [flat_size] on the CPU, now with its own weights, then with what is written.
+
+    Nothing is loaded but the statistics, by `adopt_statistics`, when the block has changed.
+    """
+    flatten_into(policy, flat)
+    parameters = tuple(policy.actor.parameters())
+    for parameter, view in zip(parameters, views(torch.from_numpy(flat), _shapes(policy)), strict=False):
+        parameter.data = view
+
+
+def adopt_statistics(policy: Policy, flat: Float32) -> None:
+    """Copies the normaliser's mean and variance from the block, if there is one."""
+    if policy.normalizer is not None:
+        statistics = views(torch.from_numpy(flat), _shapes(policy))[-1]
+        policy.normalizer.mean.copy_(statistics[0])
+        policy.normalizer.var.copy_(statistics[1])
 
 
 def load_flat(policy: Policy, flat: Float32) -> None:
     """Loads the block [flat_size] written by `flatten_into`, with one host-to-device copy."""
-    tensors = _acting_tensors(policy)
     if flat.shape != (flat_size(policy),):
         raise ValueError(f"flat has shape {flat.shape}, expected ({flat_size(policy)},)")
-    block = torch.from_numpy(flat).to(tensors[0].device)
-    pieces = torch.split(block, [tensor.numel() for tensor in tensors])
-    torch._foreach_copy_(tensors, [piece.view_as(tensor) for piece, tensor in zip(pieces, tensors, strict=True)])
-
-
-def _acting_tensors(policy: Policy) -> list[Tensor]:
-    """Returns the tensors of the flat block, in its order."""
     tensors = [parameter.detach() for parameter in policy.actor.parameters()]
-    return tensors if policy.normalizer is None else [*tensors, policy.normalizer.mean, policy.normalizer.var]
+    if policy.normalizer is not None:
+        tensors += [policy.normalizer.mean, policy.normalizer.var]
+    block = torch.from_numpy(flat).to(tensors[0].device)
+    pieces = views(block, _shapes(policy))
+    if policy.normalizer is not None:
+        pieces = (*pieces[:-1], *pieces[-1])
+    torch._foreach_copy_(tensors, list(pieces))
+
+
+def _shapes(policy: Policy) -> list[torch.Size]:
+    """Returns the shapes of the tensors in the flat block, in its order; statistics are [2, O]."""
+    shapes = [parameter.shape for parameter in policy.actor.parameters()]
+    normalizer = policy.normalizer
+    return shapes if normalizer is None else [*shapes, torch.Size((2, *normalizer.mean.shape))]
+
+
+def _write(policy: Policy, tensors: list[Tensor], out: Tensor) -> None:
+    pieces = views(out, _shapes(policy))
+    torch._foreach_copy_(list(pieces[: len(tensors)]), tensors)
+    if policy.normalizer is not None:
+        pieces[-1][0].copy_(policy.normalizer.mean)
+        pieces[-1][1].copy_(policy.normalizer.var)

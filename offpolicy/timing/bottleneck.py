@@ -141,10 +141,11 @@ class Verdict:
         """The verdict with the first advice that the run can take.
 
         That is not to set what it has set or what `is_allowed` refuses, no GPU where there is none, and no processes
-        for a single environment.
+        for a single environment or for those that threads step.
         """
-        is_single = config.get("env", {}).get("num_envs") == 1
-        left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if is_single else ())}
+        env = config.get("env", {})
+        needs_no_workers = env.get("num_envs") == 1 or env.get("vectorization") == "mujoco"
+        left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if needs_no_workers else ())}
         possible = [
             advice for advice in self.advice
             if not advice.is_followed(config) and advice.value not in left_out

@@ -29,6 +29,7 @@ class HostPlan:
     has_evaluator: bool  # True if a process evaluates beside training; else rank 0 does
     learner_threads: int
     collector_threads: int
+    env_threads: int = 1  # that step the batch of a collector, with env.vectorization=mujoco
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.policy import flat_size, flatten_into
+from offpolicy.nets.policy import flat_size, flatten_into, load_flat, make_policy
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
 from offpolicy.replay.ring import Ring
@@ -169,8 +169,10 @@ def test_published_weights_are_those_on_the_device() -> None:
     learner.update(batches("cuda"))
     flat = np.zeros(flat_size(learner.policy), dtype=np.float32)
     flatten_into(learner.policy, flat)
-    expected = np.concatenate([p.detach().cpu().numpy().ravel() for p in learner.policy.actor.parameters()])
-    assert np.array_equal(flat, expected)
+    acting = make_policy(AlgoConfig(name="sac"), SPEC)
+    load_flat(acting, flat)
+    pairs = zip(acting.actor.parameters(), learner.policy.actor.parameters(), strict=True)
+    assert all(torch.equal(loaded, live.cpu()) for loaded, live in pairs)
 
 
 def test_exposed_and_hidden_copies_are_the_device_time_of_the_copies() -> None:

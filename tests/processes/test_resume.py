@@ -21,6 +21,7 @@ VARIANTS = {
     "sac": ("algo.normalize_obs=true", "algo.n_step=3", "env.num_envs=2"),
     "td3": ("algo=td3", "env.id=Pendulum-v1", "replay.capacity=300"),
     "mujoco": ("env.id=InvertedPendulum-v5", "algo.utd=0.5"),
+    "batch": ("env.id=Hopper-v5", "env.num_envs=4", "algo.utd=0.25"),  # one batch of MuJoCo, by default
 }
 
 
@@ -30,7 +31,7 @@ def saved_files(checkpoint: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "variant", ["sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "mujoco"))]
+    "variant", ["sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "mujoco", "batch"))]
 )
 def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: Any, variant: str) -> None:
     options = (*VARIANTS[variant], "total_timesteps=700", "checkpoint.every=100")

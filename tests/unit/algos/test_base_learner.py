@@ -166,6 +166,17 @@ def test_totals_are_sums_and_counts_per_name() -> None:
     assert totals.counts.tolist() == [2.0, 2.0, 1.0]
 
 
+def test_groups_that_are_measured_together_are_added_as_one_by_one() -> None:
+    metrics = metric_sums()
+    critic, actor = (torch.tensor(1.0), torch.tensor(10.0)), (torch.tensor(-5.0),)
+    metrics.add_all({"critic": critic, "actor": actor})
+    metrics.add_all({"critic": critic})
+    metrics.add_all({"actor": actor, "critic": critic})
+    totals = metrics.totals()
+    assert totals.sums.tolist() == [3.0, 30.0, -10.0]
+    assert totals.counts.tolist() == [3.0, 3.0, 2.0]
+
+
 def test_totals_do_not_change_afterwards() -> None:
     metrics = metric_sums()
     totals = metrics.totals()

@@ -68,10 +68,33 @@ def test_td3_actor_loss_is_minus_the_mean_value() -> None:
 
 
 def test_polyak_moves_the_target_by_tau_of_the_gap() -> None:
-    targets, sources = (B([1.0, 2.0]), B([[0.0]])), (B([3.0, 2.0]), B([[8.0]]))
-    losses.polyak_update(targets, sources, 0.25)
-    assert [target.tolist() for target in targets] == [[1.5, 2.0], [[2.0]]]
-    assert [source.tolist() for source in sources] == [[3.0, 2.0], [[8.0]]]
+    target, source = B([1.0, 2.0, 0.0]), B([3.0, 2.0, 8.0])
+    losses.polyak_update(target, source, 0.25)
+    assert target.tolist() == [1.5, 2.0, 2.0]
+    assert source.tolist() == [3.0, 2.0, 8.0]
+
+
+def test_gradients_written_out_are_those_of_autograd() -> None:
+    torch.manual_seed(0)
+    q, target_q, log_prob = (torch.randn(*shape, dtype=torch.float64) for shape in ((2, 9), (9,), (9,)))
+    q.requires_grad_()
+    log_prob.requires_grad_()
+    log_alpha = torch.tensor(-0.7, dtype=torch.float64, requires_grad=True)
+    alpha = log_alpha.detach().exp()
+    pairs = [
+        (losses.critic_loss(q, target_q), (q,), (losses.critic_loss_gradient(q.detach(), target_q),)),
+        (
+            losses.sac_actor_loss(q, log_prob, alpha),
+            (q, log_prob),
+            losses.sac_actor_loss_gradients(q.detach(), alpha),
+        ),
+        (losses.td3_actor_loss(q[0]), (q,), (torch.stack((losses.td3_actor_loss_gradient(q[0]), 0.0 * q[1])),)),
+    ]
+    temperature = losses.alpha_loss(log_alpha, log_prob, -2.0)
+    pairs.append((temperature, (log_alpha,), (temperature.detach(),)))
+    for loss, inputs, written in pairs:
+        for expected, ours in zip(torch.autograd.grad(loss, inputs), written, strict=True):
+            assert torch.allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
 
 COLUMN, ROW, PAIR = torch.zeros(4, 1), torch.zeros(4), torch.zeros(2, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 from offpolicy.collect.policy import CollectorPolicy, Exploration
 from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.few_rows import FewRows
+from offpolicy.nets.normalizer import block_moments
 from offpolicy.nets.policy import flat_size, flatten_into, make_policy
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.types import SpaceSpec
@@ -55,7 +58,43 @@ def test_the_newest_weights_are_acted_with_from_the_next_refresh_on() -> None:
     policy.refresh()
     choice = policy.act(obs, 100)
     assert (policy.version, choice.version) == (1, 1)
-    assert np.array_equal(choice.action, newer.act(torch.from_numpy(obs)).numpy())
+    assert np.array_equal(choice.action, FewRows(newer, 1, 2).explore(obs, torch.Generator()))
+    np.testing.assert_allclose(choice.action, newer.act(torch.from_numpy(obs)).numpy(), rtol=0.0, atol=1e-6)
+
+
+def test_weights_are_taken_without_being_loaded() -> None:
+    policy, mailbox = make()
+    weights = [parameter.data_ptr() for parameter in policy._policy.parameters()]
+    assert policy._flat.ctypes.data == min(weights)
+    mailbox.publish(np.zeros_like(policy._flat))
+    policy.refresh()
+    assert [parameter.data_ptr() for parameter in policy._policy.parameters()] == weights
+    for rows in (1, 64):
+        assert not policy.act(np.ones((rows, 3), np.float32), 100).action.any()
+
+
+def test_statistics_are_taken_with_the_weights() -> None:
+    algo = replace(ALGO, normalize_obs=True)
+    policy, mailbox = make(algo=algo)
+    newer = make_policy(algo, SPEC)
+    assert newer.normalizer is not None
+    newer.normalizer.absorb(block_moments(3.0 + torch.randn(50, 3)))
+    flat = np.zeros(flat_size(newer), np.float32)
+    flatten_into(newer, flat)
+    mailbox.publish(flat)
+    policy.refresh()
+    for rows in (2, 64):
+        obs = np.ones((rows, 3), np.float32)
+        expected = newer.act(torch.from_numpy(obs)).numpy()
+        np.testing.assert_allclose(policy.act(obs, 100).action, expected, rtol=0.0, atol=1e-6)
+
+
+def test_an_action_is_not_overwritten_by_the_next() -> None:
+    policy, _ = make()
+    first = policy.act(np.ones((1, 3), np.float32), 100).action
+    before = first.copy()
+    policy.act(-np.ones((1, 3), np.float32), 100)
+    assert np.array_equal(first, before)
 
 
 def test_the_streams_are_functions_of_the_seed() -> None:

@@ -26,12 +26,35 @@ def test_threads_can_be_set_and_leave_room_for_the_collector(monkeypatch: pytest
     assert plan_host(config(collect={"mode": "overlap"}), HostInfo()) == HostPlan(False, 7, 1)
     assert plan_host(config(), HostInfo()) == HostPlan(False, 8, 1)  # they take turns
     assert plan_host(config(threads={"learner": 3, "collector": 2}, eval={"beside": "false"}), HostInfo()) == HostPlan(
-        False, 3, 2
+        False, 3, 2, 2
     )
     ranks = config(
         runner={"name": "multi_gpu", "world_size": 2}, collect={"num_collectors": 2}, eval={"beside": "false"}
     )
     assert plan_host(ranks, HostInfo()) == HostPlan(False, 3, 1)
+
+
+BATCH = {"id": "Ant-v5", "num_envs": 8, "vectorization": "mujoco"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_threads"),
+    [
+        ({"env": BATCH}, 8),  # the learner waits meanwhile
+        ({"env": BATCH, "eval": {"beside": "true"}}, 7),
+        ({"env": BATCH, "collect": {"num_collectors": 3}}, 2),
+        ({"env": BATCH, "threads": {"collector": 3}}, 3),
+        ({"env": BATCH, "collect": {"mode": "overlap"}}, 1),
+        ({"env": BATCH, "collect": {"mode": "auto"}}, 1),
+        ({"env": {**BATCH, "vectorization": "sync"}}, 1),
+    ],
+)
+def test_a_batch_has_all_cores_where_the_learner_waits(
+    monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], num_threads: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    plan = plan_host(config(**overrides), HostInfo())
+    assert (plan.env_threads, plan.collector_threads) == (num_threads, 3 if "threads" in overrides else 1)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
+from offpolicy.envs import vectorization
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.training.worker import HostPlan, WorkerSpec
@@ -48,6 +50,28 @@ def test_a_plain_run_names_directory_memory_and_threads() -> None:
         "replay: 4,096 rows x 36 B = 0.1 MiB of shared memory",
         "single_gpu, alternate: threads learner 3, collector 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        ({"id": "Ant-v5", "num_envs": 8, "vectorization": "mujoco"}, "8 x Ant-v5, env.vectorization=mujoco, one batch"),
+        ({"id": "Ant-v5", "num_envs": 8, "vectorization": "sync"}, "8 x Ant-v5, env.vectorization=sync"),
+        ({"id": "Pendulum-v1", "num_envs": 8, "vectorization": "sync"}, "8 x Pendulum-v1, env.vectorization=sync"),
+    ],
+)
+def test_the_way_that_many_environments_are_stepped_is_said(env: dict[str, Any], line: str) -> None:
+    assert f"environments: {line}" in header(env=env)
+
+
+def test_tasks_that_are_slower_than_they_could_be_are_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorization, "has_batch", lambda: False)
+    [line] = [line for line in header(env={"id": "Ant-v5", "num_envs": 4, "vectorization": "sync"}) if "Ant" in line]
+    assert re.fullmatch(
+        r"environments: 4 x Ant-v5, env.vectorization=sync, because mujoco [0-9.]+ has no mujoco.batch;"
+        r" pip install 'mujoco>=3.17'",
+        line,
+    )
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ def test_a_policy_loaded_from_the_block_acts_and_samples_bit_for_bit_the_same(sp
 
 
 def test_the_block_holds_the_log_std_too() -> None:
-    body, statistics = 3 * 8 + 8 + 8 * 2 + 2, 3 + 3
-    assert flat_size(policy_of(BOX)) == body + 2 + statistics
+    body, statistics, gaps = 3 * 8 + 8 + 8 * 2 + 2, 3 + 3, 2 + 2  # each tensor begins at 16 bytes
+    assert flat_size(policy_of(BOX)) == body + 2 + statistics + gaps
 
 
 @specs

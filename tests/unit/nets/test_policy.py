@@ -4,9 +4,19 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.normalizer import block_moments
-from offpolicy.nets.policy import Policy, flat_size, flatten_into, load_flat, make_policy
+from offpolicy.nets.policy import (
+    Policy,
+    adopt_flat,
+    adopt_statistics,
+    flat_size,
+    flat_view,
+    flatten_into,
+    load_flat,
+    make_policy,
+)
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
@@ -79,3 +89,33 @@ def test_acting_records_no_graph(name: str) -> None:
     policy = policy_of(name)
     assert not policy.act(OBS).requires_grad
     assert not policy.sample(OBS, torch.Generator())[0].requires_grad
+
+
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_learner_publishes_the_block_that_it_learns_in(name: str) -> None:
+    learner = make_learner(AlgoConfig(name=name, hidden_dims=(8,)), SPEC, torch.device("cpu"), seed=1)
+    view = flat_view(learner.policy)
+    assert view is not None
+    flat = np.zeros(flat_size(learner.policy), dtype=np.float32)
+    flatten_into(learner.policy, flat)
+    assert np.array_equal(view, flat)
+    with torch.no_grad():
+        next(learner.policy.parameters()).add_(1.0)
+    assert view[0] == flat[0] + 1.0
+
+
+def test_statistics_or_parameters_that_lie_apart_have_to_be_written() -> None:
+    assert flat_view(policy_of("sac", normalize_obs=False)) is None
+    algo = AlgoConfig(name="sac", hidden_dims=(8,), normalize_obs=True)
+    assert flat_view(make_learner(algo, SPEC, torch.device("cpu"), seed=1).policy) is None
+
+
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_a_policy_acts_from_the_block_that_it_has_adopted(normalize_obs: bool) -> None:  # noqa: FBT001
+    source, copy = (policy_of("td3", normalize_obs=normalize_obs) for _ in range(2))
+    flat, own = np.zeros(flat_size(copy), dtype=np.float32), copy.act(OBS)
+    adopt_flat(copy, flat)
+    assert torch.equal(copy.act(OBS), own)
+    flatten_into(source, flat)
+    adopt_statistics(copy, flat)
+    assert torch.equal(copy.act(OBS), source.act(OBS))

@@ -292,7 +292,12 @@ def test_a_cause_that_is_shown_has_the_numbers_of_the_window(shown: Cause, label
 
 @pytest.mark.parametrize(
     ("config", "is_advised"),
-    [({"env": {"vectorization": "sync"}}, True), ({"env": {"vectorization": "async"}}, False), ({}, True)],
+    [
+        ({"env": {"vectorization": "sync"}}, True),
+        ({"env": {"vectorization": "async"}}, False),
+        ({"env": {"vectorization": "mujoco"}}, False),
+        ({}, True),
+    ],
 )
 def test_advice_that_is_followed_already_is_left_out(config: dict[str, Any], is_advised: bool) -> None:
     verdict = find_bottleneck({"collector_wait": 9}, {"env_step": 9}, rates(), "overlap")

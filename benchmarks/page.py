@@ -1,0 +1,239 @@
+"""`make bench-page`: docs/benchmarks.md and its pictures, from the files of benchmarks/results that git tracks.
+
+Every race and every part is that of the newest entry that has it. The words around the tables are in
+benchmarks/page.md, where `{{name}}` stands for what is made here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.charts import Curve, curves_svg, races_svg
+from benchmarks.journal import is_marked
+from benchmarks.parts import scaling, updates
+from benchmarks.parts.measurement import Measurement, measurements_of
+from benchmarks.peers.contenders import CONTENDERS
+from benchmarks.peers.tables import HEADINGS, Done, rates, ratios, repeats_of, rows
+from benchmarks.peers.workloads import WORKLOADS
+from benchmarks.results import REPOSITORY, Entry, tracked_entries
+from benchmarks.stats import Spread
+
+TEXT = Path(__file__).with_name("page.md")
+PAGE, PICTURES = REPOSITORY / "docs" / "benchmarks.md", REPOSITORY / "docs" / "img"
+RACES_PICTURE, SCALING_PICTURE = "bench-races.svg", "bench-scaling.svg"
+NOT_YET = "*Not measured yet: `{}`.*"
+HOLE = re.compile(r"^\{\{([\w-]+)\}\}$", re.MULTILINE)
+
+
+class Race(NamedTuple):
+    """The newest repeats of a race, and the entry that they are of."""
+
+    race: str
+    repeats: list[Done]
+    entry: Entry
+
+    @property
+    def missing(self) -> list[str]:
+        """Contenders that were asked for, and are in no repeat."""
+        asked = [key for key in WORKLOADS[self.race].contenders if key in self.entry["settings"]["only"]]
+        return [key for key in asked if key not in {one.contender for one in self.repeats}]
+
+
+def newest_races(entries: Sequence[Entry]) -> dict[str, Race]:
+    """The newest entry with repeats of each race."""
+    found: dict[str, Race] = {}
+    for entry in entries:
+        for race in WORKLOADS:
+            repeats = repeats_of(entry["tasks"], race) if entry["benchmark"] == "peers" and "tasks" in entry else []
+            if repeats:
+                found[race] = Race(race, repeats, entry)
+    return {race: found[race] for race in WORKLOADS if race in found}
+
+
+def newest_parts(entries: Sequence[Entry]) -> dict[str, tuple[list[Measurement], Entry]]:
+    """The measurements of each part in the newest entry that has it; entries of before journals are not read."""
+    found: dict[str, tuple[list[Measurement], Entry]] = {}
+    for entry in entries:
+        if entry["benchmark"] != "parts" or "tasks" not in entry:
+            continue
+        for part in dict.fromkeys(key.split("/")[0] for key in entry["tasks"]):
+            own = {key: outcome for key, outcome in entry["tasks"].items() if key.split("/")[0] == part}
+            found[part] = measurements_of({"tasks": own}), {**entry, "tasks": own}
+    return found
+
+
+def origin(command: str, entry: Entry) -> str:
+    """Where numbers are from: the command, the commit, the machine, the quiet of it."""
+    hardware, versions = entry["hardware"], entry["versions"]
+    shares = [float(outcome["others_share"]) for outcome in entry["tasks"].values()]
+    marked = sum(is_marked(outcome) for outcome in entry["tasks"].values())
+    return "\n".join(
+        [
+            f"`{command}` at commit {entry['commit']}, {entry['started'][:10]}.",
+            f"{hardware['cpu']}, {hardware['cores']} cores;",
+            f"torch {versions['torch']}, mujoco {versions['mujoco']}.",
+            f"Others took up to {max(shares):.0%} of the cores; {marked} of {len(shares)} measurements are marked.",
+        ]
+    )
+
+
+def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    rule = ["---" if not heading or heading == "threads" else "---:" for heading in headings]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, rule, *lines))
+
+
+def summary(races: Mapping[str, Race]) -> str:
+    """The median ratios of all races."""
+    found = {race: ratios(one.repeats) for race, one in races.items()}
+    names = list(dict.fromkeys(name for by_name in found.values() for name in by_name))
+    if not names:
+        return NOT_YET.format("make bench-peers")
+    lines = [[name, *(_ratio(by_name.get(name, {})) for by_name in found.values())] for name in names]
+    return table(["", *(f"`{race}`" for race in found)], lines)
+
+
+def _ratio(by_round: Mapping[int, float]) -> str:
+    return f"{Spread.of(list(by_round.values())).median:.2f}" if by_round else ""
+
+
+def race_section(race: str, found: Mapping[str, Race]) -> str:
+    """The table of a race."""
+    if race not in found:
+        return NOT_YET.format(f"make bench-peers race={race}")
+    one = found[race]
+    seconds = one.entry["settings"]["seconds"]
+    own = {
+        **one.entry,
+        "tasks": {key: value for key, value in one.entry["tasks"].items() if key.startswith(f"{race}/")},
+    }
+    found_by_tune = one.entry["tasks"].get(f"{race}/tune")
+    tuned = f"\n\nTuned:\n\n    {' '.join(found_by_tune['data']) or 'no change was faster'}" if found_by_tune else ""
+    where = origin(f"make bench-peers race={race} seconds={seconds:g}", own)
+    return f"{where}\n\n{table(HEADINGS, rows(one.repeats, one.missing))}{tuned}"
+
+
+def update_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str:
+    """Updates beside their floors."""
+    if "updates" not in parts:
+        return NOT_YET.format("make bench only=updates")
+    measured, entry = parts["updates"]
+    lines = []
+    for ratio in measured:
+        case, _, quantity = ratio.name.partition(": ")
+        if quantity == updates.RATIO:
+            update, floor = (one for one in measured if one.name.startswith(case) and one.unit == "ms")
+            words = floor.name.partition(": ")[2].removeprefix("floor, ")
+            lines.append(
+                [case, f"{update.spread.median:.2f}", f"{floor.spread.median:.2f}", *_ratio_cells(ratio), words]
+            )
+    headings = ["", "update, ms", "floor, ms", "update / floor", "least", "most", "the floor"]
+    return f"{origin('make bench only=updates', entry)}\n\n{table(headings, lines)}"
+
+
+def _ratio_cells(ratio: Measurement) -> list[str]:
+    return [f"{value:.2f}" for value in ratio.spread]
+
+
+def scaling_points(measured: Sequence[Measurement], axis: str, ending: str = "") -> dict[int, Spread]:
+    """The points of one axis: those whose name ends so."""
+    pattern = re.compile(rf"{axis}=(\d+){re.escape(ending)}$")
+    found = [(pattern.match(one.name), one) for one in measured]
+    return {int(match[1]): one.spread for match, one in found if match}
+
+
+def scaling_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str:
+    """Tables of all four axes."""
+    if scaling.PART not in parts:
+        return NOT_YET.format("make bench only=scaling")
+    measured, entry = parts[scaling.PART]
+    tables = []
+    for axis, first in (("environments", "environments"), ("ranks", "learner ranks")):
+        points = scaling_points(measured, axis)
+        base = points[min(points)].median if points else 1.0
+        lines = [[f"{at:,}", *_spread_cells(one), f"{one.median / base:.2f}"] for at, one in points.items()]
+        tables.append(table([first, "env steps/s", "min", "max", "times the first"], lines))
+    for axis, first in (("batch", "rows of a batch"), ("width", "units of a layer")):
+        milliseconds, relative = scaling_points(measured, axis), scaling_points(measured, axis, f": {updates.RATIO}")
+        lines = [[f"{at:,}", *_spread_cells(one), f"{relative[at].median:.2f}"] for at, one in milliseconds.items()]
+        tables.append(table([first, "update, ms", "min", "max", "update / floor"], lines))
+    picture = f"![Speed over environments, ranks, batch and width](img/{SCALING_PICTURE})"
+    return "\n\n".join([origin("make bench only=scaling", entry), picture, *tables])
+
+
+def _spread_cells(spread: Spread) -> list[str]:
+    return [f"{value:,.4g}" if value < 1000 else f"{value:,.0f}" for value in spread]
+
+
+def parts_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str:
+    """All other parts, each with its command."""
+    others = {part: found for part, found in parts.items() if part not in ("updates", scaling.PART)}
+    if not others:
+        return NOT_YET.format("make bench")
+    sections = []
+    for part, (measured, entry) in others.items():
+        lines = [[one.name, *_spread_cells(one.spread), one.unit] for one in measured]
+        headings = ["", "median", "min", "max", "unit"]
+        sections.append(
+            f"### {part.capitalize()}\n\n{origin(f'make bench only={part}', entry)}\n\n{table(headings, lines)}"
+        )
+    return "\n\n".join(sections)
+
+
+def render(entries: Sequence[Entry]) -> str:
+    """The page."""
+    races, parts = newest_races(entries), newest_parts(entries)
+    made = {
+        "summary": summary(races),
+        "races-picture": f"![Env steps per second of all races](img/{RACES_PICTURE})" if races else "",
+        **{race: race_section(race, races) for race in WORKLOADS},
+        "updates": update_section(parts),
+        "scaling": scaling_section(parts),
+        "parts": parts_section(parts),
+    }
+    text = HOLE.sub(lambda hole: made[hole[1]], TEXT.read_text())
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def pictures(entries: Sequence[Entry]) -> Iterator[tuple[str, bytes]]:
+    """The pictures by name, as far as something is measured."""
+    races, parts = newest_races(entries), newest_parts(entries)
+    bars = {}
+    for race, one in races.items():
+        values = {key: list(rates(one.repeats, key).values()) for key in CONTENDERS}
+        spreads = {CONTENDERS[key].name: Spread.of(found) for key, found in values.items() if found}
+        if spreads:
+            bars[WORKLOADS[race].title] = spreads
+    if bars:
+        yield RACES_PICTURE, races_svg(bars)
+    if scaling.PART in parts:
+        measured = parts[scaling.PART][0]
+        ending = f": {updates.RATIO}"
+        curves = [
+            Curve(
+                "One update per vector step", "environments", "env steps/s", scaling_points(measured, "environments")
+            ),
+            Curve("One update per env step", "learner ranks", "env steps/s", scaling_points(measured, "ranks")),
+            Curve("SAC update", "rows of a batch", "update / GEMM floor", scaling_points(measured, "batch", ending)),
+            Curve("SAC update", "units of a layer", "update / GEMM floor", scaling_points(measured, "width", ending)),
+        ]
+        yield SCALING_PICTURE, curves_svg([curve for curve in curves if curve.points])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__).parse_args(argv)
+    entries = tracked_entries()
+    PAGE.write_text(render(entries))
+    for name, picture in pictures(entries):
+        (PICTURES / name).write_bytes(picture)
+    print(f"written: {PAGE.relative_to(REPOSITORY)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""What every contender of a race does: read back from its own objects after the run and compared, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+UPDATES_SLACK = 0.05  # fraction by which the updates of a run may differ from those asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """SAC or TD3 on HalfCheetah-v5 with one gradient update per vector step of all environments."""
+
+    algo: str
+    num_envs: int
+    env_id: str = "HalfCheetah-v5"
+    batch_size: int = 256
+    hidden_dims: tuple[int, ...] = (256, 256)  # of the actor and of each of two critics
+    actor_lr: float = 3e-4
+    critic_lr: float = 3e-4
+    gamma: float = 0.99
+    tau: float = 0.005
+    learning_starts: int = 1000  # env steps
+    capacity: int = 1_000_000  # rows of the replay
+    policy_delay: int = 1  # critic updates per actor update
+
+    @classmethod
+    def of(cls, algo: str, num_envs: int = 1) -> Settings:
+        """The settings of an algorithm; TD3 delays its actor as its paper does."""
+        return cls(algo, num_envs, policy_delay=2 if algo == "td3" else 1)
+
+    @property
+    def utd(self) -> float:
+        """Gradient updates per env step."""
+        return 1.0 / self.num_envs
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The settings as JSON data."""
+        return asdict(self) | {"hidden_dims": list(self.hidden_dims)}
+
+
+class UnequalSettings(ValueError):
+    """A contender did other work than the others."""
+
+
+def check_equal(wanted: Settings, found: Mapping[str, Any], env_steps: int, updates: int) -> None:
+    """Raises `UnequalSettings` that names every setting that a contender had otherwise, and a wrong number of updates.
+
+    `found` must hold every setting: what a contender does not report is not equal.
+    """
+    problems = [
+        f"{name}: got {found.get(name)!r}, allowed {value!r}"
+        for name, value in wanted.to_mapping().items()
+        if found.get(name) != value
+    ]
+    due = (env_steps - wanted.learning_starts) * wanted.utd
+    if abs(updates - due) > UPDATES_SLACK * due:
+        problems.append(f"updates: got {updates}, allowed {due:.0f} +- {UPDATES_SLACK:.0%} of {env_steps} env steps")
+    if problems:
+        raise UnequalSettings("unequal settings: " + "; ".join(problems))

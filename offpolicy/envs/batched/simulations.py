@@ -1,0 +1,109 @@
+"""N simulations of one MuJoCo model, stepped by the threads of `mujoco.batch`.
+
+Derived fields (`xpos`, `cinert`, ...) are those that `mj_step` leaves: of the state before its last substep, as
+Gymnasium's environments read them. Contact forces on bodies (`cfrc_ext`) are in no call of a batch: as Gymnasium does,
+`mj_rnePostConstraint` computes them after a step, from the whole `MjData` that a persistent batch keeps.
+"""
+
+# MuJoCo's names come from a compiled module, which pyright cannot read.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch, SimulationError
+from numpy.typing import NDArray
+
+from offpolicy.envs.mujoco_state import models_digest
+
+Array = NDArray[np.float64]
+Ids = NDArray[np.intp]
+
+WARNINGS = tuple(name.removeprefix("mjWARN_") for name in list(mujoco.mjtWarning.__members__)[:-1])
+
+
+class SimulationFailure(Exception):
+    """MuJoCo raised an error in the simulations `ids`; `reason` is what it says of the first one."""
+
+    def __init__(self, ids: list[int], reason: str) -> None:
+        super().__init__(reason)
+        self.ids, self.reason = ids, reason
+
+
+class Simulations:
+    """The state and the derived fields of N simulations; arrays of the batch are live.
+
+    With `has_contact_forces`, `contact_forces` [N, bodies, 6] is kept, and each simulation has an `MjData` of its own.
+    Raises `SimulationFailure` where MuJoCo raises an error.
+    """
+
+    def __init__(
+        self, model: mujoco.MjModel, num_envs: int, num_threads: int, *, has_contact_forces: bool = False
+    ) -> None:
+        self.model, self.num_envs = model, num_envs
+        self._batch = Batch(model, num_envs, min(num_threads, num_envs), persistent=has_contact_forces)
+        self.qpos: Array = self._batch.bind("qpos")  # [N, nq]
+        self.qvel: Array = self._batch.bind("qvel")  # [N, nv]
+        self.ctrl: Array = self._batch.bind("ctrl")  # [N, A]
+        self.contact_forces: Array = np.zeros((num_envs, model.nbody, 6) if has_contact_forces else (0, 0, 6))
+        self._scratch = mujoco.MjData(model) if has_contact_forces else None
+        self._num_warnings = np.zeros((num_envs, len(WARNINGS)), np.int32)
+
+    @property
+    def num_threads(self) -> int:
+        """The threads that step, the caller's included."""
+        count: int = self._batch.nthread
+        return count
+
+    def bind(self, field: str) -> Array:
+        """Returns a derived field [N, ...], renewed by every call for the simulations of that call; read-only."""
+        array: Array = self._batch.bind(field)
+        return array
+
+    def step(self, ids: Ids | None, num_substeps: int) -> None:
+        """Advances the simulations `ids`, None for all, with the controls in `ctrl`."""
+        try:
+            self._batch.step(ids, nstep=num_substeps)
+        except SimulationError as error:
+            raise SimulationFailure(error.ids.tolist(), self._batch.error(int(error.ids[0]))) from error
+        if self._scratch is not None:
+            for sim in range(self.num_envs) if ids is None else ids.tolist():
+                self._batch.get_data(sim, self._scratch)
+                mujoco.mj_rnePostConstraint(self.model, self._scratch)
+                self.contact_forces[sim] = self._scratch.cfrc_ext
+
+    def start(self, ids: Ids, qpos: Array, qvel: Array) -> None:
+        """Resets the simulations `ids` to the model's defaults at `qpos` [n, nq], `qvel` [n, nv]."""
+        try:
+            self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
+            self.qpos[ids], self.qvel[ids] = qpos, qvel
+            self._batch.forward(ids)
+        except SimulationError as error:
+            raise SimulationFailure(error.ids.tolist(), self._batch.error(int(error.ids[0]))) from error
+        self._num_warnings[ids] = 0
+        if self._scratch is not None:
+            for sim in ids.tolist():
+                self._batch.get_data(sim, self._scratch)
+                self.contact_forces[sim] = self._scratch.cfrc_ext
+
+    def new_warnings(self) -> list[tuple[int, str]]:
+        """Returns simulation and name of each of MuJoCo's warnings since the last call, such as (3, "BADQACC")."""
+        numbers = self._batch.warning[:, :, 1]
+        if (numbers == self._num_warnings).all():
+            return []
+        sims, kinds = np.nonzero(numbers > self._num_warnings)
+        self._num_warnings[...] = numbers
+        return [(sim, WARNINGS[kind]) for sim, kind in zip(sims.tolist(), kinds.tolist(), strict=True)]
+
+    def get_state(self) -> Array:
+        """Returns a copy of what determines the next step of every simulation (mjSTATE_INTEGRATION) [N, S]."""
+        return np.array(self._batch.state)
+
+    def set_state(self, state: Array) -> None:
+        """Restores what `get_state` returned. Derived fields are renewed by the next step only."""
+        self._batch.state[...] = state
+
+    def digest(self) -> str | None:
+        """Returns a fingerprint of every number of the model."""
+        return models_digest([self.model])

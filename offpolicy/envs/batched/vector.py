@@ -1,0 +1,185 @@
+"""N environments of one task as Gymnasium's vector environment, with its seeds, time limit, autoreset and infos."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from offpolicy.envs.batched.simulations import Array, Ids, SimulationFailure, Simulations
+from offpolicy.envs.batched.task import Info, Params, Start, Task
+from offpolicy.envs.make import Env
+from offpolicy.errors import EnvFailure
+from offpolicy.types import Bool
+
+_LOG = logging.getLogger(__name__)
+
+
+class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
+    """`num_envs` environments of the task `cls`, with Gymnasium's NEXT_STEP autoreset.
+
+    Numbers, seeds and infos are those of `gymnasium.vector.SyncVectorEnv` with the same seeds and actions. Raises
+    `EnvFailure` naming the environment where MuJoCo raises an error.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "reset_mask": True}  # noqa: RUF012  # Gymnasium's own name
+
+    def __init__(self, cls: type[Task], env: Env, num_envs: int, num_threads: int, kwargs: Params) -> None:
+        """`env` is one environment of the task as `gymnasium.make(..., **kwargs)` makes it, not reset yet."""
+        one: Any = env.unwrapped  # Any: what Gymnasium's MuJoCo environments have is in no stub
+        assert env.spec is not None
+        self._name, limit = env.spec.id, env.spec.max_episode_steps
+        self._limit = np.iinfo(np.int64).max if limit is None else limit
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        self.observation_space = batch_space(env.observation_space, num_envs)
+        self.action_space = batch_space(env.action_space, num_envs)
+        self._sims = Simulations(one.model, num_envs, num_threads, has_contact_forces=cls.has_contact_forces)
+        start = Start(one.init_qpos.copy(), one.init_qvel.copy())
+        self._task = cls(self._sims, start, one.dt, {**defaults(env.spec), **kwargs})
+        self._num_substeps: int = one.frame_skip
+        self._rngs: list[np.random.Generator | None] = [None] * num_envs
+        self._seeds: list[int | None] = [None] * num_envs
+        self._age = np.zeros(num_envs, np.int64)  # [N] steps of the episode
+        self._was_done = np.zeros(num_envs, np.bool_)  # [N] the last row ended an episode
+        self._position = self._task.position()
+        self._obs = np.zeros((num_envs, *(env.observation_space.shape or ())))
+        self._warned: list[str] = []  # MuJoCo's warnings that have been logged
+
+    @property
+    def num_threads(self) -> int:
+        """The threads that step, the caller's included."""
+        return self._sims.num_threads
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, Info]:
+        """Starts an episode everywhere, or only where `options["reset_mask"]` [N] is True."""
+        seeds = [seed + env for env in range(self.num_envs)] if isinstance(seed, int) else seed
+        where = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
+        ids = np.flatnonzero(where)
+        for env in ids.tolist():
+            if seeds is not None and seeds[env] is not None:
+                self._seeds[env], self._rngs[env] = seeds[env], seeding.np_random(seeds[env])[0]
+        self._start_episodes(ids)
+        self._was_done = self._was_done & ~where
+        self._obs = self._task.observe()
+        return self._obs, _masked(self._task.state_info(), where)
+
+    def step(self, actions: NDArray[Any]) -> tuple[Array, Array, Bool, Bool, Info]:
+        """One vector step; actions: [N, A]. Environments whose episode has ended begin the next one instead."""
+        was_done = self._was_done
+        is_resetting = bool(was_done.any())
+        ids = np.flatnonzero(~was_done) if is_resetting else None
+        self._simulate(actions, ids)
+        position = self._task.position()
+        reward, terminated, info = self._task.outcome(actions, position - self._position)
+        self._position = position
+        truncated = self._age >= self._limit
+        if is_resetting:
+            reward, terminated, truncated = (
+                np.where(was_done, 0.0, reward),
+                terminated & ~was_done,
+                truncated & ~was_done,
+            )
+            self._start_episodes(np.flatnonzero(was_done))
+        self._was_done = terminated | truncated
+        self._obs = self._task.observe()
+        infos = _masked(self._task.state_info(), np.ones(self.num_envs, np.bool_))
+        if ids is None or len(ids):
+            infos |= _masked(info, ~was_done)
+        return self._obs, reward, terminated, truncated, infos
+
+    def _simulate(self, actions: NDArray[Any], ids: Ids | None) -> None:
+        """Steps the environments `ids`, None for all, and logs what MuJoCo warns of."""
+        where = slice(None) if ids is None else ids
+        self._sims.ctrl[where] = actions[where]
+        self._age[where] += 1
+        try:
+            if ids is None or len(ids):
+                self._sims.step(ids, self._num_substeps)
+        except SimulationFailure as failure:
+            raise self._failed("step", failure, actions) from failure
+        for env, warning in self._sims.new_warnings():
+            if warning not in self._warned:
+                self._warned.append(warning)
+                _LOG.warning("%s: MuJoCo warns of %s, %s", self._named(env), warning, self._where(env, actions))
+
+    def _start_episodes(self, ids: Ids) -> None:
+        if not len(ids):
+            return
+        starts = [self._task.draw(self._rng(env)) for env in ids.tolist()]
+        self._age[ids] = 0
+        try:
+            self._sims.start(ids, *map(np.stack, zip(*starts, strict=True)))
+        except SimulationFailure as failure:
+            raise self._failed("reset", failure, None) from failure
+        self._position[ids] = self._task.position()[ids]
+
+    def _rng(self, env: int) -> np.random.Generator:
+        rng = self._rngs[env]
+        if rng is None:  # without a seed it is a random one, as Gymnasium has it
+            rng = self._rngs[env] = seeding.np_random()[0]
+        return rng
+
+    def _named(self, env: int) -> str:
+        return f"env {env} of {self.num_envs} ({self._name})"
+
+    def _where(self, env: int, actions: NDArray[Any] | None) -> str:
+        action = "none" if actions is None else np.array2string(actions[env], max_line_width=1000)
+        return f"seed {self._seeds[env]}, episode step {self._age[env]}, last action {action}"
+
+    def _failed(self, call: str, failure: SimulationFailure, actions: NDArray[Any] | None) -> EnvFailure:
+        first, others = failure.ids[0], failure.ids[1:]
+        also = f"(so did envs {others} in the same {call})\n" if others else ""
+        head = f"{also}{self._named(first)} failed in {call}: {self._where(first, actions)}"
+        return EnvFailure(f"{head}\nMuJoCo: {failure.reason}")
+
+    def observe(self) -> Array:
+        """Returns the current observations."""
+        return self._obs
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns everything, for an exact resume."""
+        arrays = {"position": self._position, "obs": self._obs, "age": self._age, "was_done": self._was_done}
+        return {
+            "model": self._sims.digest(),
+            "simulations": self._sims.get_state(),
+            "rngs": copy.deepcopy(self._rngs),
+            "seeds": list(self._seeds),
+            "warned": list(self._warned),
+            **{name: array.copy() for name, array in arrays.items()},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores what `get_state` returned. Raises `ValueError` for the state of another model."""
+        if state["model"] != self._sims.digest():
+            raise ValueError("its MuJoCo model is another one, or was compiled by another version of mujoco")
+        self._sims.set_state(state["simulations"])
+        self._rngs, self._seeds, self._warned = state["rngs"], state["seeds"], state["warned"]
+        self._position, self._obs = state["position"], state["obs"]
+        self._age, self._was_done = state["age"], state["was_done"]
+
+
+def defaults(spec: EnvSpec) -> Params:
+    """Returns the keyword arguments that a registration has by itself: its constructor's defaults and its own."""
+    parameters = inspect.signature(load_env_creator(str(spec.entry_point))).parameters
+    named = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+    return {**named, **spec.kwargs}
+
+
+def _masked(values: Info, where: Bool) -> Info:
+    """Returns infos as Gymnasium's vectors have them: zero where an environment has none, and who has one."""
+    if where.all():
+        return {**values, **{f"_{name}": where for name in values}}
+    kept = {name: np.where(where.reshape(-1, *[1] * (one.ndim - 1)), one, 0) for name, one in values.items()}
+    return {**kept, **{f"_{name}": where for name in values}}

@@ -1,0 +1,81 @@
+"""How environments are stepped together where `env.vectorization=auto`, and why not in one batch of MuJoCo.
+
+Nothing is constructed, and neither MuJoCo nor a module of the user's is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from gymnasium.envs.registration import EnvSpec
+
+from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.make import find_spec
+
+MIN_BATCHED = 4  # environments from which `auto` takes the batch; with fewer, one after another is about as fast
+FIRST_MUJOCO = "3.17"  # the version that has `mujoco.batch`
+
+_GYMNASIUM, _OWN = "gymnasium.envs.mujoco", "offpolicy.envs.batched"
+TASKS: Mapping[str, str] = {  # Gymnasium's constructor: the class that is the same task for N simulations
+    f"{_GYMNASIUM}.half_cheetah_v5:HalfCheetahEnv": f"{_OWN}.locomotion:HalfCheetah",
+    f"{_GYMNASIUM}.hopper_v5:HopperEnv": f"{_OWN}.locomotion:Hopper",
+    f"{_GYMNASIUM}.walker2d_v5:Walker2dEnv": f"{_OWN}.locomotion:Walker2d",
+    f"{_GYMNASIUM}.swimmer_v5:SwimmerEnv": f"{_OWN}.locomotion:Swimmer",
+    f"{_GYMNASIUM}.ant_v5:AntEnv": f"{_OWN}.legged:Ant",
+    f"{_GYMNASIUM}.humanoid_v5:HumanoidEnv": f"{_OWN}.legged:Humanoid",
+    f"{_GYMNASIUM}.reacher_v5:ReacherEnv": f"{_OWN}.arms:Reacher",
+    f"{_GYMNASIUM}.pusher_v5:PusherEnv": f"{_OWN}.arms:Pusher",
+    f"{_GYMNASIUM}.inverted_pendulum_v5:InvertedPendulumEnv": f"{_OWN}.pendulums:InvertedPendulum",
+    f"{_GYMNASIUM}.inverted_double_pendulum_v5:InvertedDoublePendulumEnv": f"{_OWN}.pendulums:InvertedDoublePendulum",
+}
+
+
+def task_of(spec: EnvSpec) -> str | None:
+    """Returns the class of a registered task, `module:Class`; None if it is none of ours."""
+    return TASKS.get(spec.entry_point) if isinstance(spec.entry_point, str) else None
+
+
+def why_not_batched(spec: EnvSpec) -> str | None:
+    """Returns why a registered environment cannot be stepped in one batch of MuJoCo; None if it can."""
+    if task_of(spec) is None:
+        return f"{spec.id} has no vector environment, and is none of Gymnasium's MuJoCo v5 tasks"
+    if spec.additional_wrappers:
+        wrappers = ", ".join(wrapper.name for wrapper in spec.additional_wrappers)
+        return f"{spec.id} is registered with wrappers ({wrappers}), which a batch does not have"
+    if not has_batch():
+        version = importlib.metadata.version("mujoco")
+        return f"mujoco {version} has no mujoco.batch; pip install 'mujoco>={FIRST_MUJOCO}'"
+    return None
+
+
+def has_batch() -> bool:
+    """True if the installed MuJoCo has `mujoco.batch`; nothing is imported."""
+    found = importlib.util.find_spec("mujoco")
+    return any((Path(folder) / "batch.py").is_file() for folder in (found and found.submodule_search_locations) or ())
+
+
+def chosen(cfg: EnvConfig) -> EnvConfig:
+    """Returns the environment with the vectorization that `auto` stands for: mujoco or sync.
+
+    Raises as `find_spec`.
+    """
+    if cfg.vectorization != "auto":
+        return cfg
+    is_batched = cfg.num_envs >= MIN_BATCHED and is_batched_task(cfg) and why_not_batched(find_spec(cfg.id)) is None
+    return dataclasses.replace(cfg, vectorization="mujoco" if is_batched else "sync")
+
+
+def slower_because(cfg: EnvConfig) -> str | None:
+    """Returns why a task is stepped one environment after another though there are enough of them for a batch."""
+    if cfg.vectorization != "sync" or cfg.num_envs < MIN_BATCHED or not is_batched_task(cfg):
+        return None
+    return why_not_batched(find_spec(cfg.id))
+
+
+def is_batched_task(cfg: EnvConfig) -> bool:
+    """True for one of the tasks. What a module registers is known only where that module may be imported."""
+    return ":" not in cfg.id and task_of(find_spec(cfg.id)) is not None

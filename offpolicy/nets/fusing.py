@@ -1,0 +1,41 @@
+"""The one place that chooses which networks of a learner are evaluated by fused kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from offpolicy.nets.critics import TwinCritic
+from offpolicy.nets.fused import FusedMlp, Workspace, can_fuse
+from offpolicy.nets.mlp import Mlp
+from offpolicy.nets.plain import Differentiable, PlainMlp
+
+
+def fuse(network: nn.Module, gradients: Mapping[Tensor, Tensor], *followers: nn.Module) -> None:
+    """Fuses the perceptrons in `network` that learn, and those in its targets, the `followers`, where they can be.
+
+    `gradients` is the optimiser's memory for the gradient of each parameter that learns. Perceptrons with layer norm or
+    an activation without a fused kernel keep their plain modules, and so do those that do not learn: results are the
+    same either way, to float rounding.
+    """
+    workspace = Workspace()
+    for module in network.modules():
+        _fuse(module, gradients, workspace)
+    for follower in followers:
+        for module in follower.modules():
+            _fuse(module, {}, workspace)
+
+
+def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:
+    """Returns what differentiates the networks: `fused`, which are the same ones, or autograd."""
+    return fused or PlainMlp(nets, gradients)
+
+
+def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
+    nets = (module.first, module.second) if isinstance(module, TwinCritic) else (module,)
+    has_memory = not gradients or all(parameter in gradients for parameter in module.parameters())
+    if isinstance(module, Mlp | TwinCritic) and has_memory:
+        perceptrons = [net for net in nets if isinstance(net, Mlp)]
+        if all(can_fuse(net) for net in perceptrons):
+            module.fused = FusedMlp(perceptrons, gradients, workspace)

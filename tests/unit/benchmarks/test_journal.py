@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import journal
+from benchmarks.journal import Budget, Journal, Task
+from benchmarks.parts.measurement import measurements_of
+from benchmarks.results import all_entries, read_entries
+
+AT_ONCE = Budget(1000.0, wait_s=0.0)
+
+
+@pytest.fixture(autouse=True)
+def clean_commit(monkeypatch: pytest.MonkeyPatch, results_directory: Path) -> Path:
+    """A tree without changes, in which nobody else runs."""
+    monkeypatch.setattr("benchmarks.results._commit", lambda: "abc")
+    monkeypatch.setattr(journal, "look", lambda cores: 0.0)
+    return results_directory
+
+
+def run(keys: str, settings: dict[str, Any], *, resume: bool = True, budget: Budget = AT_ONCE) -> list[str]:
+    """What is measured by a call that is asked for these tasks."""
+    measured: list[str] = []
+    tasks = [Task(key, 1.0, lambda key=key: measured.append(key)) for key in keys]
+    Journal("toy", settings, [0], resume=resume).run(tasks, budget, lambda task, outcome: None)
+    return measured
+
+
+def test_a_task_is_done_once(clean_commit: Path) -> None:
+    assert run("ab", {"x": 1}) == ["a", "b"]
+    assert run("abc", {"x": 1}) == ["c"]
+    ((_, _, entry),) = all_entries(clean_commit)
+    assert list(entry["tasks"]) == ["a", "b", "c"]
+
+
+def test_other_settings_begin_anew() -> None:
+    run("a", {"x": 1})
+    assert run("a", {"x": 2}) == ["a"]
+    assert run("a", {"x": 1}, resume=False) == ["a"]
+
+
+def test_another_commit_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("a", {})
+    monkeypatch.setattr("benchmarks.results._commit", lambda: "def")
+    assert run("a", {}) == ["a"]
+
+
+def test_a_tree_with_changes_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.results._commit", lambda: "abc-dirty")
+    run("a", {})
+    assert run("a", {}) == ["a"]
+
+
+def test_another_machine_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("a", {})
+    monkeypatch.setattr("benchmarks.results.cpu_model", lambda: "another")
+    assert run("a", {}) == ["a"]
+
+
+def test_a_task_that_does_not_fit_is_left(clean_commit: Path) -> None:
+    tasks = [Task("short", 1.0, lambda: 1), Task("long", 60.0, lambda: 2)]
+    left = Journal("toy", {}, [0], resume=True).run(tasks, Budget(30.0, 0.0), lambda task, outcome: None)
+    assert [task.key for task in left] == ["long"]
+
+
+def test_entries_of_others_stay(clean_commit: Path) -> None:
+    run("a", {"x": 1})
+    run("b", {"x": 2})
+    run("c", {"x": 1})
+    (path,) = clean_commit.glob("*.json")
+    assert sorted(sorted(entry["tasks"]) for entry in read_entries(path)) == [["a", "c"], ["b"]]
+
+
+def one(value: float, share: float) -> dict[str, Any]:
+    data = [{"part": "p", "name": "n", "unit": "ms", "samples": [value], "limit": None}]
+    return {"others_share": share, "data": data}
+
+
+def test_a_marked_round_is_left_out_of_medians() -> None:
+    tasks = {"p/1": one(1.0, 0.0), "p/2": one(9.0, 0.06), "p/3": one(3.0, 0.05)}
+    (found,) = measurements_of({"tasks": tasks})
+    assert found.spread.median == 2.0
+    assert found.has_quiet_round
+
+
+def test_marked_rounds_are_shown_where_no_other_is() -> None:
+    (found,) = measurements_of({"tasks": {"p/1": one(9.0, 0.5)}})
+    assert list(found.samples) == [9.0]
+    assert not found.has_quiet_round

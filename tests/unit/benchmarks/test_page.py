@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from benchmarks import page
+from benchmarks.page import PAGE, pictures, render
+from benchmarks.parts.measurement import Measurement
+from benchmarks.peers.race import Repeat
+from benchmarks.results import tracked_entries
+
+FACTS = {
+    "commit": "abc",
+    "started": "2026-11-22T00",
+    "hardware": {"cpu": "A Cpu", "cores": 2},
+    "versions": {"torch": "2.13", "mujoco": "3.17"},
+}
+
+
+def outcome(data: Any) -> dict[str, Any]:
+    return {"others_share": 0.01, "data": data}
+
+
+def race_entry(rate: float) -> dict[str, Any]:
+    rates = {"ours": rate, "sbx": 100.0}
+    tasks = {f"sac-1/{key}/1": outcome(asdict(Repeat(key, 1, [], one, None, 1.0, "2"))) for key, one in rates.items()}
+    settings = {"seconds": 12.0, "only": ["ours", "sbx", "sb3-1"]}
+    return {"benchmark": "peers", "settings": settings, "tasks": tasks, **FACTS}
+
+
+def parts_entry(part: str, *measured: Measurement) -> dict[str, Any]:
+    tasks = {f"{part}/1": outcome([one.to_mapping() for one in measured])}
+    return {"benchmark": "parts", "tasks": tasks, **FACTS}
+
+
+def test_the_committed_page_is_made_of_the_committed_results() -> None:
+    assert PAGE.read_text() == render(tracked_entries()), "run `make bench-page`"
+
+
+def test_what_is_not_measured_is_said_with_the_command() -> None:
+    text = render([])
+    assert "*Not measured yet: `make bench-peers race=td3-1`.*" in text
+    assert "*Not measured yet: `make bench only=updates`.*" in text
+
+
+def test_the_newest_race_is_shown_with_ratio_command_and_machine() -> None:
+    text = render([race_entry(90.0), race_entry(110.0)])
+    assert "| offpolicy / SBX | 1.10 |" in text
+    assert "`make bench-peers race=sac-1 seconds=12` at commit abc, 2026-11-22." in text
+    assert "A Cpu, 2 cores;\ntorch 2.13, mujoco 3.17." in text
+    assert "| Stable-Baselines3, 1 thread | not measured |" in text
+
+
+def test_an_update_is_shown_beside_its_floor() -> None:
+    name, floor = "SAC, 1 thread", "SAC, 1 thread: floor, 16 products of 256x256x256"
+    measured = (
+        Measurement("update", name, "ms", [8.0]),
+        Measurement("update", floor, "ms", [4.0]),
+        Measurement("update", f"{name}: update / floor", "", [1.9, 2.0, 2.1]),
+    )
+    text = render([parts_entry("updates", *measured)])
+    assert "| SAC, 1 thread | 8.00 | 4.00 | 2.00 | 1.90 | 2.10 | 16 products of 256x256x256 |" in text
+
+
+def test_parts_are_of_the_newest_entry_that_has_them() -> None:
+    old, new = (parts_entry("storage", Measurement("storage", "row", "us", [us])) for us in (7.0, 3.0))
+    text = render([old, new, parts_entry("hand", Measurement("hand", "step", "us", [5.0]))])
+    assert "| row | 3 | 3 | 3 | us |" in text
+    assert "| row | 7" not in text
+    assert "| step | 5 | 5 | 5 | us |" in text
+
+
+SCALING = parts_entry(
+    "scaling",
+    Measurement("scaling", "environments=1", "env steps/s", [100.0]),
+    Measurement("scaling", "environments=4", "env steps/s", [350.0]),
+    Measurement("scaling", "batch=64", "ms", [2.0]),
+    Measurement("scaling", "batch=64: update / floor", "", [3.0]),
+)
+
+
+def test_scaling_says_how_many_times_the_first_point() -> None:
+    text = render([SCALING])
+    assert "| 4 | 350 | 350 | 350 | 3.50 |" in text
+    assert "| 64 | 2 | 2 | 2 | 3.00 |" in text
+
+
+@pytest.mark.parametrize("entry", [race_entry(110.0), SCALING])
+def test_the_same_results_give_the_same_picture(entry: dict[str, Any]) -> None:
+    ((name, one),), ((_, two),) = pictures([entry]), pictures([entry])
+    assert one == two
+    assert name in {page.RACES_PICTURE, page.SCALING_PICTURE}
+    assert ("SBX" if name == page.RACES_PICTURE else "environments") in one.decode()

@@ -1,0 +1,159 @@
+"""Races: equal settings or no number, rates of settled learning, ratios of quiet rounds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.peers import control, race
+from benchmarks.peers.__main__ import Plan, main, tasks
+from benchmarks.peers.contenders import CONTENDERS, Job, Ours, overrides, settings_of_run
+from benchmarks.peers.race import SETTLE_S, steady_rate
+from benchmarks.peers.settings import Settings, UnequalSettings, check_equal
+from benchmarks.peers.tables import Done, ratios, repeats_of, rows
+from benchmarks.peers.workloads import WORKLOADS
+from offpolicy.config.overrides import load_config
+
+SAC = Settings.of("sac")
+SMALL = replace(Settings.of("td3", num_envs=2), hidden_dims=(8, 8), batch_size=4, learning_starts=20, capacity=1000)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_our_overrides_are_the_settings(workload: str) -> None:
+    wanted = WORKLOADS[workload].settings
+    cfg = load_config(list(overrides(wanted))).to_mapping()
+    found = settings_of_run(json.loads(json.dumps(cfg)))
+    check_equal(wanted, found, env_steps=1000 + 1000 * wanted.num_envs, updates=1000)
+    assert cfg["algo"]["utd"] == pytest.approx(1 / wanted.num_envs)
+
+
+def test_every_difference_is_named() -> None:
+    found = SAC.to_mapping() | {"batch_size": 64, "hidden_dims": [400, 300]}
+    expected = r"batch_size: got 64, allowed 256; hidden_dims: got \[400, 300\], allowed \[256, 256\]$"
+    with pytest.raises(UnequalSettings, match=expected):
+        check_equal(SAC, found, env_steps=2000, updates=1000)
+
+
+def test_a_setting_that_is_not_reported_is_not_equal() -> None:
+    found = SAC.to_mapping()
+    del found["tau"]
+    with pytest.raises(UnequalSettings, match=r"tau: got None, allowed 0\.005"):
+        check_equal(SAC, found, env_steps=2000, updates=1000)
+
+
+@pytest.mark.parametrize("updates", [500, 1100])
+def test_too_few_and_too_many_updates_are_refused(updates: int) -> None:
+    with pytest.raises(UnequalSettings, match=f"updates: got {updates}, allowed 1000"):
+        check_equal(SAC, SAC.to_mapping(), env_steps=2000, updates=updates)
+
+
+def test_one_update_per_vector_step_is_counted() -> None:
+    many = Settings.of("sac", 16)
+    check_equal(many, many.to_mapping(), env_steps=1000 + 16_000, updates=1000)
+
+
+def test_the_rate_begins_when_learning_has_settled() -> None:
+    ticks = [(500, 0.0), (1000, 1.0), (1001, 1.0 + SETTLE_S), (1101, 2.0 + SETTLE_S), (1301, 4.0 + SETTLE_S)]
+    assert steady_rate(ticks, learning_starts=1000) == pytest.approx(100.0)
+
+
+def test_a_run_that_is_too_short_has_no_rate() -> None:
+    with pytest.raises(ValueError, match="raise --seconds"):
+        steady_rate([(1000, 1.0), (2000, 2.0)], learning_starts=1000)
+
+
+def repeat(contender: str, number: int, rate: float | None, *, marked: bool = False) -> Done:
+    return Done(contender, number, rate, None if rate else "exit code 1", "2", 0.4 if marked else 0.0, marked)
+
+
+def test_ratios_are_of_one_round_and_the_faster_setting() -> None:
+    repeats = [repeat("ours", 1, 100.0), repeat("sb3-1", 1, 50.0), repeat("sb3-2", 1, 80.0), repeat("ours", 2, 90.0)]
+    assert ratios(repeats) == {"offpolicy / faster SB3": {1: 1.25}}
+
+
+def test_marked_rounds_are_shown_and_left_out() -> None:
+    repeats = [repeat("ours", 1, 100.0), repeat("ours", 2, 10.0, marked=True), repeat("ours", 3, 104.0)]
+    repeats += [repeat("sbx", number, 100.0) for number in (1, 2, 3)]
+    (row, _) = rows(repeats, [])
+    assert (row.median, row.low, row.rounds, row.left_out) == ("102.0", "100.0", "2/3", "10.0")
+    assert ratios(repeats)["offpolicy / SBX"] == {1: 1.0, 3: 1.04}
+
+
+def test_who_failed_or_is_missing_has_a_row() -> None:
+    found = rows([repeat("sbx", 1, None), repeat("ours", 1, 5.0, marked=True)], ["sb3-1"])
+    assert [(row.name, row.median) for row in found] == [
+        ("SBX", "failed"),
+        ("offpolicy", "no quiet round"),
+        ("Stable-Baselines3, 1 thread", "not measured"),
+    ]
+
+
+def test_repeats_are_read_from_the_tasks_of_their_race() -> None:
+    data = {"contender": "ours", "round": 1, "steps_per_sec": 2.0, "failure": None, "threads": "2"}
+    found: dict[str, Any] = {"sac-1/ours/1": {"others_share": 0.5, "data": data}}
+    found |= {"sac-1/tune": {"others_share": 0.0, "data": []}, "sac-16/ours/1": {"others_share": 0.0, "data": data}}
+    assert repeats_of(found, "sac-1") == [Done("ours", 1, 2.0, None, "2", 0.5, is_marked=True)]
+
+
+def test_rounds_are_interleaved_and_tuning_comes_first() -> None:
+    plan = Plan(["sac-1"], ["ours", "tuned", "sbx"], rounds=2, seconds=3.0, tune_minutes=1.0)
+    keys = [task.key for task in tasks(plan, {"sbx": "no network"}, {}, (0,))]
+    rounds = [f"sac-1/{key}/{number}" for number in (1, 2) for key in ("ours", "tuned")]
+    assert keys == ["sac-1/tune", *rounds]
+
+
+def test_all_races_that_are_promised_are_there() -> None:
+    assert list(WORKLOADS) == ["sac-1", "td3-1", "sac-16", "sac-64"]
+    for one in WORKLOADS.values():
+        assert {"ours", "overlap", "tuned", "sb3-1", "sb3-2", "sbx", "control-2"} <= set(one.contenders)
+
+
+@pytest.mark.parametrize("words", [["--race", "ppo"], ["--only", "rllib"], ["--seconds", "1"]])
+def test_impossible_options_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert "allowed" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("results_directory")
+@pytest.mark.parametrize("algo", ["sac", "td3"])
+def test_the_single_file_does_the_work_that_it_reports(algo: str, tmp_path: Path) -> None:
+    settings = replace(SMALL, algo=algo, policy_delay=2 if algo == "td3" else 1)
+    control.main(settings.to_mapping(), 0.3, 1, 1, tmp_path / "report.json")
+    report = CONTENDERS["control-1"].report(Job(settings, 0.3, 1, tmp_path))
+    check_equal(settings, report.settings, report.env_steps, report.updates)
+    assert report.threads == "1"
+    assert report.ticks[-1][0] >= settings.learning_starts
+
+
+@pytest.mark.mp
+@pytest.mark.slow
+def test_a_repeat_of_ours_is_stopped_and_has_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race, "SETTLE_S", 1.0)
+    found = race.run("ours", Ours("offpolicy", ("collect.mode=alternate",)), SMALL, 4.0, 1, (0,))
+    assert found.failure is None
+    assert found.steps_per_sec is not None
+    assert "alternate" in found.threads
+
+
+@pytest.mark.mp
+@pytest.mark.slow
+def test_a_repeat_with_other_settings_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race, "SETTLE_S", 1.0)
+    found = race.run("ours", Ours("offpolicy", ("algo.batch_size=8",)), SMALL, 4.0, 1, (0,))
+    assert found.steps_per_sec is None
+    assert found.failure == "unequal settings: batch_size: got 8, allowed 4"
+
+
+class Broken(Ours):
+    def command(self, job: Job) -> list[str]:
+        return ["python3", "-c", "raise SystemExit('no such environment')"]
+
+
+def test_a_contender_that_fails_says_why() -> None:
+    found = race.run("ours", Broken("broken"), SMALL, 1.0, 1, (0,))
+    assert found.failure == "exit code 1\nno such environment"

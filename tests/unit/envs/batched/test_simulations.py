@@ -1,0 +1,104 @@
+"""Simulations of one model: what MuJoCo leaves after a step, its warnings, its errors, and its state."""
+
+from __future__ import annotations
+
+# MuJoCo's names come from a compiled module, which pyright cannot read.
+# pyright: reportAttributeAccessIssue=false
+import mujoco
+import numpy as np
+import pytest
+
+from offpolicy.envs.batched.simulations import SimulationFailure, Simulations
+from tests.beside_gymnasium import cramped_hopper
+
+BALL = """
+<mujoco><option integrator="RK4"/>{size}
+  <worldbody><geom type="plane" size="1 1 1"/>
+    <body pos="0 0 .2"><joint name="x" type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/>
+      <geom name="ball" type="sphere" size=".1" mass="1"/></body></worldbody>
+  <actuator><motor joint="x" gear="10"/></actuator></mujoco>
+"""
+
+
+def balls(num_envs: int = 4, size: str = "") -> Simulations:
+    model = mujoco.MjModel.from_xml_string(BALL.format(size=size))
+    return Simulations(model, num_envs, 2, has_contact_forces=True)
+
+
+def start(sims: Simulations) -> None:
+    ids = np.arange(sims.num_envs)
+    sims.start(ids, np.zeros((len(ids), 2)), np.zeros((len(ids), 2)))
+
+
+def test_contact_forces_are_those_after_the_step_and_none_after_a_start() -> None:
+    sims = balls()
+    start(sims)
+    assert not sims.contact_forces.any()
+    model, data = sims.model, mujoco.MjData(sims.model)
+    for number in range(60):
+        sims.ctrl[:] = np.arange(4)[:, None] / 4
+        sims.step(None, 5)
+        data.ctrl[:] = 0.5
+        mujoco.mj_step(model, data, nstep=5)
+        mujoco.mj_rnePostConstraint(model, data)
+        np.testing.assert_array_equal(sims.contact_forces[2], data.cfrc_ext, str(number))
+    assert data.cfrc_ext.any()
+
+
+def test_only_the_simulations_that_are_named_move() -> None:
+    sims = balls()
+    start(sims)
+    sims.step(np.array([1, 3]), 10)
+    assert (sims.qvel[:, 1] < 0).tolist() == [False, True, False, True]
+    sims.start(np.array([3]), np.full((1, 2), 0.5), np.zeros((1, 2)))
+    assert sims.qpos[:, 0].tolist() == [0.0, 0.0, 0.0, 0.5]
+    assert sims.qvel[1, 1] < 0
+
+
+def test_the_threads_are_not_more_than_the_simulations() -> None:
+    model = mujoco.MjModel.from_xml_string(BALL.format(size=""))
+    assert [Simulations(model, n, 3).num_threads for n in (1, 2, 8)] == [1, 2, 3]
+
+
+def test_a_warning_is_reported_once_with_its_simulation() -> None:
+    sims = balls()
+    start(sims)
+    assert sims.new_warnings() == []
+    sims.qvel[2, 0], sims.ctrl[1] = 1e12, np.nan
+    sims.step(None, 1)
+    assert sims.new_warnings() == [(1, "BADCTRL"), (2, "BADQVEL")]
+    assert sims.new_warnings() == []
+    start(sims)  # which clears MuJoCo's counters
+    sims.ctrl[1] = np.nan
+    sims.step(None, 1)
+    assert sims.new_warnings() == [(1, "BADCTRL")]
+
+
+def test_an_error_names_its_simulations_and_the_reason() -> None:
+    sims = Simulations(mujoco.MjModel.from_xml_string(cramped_hopper()), 4, 2)
+    with pytest.raises(SimulationFailure, match="out of memory") as caught:
+        sims.start(np.array([1, 2]), np.zeros((2, 6)), np.zeros((2, 6)))
+    assert caught.value.ids == [1, 2]
+    sims.qpos[:] = 0.0
+    with pytest.raises(SimulationFailure, match="out of memory") as caught:
+        sims.step(np.array([0, 3]), 1)
+    assert caught.value.ids == [0, 3]
+
+
+def test_a_state_continues_bit_for_bit_in_other_simulations() -> None:
+    first, second = balls(), balls()
+    start(first)
+    first.ctrl[:] = np.arange(4)[:, None]
+    first.step(None, 55)
+    state = first.get_state()
+    second.set_state(state)
+    for sims in (first, second):
+        sims.step(None, 7)
+    np.testing.assert_array_equal(first.get_state(), second.get_state())
+    np.testing.assert_array_equal(first.contact_forces, second.contact_forces)
+    assert not np.array_equal(state, first.get_state())
+
+
+def test_another_model_has_another_digest() -> None:
+    assert balls().digest() == balls(2).digest()
+    assert balls().digest() != balls(size='<size memory="1M"/>').digest()

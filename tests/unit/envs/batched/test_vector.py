@@ -1,0 +1,166 @@
+"""The vector of a task: seeds, resets of some, time limits, failures with a name, and a state that continues."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.batched.vector import TaskVector, defaults
+from offpolicy.envs.state import EnvState, restore_state, save_state
+from offpolicy.envs.vector import VectorAdapter, make_vector
+from offpolicy.errors import CheckpointError, EnvFailure
+from tests.beside_gymnasium import batch, cramped_hopper
+
+TASKS = (
+    *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5", "Pusher-v5"),
+    *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
+)
+
+
+def adapter(
+    env_id: str, num_envs: int = 4, vectorization: str = "mujoco", threads: int = 2, **kw: Any
+) -> VectorAdapter:
+    cfg = EnvConfig(id=env_id, num_envs=num_envs, vectorization=vectorization, kwargs=kw)
+    return make_vector(cfg, num_threads=threads)
+
+
+def played(vector: VectorAdapter, steps: int, seed: int = 0) -> NDArray[np.float64]:
+    """Everything that random actions lead to, a row per step."""
+    actions = np.random.default_rng(seed).uniform(-1, 1, (steps, vector.num_envs, vector.spec.action_dim))
+    outcomes = [vector.step(action) for action in actions.astype(np.float32)]
+    return np.array([np.concatenate([np.ravel(field) for field in outcome[:5]]) for outcome in outcomes])
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "Reacher-v5"])
+def test_it_makes_the_transitions_that_sync_makes(env_id: str) -> None:
+    ours, theirs = (adapter(env_id, vectorization=way, max_episode_steps=9) for way in ("mujoco", "sync"))
+    np.testing.assert_array_equal(ours.reset(3), theirs.reset(3))
+    np.testing.assert_array_equal(played(ours, 30), played(theirs, 30))
+    while not ours.was_done.any():
+        np.testing.assert_array_equal(played(ours, 1), played(theirs, 1))
+    where = ours.was_done | np.array([True, False, False, False])  # one that has ended begins before its next step
+    np.testing.assert_array_equal(ours.reset_some(3, [8, 9, 8, 9], where), theirs.reset_some(3, [8, 9, 8, 9], where))
+    np.testing.assert_array_equal(played(ours, 20), played(theirs, 20))
+
+
+@pytest.mark.parametrize("env_id", TASKS)
+def test_a_state_continues_bit_for_bit(env_id: str) -> None:
+    first = adapter(env_id, max_episode_steps=14)
+    first.reset(3)
+    played(first, 5)
+    first.reset_some(9, [0, 1, 0, 0], np.array([False, True, False, False]))  # so that not all end at once
+    while not first.was_done.any():  # the next step resets some
+        played(first, 1, seed=5)
+    state = save_state(first)
+    assert isinstance(state, EnvState), state
+    wanted = played(first, 40, seed=1)
+    second = adapter(env_id, threads=1, max_episode_steps=14)
+    second.reset(77)
+    played(second, 3)
+    restore_state(second, state)
+    np.testing.assert_array_equal(played(second, 40, seed=1), wanted)
+
+
+def test_a_restored_vector_shows_the_observations_that_were_last() -> None:
+    first, second = adapter("Humanoid-v5"), adapter("Humanoid-v5")
+    first.reset(3)
+    last = first.step(np.full((4, 17), 0.2, np.float32)).next_obs
+    state = save_state(first)
+    assert isinstance(state, EnvState), state
+    np.testing.assert_array_equal(restore_state(second, state), last)
+
+
+@pytest.mark.parametrize(
+    ("saved", "reason"),
+    [
+        ({"vectorization": "sync"}, "it was saved with another env.vectorization"),
+        ({"frame_skip": 2}, "it was saved with kwargs"),
+        ({"num_envs": 5}, "it was saved with num_envs 5"),
+    ],
+)
+def test_a_state_of_another_kind_is_refused_and_the_environments_are_new(saved: dict[str, Any], reason: str) -> None:
+    other, own = adapter("Hopper-v5", **saved), adapter("Hopper-v5", threads=2)
+    other.reset(1)
+    state = save_state(other)
+    assert isinstance(state, EnvState), state
+    with pytest.raises(CheckpointError, match=reason):
+        restore_state(own, state)
+    assert getattr(own.stepper, "env").num_threads == 2  # noqa: B009  # of a NativeVector
+    own.reset(1)
+
+
+def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    heavy = tmp_path / "hopper.xml"
+    own = batch("Hopper-v5")
+    state = own.get_state()
+    text = cramped_hopper().replace('memory="4K"', 'memory="1M"')
+    heavy.write_text(text.replace('gear="200.0"', 'gear="150.0"'))
+    with pytest.raises(ValueError, match="MuJoCo model is another one"):
+        batch("Hopper-v5", xml_file=str(heavy)).set_state(state)
+
+
+def test_an_environment_without_a_time_limit_is_never_truncated() -> None:
+    vector = batch("InvertedPendulum-v5", 1, max_episode_steps=-1)
+    vector.reset(seed=1)
+    assert not any(vector.step(np.zeros((1, 1), np.float32))[3].any() for _ in range(1100))
+
+
+def test_without_a_seed_the_starts_are_random_and_a_later_reset_goes_on() -> None:
+    one, other = batch("Hopper-v5"), batch("Hopper-v5")
+    assert not np.array_equal(one.reset()[0], other.reset()[0])
+    for vector in (one, other):
+        vector.reset(seed=4)
+    np.testing.assert_array_equal(one.reset()[0], other.reset()[0])
+
+
+def test_environments_that_end_together_begin_together() -> None:
+    vector = batch("HalfCheetah-v5", 3, max_episode_steps=2)
+    vector.reset(seed=1)
+    action = np.ones((3, 6), np.float32)
+    rows = [vector.step(action) for _ in range(3)]
+    assert [row[3].tolist() for row in rows] == [[False] * 3, [True] * 3, [False] * 3]
+    assert rows[2][1].tolist() == [0.0] * 3
+    assert "reward_ctrl" not in rows[2][4]
+
+
+def test_a_nan_in_the_controls_is_logged_once_with_the_environment(caplog: pytest.LogCaptureFixture) -> None:
+    vector = batch("InvertedPendulum-v5", 4)
+    vector.reset(seed=[5, 6, 7, 8])
+    action = np.zeros((4, 1), np.float32)
+    action[2] = np.nan
+    with caplog.at_level(logging.WARNING):
+        vector.step(action)
+        vector.step(action)
+    named = [record.message for record in caplog.records if "BADCTRL" in record.message]
+    assert named == [
+        "env 2 of 4 (InvertedPendulum-v5): MuJoCo warns of BADCTRL, seed 7, episode step 1, last action [nan]"
+    ]
+
+
+def test_an_error_of_mujoco_names_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cramped = tmp_path / "hopper.xml"
+    cramped.write_text(cramped_hopper())
+    vector = adapter("Hopper-v5", xml_file=str(cramped))
+    with pytest.raises(EnvFailure) as caught:
+        vector.reset(1)
+    assert str(caught.value).startswith("(so did envs [1, 2, 3] in the same reset)\nenv 0 of 4 (Hopper-v5) failed in")
+    assert "out of memory" in str(caught.value)
+    with pytest.raises(
+        EnvFailure, match=r"env 0 of 4 \(Hopper-v5\) failed in step: seed \d+, episode step 1, last act"
+    ):
+        vector.step(np.zeros((4, 3), np.float32))
+
+
+def test_the_defaults_are_those_of_the_constructor_and_of_the_registration() -> None:
+    spec = gymnasium.spec("Reacher-v5")
+    assert defaults(spec)["reward_dist_weight"] == 1
+    spec.kwargs = {"reward_dist_weight": 4}
+    assert defaults(spec)["reward_dist_weight"] == 4
+    assert isinstance(batch("Reacher-v5"), TaskVector)

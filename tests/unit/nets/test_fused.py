@@ -1,0 +1,179 @@
+"""Fused perceptrons against the modules that they are made of, and against finite differences."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from offpolicy.nets.flat import join, views
+from offpolicy.nets.fused import FusedMlp, Workspace, can_fuse, stacked
+from offpolicy.nets.mlp import mlp
+
+activations = pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+counts = pytest.mark.parametrize("num_nets", [1, 2, 3])
+
+
+def fused(nets: Sequence[nn.Sequential], workspace: Workspace | None = None) -> FusedMlp:
+    """Joins the parameters layer by layer, with memory for their gradients that holds NaN until it is written."""
+    by_layer = [p for layer in zip(*(net.parameters() for net in nets), strict=True) for p in layer]
+    block = join(by_layer)
+    gradients = views(torch.full_like(block, float("nan")), [p.shape for p in by_layer])
+    return FusedMlp(nets, dict(zip(by_layer, gradients, strict=True)), workspace or Workspace())
+
+
+def nets_of(num_nets: int, activation: str = "relu", hidden: tuple[int, ...] = (8, 12)) -> list[nn.Sequential]:
+    return [mlp(5, hidden, 2, activation) for _ in range(num_nets)]
+
+
+def parts(rows: int = 7, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    return tuple(torch.randn(rows, width, dtype=dtype, requires_grad=True) for width in (3, 2))  # type: ignore[return-value]
+
+
+@activations
+@counts
+@pytest.mark.parametrize("hidden", [(8,), (32, 12), (7, 9, 11)], ids=str)
+def test_values_and_gradients_are_those_of_autograd(activation: str, num_nets: int, hidden: tuple[int, ...]) -> None:
+    nets = nets_of(num_nets, activation, hidden)
+    net, inputs = fused(nets), parts()
+    plain = torch.stack([module(torch.cat(inputs, dim=1)) for module in nets])
+    slope, wanted = torch.randn_like(plain), (*inputs, *net.parameters)
+    expected = torch.autograd.grad(plain, wanted, slope)
+    output = net(*inputs)
+    assert torch.allclose(output, plain, rtol=0.0, atol=1e-6)
+    for ours, theirs in zip(torch.autograd.grad(output, wanted, slope), expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@activations
+@counts
+def test_gradients_agree_with_finite_differences(activation: str, num_nets: int) -> None:
+    nets = [net.double() for net in nets_of(num_nets, activation)]
+
+    def output(obs: Tensor, action: Tensor) -> Tensor:
+        return fused(nets)(obs, action)  # a fresh one: what is kept would be overwritten by the next evaluation
+
+    assert torch.autograd.gradcheck(output, parts(dtype=torch.float64))
+
+
+def test_gradients_of_parameters_lie_in_their_memory_with_the_strides_of_the_parameters() -> None:
+    net = fused(nets_of(2, hidden=(64, 64)))
+    gradients = torch.autograd.grad(net(*parts()).sum(), net.parameters)
+    for gradient, memory, parameter in zip(gradients, net.gradients, net.parameters, strict=True):
+        assert gradient is memory
+        assert gradient.stride() == parameter.stride()
+        assert bool(gradient.isfinite().all())
+
+
+def test_frozen_networks_are_differentiated_by_their_inputs_alone() -> None:
+    net, inputs = fused(nets_of(2)), parts()
+    expected = torch.autograd.grad(net(*inputs).sum(), inputs)
+    for memory in net.gradients:
+        memory.fill_(float("nan"))
+    output = net.frozen(*inputs)
+    assert all(torch.equal(*pair) for pair in zip(torch.autograd.grad(output.sum(), inputs), expected, strict=True))
+    assert all(bool(memory.isnan().all()) for memory in net.gradients)
+
+
+def test_a_part_that_needs_no_gradient_gets_none() -> None:
+    net, (obs, action) = fused(nets_of(2)), parts()
+    output = net.frozen(obs.detach(), action)
+    assert torch.autograd.grad(output.sum(), (action,))[0].shape == (7, 2)
+
+
+def test_a_forward_pass_that_was_overwritten_cannot_be_differentiated() -> None:
+    net, inputs = fused(nets_of(1)), parts()
+    first = net(*inputs)
+    net(*parts())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(first.sum(), net.parameters)
+
+
+def test_weights_that_moved_since_the_forward_pass_cannot_be_differentiated() -> None:
+    nets = nets_of(1)
+    net, block = fused(nets), join(tuple(nets[0].parameters()))
+    output = net(*parts())
+    block.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(output.sum(), net.parameters)
+
+
+def test_outputs_are_kept_by_nobody() -> None:
+    net, inputs = fused(nets_of(2)), parts()
+    with torch.no_grad():
+        first = net(*inputs)
+        before = first.clone()
+        net(*parts())
+    assert torch.equal(first, before)
+
+
+def test_an_update_takes_no_memory_of_the_size_of_its_activations() -> None:
+    net, inputs = fused(nets_of(2, hidden=(64, 64))), parts(rows=100)
+    torch.autograd.grad(net(*inputs).sum(), net.parameters)
+    memory = net.memory(100)
+    kept = [tensor.data_ptr() for tensor in (memory.inputs, *memory.hidden, *memory.gradients)]
+    torch.autograd.grad(net(*inputs).sum(), net.parameters)
+    again = net.memory(100)
+    assert [tensor.data_ptr() for tensor in (again.inputs, *again.hidden, *again.gradients)] == kept
+
+
+def test_rows_may_have_several_leading_dimensions_and_any_strides() -> None:
+    nets = nets_of(1)
+    net, obs = fused(nets), torch.randn(5, 4, 3).permute(2, 1, 0)
+    assert net(obs).shape == (1, 3, 4, 2)
+    assert torch.allclose(net(obs)[0], nets[0](obs), atol=1e-6)
+    with torch.no_grad():
+        assert torch.allclose(net(obs)[0], nets[0](obs), atol=1e-6)
+
+
+def test_two_sizes_of_batches_do_not_disturb_each_other() -> None:
+    net, small, large = fused(nets_of(1)), parts(3), parts(9)
+    outputs = [net(*small), net(*large)]
+    gradients = [torch.autograd.grad(output.sum(), small if i == 0 else large) for i, output in enumerate(outputs)]
+    assert torch.equal(gradients[0][0], torch.autograd.grad(net(*small).sum(), small)[0])
+
+
+def test_memory_made_while_evaluating_can_be_learnt_with() -> None:
+    workspace = Workspace()
+    net, inputs = fused(nets_of(2), workspace), parts()
+    torch.autograd.grad(net(*inputs).sum(), net.parameters)
+    with torch.inference_mode():
+        evaluated = net(*inputs)
+    with torch.no_grad():
+        assert torch.equal(net(*inputs), evaluated)
+
+
+def test_a_copied_network_has_no_fused_path() -> None:
+    net = mlp(5, (8,), 2, "relu")
+    net.fused = fused([net])
+    copied = copy.deepcopy(net)
+    assert copied.fused is None
+    with torch.no_grad():
+        copied[0].weight.add_(1.0)
+    assert not torch.allclose(copied(torch.ones(1, 5)), net(torch.ones(1, 5)))
+
+
+def test_parameters_that_moved_are_refused() -> None:
+    nets = nets_of(1)
+    net = fused(nets)
+    nets[0][0].weight.data = torch.zeros(8, 5)
+    with pytest.raises(RuntimeError, match="have moved"):
+        net(*parts())
+
+
+def test_parameters_that_lie_apart_are_refused() -> None:
+    with pytest.raises(ValueError, match="one block"):
+        stacked([torch.zeros(3), torch.zeros(3)])
+    block = torch.zeros(20)
+    with pytest.raises(ValueError, match="evenly spaced"):
+        stacked([block[0:3], block[4:7], block[9:12]])
+
+
+def test_layer_norm_and_silu_have_no_fused_kernel() -> None:
+    assert can_fuse(mlp(3, (8, 8), 1, "relu"))
+    assert not can_fuse(mlp(3, (8, 8), 1, "relu", layer_norm=True))
+    assert not can_fuse(mlp(3, (8, 8), 1, "silu"))

@@ -1,0 +1,95 @@
+"""Learners with fused networks and with plain modules learn the same; options without a kernel keep plain modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.registry import make_learner
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets import fusing
+from offpolicy.nets.critics import TwinCritic
+from offpolicy.nets.fusing import differentiable, fuse
+from offpolicy.nets.mlp import Mlp, mlp
+from offpolicy.nets.plain import PlainMlp
+from offpolicy.types import Batch, Batches, SpaceSpec
+
+SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
+OPTIONS: list[dict[str, Any]] = [
+    {"name": "sac"},
+    {"name": "td3"},
+    {"name": "sac", "activation": "tanh", "policy_delay": 2, "max_grad_norm": 0.5},
+    {"name": "td3", "activation": "elu", "normalize_obs": True},
+    {"name": "sac", "activation": "silu"},
+    {"name": "td3", "critic_layer_norm": True},
+]
+
+
+def networks_of(learner: BaseLearner) -> list[nn.Module]:
+    """Every network of SAC and TD3 that a learner evaluates."""
+    algorithm: Any = learner._algorithm
+    networks = [algorithm.policy, algorithm._critic.online, algorithm._critic.target.module]
+    return [*networks, algorithm._target_actor.module] if hasattr(algorithm, "_target_actor") else networks
+
+
+def fused_in(network: nn.Module) -> list[bool]:
+    return [part.fused is not None for part in network.modules() if isinstance(part, Mlp | TwinCritic)]
+
+
+def batches(seed: int) -> Batches:
+    generator = torch.Generator().manual_seed(seed)
+    rows = [torch.randn((16, n), generator=generator) for n in (3, 2, 1, 3)]
+    flags = torch.zeros(16), torch.full((16,), 0.99)
+    return Batches((Batch(rows[0], rows[1].tanh(), rows[2][:, 0], rows[3], *flags),), rows[0])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_fused_and_plain_networks_learn_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    algo = AlgoConfig(**{"hidden_dims": (16, 24), "actor_lr": 1e-3, "critic_lr": 1e-3, **options})
+    fused = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
+    monkeypatch.setattr(fusing, "can_fuse", lambda net: False)
+    plain = make_learner(algo, SPEC, torch.device("cpu"), seed=3)
+    assert not any(is_fused for network in networks_of(plain) for is_fused in fused_in(network))
+    for seed in range(20):
+        for learner in (fused, plain):
+            learner.update(batches(seed))
+    left, right = fused.state().tensors, plain.state().tensors
+    assert left.keys() == right.keys()
+    for name in left.keys() - {"generator"}:
+        assert torch.allclose(left[name], right[name], rtol=1e-4, atol=2e-5), name
+    assert torch.equal(left["generator"], right["generator"])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"name": "sac"}, [True] * 4),  # the twin and its first network, online and target
+        ({"name": "sac", "activation": "silu"}, [False] * 4),
+        ({"name": "td3", "critic_layer_norm": True}, [False] * 4),
+    ],
+    ids=str,
+)
+def test_one_place_chooses_what_is_fused(options: dict[str, Any], expected: list[bool]) -> None:
+    learner = make_learner(AlgoConfig(**options), SPEC, torch.device("cpu"), seed=3)
+    critics = networks_of(learner)[1:3]
+    found = [is_fused for critic in critics for is_fused in fused_in(critic)]
+    assert [found[i] for i in (0, 1, 3, 4)] == expected
+    assert fused_in(learner.policy) == [options.get("activation") != "silu"]
+
+
+def test_networks_that_do_not_learn_keep_plain_modules() -> None:
+    net, other = mlp(3, (8,), 1, "relu"), mlp(3, (8,), 1, "relu")
+    fuse(nn.ModuleList([net, other]), {parameter: torch.zeros_like(parameter) for parameter in net.parameters()})
+    assert (net.fused is None, other.fused is None) == (False, True)
+
+
+def test_what_is_not_fused_is_differentiated_by_autograd() -> None:
+    net = mlp(3, (8,), 1, "relu")
+    gradients = {parameter: torch.zeros_like(parameter) for parameter in net.parameters()}
+    assert isinstance(differentiable((net,), gradients, net.fused), PlainMlp)
+    fuse(net, gradients)
+    assert differentiable((net,), gradients, net.fused) is net.fused
