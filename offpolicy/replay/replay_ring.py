@@ -45,6 +45,7 @@ from offpolicy.types import Float32
 
 PAGE_BYTES = mmap.PAGESIZE
 RELEASED_BYTES = 4 << 20  # of memory that is given back at once
+TERMINATED = np.array(IS_TERMINATED, np.uint32)  # an array, as NumPy takes longer for a number
 SPARE = 64  # one slot more for so many transitions: room for the ends of episodes
 
 
@@ -63,7 +64,8 @@ class ReplayRing(Ring):
             self._obs = self._rows.view(layout.obs_dtype)[:, : layout.obs_dim]
         self._tails = self._rows[:, layout.obs_words :]
         self._codes = self._rows.view(np.uint32)[:, -1]
-        self._words_of_slots = self._rows.view(np.uint32).reshape(-1)
+        self._one_step = np.array(num_envs)
+        self._all_words = self._rows.view(np.uint32).reshape(-1)
         self._memory = buffer.obj if isinstance(buffer.obj, mmap.mmap) else None
         self._release_every = max(RELEASED_BYTES // layout.nbytes, 1)
         self._released = self._words[FLOOR]  # the writer's: memory below was given back
@@ -260,44 +262,38 @@ class ReplayRing(Ring):
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
-    def codes(self, index: NDArray[np.int64]) -> NDArray[np.uint32]:
-        place = self._slots(index)
-        place *= self.width
-        place += self.width - 1
-        return self._words_of_slots.take(place, mode="wrap")
-
-    def read(
-        self, index: NDArray[np.int64], out: Float32, codes: NDArray[np.uint32] | None = None
-    ) -> NDArray[np.bool_]:
+    def read(self, index: NDArray[np.int64], out: Float32) -> NDArray[np.bool_]:
         """Copies the rows `index` [n] as rows of a batch into `out` [n, W], contiguous.
 
         Returns a mask [n] of those that are transitions and were intact throughout.
         """
-        codes = self.codes(index) if codes is None else codes
-        slot = self._slots(index)
+        # Counted from where the ring last began anew: `take` brings what lies beyond its end round.
+        slot = index - self.oldest // self.capacity * self.capacity
         pair = np.empty((len(slot), 2), np.int64)  # the row, and the one that holds its next observation
         pair[:, 0] = slot
-        slot += self.num_envs if self._n_step == 1 else (codes >> OFFSET_SHIFT).astype(np.int64) * self.num_envs
+        slot += self._one_step if self._n_step == 1 else self._distance(slot)
         pair[:, 1] = slot
-        self._gather(pair.ravel(), out)
-        out[:, self.layout.terminated] = codes & IS_TERMINATED
+        codes = self._gather(pair.ravel(), out)
+        out[:, self.layout.terminated] = codes & TERMINATED
         intact: NDArray[np.bool_] = index >= self.oldest
         return intact if np.count_nonzero(codes) == len(codes) else intact & (codes != 0)
 
-    def _slots(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the slots of rows, counted from where the ring last began anew: `take` brings those beyond round."""
-        return index - self.oldest // self.capacity * self.capacity
+    def _distance(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns how many slots behind `slot` [n] the next observations are."""
+        codes = self._all_words.take(slot * self.width + (self.width - 1), mode="wrap")
+        return (codes >> OFFSET_SHIFT).astype(np.int64) * self.num_envs
 
-    def _gather(self, slots: NDArray[np.int64], out: Float32) -> None:
-        """Copies slots [2 n], each row's and the one it refers to, into `out` [n, W]."""
+    def _gather(self, slots: NDArray[np.int64], out: Float32) -> NDArray[np.uint32]:
+        """Copies slots [2 n], each row's and the one it refers to, into `out` [n, W]; returns the rows' codes [n]."""
         layout = self.layout
         if layout.obs_dtype == "float32":
             self._rows.take(slots, axis=0, out=out.reshape(-1, self.width), mode="wrap")
-            return
+            return out.view(np.uint32)[:, layout.terminated].copy()
         halves = self._rows.take(slots, axis=0, mode="wrap").reshape(-1, 2, self.width)
         obs = halves.view(layout.obs_dtype)[:, :, : layout.obs_dim]
         out[:, layout.obs], out[:, layout.next_obs] = obs[:, 0], obs[:, 1]
         out[:, layout.obs_dim : layout.half] = halves[:, 0, layout.obs_words :]
+        return halves[:, 0, -1].view(np.uint32)
 
     def copy_open(self) -> Float32:
         slots: Float32 = np.concatenate(self.spans(self.committed, self.end))

@@ -136,17 +136,8 @@ class Ring:
                 self.append(rows[begin : begin + RESTORED_ROWS])
             first += len(rows)
 
-    def codes(self, index: NDArray[np.int64]) -> NDArray[np.uint32] | None:
-        """Returns what `read` has to know of the rows `index` [n]: zero where one is no transition. None: nothing."""
-        return None
-
-    def read(
-        self, index: NDArray[np.int64], out: NDArray[Any], codes: NDArray[np.uint32] | None = None
-    ) -> NDArray[np.bool_]:
-        """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout.
-
-        `codes` [n]: what the method of that name has returned, read here if None.
-        """
+    def read(self, index: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.bool_]:
+        """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
         np.take(self._rows, index % self.capacity, axis=0, out=out, mode="clip")
         return index >= self.oldest
 

@@ -14,7 +14,6 @@ from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Bool, Float32
 
 Int64 = NDArray[np.int64]
-Codes = NDArray[np.uint32]
 ROWS_PER_SPARE = 32  # one row more is drawn for so many: enough where episodes have 60 steps or more
 LEAST_SHARE = 0.05  # of rows that are transitions: even episodes of one step have half
 MOST_TRIES = 100_000  # draws of a row that is no transition or was recycled, one after the other
@@ -39,6 +38,10 @@ class Draw:
 
     ring: Int64  # [n]
     index: Int64  # [n]
+
+    def part(self, start: int, stop: int) -> Draw:
+        """Returns views of the rows [start, stop)."""
+        return Draw(self.ring[start:stop], self.index[start:stop])
 
 
 class Sampler(Protocol):
@@ -105,14 +108,36 @@ class UniformSampler:
         """Fills `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
 
         Rows that are no transitions are drawn again, and those that the writers recycled before or during the copy,
-        from those of the bounds that are not recycled, or from all that are readable by then if there are none.
+        from those of the bounds that are not recycled, or from all that are readable by then if there are none. A few
+        spare rows are drawn at once, as most often they are enough. Every transition has the same probability.
         """
         given = bounds or self.bounds()
-        draw, codes = self._draw(given, len(out))
-        intact = self._read(draw, codes, out)
-        if np.count_nonzero(intact) < len(intact):
-            self._draw_again(np.flatnonzero(~intact), draw, out, given)
+        count = len(out)
+        spare = count // ROWS_PER_SPARE if self._rings[0].num_envs else 0
+        drawn = self._draw(given, count + spare)
+        draw = drawn.part(0, count) if spare else drawn
+        intact = self._read(draw, out)
+        if np.count_nonzero(intact) < count:
+            stale = (~intact).nonzero()[0]
+            if len(stale) <= spare:
+                stale = self._replace(stale, draw, drawn.part(count, count + spare), out)
+            self._draw_again(stale, draw, out, given)
         return draw
+
+    def _replace(self, stale: Int64, draw: Draw, spare: Draw, out: Float32) -> Int64:
+        """Replaces the rows `stale` [m] of a batch by `spare` ones, one by one; returns those for which none is left.
+
+        A few rows are read in less time than NumPy needs to put an array of them to their places.
+        """
+        left = stale.tolist()
+        for ring, index in zip(spare.ring.tolist(), spare.index.tolist(), strict=True):
+            if not left:
+                break
+            row = left[-1]
+            if self._rings[ring].read(np.array([index]), out[row : row + 1])[0]:
+                draw.ring[row], draw.index[row] = ring, index
+                left.pop()
+        return np.array(left, np.int64)
 
     def _draw_again(self, stale: Int64, draw: Draw, out: Float32, given: Bounds) -> None:
         """Replaces the rows `stale` [m] of a batch by others that are transitions and intact."""
@@ -121,9 +146,9 @@ class UniformSampler:
             tries += 1
             if tries > MOST_TRIES:
                 raise RuntimeError("no row of the replay is a transition, or all are recycled while they are read")
-            again, codes = self._draw(self._left_of(given), len(stale))
+            again = self._draw(self._left_of(given), len(stale))
             rows = np.empty((len(stale), out.shape[1]), dtype=out.dtype)
-            intact = self._read(again, codes, rows)
+            intact = self._read(again, rows)
             filled = stale[intact]
             out[filled], draw.ring[filled], draw.index[filled] = rows[intact], again.ring[intact], again.index[intact]
             stale = stale[~intact]
@@ -154,22 +179,7 @@ class UniformSampler:
     def describe(self) -> str:
         return ""
 
-    def _draw(self, bounds: Bounds, count: int) -> tuple[Draw, Codes | None]:
-        """Draws rows, transitions as far as possible; returns them and their codes, if the rings have any.
-
-        Of `count` and some spare ones, the first `count` that are transitions are taken, so all are equally likely. If
-        there are not as many, others come last. To read the codes alone is quick, and brings the rows nearer.
-        """
-        draw = self._positions(bounds, count + count // ROWS_PER_SPARE if self._rings[0].num_envs else count)
-        codes = self._codes(draw)
-        if codes is None:
-            return draw, None
-        chosen: slice | Int64 = slice(count)
-        if np.count_nonzero(codes[chosen]) < count:
-            chosen = np.argsort(codes == 0, kind="stable")[:count]
-        return Draw(draw.ring[chosen], draw.index[chosen]), codes[chosen]
-
-    def _positions(self, bounds: Bounds, count: int) -> Draw:
+    def _draw(self, bounds: Bounds, count: int) -> Draw:
         """Draws positions in the rings laid end to end: every row has the same probability, but for 2^-53 of them all.
 
         A double in [0, 1) times their number is drawn in half the time of a bounded integer.
@@ -185,25 +195,15 @@ class UniformSampler:
         ring = np.searchsorted(ends, position, side="right")
         return Draw(ring, position + (last - ends)[ring])
 
-    def _codes(self, draw: Draw) -> Codes | None:
-        """Returns the codes [n] of rows, or None if they have none."""
-        if len(self._rings) == 1 or not self._rings[0].num_envs:
-            return self._rings[0].codes(draw.index)
-        found = np.zeros(len(draw.index), np.uint32)
-        for number, ring in enumerate(self._rings):
-            here = np.flatnonzero(draw.ring == number)
-            found[here] = ring.codes(draw.index[here])
-        return found
-
-    def _read(self, draw: Draw, codes: Codes | None, out: Float32) -> Bool:
+    def _read(self, draw: Draw, out: Float32) -> Bool:
         """Copies the rows into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
         if len(self._rings) == 1:
-            return self._rings[0].read(draw.index, out, codes)
+            return self._rings[0].read(draw.index, out)
         intact = np.empty(len(out), dtype=np.bool_)
         for number, ring in enumerate(self._rings):
             here = np.flatnonzero(draw.ring == number)
             rows = np.empty((len(here), out.shape[1]), dtype=out.dtype)
-            intact[here] = ring.read(draw.index[here], rows, None if codes is None else codes[here])
+            intact[here] = ring.read(draw.index[here], rows)
             out[here] = rows
         return intact
 

@@ -115,8 +115,8 @@ class Field:
 class NoSecondLook(Ring):
     """Seeded bug: whether rows were recycled during the copy is not looked at."""
 
-    def read(self, index: Any, out: Any, codes: Any = None) -> Any:
-        super().read(index, out, codes)
+    def read(self, index: Any, out: Any) -> Any:
+        super().read(index, out)
         return np.ones(len(index), dtype=np.bool_)
 
     def copy_range(self, start: int, out: Any) -> int:

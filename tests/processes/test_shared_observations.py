@@ -89,8 +89,8 @@ def bad_rows(rows: np.ndarray) -> int:
 class NoSecondLook(ReplayRing):
     """Seeded bug: whether rows were recycled during the copy is not looked at."""
 
-    def read(self, index: Any, out: Any, codes: Any = None) -> Any:
-        super().read(index, out, codes)
+    def read(self, index: Any, out: Any) -> Any:
+        super().read(index, out)
         return out[:, LAYOUT.discount] == out[:, LAYOUT.discount]
 
 

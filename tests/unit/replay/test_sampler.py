@@ -30,11 +30,11 @@ class LateWriter(Ring):
 
     pending = 0
 
-    def read(self, index: Any, out: Any, codes: Any = None) -> Any:
+    def read(self, index: Any, out: Any) -> Any:
         pending, self.pending = self.pending, 0
         for _ in range(pending):
             self.append(rows(self.committed, 1))
-        return super().read(index, out, codes)
+        return super().read(index, out)
 
 
 def sampler(*rings: Ring, seed: int = 0, guard: int = 0) -> UniformSampler:
