@@ -10,18 +10,19 @@ A vector step is written as one slot per environment, whether it has a row or no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offpolicy.collect.open_windows import NO_TAILS, NUM_SUMS, OpenWindows
 from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT
-from offpolicy.types import Choice, Float32, Float64, StepOutcome
+from offpolicy.types import Bool, Choice, Float32, Float64, StepOutcome
 
 ONE_STEP = 1 << OFFSET_SHIFT  # code of a row that ends in the next vector step
+ONE_TERMINATED, ONE_TRUNCATED = np.uint32(IS_TERMINATED), np.uint32(IS_TRUNCATED)
 
 
 class Writer(Protocol):
@@ -71,10 +72,14 @@ class ReplayWriter:
     """Turns vector steps into rows of one ring."""
 
     def __init__(self, ring: ReplayRing, *, gamma: float, n_step: int) -> None:
-        self._ring, self._layout, self._gamma = ring, ring.layout, gamma
+        self._ring, self._layout = ring, ring.layout
         self._windows = None if n_step == 1 else OpenWindows(ring, gamma, n_step)
         self._is_continued = False  # True: the saved episodes go on
         self._has_obs = False  # True: the ring holds what is acted on next
+        self._is_sound = False  # True: what the ring holds of that is finite
+        self._tails: Float32 = np.zeros((ring.num_envs, self._layout.action_dim + 3), np.float32)  # of one step
+        self._tails[:, -2] = gamma
+        self._codes = self._tails.view(np.uint32)[:, -1]
 
     def wants_fresh_policy(self, version: int) -> bool:
         """Always true: any step of a replay may be acted by any weights."""
@@ -106,8 +111,12 @@ class ReplayWriter:
         obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `BadRowError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
         """
-        tails = self._tails(choice.action, outcome.reward)
-        bad = [] if _are_finite(obs, outcome.next_obs, tails) else self._bad_rows(obs, choice, outcome)
+        tails = self._tails
+        tails[:, :-3], tails[:, -3], self._codes[:] = choice.action, outcome.reward, 0
+        goes_on = self._has_obs and _are_equal(self._ring.newest_obs(), obs)
+        was_sound, self._is_sound = self._is_sound and goes_on, _is_finite(outcome.next_obs)
+        is_sound = self._is_sound and _is_finite(tails) and (was_sound or _is_finite(obs))
+        bad = [] if is_sound else self._bad_rows(obs, choice, outcome)
         if self._layout.obs_dtype != "float32":
             require_bytes(obs)
             require_bytes(outcome.next_obs)
@@ -115,27 +124,29 @@ class ReplayWriter:
         if bad:
             is_stored = is_stored.copy()
             is_stored[[row.env for row in bad]] = False
-        if not self._has_obs or not (self._ring.newest_obs() == obs).all():
+        if not goes_on:
             self._begin_elsewhere(obs, env_steps)
         env_steps += (num_stored := int(np.count_nonzero(is_stored)))
-        ends = outcome.terminated * IS_TERMINATED + outcome.truncated * IS_TRUNCATED
         if self._windows is None:
-            tails.view(np.uint32)[:, -1] = (ends + ONE_STEP) * is_stored
+            self._set_codes(outcome, is_stored)
         else:
+            ends = outcome.terminated * IS_TERMINATED + outcome.truncated * IS_TRUNCATED
             tails = self._windows.add(obs, choice.action, tails[:, -3], is_stored, ends)
         self._ring.write(tails, outcome.next_obs, env_steps)
         if bad:
             raise BadRowError(bad, num_stored)
         return num_stored
 
-    def _tails(self, action: Float32, reward: Float64) -> Float32:
-        """Returns the ends [N, A + 3] of slots of one step, without codes."""
-        tails: Float32 = np.empty((len(action), action.shape[1] + 3), np.float32)
-        tails[:, :-3] = action
-        tails[:, -3] = reward
-        tails[:, -2] = self._gamma
-        tails[:, -1] = 0.0
-        return tails
+    def _set_codes(self, outcome: StepOutcome, is_stored: Bool) -> None:
+        """Sets the codes [N] of rows of one step."""
+        codes = self._codes
+        codes[:] = ONE_STEP
+        if np.count_nonzero(outcome.terminated):
+            codes += outcome.terminated * ONE_TERMINATED
+        if np.count_nonzero(outcome.truncated):
+            codes += outcome.truncated * ONE_TRUNCATED
+        if np.count_nonzero(is_stored) < len(codes):
+            codes *= is_stored
 
     def _begin_elsewhere(self, obs: Float32, env_steps: int) -> None:
         """Writes observations [N, O] that are not those to which the last vector step has led: those stay, too."""
@@ -173,9 +184,14 @@ class ReplayWriter:
         self._is_continued = True
 
 
-def _are_finite(*blocks: Float32) -> bool:
-    """True if no number is NaN or Inf: sums in float64 of float32 are infinite only if one of them is."""
-    return all(isfinite(np.add.reduce(block, axis=None, dtype=np.float64)) for block in blocks)
+def _is_finite(block: Float32) -> bool:
+    """False if a number is NaN or Inf."""
+    return np.count_nonzero(np.isfinite(block)) == block.size
+
+
+def _are_equal(stored: NDArray[Any], obs: Float32) -> bool:
+    """True if the observations are those that were stored; NaN is never equal."""
+    return np.count_nonzero(stored == obs) == obs.size
 
 
 def require_bytes(obs: Float32) -> None:
