@@ -36,7 +36,6 @@ from offpolicy.replay.ring import (
     NEXT_STEPS,
     NEXT_WRITTEN,
     RESERVED,
-    RESTORED_ROWS,
     WRITTEN,
     Ring,
 )
@@ -44,6 +43,7 @@ from offpolicy.replay.row_layout import IS_TERMINATED, MOST_OFFSET, OFFSET_SHIFT
 from offpolicy.types import Float32
 
 PAGE_BYTES = mmap.PAGESIZE
+RESTORED_ROWS = 65_536  # slots that a restored ring is given at once
 RELEASED_BYTES = 4 << 20  # of memory that is given back at once
 TERMINATED = np.array(IS_TERMINATED, np.uint32)  # an array, as NumPy takes longer for a number
 SPARE = 64  # one slot more for so many transitions: room for the ends of episodes

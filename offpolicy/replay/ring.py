@@ -12,7 +12,6 @@ Each word is an aligned 8-byte store with a single writer; on x86-64 stores are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from offpolicy import fault
 from offpolicy.types import Float32
 
 HEADER_BYTES = 128
-RESTORED_ROWS = 65_536  # rows that a restored ring is given at once
 # Words of the header. `NEXT` to `BEGUN_STEPS` are the writer's journal: what `committed` and the env steps are after
 # the append that is going on, and what they were when the writer began. The last three are of `replay_ring.py`.
 RESERVED, COMMITTED, FLOOR, NEXT, NEXT_STEPS, BEGUN, BEGUN_STEPS, WRITTEN, DROPPED, NEXT_WRITTEN = range(10)
@@ -124,17 +122,6 @@ class Ring:
         if committed == words[BEGUN] == self.oldest:
             return words[BEGUN_STEPS]
         return max(announced, words[NEXT_STEPS]) if words[NEXT] == committed else announced
-
-    def restore(self, first: int, blocks: Sequence[NDArray[Any]]) -> None:
-        """Fills an unused ring with saved blocks [n, W], the first row of index `first`; keeps the newest that fit."""
-        end = first + sum(map(len, blocks))
-        start = max(first, end - self.capacity)
-        self._words[FLOOR] = start
-        self._words[RESERVED] = self._words[COMMITTED] = start
-        for rows in blocks:
-            for begin in range(max(start - first, 0), len(rows), RESTORED_ROWS):
-                self.append(rows[begin : begin + RESTORED_ROWS])
-            first += len(rows)
 
     def read(self, index: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.bool_]:
         """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout."""

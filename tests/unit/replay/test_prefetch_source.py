@@ -26,6 +26,7 @@ from offpolicy.seeding import generator_state
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 from offpolicy.timing.time_account import NullLedger
+from tests.fakes import fill_from
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
@@ -475,7 +476,7 @@ def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
         world.collect(1)
 
     again = World()
-    again.rings[0].restore(0, [rows[:17]])
+    fill_from(again.rings[0], 0, rows[:17])
     resumed = make_source(again, sampler=again.sampler(), **options)
     resumed.set_random_state(state)
     resumed.updates = updates

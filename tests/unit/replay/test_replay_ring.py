@@ -14,7 +14,7 @@ from offpolicy.collect.replay_writer import ReplayWriter
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay.replay_ring import RELEASED_BYTES, ReplayRing
-from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, RowLayout
 from offpolicy.types import Choice, StepOutcome
 from tests.replay_scene import OBS_DIM, Scene, layout_of, make_ring, rows_in
 
@@ -173,3 +173,103 @@ def test_a_fresh_observation_is_that_of_a_transition() -> None:
         scene.step(0.3, 0.0)
     seen.extend(row.obs.tolist() for row in scene.rows)
     assert scene.ring.read_obs(0, scene.ring.committed, OBS_DIM).tolist() == list(seen)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_smaller_ring_takes_the_newest_of_the_saved_transitions(n_step: int) -> None:
+    scene = Scene(np.random.default_rng(4), 2, n_step, 60, "float32")
+    for _ in range(40):
+        scene.step(0.2, 0.0)
+    before, saved = rows_in(scene.ring), scene.ring.read_range(0, scene.ring.committed)
+    for most in (20, 8):
+        ring = make_ring(most, num_envs=2, n_step=n_step)
+        ring.restore_slots(0, np.array_split(saved, [len(saved) // 4 * 2]), scene.ring.copy_open())
+        found = rows_in(ring)
+        assert most / 2 < len(found) == ring.num_transitions <= most + 2
+        assert np.array_equal(found, before[-len(found) :])
+
+
+# -- seeded bugs ------------------------------------------------------------------------------------------------------
+
+
+class TheNextRowsObservation(ReplayRing):
+    """Seeded bug: the row after an episode's end is the next one of the ring that is a transition, not of autoreset."""
+
+    def read(self, index: Any, out: Any) -> Any:
+        intact = super().read(index, out)
+        ends = (self._codes[index % self.capacity] & self.flag) != 0
+        following = (index[ends] + 2 * self.num_envs) % self.capacity
+        out[ends, self.layout.next_obs] = self._rows[following, : self.layout.obs_dim]
+        return intact
+
+    flag = IS_TERMINATED
+
+
+class TheNextRowsObservationAfterTruncation(TheNextRowsObservation):
+    """Seeded bug: likewise after the end of a truncated episode."""
+
+    flag = IS_TRUNCATED
+
+
+class TheLastRowHasItsOwn(ReplayRing):
+    """Seeded bug: the last rows before the head end in the observation that is in the ring there from before."""
+
+    def write(self, tails: Any, obs: Any, env_steps: int = 0) -> None:
+        slot = self._head % self.capacity
+        stale = self._obs[slot : slot + self.num_envs].copy()
+        super().write(tails, obs, env_steps)
+        if obs is not None:
+            self._obs[slot : slot + self.num_envs] = stale
+
+
+class DoesNotWrap(ReplayRing):
+    """Seeded bug: the row behind the last slot is the last slot itself."""
+
+    def _gather(self, slots: Any, out: Any) -> Any:
+        pair = slots.reshape(-1, 2) % self.capacity
+        pair[:, 1] = np.where(pair[:, 1] < pair[:, 0], self.capacity - 1, pair[:, 1])
+        return super()._gather(pair.ravel(), out)
+
+
+class TheNextEnvironments(ReplayRing):
+    """Seeded bug: the next slot is taken, which is another environment's."""
+
+    def _gather(self, slots: Any, out: Any) -> Any:
+        pair = slots.reshape(-1, 2)
+        pair[:, 1] = pair[:, 0] + (pair[:, 1] - pair[:, 0]) // self.num_envs
+        return super()._gather(pair.ravel(), out)
+
+
+class HolesAreRows(ReplayRing):
+    """Seeded bug: slots that are no transitions are drawn, too."""
+
+    def read(self, index: Any, out: Any) -> Any:
+        super().read(index, out)
+        return index >= self.oldest
+
+
+def run(kind: type[ReplayRing], n_step: int) -> None:
+    """Compares rows with a buffer that stores all of them, after each of many steps; the ring wraps twice."""
+    scene = Scene(np.random.default_rng(7), 2, n_step, 20, "float32", kind)
+    for _ in range(200):
+        scene.step(0.2, 0.0)
+        scene.check()
+    assert scene.ring.committed > 2 * scene.ring.capacity
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TheNextRowsObservation,
+        TheNextRowsObservationAfterTruncation,
+        TheLastRowHasItsOwn,
+        DoesNotWrap,
+        TheNextEnvironments,
+        HolesAreRows,
+    ],
+)
+def test_a_seeded_bug_is_caught(kind: type[ReplayRing], n_step: int) -> None:
+    run(ReplayRing, n_step)
+    with pytest.raises(AssertionError):
+        run(kind, n_step)

@@ -18,6 +18,7 @@ from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, re
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.device_timer import StreamSync
+from tests.fakes import fill_from
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
@@ -121,7 +122,7 @@ def test_sampling_before_anything_was_written_is_an_error() -> None:
 @pytest.mark.usefixtures("_small_blocks")
 def test_a_resumed_run_loads_everything_from_the_oldest_row_on(device: SimulatedDevice) -> None:
     ring = make_ring(16)
-    ring.restore(100, [rows(100, 13)])
+    fill_from(ring, 100, rows(100, 13))
     assert set(refreshed(make_sampler(ring, device=CUDA))) == set(range(100, 113))
     copies = [ran for ran in device.log if ran.stream != "default"]
     assert len(copies) == 5  # blocks of 5, 5, 2 and, beyond the wrap, 1 row; and what the draw must know
