@@ -186,12 +186,12 @@ class ReplayWriter:
 
 def _is_finite(block: Float32) -> bool:
     """False if a number is NaN or Inf."""
-    return np.count_nonzero(np.isfinite(block)) == block.size
+    return bool(np.count_nonzero(np.isfinite(block)) == block.size)
 
 
 def _are_equal(stored: NDArray[Any], obs: Float32) -> bool:
     """True if the observations are those that were stored; NaN is never equal."""
-    return np.count_nonzero(stored == obs) == obs.size
+    return bool(np.count_nonzero(stored == obs) == obs.size)
 
 
 def require_bytes(obs: Float32) -> None:
