@@ -278,6 +278,15 @@ class ReplayRing(Ring):
         intact: NDArray[np.bool_] = index >= self.oldest
         return intact if np.count_nonzero(codes) == len(codes) else intact & (codes != 0)
 
+    def read_row(self, index: int, out: Float32) -> bool:
+        layout, slot = self.layout, index % self.capacity
+        code = self._codes.item(slot)
+        following = (index + (code >> OFFSET_SHIFT) * self.num_envs) % self.capacity
+        out[layout.obs], out[layout.next_obs] = self._obs[slot], self._obs[following]
+        out[layout.obs_dim : layout.half] = self._tails[slot]
+        out[layout.terminated] = code & IS_TERMINATED
+        return code != 0 and index >= self.oldest
+
     def _distance(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns how many slots behind `slot` [n] the next observations are."""
         codes = self._all_words.take(slot * self.width + (self.width - 1), mode="wrap")

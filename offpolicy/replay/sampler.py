@@ -134,7 +134,7 @@ class UniformSampler:
             if not left:
                 break
             row = left[-1]
-            if self._rings[ring].read(np.array([index]), out[row : row + 1])[0]:
+            if self._rings[ring].read_row(index, out[row]):
                 draw.ring[row], draw.index[row] = ring, index
                 left.pop()
         return np.array(left, np.int64)
