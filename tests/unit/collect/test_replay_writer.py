@@ -190,3 +190,18 @@ def test_with_more_steps_a_row_sums_until_its_episode_ends_and_never_beyond() ->
 @pytest.mark.parametrize("n_step", [1, 2, 5, 64])
 def test_every_transition_begins_exactly_one_row(n_step: int) -> None:
     assert len(rows(transitions(9, 1, 8, 4), n_step)) == 22
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("before", ["nothing", "another one", "the same, of autoreset"])
+def test_an_observation_that_is_acted_on_is_looked_at_unless_a_sound_step_led_to_it(before: str, number: float) -> None:
+    writer, ring = make()
+    if before == "another one":
+        feed(writer, [1.0], outcome([2.0]))
+    elif before == "the same, of autoreset":
+        assert feed(writer, [1.0], outcome([number], is_valid=[False])) == 0
+    num_written = ring.num_written
+    with pytest.raises(BadRowError, match="NaN or Inf in obs of environment 0"):
+        feed(writer, [number], outcome([3.0]))
+    assert ring.num_written == num_written
+    assert feed(writer, [3.0], outcome([4.0])) == 1
