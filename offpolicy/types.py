@@ -42,6 +42,7 @@ class SpaceSpec:
     obs_shapes: tuple[tuple[int, ...], ...] = ()
     num_actions: int = 0
     max_episode_steps: int | None = None
+    obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:

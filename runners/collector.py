@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from offpolicy import fault
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, read_replay, state_fields
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, state_fields
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
 from offpolicy.collect.episode_hook import HookConfig
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
@@ -30,14 +30,15 @@ from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWor
 from offpolicy.processes.handshake import CollectorGate, steps_per_collector
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_conversion import restore_ring, why_rows_differ
 from offpolicy.seeding import env_seed
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.training.run_memory import (
     COLLECTOR_COUNTERS,
     COLLECTOR_PHASES,
     control_page,
+    replay_ring,
     rollout_ring,
-    row_layout,
     thread_delays,
     waiting_for_rows,
     weights_mailbox,
@@ -286,9 +287,7 @@ class Collector:
                 may_drop=job.cfg.rollout.when_full == "drop",
                 newest_version=lambda: control.leader.get(RankWord.VERSION),
             )
-        layout = row_layout(job.spec)
-        ring = Ring(child.block(f"replay-{child.index}"), layout.width, np.float32)
-        return ReplayWriter(ring, layout, gamma=algo.gamma, n_step=algo.n_step, num_envs=job.cfg.env.num_envs)
+        return ReplayWriter(replay_ring(child, job, child.index), gamma=algo.gamma, n_step=algo.n_step)
 
     def _resume(self, progress: Progress) -> str | None:
         """Restores replay rows, then environments and streams. Returns why the continuation is not exact, or None."""
@@ -297,12 +296,13 @@ class Collector:
         if job.checkpoint is None:
             return "this host has no checkpoint of the step that the run goes on from"
         checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
-        before, width = state_fields(checkpoint).count("num_collectors"), row_layout(job.spec).width
-        if not job.cfg.algo.learns_from_rollouts and (rows := read_replay(checkpoint, index, width)) is not None:
-            Ring(self._child.block(f"replay-{index}"), width, np.float32).restore(rows.first, rows.blocks)
+        before, why_not = state_fields(checkpoint).count("num_collectors"), ""
+        if not job.cfg.algo.learns_from_rollouts:
+            restore_ring(replay_ring(self._child, job, index), checkpoint, index)
+            why_not = why_rows_differ(checkpoint, job.cfg.env.num_envs)
         if before != self.num_collectors:
             return f"{before} collectors before, {self.num_collectors} now"
-        return self._snapshot.restore(checkpoint, progress)
+        return self._snapshot.restore(checkpoint, progress, why_not)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from offpolicy.replay.ring import COMMITTED, FLOOR, RESERVED, Ring
+
+
+def fill_from(ring: Ring, first: int, *blocks: np.ndarray[Any, Any]) -> None:
+    """Fills an unused ring with blocks [n, W], as one that goes on from a checkpoint: its first row has index `first`.
+
+    All of them must fit.
+    """
+    for word in (FLOOR, RESERVED, COMMITTED):
+        ring._words[word] = first
+    for rows in blocks:
+        ring.append(rows)
+
 
 class FakeClock:
     """A clock that moves only when it is advanced."""

@@ -24,6 +24,7 @@ from benchmarks.parts import (
     handshake,
     memory,
     overhead,
+    replay,
     saves,
     scaling,
     startup,
@@ -37,6 +38,7 @@ from benchmarks.results import Entry
 NUM_CORES = 2
 PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
     "overhead": overhead.measure,
+    "replay": replay.measure,
     "storage": storage.measure,
     "saves": saves.measure,
     "handshake": handshake.measure,

@@ -28,6 +28,7 @@ from offpolicy.processes.handshake import CollectorGate
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.processes.reports import CollectorReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
@@ -129,7 +130,8 @@ def _collector(num_envs: int = 1, *, num_threads: int = 1) -> Iterator[_Collecto
     control, tracker = ControlPage(_buffer(ControlPage.nbytes(1, 1)), 1, 1), EpisodeTracker(num_envs)
     episodes = Ring(_buffer(Ring.nbytes(CAPACITY, EPISODE_COLUMNS, 8)), EPISODE_COLUMNS, np.float64)
     reports = CollectorReports(_buffer(CollectorReports.nbytes(COLLECTOR_PHASES)), COLLECTOR_PHASES)
-    replay = Ring(_buffer(Ring.nbytes(CAPACITY, layout.width, 4)), layout.width, np.float32)
+    room = ReplayRing.nbytes_for(CAPACITY, layout, num_envs, 1)
+    replay = ReplayRing(_buffer(room), layout, CAPACITY, num_envs=num_envs)
     env = make_vector(cfg.env, num_envs, num_threads=num_threads)
     try:
         parts = CollectorParts(
@@ -137,7 +139,7 @@ def _collector(num_envs: int = 1, *, num_threads: int = 1) -> Iterator[_Collecto
             policy=CollectorPolicy(
                 policy, mailbox, Exploration(warmup_steps=0), action_dim=halfcheetah.SPEC.action_dim, seed=1, path=()
             ),
-            writer=ReplayWriter(replay, layout, gamma=0.99, n_step=1, num_envs=num_envs),
+            writer=ReplayWriter(replay, gamma=0.99, n_step=1),
             gate=CollectorGate(control, 0, WakeEvent.create(), [WakeEvent.create()]),
             reporter=CollectorReporter(control, 0, reports, episodes, tracker),
             progress=Progress(obs=env.reset(1)),

@@ -8,7 +8,7 @@ from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.overrides import load_config
 from offpolicy.config.schema import RunConfig
-from offpolicy.replay.ring import RowLayout
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Batches, SpaceSpec
 
 SPEC = SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6, max_episode_steps=1000)
@@ -29,8 +29,7 @@ def learner(algo: str, *overrides: str) -> BaseLearner:
 def batches(num_rows: int = BATCH_SIZE) -> Batches:
     """One batch of plausible rows."""
     rows = torch.randn((num_rows, LAYOUT.width), generator=torch.Generator().manual_seed(1))
-    action_columns = slice(2 * SPEC.obs_dim, 2 * SPEC.obs_dim + SPEC.action_dim)
-    rows[:, action_columns] = rows[:, action_columns].tanh()
-    rows[:, -3:-1] = 0.0  # neither terminated nor truncated
-    rows[:, -1] = 0.99
+    rows[:, LAYOUT.action] = rows[:, LAYOUT.action].tanh()
+    rows[:, LAYOUT.terminated] = 0.0
+    rows[:, LAYOUT.discount] = 0.99
     return Batches((LAYOUT.split(rows),), None)

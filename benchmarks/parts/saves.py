@@ -18,7 +18,8 @@ from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement
 from offpolicy.checkpoint import CheckpointStore, Disk
 from offpolicy.processes.shared_memory import SharedBlock
-from offpolicy.replay.ring import Ring
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.row_layout import OFFSET_SHIFT
 from offpolicy.replay.row_saver import RowSaver
 from offpolicy.timing.clock import MonotonicClock
 
@@ -50,24 +51,29 @@ def measure(rounds: int) -> Iterator[Measurement]:
 
 
 def _saves(root: Path, new_rows: int, rounds: int) -> Iterator[Measurement]:
-    learner, width = halfcheetah.learner("sac"), halfcheetah.LAYOUT.width
-    ring = Ring(SharedBlock.create("bench-saves", Ring.nbytes(CAPACITY, width, 4)).buffer, width, np.float32)
+    learner, layout = halfcheetah.learner("sac"), halfcheetah.LAYOUT
+    nbytes, width = ReplayRing.nbytes_for(CAPACITY, layout, num_envs=1, n_step=1), layout.slot_width
+    ring = ReplayRing(SharedBlock.create("bench-saves", nbytes).buffer, layout, CAPACITY, num_envs=1)
     disk, saver = CountingDisk(), RowSaver([ring])
     root.mkdir()
     store, clock = CheckpointStore(root / "checkpoints", disk=disk), MonotonicClock()
     waited_ms, written = [], []
-    rows = np.random.default_rng(1).standard_normal((50_000, width), dtype=np.float32)
+    rng = np.random.default_rng(1)
+    tails = rng.standard_normal((layout.action_dim + 3,), dtype=np.float32)[None].repeat(50_000, axis=0)
+    tails.view(np.uint32)[:, -1] = 1 << OFFSET_SHIFT
+    ring.write(tails[:0], rng.standard_normal((1, layout.obs_dim), dtype=np.float32))
     gc.freeze()  # as in a learner's process
     for number in range(1, 3 * rounds + 2):
-        for _ in range((CAPACITY if number == 1 else new_rows) // len(rows)):
-            ring.append(rows)
+        for _ in range((CAPACITY if number == 1 else new_rows) // len(tails)):
+            ring.write(tails, tails[:1, : layout.obs_dim].repeat(3, axis=1)[:, : layout.obs_dim])
         began_ns, disk.num_bytes = clock.now_ns(), 0
         captured, state = saver.capture(), learner.state()
         waited_ms.append((clock.now_ns() - began_ns) / 1e6)
         tensors = {name: tensor.numpy() for name, tensor in state.tensors.items()}
         with store.begin(number) as draft:
             draft.add_tensors("learner", tensors)
-            draft.add_json("state", {"replay_first": [ring.oldest], "replay_end": [ring.committed], "has_replay": True})
+            numbers = {"replay_first": [ring.oldest], "replay_end": [ring.committed], "replay_envs": 1}
+            draft.add_json("state", numbers | {"has_replay": True})
             captured.write(draft)
         saver.continue_from(draft.saved)
         new_bytes = 4 * width * new_rows + sum(tensor.nbytes for tensor in tensors.values())

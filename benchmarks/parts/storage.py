@@ -1,4 +1,4 @@
-"""Replay ring and weight mailbox, in the shared memory they live in."""
+"""Writing a row of the replay, and the weight mailbox, in the shared memory they live in."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, interleaved_us
+from offpolicy.collect.replay_writer import ReplayWriter
 from offpolicy.nets.policy import flat_size, flatten_into, load_flat
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.processes.shared_memory import SharedBlock
-from offpolicy.replay.ring import Ring
-from offpolicy.replay.sampler import UniformSampler
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.types import Choice, StepOutcome
 
 CAPACITY = 1_000_000  # rows: far more than any cache holds
-FILL_ROWS = 50_000
 CALLS = 500
 
 
@@ -28,14 +28,14 @@ def measure(rounds: int) -> Iterator[Measurement]:
 
 
 def _replay(rounds: int) -> Iterator[Measurement]:
-    width = halfcheetah.LAYOUT.width
-    block = SharedBlock.create("bench-replay", Ring.nbytes(CAPACITY, width, 4))
-    ring = Ring(block.buffer, width, np.float32)
-    for _ in range(CAPACITY // FILL_ROWS):
-        ring.append(np.zeros((FILL_ROWS, width), dtype=np.float32))
-    sampler = UniformSampler([ring], np.random.default_rng(1), guard=8)
-    batch, row = np.empty((halfcheetah.BATCH_SIZE, width), dtype=np.float32), np.zeros((1, width), dtype=np.float32)
-    functions = {"sample 256 rows": lambda: sampler.fill(batch), "append 1 row": lambda: ring.append(row)}
+    layout = halfcheetah.LAYOUT
+    block = SharedBlock.create("bench-replay", ReplayRing.nbytes_for(CAPACITY, layout, num_envs=1, n_step=1))
+    writer = ReplayWriter(ReplayRing(block.buffer, layout, CAPACITY, num_envs=1), gamma=0.99, n_step=1)
+    writer.begin(0)
+    obs, one, still = np.zeros((1, layout.obs_dim), np.float32), np.zeros(1), np.zeros(1, np.bool_)
+    choice = Choice(np.zeros((1, layout.action_dim), np.float32), None, 0)
+    outcome = StepOutcome(obs, one, still, still, ~still, one.astype(np.float32), one.astype(np.float32))
+    functions = {"write 1 row": lambda: writer.write(obs, choice, outcome)}
     for name, samples in interleaved_us(functions, CALLS, 10 * rounds).items():
         yield Measurement("replay", name, "us", samples)
 

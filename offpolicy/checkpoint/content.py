@@ -16,6 +16,8 @@ from offpolicy.errors import CheckpointError
 from offpolicy.saved_fields import Fields, is_count
 
 MODES = ("alternate", "overlap", "free")
+MOST_ROWS = 1 << 47  # of a ring, ever written
+MOST_ENVS = 1 << 24  # environments of a collector
 MOST_RANKS = 1 << 16  # learner ranks, collectors, or threads of a run
 CHECKED_BYTES = (
     16 << 20
@@ -57,7 +59,10 @@ class SharedState:
         if first_update > numbers.count("num_updates"):
             raise fields.refused("start", f"at most {numbers.count('num_updates')} updates, the number of all")
         firsts = fields.counts("replay_first")
-        ends = fields.counts("replay_end", len(firsts), most_steps)
+        ends = fields.counts("replay_end", len(firsts), MOST_ROWS if "replay_envs" in fields else most_steps)
+        if "replay_envs" in fields:
+            fields.count("replay_envs", MOST_ENVS)
+            fields.counts("replay_written", len(firsts), MOST_ROWS)
         if any(first > end for first, end in zip(firsts, ends, strict=True)):
             raise fields.refused("replay_first", f"at most replay_end, {ends}")
         return cls(
@@ -94,7 +99,7 @@ class RankStreams:
         setting, iterations = _choice(fields)
         return cls(
             source=fields.value("source"),
-            fresh_from=fields.counts("fresh_from", most=checkpoint.env_steps),
+            fresh_from=fields.counts("fresh_from", most=MOST_ROWS),
             sampler=fields.fields("sampler").as_mapping(),
             updates=fields.octets("updates"),
             setting=setting,

@@ -35,8 +35,8 @@ from offpolicy.types import Float32, SpaceSpec
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1  # version of the manifest
-CHECKPOINT_LAYOUT = 3  # version of the set of files: the replay of a collector in files of consecutive rows
-READABLE_LAYOUTS = (2, 3)  # 2: one replay file per collector
+CHECKPOINT_LAYOUT = 4  # version of the set of files: rows of the replay share their observations
+READABLE_LAYOUTS = (2, 3, 4)  # 2: one replay file per collector; 3: each row is a transition by itself
 LAYOUT_KEY = "checkpoint layout"  # of the fingerprint
 MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
 

@@ -3,6 +3,9 @@
 A checkpoint holds the rows [first, end) of each ring, as its `state.json` says, in one or more segments. A segment is a
 file `replay-<ring>-<index of its first row>.f32`. Its oldest rows may be older than `first`: the ring has recycled them
 since. So a checkpoint writes only the rows that are new since the last one, and links the other segments.
+
+Since layout 4 a row holds its observation only, that of the next vector step is `replay_envs` rows further, and
+`ahead-<ring>.f32` has the observations behind the last row. Before, a row held all of a transition.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from offpolicy.checkpoint.content import state_fields
+import numpy as np
+
+from offpolicy.checkpoint.content import MOST_ENVS, state_fields
 from offpolicy.checkpoint.formats import ROWS
 from offpolicy.checkpoint.manifest import SEGMENT, Checkpoint
 from offpolicy.errors import CheckpointError
@@ -32,11 +37,25 @@ class SavedRows:
 
     first: int
     blocks: Sequence[Float32]
+    ahead: Float32  # [m, width] what the last rows refer to
+    num_envs: int  # rows of a vector step; 0: each row is a transition by itself
+    num_written: int  # transitions that the ring was ever given
 
 
 def segment_name(ring: int, first: int) -> str:
     """Returns the name, without suffix, of the segment of a ring that begins with row `first`."""
     return f"replay-{ring}-{first:015d}"
+
+
+def ahead_name(ring: int) -> str:
+    """Returns the name, without suffix, of the file of what the last rows of a ring refer to."""
+    return f"ahead-{ring}"
+
+
+def saved_num_envs(checkpoint: Checkpoint) -> int:
+    """Returns the rows of a vector step; 0 if each row is a transition by itself, as it was before layout 4."""
+    fields = state_fields(checkpoint)
+    return fields.count("replay_envs", MOST_ENVS) if "replay_envs" in fields else 0
 
 
 def has_replay(checkpoint: Checkpoint) -> bool:
@@ -74,12 +93,15 @@ def read_replay(checkpoint: Checkpoint, ring: int, width: int) -> SavedRows | No
     segments = segments_of(checkpoint, ring, width) if has_replay(checkpoint) else []
     if not segments:
         return None
-    first = state_fields(checkpoint).counts("replay_first")[ring]
+    fields, ahead = state_fields(checkpoint), ahead_name(ring)
+    first, ends = fields.counts("replay_first")[ring], fields.counts("replay_end")
+    written = fields.counts("replay_written", len(ends)) if "replay_written" in fields else ends
     blocks = [
         checkpoint.rows(segment.file_name.removesuffix(ROWS), width)[max(first - segment.first, 0) :]
         for segment in segments
     ]
-    return SavedRows(first, blocks)
+    behind = checkpoint.rows(ahead, width) if checkpoint.has(ahead) else np.empty((0, width), np.float32)
+    return SavedRows(first, blocks, behind, saved_num_envs(checkpoint), written[ring])
 
 
 def listed_segments(checkpoint: Checkpoint, ring: int, width: int, first: int = 0) -> list[Segment]:

@@ -3,22 +3,26 @@
 A row of n-step replay spans k <= n steps of one environment: it ends at the n-th step or at the episode's end,
 whichever comes first, and stores `discount = gamma ** k` for the k it really has. Rows become visible only when
 complete, so no window ever crosses the write head (SB3's NStepReplayBuffer cuts there instead).
+
+A vector step is written as one slot per environment, whether it has a row or not (`replay/replay_ring.py`).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offpolicy.errors import NumericsError
-from offpolicy.replay.demonstrations import Transitions
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.collect.open_windows import NO_TAILS, NUM_SUMS, OpenWindows
+from offpolicy.errors import EnvFailure, NumericsError
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT
 from offpolicy.types import Bool, Choice, Float32, Float64, StepOutcome
+
+ONE_STEP = 1 << OFFSET_SHIFT  # code of a row that ends in the next vector step
+ONE_TERMINATED, ONE_TRUNCATED = np.uint32(IS_TERMINATED), np.uint32(IS_TRUNCATED)
 
 
 class Writer(Protocol):
@@ -64,23 +68,18 @@ class Writer(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Window:
-    """A row that still sums rewards."""
-
-    row: Float32  # [W]
-    reward: float = 0.0
-    discount: float = 1.0
-    num_steps: int = 0
-
-
 class ReplayWriter:
     """Turns vector steps into rows of one ring."""
 
-    def __init__(self, ring: Ring, layout: RowLayout, *, gamma: float, n_step: int, num_envs: int) -> None:
-        self._ring, self._layout = ring, layout
-        self._gamma, self._n_step = gamma, n_step
-        self._windows: list[deque[_Window]] = [deque() for _ in range(num_envs)]
+    def __init__(self, ring: ReplayRing, *, gamma: float, n_step: int) -> None:
+        self._ring, self._layout = ring, ring.layout
+        self._windows = None if n_step == 1 else OpenWindows(ring, gamma, n_step)
+        self._is_continued = False  # True: the saved episodes go on
+        self._has_obs = False  # True: the ring holds what is acted on next
+        self._is_sound = False  # True: what the ring holds of that is finite
+        self._tails: Float32 = np.zeros((ring.num_envs, self._layout.action_dim + 3), np.float32)  # of one step
+        self._tails[:, -2] = gamma
+        self._codes = self._tails.view(np.uint32)[:, -1]
 
     def wants_fresh_policy(self, version: int) -> bool:
         """Always true: any step of a replay may be acted by any weights."""
@@ -95,8 +94,12 @@ class ReplayWriter:
         return env_steps < granted
 
     def begin(self, env_steps: int) -> None:
-        """Begins after `env_steps` own transitions."""
+        """Begins after `env_steps` own transitions: in the saved episodes, if there are any, else in new ones."""
+        if not self._is_continued:
+            self._ring.break_off()
         self._ring.begin(env_steps)
+        if self._windows is not None:
+            self._windows.write_obs()
 
     def take_over(self, env_steps: int) -> int:
         """Continues in place of a writer that died and had announced so many; returns its own transitions."""
@@ -108,71 +111,97 @@ class ReplayWriter:
         obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `BadRowError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
         """
-        layout = self._layout
-        rows: Float32 = np.empty((len(obs), layout.width), dtype=np.float32)
-        rows[:, layout.obs] = obs
-        rows[:, layout.next_obs] = outcome.next_obs
-        rows[:, layout.action] = choice.action
-        rows[:, layout.REWARD] = outcome.reward
-        rows[:, layout.TERMINATED] = outcome.terminated
-        rows[:, layout.TRUNCATED] = outcome.truncated
-        rows[:, layout.DISCOUNT] = self._gamma
-        if not outcome.is_valid.all():
-            rows = rows[outcome.is_valid]
-        envs = np.flatnonzero(outcome.is_valid)
-        bad = ~np.isfinite(rows).all(axis=1) if not np.isfinite(rows.sum(dtype=np.float64)) else None
-        if bad is not None and bad.any():
-            self._store(rows[~bad], envs[~bad], env_steps)
-            columns: dict[str, slice | int] = {
-                "obs": layout.obs, "next_obs": layout.next_obs, "action": layout.action, "reward": layout.REWARD,
-            }  # fmt: skip
-            found = [BadRow(int(envs[index]), fields_of(rows[index], columns)) for index in np.flatnonzero(bad)]
-            raise BadRowError(found, num_stored=int((~bad).sum()))
-        self._store(rows, envs, env_steps)
-        return len(rows)
+        tails = self._tails
+        tails[:, :-3], tails[:, -3], self._codes[:] = choice.action, outcome.reward, 0
+        goes_on = self._has_obs and _are_equal(self._ring.newest_obs(), obs)
+        was_sound, self._is_sound = self._is_sound and goes_on, _is_finite(outcome.next_obs)
+        is_sound = self._is_sound and _is_finite(tails) and (was_sound or _is_finite(obs))
+        bad = [] if is_sound else self._bad_rows(obs, choice, outcome)
+        if self._layout.obs_dtype != "float32":
+            require_bytes(obs)
+            require_bytes(outcome.next_obs)
+        is_stored = outcome.is_valid
+        if bad:
+            is_stored = is_stored.copy()
+            is_stored[[row.env for row in bad]] = False
+        if not goes_on:
+            self._begin_elsewhere(obs, env_steps)
+        env_steps += (num_stored := int(np.count_nonzero(is_stored)))
+        if self._windows is None:
+            self._set_codes(outcome, is_stored)
+        else:
+            ends = outcome.terminated * IS_TERMINATED + outcome.truncated * IS_TRUNCATED
+            tails = self._windows.add(obs, choice.action, tails[:, -3], is_stored, ends)
+        self._ring.write(tails, outcome.next_obs, env_steps)
+        if bad:
+            raise BadRowError(bad, num_stored)
+        return num_stored
 
-    def _store(self, rows: Float32, envs: NDArray[np.int64], env_steps: int) -> None:
-        env_steps += len(rows)
-        if self._n_step > 1:
-            rows = self._accumulate(rows, envs)
-        if len(rows):
-            self._ring.append(rows, env_steps)
+    def _set_codes(self, outcome: StepOutcome, is_stored: Bool) -> None:
+        """Sets the codes [N] of rows of one step."""
+        codes = self._codes
+        codes[:] = ONE_STEP
+        if np.count_nonzero(outcome.terminated):
+            codes += outcome.terminated * ONE_TERMINATED
+        if np.count_nonzero(outcome.truncated):
+            codes += outcome.truncated * ONE_TRUNCATED
+        if np.count_nonzero(is_stored) < len(codes):
+            codes *= is_stored
 
-    def _accumulate(self, rows: Float32, envs: NDArray[np.int64]) -> Float32:
-        """Adds one step of each environment to its open windows; returns the rows that became complete."""
-        layout, complete = self._layout, list[Float32]()
-        for row, env in zip(rows, envs, strict=True):
-            windows = self._windows[env]
-            windows.append(_Window(row.copy()))
-            reward, is_end = float(row[layout.REWARD]), row[layout.TERMINATED] or row[layout.TRUNCATED]
-            for window in windows:
-                window.reward += window.discount * reward
-                window.discount *= self._gamma
-                window.num_steps += 1
-            while windows and (windows[0].num_steps == self._n_step or is_end):
-                window = windows.popleft()
-                for column in (layout.next_obs, layout.TERMINATED, layout.TRUNCATED):  # its span ends with this step
-                    window.row[column] = row[column]
-                window.row[layout.REWARD], window.row[layout.DISCOUNT] = window.reward, window.discount
-                complete.append(window.row)
-        return np.array(complete, dtype=np.float32).reshape(-1, layout.width)
+    def _begin_elsewhere(self, obs: Float32, env_steps: int) -> None:
+        """Writes observations [N, O] that are not those to which the last vector step has led: those stay, too."""
+        if self._has_obs and self._windows is None:
+            self._ring.break_off()
+        elif self._has_obs and self._windows is not None:
+            self._ring.write(self._windows.skip_step(), None, env_steps)
+        self._ring.write(NO_TAILS, obs)
+        self._has_obs = True
+
+    def _bad_rows(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> list[BadRow]:
+        """Returns the valid transitions with NaN or Inf."""
+        reward = outcome.reward.astype(np.float32)  # one beyond float32 counts as infinite
+        columns = {"obs": obs, "next_obs": outcome.next_obs, "action": choice.action, "reward": reward}
+        fields = {name: values.reshape(len(obs), -1) for name, values in columns.items()}
+        is_sound = np.all([np.isfinite(values).all(axis=1) for values in fields.values()], axis=0)
+        found = np.flatnonzero(outcome.is_valid & ~is_sound)
+        return [BadRow(int(env), {name: values[env].tolist() for name, values in fields.items()}) for env in found]
 
     def abandon(self, envs: Sequence[int]) -> None:
         """Drops the open rows of `envs`, whose episodes end here without a last row."""
-        for env in envs:
-            self._windows[env].clear()
+        if self._windows is not None:
+            self._windows.abandon(envs)
 
     def open_windows(self) -> tuple[Float32, Float64]:
-        """Returns the open rows [n, W] and, per row, env index, reward, discount and steps [n, 4]; for a snapshot."""
-        open_rows = [(env, window) for env, windows in enumerate(self._windows) for window in windows]
-        rows = np.array([window.row for _, window in open_rows], dtype=np.float32).reshape(-1, self._layout.width)
-        sums = [(env, window.reward, window.discount, window.num_steps) for env, window in open_rows]
-        return rows, np.array(sums, dtype=np.float64).reshape(-1, 4)
+        """Returns the open vector steps, a row for each environment: [n, O + A] and sums [n, 5]; for a snapshot."""
+        if self._windows is None:
+            return np.empty((0, self._layout.reward), np.float32), np.empty((0, NUM_SUMS))
+        return self._windows.state()
 
     def reopen_windows(self, rows: Float32, facts: Float64) -> None:
-        """Restores what `open_windows` returned."""
-        for row, (env, reward, discount, num_steps) in zip(rows, facts.tolist(), strict=True):
-            self._windows[int(env)].append(_Window(row.copy(), reward, discount, int(num_steps)))
+        """Restores what `open_windows` returned: the episodes go on. Raises `ValueError` for anything else."""
+        if self._windows is not None:
+            self._windows.set_state(rows, facts)
+        self._is_continued = True
+
+
+def _is_finite(block: Float32) -> bool:
+    """False if a number is NaN or Inf."""
+    return bool(np.count_nonzero(np.isfinite(block)) == block.size)
+
+
+def _are_equal(stored: NDArray[Any], obs: Float32) -> bool:
+    """True if the observations are those that were stored; NaN is never equal."""
+    return bool(np.count_nonzero(stored == obs) == obs.size)
+
+
+def require_bytes(obs: Float32) -> None:
+    """Raises `EnvFailure` for observations that an environment of bytes cannot have: the replay would change them."""
+    is_byte = (obs >= 0) & (obs <= 255) & (np.floor(obs) == obs)
+    if not (is_byte | ~np.isfinite(obs)).all():
+        raise EnvFailure(
+            f"observations: got {float(obs[~is_byte][0]):g}, allowed whole numbers from 0 to 255, as the environment's"
+            " uint8 space says; give the space another dtype"
+        )
 
 
 class BadRow(NamedTuple):
@@ -192,34 +221,3 @@ class BadRowError(NumericsError):
     def __init__(self, rows: Sequence[BadRow], num_stored: int = 0) -> None:
         super().__init__(str(rows[0]))
         self.rows, self.envs, self.num_stored = tuple(rows), tuple(row.env for row in rows), num_stored
-
-
-def fields_of(row: Float32, columns: Mapping[str, slice | int]) -> dict[str, list[float]]:
-    """Returns the fields of a row [W] by name, for the dump of a bad one."""
-    return {name: np.atleast_1d(row[column]).tolist() for name, column in columns.items()}
-
-
-def demonstration_rows(found: Transitions, layout: RowLayout, *, gamma: float, n_step: int) -> Float32:
-    """Returns one row [W] of `n_step` steps, fewer at an episode's end, for every transition. [M, W].
-
-    Raises `ConfigError` if sums over steps are asked for and the rows of an episode do not follow each other.
-    """
-    if n_step > 1:
-        found.require_sequences("algo.n_step")
-    ring = Ring(memoryview(bytearray(Ring.nbytes(len(found), layout.width, 4))), layout.width, np.float32)
-    writer = ReplayWriter(ring, layout, gamma=gamma, n_step=n_step, num_envs=len(found.first))
-    if n_step == 1:
-        index = np.arange(len(found))
-        writer.write(found.obs, Choice(found.action, None, 0), _outcome(found, index, np.ones(len(found), np.bool_)))
-    else:  # every episode is an environment: all take their step t together
-        for step in range(int(found.length.max())):
-            is_valid = step < found.length
-            index = found.first + np.where(is_valid, step, 0)
-            writer.write(found.obs[index], Choice(found.action[index], None, 0), _outcome(found, index, is_valid))
-    return np.array(ring.read_range(0, ring.committed), dtype=np.float32)
-
-
-def _outcome(found: Transitions, index: NDArray[np.int64], is_valid: Bool) -> StepOutcome:
-    unknown = np.full(len(index), np.nan, np.float32)
-    ends = found.terminated[index], found.truncated[index]
-    return StepOutcome(found.next_obs[index], found.reward[index], *ends, is_valid, unknown, unknown)

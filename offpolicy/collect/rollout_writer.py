@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from offpolicy.collect.replay_writer import BadRow, BadRowError, fields_of
+from offpolicy.collect.replay_writer import BadRow, BadRowError
 from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
 from offpolicy.types import Choice, Float32, Float64, StepOutcome
 
@@ -102,7 +102,8 @@ class RolloutWriter:
             found = []
             for env in np.flatnonzero(bad).tolist():
                 seen = {"obs": rows[env, layout.obs].tolist(), "next_obs": next_obs[env].tolist()}
-                found.append(BadRow(env, seen | fields_of(rows[env], columns)))
+                own = {name: np.atleast_1d(rows[env, column]).tolist() for name, column in columns.items()}
+                found.append(BadRow(env, seen | own))
             raise BadRowError(found)
 
     def abandon(self, envs: Sequence[int]) -> None:

@@ -127,6 +127,7 @@ def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps:
         obs_shapes=tuple(leaf.shape for leaf in leaves if leaf.path),
         num_actions=int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0,
         max_episode_steps=max_episode_steps,
+        obs_dtype="uint8" if {leaf.dtype for leaf in leaves} == {"uint8"} else "float32",
     )
     return Codec(spec, leaves, tuple(action_space.shape or ()), str(action_space.dtype))
 

@@ -153,7 +153,7 @@ class Monitor:
 
     @property
     def _capacity(self) -> int:
-        return sum(ring.capacity for ring in self._shared.rings)
+        return sum(ring.max_transitions for ring in self._shared.rings)
 
     @property
     def _env_steps(self) -> int:
@@ -202,7 +202,7 @@ class Monitor:
 
     @property
     def _replay_rows(self) -> int:
-        return sum(ring.committed - ring.oldest for ring in self._shared.rings)
+        return sum(ring.num_transitions for ring in self._shared.rings)
 
     def snapshot(self) -> Snapshot:
         """Returns the newest counters of all processes."""

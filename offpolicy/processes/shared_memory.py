@@ -15,29 +15,34 @@ from offpolicy import fault
 
 
 class SharedBlock:
-    """A block of zeroed shared memory; `buffer` is its writable view."""
+    """A block of zeroed shared memory; `buffer` is its writable view. Its first `allocated` bytes are there."""
 
-    def __init__(self, fd: int, size: int) -> None:
-        self.fd, self.size = fd, size
+    def __init__(self, fd: int, size: int, allocated: int | None = None) -> None:
+        self.fd, self.size, self.allocated = fd, size, size if allocated is None else allocated
         self.buffer = memoryview(mmap.mmap(fd, size))
 
     @classmethod
-    def create(cls, name: str, size: int) -> SharedBlock:
-        """Allocates `size` bytes now, so that no write fails later. Raises OSError if they do not fit."""
+    def create(cls, name: str, size: int, room: int = 0) -> SharedBlock:
+        """Allocates `size` bytes now, so that no write to them fails later. Raises OSError if they do not fit.
+
+        `room`: bytes of the view, if more; the kernel finds memory for those beyond `size` when they are written.
+        """
         fd = os.memfd_create(f"offpolicy-{name}", os.MFD_CLOEXEC)
         try:
             fault.hit("memory.allocate")
             os.posix_fallocate(fd, 0, size)
+            os.ftruncate(fd, max(room, size))
         except OSError:
             os.close(fd)
             raise
-        return cls(fd, size)
+        return cls(fd, max(room, size), size)
 
     def clear(self) -> None:
         """Zeroes the block, whose views stay, when no other process uses it. Raises OSError if memory is short."""
         os.ftruncate(self.fd, 0)
         fault.hit("memory.allocate")
-        os.posix_fallocate(self.fd, 0, self.size)
+        os.posix_fallocate(self.fd, 0, self.allocated)
+        os.ftruncate(self.fd, self.size)
 
     @classmethod
     def attach(cls, fd: int, at_least: int = 0) -> SharedBlock:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.errors import ConfigError
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec
 
 KEY = "replay.demos"
@@ -70,6 +71,29 @@ def read_demos(source: str, spec: SpaceSpec) -> Transitions:
     """Returns the demonstrations of a file or a data set. Raises `ConfigError` naming what is wrong with them."""
     arrays = read_minari(source, spec) if is_minari(source) else _read_npz(source)
     return _ordered(_checked(source, arrays, spec), arrays.get("episode"))
+
+
+def demonstration_rows(found: Transitions, layout: RowLayout, *, gamma: float, n_step: int) -> Float32:
+    """Returns one row of a batch, of `n_step` steps, fewer at an episode's end, for every transition. [M, W].
+
+    Raises `ConfigError` if sums over steps are asked for and the rows of an episode do not follow each other.
+    """
+    if n_step > 1:
+        found.require_sequences("algo.n_step")
+    row = np.arange(len(found))
+    end = np.repeat(found.first + found.length, found.length)  # of the row's episode
+    one_step = found.reward.astype(np.float32).astype(np.float64)
+    reward, discount, last = np.zeros(len(found)), np.ones(len(found)), row.copy()
+    for step in range(min(n_step, int(found.length.max()))):
+        here = np.flatnonzero(row + step < end)
+        last[here] = here + step
+        reward[here] += discount[here] * one_step[last[here]]
+        discount[here] *= gamma
+    rows: Float32 = np.zeros((len(found), layout.width), np.float32)
+    rows[:, layout.obs], rows[:, layout.next_obs] = found.obs, found.next_obs[last]
+    rows[:, layout.action], rows[:, layout.reward] = found.action, reward
+    rows[:, layout.terminated], rows[:, layout.discount] = found.terminated[last], discount
+    return rows
 
 
 def to_env(action: Float32, spec: SpaceSpec) -> Float32:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from offpolicy.protocols import StepCount, StepGate
 from offpolicy.replay.rate_limiter import RateLimiter
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
 from offpolicy.timing.device_timer import StreamSync
@@ -93,11 +94,12 @@ class RateLimitedSource:
         """Reads the observations written since the last time, of the rings that this rank passes to the normaliser."""
         if not self._spec.normalize_obs:
             return
-        blocks = [np.empty((0, self._spec.layout.obs_dim), dtype=np.float32)]
+        obs_dim = self._spec.layout.obs_dim
+        blocks = [np.empty((0, obs_dim), dtype=np.float32)]
         for number in self._spec.fresh_rings:
             ring = self._rings[number]
             stop = ring.committed
-            blocks.append(ring.read_range(self.first_unseen_row[number], stop)[:, self._spec.layout.obs])
+            blocks.append(ring.read_obs(self.first_unseen_row[number], stop, obs_dim))
             self.first_unseen_row[number] = stop
         self._fresh = np.concatenate(blocks)
 

@@ -8,6 +8,7 @@ again, and for the age of the samples only when that is read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle
@@ -19,8 +20,10 @@ from torch import Tensor
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.protocols import DeviceSync, StepCount, StepGate
 from offpolicy.replay.demonstration_sampler import ResidentDemos
+from offpolicy.replay.device_rows import are_transitions, batch_rows
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring, row_spans
+from offpolicy.replay.sampler import share_of_transitions
 from offpolicy.replay.staging import CopyStream, StagingBlock, nbytes_text, staging_blocks
 from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_events import UNTIMED
@@ -46,25 +49,31 @@ NO_TIMERS = ResidentTimers()
 
 
 class Mirror:
-    """The rows [first, last) of one ring on the device; row i is at `i % capacity` of the store, as in the ring."""
+    """The rows [first, last) of one ring on the device; row i is at `i % capacity` of the store."""
 
     def __init__(self, ring: Ring, store: Tensor) -> None:
         self._ring, self._store = ring, store  # [capacity, W]
         self.first = self.last = 0
+        self.copied = 0  # rows below are copied, and are what they will be
 
     def load(self, block: StagingBlock, stop: int, copy_stream: CopyStream, after: torch.Event | None) -> None:
         """Copies the next rows below `stop`, as many as the block holds, into the store once `after` is reached."""
-        room = min(len(block.values), self._ring.capacity)
-        start = min(max(self.last, self._ring.oldest), stop)
+        room = min(len(block.values), len(self._store))
+        start = min(max(self.copied, self._ring.oldest), stop)
         end = min(start + room, stop)
         intact = min(self._ring.copy_range(start, block.values[: end - start].numpy()), end)
         filled = intact - start
         for target in row_spans(self._store, intact, end):
             block.copied = copy_stream.copy(target, block.values[filled : filled + len(target)], after)
             filled += len(target)
-        if intact > self.last:
+        if intact > self.copied:
             self.first = intact  # the rows in between were recycled before they could be copied
-        self.first, self.last = max(self.first, end - self._ring.capacity), end
+        self.first, self.copied = max(self.first, end - len(self._store)), end
+
+    def show(self, last: int) -> None:
+        """Shows the rows below `last`; those beyond, to which they refer, are copied again when they are committed."""
+        self.last = self.copied = last
+        self.first = min(max(self.first, self._ring.kept_from), last)
 
 
 class ResidentSampler:
@@ -85,14 +94,9 @@ class ResidentSampler:
         self._rings, self._device = tuple(rings), device
         self.demos = demos  # mixed into the batches
         self.draw_timer = timers.draws
-        self._capacity, width = rings[0].capacity, rings[0].width
-        try:
-            self._store = torch.empty((len(rings), self._capacity, width), dtype=torch.float32, device=device)
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            size = nbytes_text(resident_nbytes(len(rings), self._capacity, width))
-            raise ConfigError(
-                f"{KEY}: the copy of the replay needs {size} on {device}; lower replay.capacity, or {INSTEAD} ({error})"
-            ) from error
+        width = rings[0].width
+        self._store = self._new_store(rings[0].copied_rows)
+        self._share = 1.0  # of the rows that are transitions; nearly, while they are written
         self._mirrors = [Mirror(ring, rows) for ring, rows in zip(rings, self._store, strict=True)]
         self._copy_stream = CopyStream(device, device_sync, timers.copies)
         self._blocks = cycle(_staging(2 * len(rings), (STAGING_ROWS, width), torch.float32, device))
@@ -102,7 +106,30 @@ class ResidentSampler:
         # When the store and the table are free to be written: first when they are made, then after the last gather.
         self._gathered = self._copy_stream.learner_mark()
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.age_sum = torch.zeros((), dtype=torch.int64, device=device)  # in transitions, over all rows drawn
+        self.age_sum = torch.zeros((), dtype=torch.float64, device=device)  # in transitions, over all rows drawn
+
+    def _new_store(self, capacity: int) -> Tensor:
+        """Returns room for so many rows of each ring. Raises `ConfigError` if the device has none."""
+        shape = len(self._rings), capacity, self._rings[0].width
+        try:
+            return torch.empty(shape, dtype=torch.float32, device=self._device)
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            size = nbytes_text(resident_nbytes(*shape))
+            raise ConfigError(
+                f"{KEY}: the copy of the replay needs {size} on {self._device}; lower replay.capacity, or {INSTEAD}"
+                f" ({error})"
+            ) from error
+
+    def _make_room(self) -> None:
+        """Begins with a larger store where episodes are so short that the present one does not hold all of a ring."""
+        needed = max(ring.end - ring.kept_from for ring in self._rings)
+        if not self._rings[0].num_envs or needed <= self._store.shape[1]:
+            return
+        capacity = min(needed * 5 // 4, self._rings[0].capacity)
+        del self._mirrors, self._store  # before there is another
+        self._store = self._new_store(capacity)
+        self._mirrors = [Mirror(ring, rows) for ring, rows in zip(self._rings, self._store, strict=True)]
+        self._gathered = self._copy_stream.learner_mark()
 
     @property
     def nbytes(self) -> int:
@@ -125,22 +152,42 @@ class ResidentSampler:
 
     def draw(self, count: int) -> Tensor:
         """Returns rows [count, W] on the device."""
-        ends, shifts, newest = self._table
-        position = torch.randint(self.num_rows, (count,), generator=self.generator, device=self._device)
-        ring = torch.bucketize(position, ends, right=True)
-        index = position + shifts[ring]
-        rows = self._store.flatten(0, 1).index_select(0, index % self._capacity + ring * self._capacity)
-        self.age_sum += len(self._rings) * (newest[ring] - index).sum()
+        ring, index = self._transitions(count) if self._rings[0].num_envs else self._positions(count)
+        rows = batch_rows(self._rings[0], self._store, ring, index)
+        newest = self._table[2]
+        self.age_sum += len(self._rings) * self._share * (newest[ring] - index).sum()
         self._gathered = self._copy_stream.learner_mark()
         return rows
 
+    def _positions(self, count: int) -> tuple[Tensor, Tensor]:
+        """Draws rows: the number of the ring and the index there, [count] each."""
+        ends, shifts, _ = self._table
+        position = torch.randint(self.num_rows, (count,), generator=self.generator, device=self._device)
+        ring = torch.bucketize(position, ends, right=True)
+        return ring, position + shifts[ring]
+
+    def _transitions(self, count: int) -> tuple[Tensor, Tensor]:
+        """Draws rows until enough of them are transitions, without the host looking: so many that they always are.
+
+        Were they ever fewer (8 standard deviations), some would come twice.
+        """
+        ring, index = self._positions(math.ceil((count + 8 * math.sqrt(count) + 32) / self._share))
+        is_one = are_transitions(self._store, ring, index)
+        chosen = torch.argsort(is_one.logical_not().to(torch.uint8), stable=True)
+        chosen = chosen[torch.arange(count, device=self._device) % is_one.sum().clamp(min=1)]
+        return ring[chosen], index[chosen]
+
     def _load_new(self) -> None:
+        self._make_room()
         for mirror, ring in zip(self._mirrors, self._rings, strict=True):
             stop = ring.committed
-            while mirror.last < stop:
+            end = ring.end  # read last: what the rows below `stop` refer to lies below it
+            while mirror.last < stop and mirror.copied < end:
                 block = next(self._blocks)
                 self._copy_stream.block_until(block.copied)
-                mirror.load(block, stop, self._copy_stream, after=self._gathered)
+                mirror.load(block, end, self._copy_stream, after=self._gathered)
+            mirror.show(stop)
+        self._share = share_of_transitions(self._rings)
 
     def _describe_rings(self) -> None:
         """Copies a table of the rings laid end to end: ends, logical index minus position, rows ever written."""

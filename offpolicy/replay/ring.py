@@ -1,7 +1,7 @@
-"""The row of a replay, and the shared-memory ring of rows: one writer, many readers, no lock.
+"""The shared-memory ring of rows: one writer, many readers, no lock.
 
 Two counters of rows ever written make it safe. The writer announces (`reserved`), copies, then reveals (`committed`).
-A reader draws below `committed`, copies, and afterwards reads `reserved` again: rows at or below
+A reader draws below `committed`, copies, and afterwards reads `reserved` again: rows below
 `reserved - capacity` may have been recycled meanwhile and are drawn again. A third word, the floor, holds the first row
 that was written to this buffer, since a restored ring continues the indices of a checkpoint; or the first one that a
 writer which died in the middle of its copy has not damaged (`take_over`, ADR 26).
@@ -12,80 +12,27 @@ Each word is an aligned 8-byte store with a single writer; on x86-64 stores are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy import fault
-from offpolicy.types import Batch
+from offpolicy.types import Float32
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-HEADER_BYTES = 64
-RESTORED_ROWS = 65_536  # rows that a restored ring is given at once
-# Words of the header. The last four are the writer's journal: what `committed` and the env steps are after the append
-# that is going on, and what they were when the writer began.
-_RESERVED, _COMMITTED, _FLOOR, _NEXT, _NEXT_STEPS, _BEGUN, _BEGUN_STEPS = range(7)
-
-
-@dataclass(frozen=True, slots=True)
-class RowLayout:
-    """Columns of one float32 row: obs, next_obs, action, reward, terminated, truncated, discount.
-
-    Each is an index into the last dimension of arrays and tensors: `rows[:, layout.obs]`, `rows[:, layout.REWARD]`.
-    """
-
-    obs_dim: int
-    action_dim: int
-
-    REWARD: ClassVar[int] = -4
-    TERMINATED: ClassVar[int] = -3
-    TRUNCATED: ClassVar[int] = -2
-    DISCOUNT: ClassVar[int] = -1
-
-    @property
-    def obs(self) -> slice:
-        """The observation that was acted on."""
-        return slice(0, self.obs_dim)
-
-    @property
-    def next_obs(self) -> slice:
-        """The observation that the row's span ends in."""
-        return slice(self.obs_dim, 2 * self.obs_dim)
-
-    @property
-    def action(self) -> slice:
-        """The action."""
-        return slice(2 * self.obs_dim, 2 * self.obs_dim + self.action_dim)
-
-    @property
-    def width(self) -> int:
-        """W, the columns of a row."""
-        return 2 * self.obs_dim + self.action_dim + 4
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a row."""
-        return 4 * self.width
-
-    def split(self, rows: Tensor) -> Batch:
-        """Returns views of `rows` [B, W] as the fields of a batch."""
-        return Batch(
-            obs=rows[:, self.obs],
-            next_obs=rows[:, self.next_obs],
-            action=rows[:, self.action],
-            reward=rows[:, self.REWARD],
-            terminated=rows[:, self.TERMINATED],
-            discount=rows[:, self.DISCOUNT],
-        )
+HEADER_BYTES = 128
+# Words of the header. `NEXT` to `BEGUN_STEPS` are the writer's journal: what `committed` and the env steps are after
+# the append that is going on, and what they were when the writer began. The last three are of `replay_ring.py`.
+RESERVED, COMMITTED, FLOOR, NEXT, NEXT_STEPS, BEGUN, BEGUN_STEPS, WRITTEN, DROPPED, NEXT_WRITTEN = range(10)
 
 
 class Ring:
-    """A ring of rows [capacity, W] over a buffer of `HEADER_BYTES + capacity * W * itemsize` bytes."""
+    """A ring of rows [capacity, W] over a buffer of `HEADER_BYTES + capacity * W * itemsize` bytes.
+
+    Every row is complete by itself; `ReplayRing` is one whose rows share observations.
+    """
+
+    num_envs = 0  # rows of a vector step; 0: rows do not refer to each other
 
     def __init__(self, buffer: memoryview, width: int, dtype: type[np.floating[Any]]) -> None:
         self._words = buffer[:HEADER_BYTES].cast("Q")
@@ -102,26 +49,56 @@ class Ring:
     @property
     def committed(self) -> int:
         """Number of rows ever written; every index below it, and not below `oldest`, is readable."""
-        return self._words[_COMMITTED]
+        return self._words[COMMITTED]
 
     @property
     def oldest(self) -> int:
         """The lowest index that is certainly intact now."""
-        reserved = self._words[_RESERVED]  # before the floor: a writer that takes over raises that one first
-        return max(self._words[_FLOOR], reserved - self.capacity, 0)
+        reserved = self._words[RESERVED]  # before the floor: a writer that takes over raises that one first
+        return max(self._words[FLOOR], reserved - self.capacity, 0)
+
+    @property
+    def num_transitions(self) -> int:
+        """Number of transitions that are readable now."""
+        return self.committed - self.oldest
+
+    @property
+    def max_transitions(self) -> int:
+        """Number of transitions that the ring keeps."""
+        return self.capacity
+
+    @property
+    def num_written(self) -> int:
+        """Number of transitions ever written."""
+        return self.committed
+
+    @property
+    def kept_from(self) -> int:
+        """The first row that the writer keeps, beside what it recycles."""
+        return 0
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows of a copy of the ring."""
+        return self.capacity
+
+    @property
+    def end(self) -> int:
+        """The end of what the committed rows refer to: `committed`, or beyond it."""
+        return self.committed
 
     def begin(self, env_steps: int) -> None:
         """Begins the journal of a writer that has done `env_steps`."""
-        committed = self._words[_COMMITTED]
-        self._words[_BEGUN], self._words[_BEGUN_STEPS] = committed, env_steps
-        self._words[_NEXT], self._words[_NEXT_STEPS] = committed, env_steps
+        committed = self._words[COMMITTED]
+        self._words[BEGUN], self._words[BEGUN_STEPS] = committed, env_steps
+        self._words[NEXT], self._words[NEXT_STEPS] = committed, env_steps
 
     def append(self, rows: NDArray[Any], env_steps: int = 0) -> None:
         """Writes rows [n, W], n <= capacity, and reveals them. `env_steps` are the writer's once they are there."""
-        start = self._words[_COMMITTED]
-        self._words[_NEXT] = start + len(rows)
-        self._words[_NEXT_STEPS] = env_steps
-        self._words[_RESERVED] = start + len(rows)
+        start = self._words[COMMITTED]
+        self._words[NEXT] = start + len(rows)
+        self._words[NEXT_STEPS] = env_steps
+        self._words[RESERVED] = start + len(rows)
         fault.hit("ring.reserved")
         slot = start % self.capacity
         head = min(len(rows), self.capacity - slot)
@@ -129,7 +106,7 @@ class Ring:
         if head < len(rows):
             self._rows[: len(rows) - head] = rows[head:]
         fault.hit("ring.copied")
-        self._words[_COMMITTED] = start + len(rows)
+        self._words[COMMITTED] = start + len(rows)
         fault.hit("ring.committed")
 
     def take_over(self, announced: int) -> int:
@@ -139,28 +116,30 @@ class Ring:
         that it began with: env steps of which there is no row are done again.
         """
         words = self._words
-        committed = words[_COMMITTED]
-        words[_FLOOR] = self.oldest  # first: what lies below may be damaged
-        words[_RESERVED] = committed
-        if committed == words[_BEGUN] == self.oldest:
-            return words[_BEGUN_STEPS]
-        return max(announced, words[_NEXT_STEPS]) if words[_NEXT] == committed else announced
-
-    def restore(self, first: int, blocks: Sequence[NDArray[Any]]) -> None:
-        """Fills an unused ring with saved blocks [n, W], the first row of index `first`; keeps the newest that fit."""
-        end = first + sum(map(len, blocks))
-        start = max(first, end - self.capacity)
-        self._words[_FLOOR] = start
-        self._words[_RESERVED] = self._words[_COMMITTED] = start
-        for rows in blocks:
-            for begin in range(max(start - first, 0), len(rows), RESTORED_ROWS):
-                self.append(rows[begin : begin + RESTORED_ROWS])
-            first += len(rows)
+        committed = words[COMMITTED]
+        words[FLOOR] = self.oldest  # first: what lies below may be damaged
+        words[RESERVED] = committed
+        if committed == words[BEGUN] == self.oldest:
+            return words[BEGUN_STEPS]
+        return max(announced, words[NEXT_STEPS]) if words[NEXT] == committed else announced
 
     def read(self, index: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.bool_]:
         """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
         np.take(self._rows, index % self.capacity, axis=0, out=out, mode="clip")
         return index >= self.oldest
+
+    def read_row(self, index: int, out: NDArray[Any]) -> bool:
+        """Copies a row into `out` [W]; returns whether it was intact throughout. One row takes less time so."""
+        return bool(self.read(np.array([index]), out[None])[0])
+
+    def read_obs(self, start: int, stop: int, obs_dim: int) -> Float32:
+        """Returns the observations [m, O] that were acted on in the rows [start, stop) that are not recycled yet."""
+        obs: Float32 = self.read_range(start, stop)[:, :obs_dim]
+        return obs
+
+    def copy_open(self) -> NDArray[Any]:
+        """Returns a copy of the rows [m, W] from `committed` to `end`, while the writer stands still."""
+        return self._rows[:0].copy()
 
     def spans(self, start: int, stop: int) -> list[NDArray[Any]]:
         """Returns views of the rows [start, stop) in order: one, or two where they wrap. Not safe from a writer."""

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 from offpolicy.checkpoint import Checkpoint, Draft
 from offpolicy.checkpoint.manifest import open_checkpoint
-from offpolicy.checkpoint.replay_rows import Segment, has_replay, listed_segments, segment_name, segments_of
+from offpolicy.checkpoint.replay_rows import (
+    Segment,
+    ahead_name,
+    has_replay,
+    listed_segments,
+    saved_num_envs,
+    segment_name,
+    segments_of,
+)
 from offpolicy.errors import CheckpointError, SaveError
 from offpolicy.replay.ring import Ring
 from offpolicy.types import Float32
@@ -31,7 +39,7 @@ class NewRows:
 
     def __init__(self, ring: Ring, start: int, stop: int, copied_bytes: int) -> None:
         self.start, self.stop = start, stop
-        self._ring, self._row_bytes = ring, 4 * ring.width
+        self._ring, self._row_bytes, self._oldest = ring, 4 * ring.width, ring.oldest
         num_copied = min(stop - start, copied_bytes // self._row_bytes)
         self._copied: Float32 | None = ring.read_range(start, start + num_copied)
         self._spare = num_copied // 2
@@ -40,7 +48,8 @@ class NewRows:
     @property
     def must_be_written_soon(self) -> bool:
         """True if the collector will soon recycle a row that is not read yet."""
-        return self._next < self.stop and self._ring.committed + self._spare >= self._next + self._ring.capacity
+        oldest = self._ring.oldest
+        return self._next < self.stop and oldest > self._oldest and oldest + self._spare >= self._next
 
     def blocks(self) -> Iterator[Float32]:
         """Returns the rows, once. Raises `SaveError` if one of them was recycled before it was read."""
@@ -66,6 +75,7 @@ class CapturedRows:
     base: Checkpoint | None
     linked: Sequence[Sequence[Segment]]
     new: Sequence[NewRows]
+    ahead: Sequence[Float32]  # by ring: what the last rows refer to
 
     @property
     def must_be_written_soon(self) -> bool:
@@ -86,6 +96,8 @@ class CapturedRows:
             rows = new if is_whole else NewRows(self.rings[index], self.oldest[index], new.stop, 0)
             if rows.stop > rows.start:
                 draft.add_rows(segment_name(index, rows.start), rows.blocks())
+            if len(self.ahead[index]):
+                draft.add_rows(ahead_name(index), [self.ahead[index]])
 
 
 class RowSaver:
@@ -105,7 +117,8 @@ class RowSaver:
 
         None: the next one writes all rows. Raises `CheckpointError`.
         """
-        self._base = base if base is not None and has_replay(base) else None
+        is_alike = base is not None and {ring.num_envs for ring in self._rings} <= {saved_num_envs(base)}
+        self._base = base if base is not None and is_alike and has_replay(base) else None
         rings = enumerate(self._rings)
         self._segments = [
             [] if self._base is None else segments_of(self._base, index, ring.width) for index, ring in rings
@@ -130,7 +143,8 @@ class RowSaver:
                 start = max(kept.pop().first, first)
             linked.append(kept)
             new.append(NewRows(ring, start, stop, self._copied_bytes))
-        return CapturedRows(self._rings, oldest, self._base, linked, new)
+        ahead = [ring.copy_open() for ring in self._rings]
+        return CapturedRows(self._rings, oldest, self._base, linked, new, ahead)
 
     def _is_small(self, segment: Segment, ring: Ring) -> bool:
         return (segment.end - segment.first) * 4 * ring.width < self._small_bytes

@@ -14,6 +14,9 @@ from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Bool, Float32
 
 Int64 = NDArray[np.int64]
+ROWS_PER_SPARE = 32  # one row more is drawn for so many: enough where episodes have 60 steps or more
+LEAST_SHARE = 0.05  # of rows that are transitions: even episodes of one step have half
+MOST_TRIES = 100_000  # draws of a row that is no transition or was recycled, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,10 @@ class Draw:
 
     ring: Int64  # [n]
     index: Int64  # [n]
+
+    def part(self, start: int, stop: int) -> Draw:
+        """Returns views of the rows [start, stop)."""
+        return Draw(self.ring[start:stop], self.index[start:stop])
 
 
 class Sampler(Protocol):
@@ -100,23 +107,60 @@ class UniformSampler:
     def fill(self, out: Float32, bounds: Bounds | None = None) -> Draw:
         """Fills `out` [n, W] with rows of `bounds` (None: as of now) that were intact throughout the copy.
 
-        Rows that the writers recycled before or during the copy are drawn again, from those of the bounds that are not
-        recycled, or from all that are readable by then if there are none.
+        Rows that are no transitions are drawn again, and those that the writers recycled before or during the copy,
+        from those of the bounds that are not recycled, or from all that are readable by then if there are none. A few
+        spare rows are drawn at once, as most often they are enough. Every transition has the same probability.
         """
         given = bounds or self.bounds()
-        draw = self._draw(given, len(out))
-        stale = np.flatnonzero(~self._read(draw, out))
+        count = len(out)
+        spare = count // ROWS_PER_SPARE if self._rings[0].num_envs else 0
+        drawn = self._draw(given, count + spare)
+        draw = drawn.part(0, count) if spare else drawn
+        intact = self._read(draw, out)
+        if np.count_nonzero(intact) < count:
+            stale = (~intact).nonzero()[0]
+            if len(stale) <= spare:
+                stale = self._replace(stale, draw, drawn.part(count, count + spare), out)
+            self._draw_again(stale, draw, out, given)
+        return draw
+
+    def _replace(self, stale: Int64, draw: Draw, spare: Draw, out: Float32) -> Int64:
+        """Replaces the rows `stale` [m] of a batch by `spare` ones, one by one; returns those for which none is left.
+
+        A few rows are read in less time than NumPy needs to put an array of them to their places.
+        """
+        left = stale.tolist()
+        for ring, index in zip(spare.ring.tolist(), spare.index.tolist(), strict=True):
+            if not left:
+                break
+            row = left[-1]
+            if self._rings[ring].read_row(index, out[row]):
+                draw.ring[row], draw.index[row] = ring, index
+                left.pop()
+        return np.array(left, np.int64)
+
+    def _draw_again(self, stale: Int64, draw: Draw, out: Float32, given: Bounds) -> None:
+        """Replaces the rows `stale` [m] of a batch by others that are transitions and intact."""
+        tries = 0
         while len(stale):
-            now = self.bounds()
-            later = map(max, given.first, now.first)
-            left = Bounds(tuple(map(min, later, given.last)), given.last)
-            again = self._draw(left if left.num_rows else now, len(stale))
+            tries += 1
+            if tries > MOST_TRIES:
+                raise RuntimeError("no row of the replay is a transition, or all are recycled while they are read")
+            again = self._draw(self._left_of(given), len(stale))
             rows = np.empty((len(stale), out.shape[1]), dtype=out.dtype)
             intact = self._read(again, rows)
             filled = stale[intact]
             out[filled], draw.ring[filled], draw.index[filled] = rows[intact], again.ring[intact], again.index[intact]
             stale = stale[~intact]
-        return draw
+
+    def _left_of(self, given: Bounds) -> Bounds:
+        """Returns the bounds without the rows that were recycled since; those of now if that leaves none."""
+        if all(ring.oldest <= first for ring, first in zip(self._rings, given.first, strict=True)):
+            return given
+        now = self.bounds()
+        later = map(max, given.first, now.first)
+        left = Bounds(tuple(map(min, later, given.last)), given.last)
+        return left if left.num_rows else now
 
     def has_written(self, bounds: Bounds) -> bool:
         return all(ring.committed >= last for ring, last in zip(self._rings, bounds.last, strict=True))
@@ -136,10 +180,16 @@ class UniformSampler:
         return ""
 
     def _draw(self, bounds: Bounds, count: int) -> Draw:
-        """Draws positions in the rings laid end to end: every row has the same probability."""
-        position = self.rng.integers(0, bounds.num_rows, count)
+        """Draws positions in the rings laid end to end: every row has the same probability, but for 2^-53 of them all.
+
+        A double in [0, 1) times their number is drawn in half the time of a bounded integer.
+        """
+        share = self.rng.random(count)
+        share *= bounds.num_rows
+        position = share.astype(np.int64)
         if len(self._rings) == 1:
-            return Draw(np.zeros(count, dtype=np.int64), position + bounds.first[0])
+            position += bounds.first[0]
+            return Draw(np.zeros(count, dtype=np.int64), position)
         first, last = np.array(bounds.first), np.array(bounds.last)
         ends = np.cumsum(last - first)
         ring = np.searchsorted(ends, position, side="right")
@@ -174,4 +224,14 @@ class SampleAges:
         """Counts rows that are handed out now."""
         newest = np.array([ring.committed for ring in self._rings])
         self.samples += len(draw.index)
-        self.age_sum += len(self._rings) * float((newest[draw.ring] - draw.index).sum())
+        share = share_of_transitions(self._rings)
+        self.age_sum += len(self._rings) * share * float((newest[draw.ring] - draw.index).sum())
+
+
+def share_of_transitions(rings: Sequence[Ring]) -> float:
+    """Returns the share of the rows of `rings` that are transitions; nearly, while they are written."""
+    if not rings[0].num_envs:
+        return 1.0
+    num_rows = sum(ring.committed - ring.kept_from for ring in rings)
+    num_transitions = sum(ring.num_transitions for ring in rings)
+    return min(max(num_transitions / num_rows, LEAST_SHARE), 1.0) if num_rows > 0 else 1.0

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from offpolicy.collect.replay_writer import demonstration_rows
 from offpolicy.machine import available_memory, num_usable_cores
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.demonstration_sampler import EndlessRows, MixedSampler, ResidentDemos, Share
-from offpolicy.replay.demonstrations import read_demos
+from offpolicy.replay.demonstrations import demonstration_rows, read_demos
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import make_rate_limiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
@@ -176,7 +175,7 @@ def source_identity(rank: RankContext, source: object, replay: Replay | None) ->
 def fits_on_device(replay: Replay) -> bool:
     """True if a copy of the rings takes at most `replay.device_share` of the device's free memory."""
     ring, rank = replay.rings[0], replay.rank
-    needed = resident_nbytes(len(replay.rings), ring.capacity, ring.width)
+    needed = resident_nbytes(len(replay.rings), ring.copied_rows, ring.width)
     return needed <= rank.cfg.replay.device_share * _free_memory(rank)
 
 

@@ -17,8 +17,10 @@ from offpolicy.processes.handshake import LearnerGate
 from offpolicy.processes.mailbox import EvaluationRequests, Mailbox
 from offpolicy.processes.reports import CollectorReports, EvaluatorReports, LearnerReports
 from offpolicy.processes.shared_memory import SharedBlock, WakeEvent
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.phases import CollectorPhase, EvaluatorPhase, LearnerPhase, PackerPhase
 from offpolicy.timing.virtual_speedup import ThreadDelays, VirtualTimes
 from offpolicy.training.worker import WorkerSpec
@@ -38,12 +40,17 @@ EVALUATOR_WAKE = "evaluator_wake"
 
 def row_layout(spec: SpaceSpec) -> RowLayout:
     """Returns the replay row of an environment."""
-    return RowLayout(spec.obs_dim, spec.action_dim)
+    return RowLayout(spec.obs_dim, spec.action_dim, spec.obs_dtype)
 
 
 def replay_nbytes(cfg: RunConfig, spec: SpaceSpec) -> int:
     """Returns the bytes of the replay of this host, one ring per collector, announced before they are allocated."""
-    return cfg.collect.num_collectors * Ring.nbytes(cfg.replay_rows, row_layout(spec).width, 4)
+    return cfg.collect.num_collectors * ReplayRing.nbytes_for(*_replay_size(cfg, spec))
+
+
+def _replay_size(cfg: RunConfig, spec: SpaceSpec) -> tuple[int, RowLayout, int, int]:
+    """Returns what determines the bytes of a ring."""
+    return cfg.replay_rows, row_layout(spec), cfg.env.num_envs, cfg.algo.n_step
 
 
 def rollout_layout(cfg: RunConfig, spec: SpaceSpec) -> RolloutLayout:
@@ -109,10 +116,13 @@ def check_open_files(count: int) -> None:
         )
 
 
-def allocated(sizes: Mapping[str, int], key: str) -> dict[str, SharedBlock]:
-    """Returns a block of each size. Raises `ConfigError` without memory; the sizes depend most on `key`."""
+def allocated(sizes: Mapping[str, int], key: str, room: Mapping[str, int]) -> dict[str, SharedBlock]:
+    """Returns a block of each size, those in `room` with more room.
+
+    Raises `ConfigError` without memory; the sizes depend most on `key`.
+    """
     try:
-        return {name: SharedBlock.create(name, size) for name, size in sizes.items()}
+        return {name: SharedBlock.create(name, size, room.get(name, 0)) for name, size in sizes.items()}
     except OSError as error:
         needed = sum(sizes.values()) / 2**30
         if error.errno == errno.EFBIG:
@@ -149,13 +159,13 @@ class RunMemory:
         wake_names = wake_event_names(cfg, has_evaluator=has_evaluator)
         num_children = runner.world_size + num_collectors + has_evaluator
         check_open_files(2 * len(sizes) + len(wake_names) + 2 * num_children)  # a mapped block has two descriptors
-        self.blocks = allocated(sizes, size_key(cfg))
+        room = 0 if cfg.algo.learns_from_rollouts else ReplayRing.room_for(*_replay_size(cfg, spec))
+        self.blocks = allocated(sizes, size_key(cfg), {f"replay-{i}": room for i in range(num_collectors)})
         self.wake_events = {name: WakeEvent.create() for name in wake_names}
         self.control = control_page(self.blocks["control"].buffer, cfg)
         collectors = range(num_collectors)
-        width = row_layout(spec).width
         has_replay = not cfg.algo.learns_from_rollouts
-        self.rings = [Ring(self._buffer(f"replay-{i}"), width, np.float32) for i in collectors if has_replay]
+        self.rings = [_replay_ring(self._buffer(f"replay-{i}"), cfg, spec) for i in collectors if has_replay]
         self._rollout_rings = [
             RolloutRing(self._buffer(f"rollouts-{i}"), rollout_layout(cfg, spec), cfg.rollout.slots)
             for i in collectors
@@ -258,11 +268,20 @@ def learner_gate(
     )
 
 
-def replay_rings(context: ChildContext, job: WorkerSpec) -> list[Ring]:
+def replay_rings(context: ChildContext, job: WorkerSpec) -> list[ReplayRing]:
     """Returns the replay rings of this host, one per collector; none where the algorithm keeps no replay."""
-    width = row_layout(job.spec).width
     count = 0 if job.cfg.algo.learns_from_rollouts else job.cfg.collect.num_collectors
-    return [Ring(context.block(f"replay-{index}"), width, np.float32) for index in range(count)]
+    return [replay_ring(context, job, index) for index in range(count)]
+
+
+def replay_ring(context: ChildContext, job: WorkerSpec, index: int) -> ReplayRing:
+    """Returns the replay ring of a collector."""
+    return _replay_ring(context.block(f"replay-{index}"), job.cfg, job.spec)
+
+
+def _replay_ring(buffer: memoryview, cfg: RunConfig, spec: SpaceSpec) -> ReplayRing:
+    layout, num_envs = row_layout(spec), cfg.env.num_envs
+    return ReplayRing(buffer, layout, cfg.replay_rows, num_envs=num_envs, n_step=cfg.algo.n_step)
 
 
 def rollout_ring(context: ChildContext, job: WorkerSpec, index: int) -> RolloutRing:

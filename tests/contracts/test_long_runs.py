@@ -16,7 +16,7 @@ from offpolicy.replay.sampler import UniformSampler
 from offpolicy.timing.clock import Every, Stopwatch
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import LearnerPhase
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, fill_from
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAR = 2**53 + 1  # the first integer that float64 does not have
@@ -42,11 +42,11 @@ def test_updates_that_are_due_are_exact_past_2_to_the_53() -> None:
 def test_a_ring_reads_and_samples_the_rows_it_was_asked_for_past_2_to_the_53() -> None:
     ring = Ring(memoryview(bytearray(Ring.nbytes(100, 3, 4))), 3, np.float32)
     first = FAR - 50
-    ring.restore(first, [np.repeat(np.arange(80, dtype=np.float32)[:, None], 3, axis=1)])
+    fill_from(ring, first, np.repeat(np.arange(80, dtype=np.float32)[:, None], 3, axis=1))
     ring.append(np.repeat(np.arange(80, 130, dtype=np.float32)[:, None], 3, axis=1))
     assert (ring.oldest, ring.committed) == (first + 30, first + 130)
     assert ring.read_range(FAR, FAR + 3)[:, 0].tolist() == [50.0, 51.0, 52.0]
-    out = np.empty((500, 3), np.float32)
+    out = np.empty((2000, 3), np.float32)
     draw = UniformSampler([ring], np.random.default_rng(0), 0).fill(out)
     assert (out[:, 0] == draw.index - first).all()
     assert set(out[:, 0].astype(int)) == set(range(30, 130))

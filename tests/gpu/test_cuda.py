@@ -28,7 +28,8 @@ from offpolicy.nets.mlp import mlp
 from offpolicy.nets.policy import flat_size, flatten_into, load_flat, make_policy
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import CopyStream
 from offpolicy.timing.attainable import attainable_flops_per_sec

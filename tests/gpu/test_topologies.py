@@ -20,7 +20,8 @@ from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpe
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.timing.ledger import Ledger

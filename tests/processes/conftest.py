@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from offpolicy import fault
 from offpolicy.collect.evaluation import EpisodeCallbacks, random_actor, run_episodes
 from offpolicy.commands.record import Recorder
 from offpolicy.config.sections import EnvConfig
@@ -38,6 +39,8 @@ TINY = (
     "run_dir=run",
 )
 PAUSE_S = 5.0  # between two looks five times a second: nothing ran at all
+# A collector waits a little at every vector step, or rollout: no machine is so fast that the run ends before its kill.
+PACED = "ring.committed@role=collector:delay:3;rollout.committed@role=collector:delay:30"
 ENDLESS = ("total_timesteps=100000000", "replay.capacity=100000")
 # The run that tests share: bitwise repeatable, with checkpoints at 500, 1000 and 1100 env steps.
 FINISHED = ("total_timesteps=1100", "checkpoint.every=500", "collect.mode=alternate", "device=cpu")
@@ -222,7 +225,9 @@ def killed_and_resumed(
     whole = start_run(*overrides, "run_dir=whole", command=command)
     code, output, _ = whole.finish()
     assert code == 0
-    broken = start_run(*overrides, "run_dir=broken", command=command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(fault.VARIABLE, PACED)
+        broken = start_run(*overrides, "run_dir=broken", command=command)
     broken.wait_until(lambda: len(broken.checkpoints()) >= 2, timeout_s=40)
     broken.signal(signal.SIGKILL)
     broken.finish()

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, read_replay
-from offpolicy.replay.ring import RowLayout
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
+from offpolicy.replay.row_conversion import read_transitions
+from offpolicy.replay.row_layout import RowLayout, TransitionLayout
 from tests.processes.conftest import ENDLESS, LiveRun, StartRun, find_process
 from tests.processes.test_appo import TINY_APPO
 from tests.processes.test_delays import SLOW_STEP
@@ -24,7 +25,7 @@ from tests.processes.test_delays import SLOW_STEP
 pytestmark = pytest.mark.mp
 PACE = "env.kwargs.step_ms=2"  # no machine is so fast that a run ends before it is killed
 COUNTER = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.terminate_at=7", "env.kwargs.stagger=1", PACE)
-LAYOUT = RowLayout(obs_dim=3, action_dim=1)
+LAYOUT, PLAIN = RowLayout(obs_dim=3, action_dim=1), TransitionLayout(obs_dim=3, action_dim=1)
 PATIENCE_S = 90.0
 
 
@@ -56,13 +57,12 @@ def bad_rows(run: LiveRun) -> tuple[int, int, int]:
     """Rows of the last checkpoint; those that are not one step of one episode; env steps without their row."""
     checkpoint = CheckpointStore(run.directory / CHECKPOINTS).at(int(run.checkpoints()[-1].removeprefix("step-")))
     state = checkpoint.json("state")
-    parts = [read_replay(checkpoint, index, LAYOUT.width) for index in range(len(state["replay_end"]))]
-    rows = np.concatenate([block for part in parts if part is not None for block in part.blocks])
-    assert len(rows) == sum(state["replay_end"]) - sum(state["replay_first"])
-    obs, next_obs = rows[:, LAYOUT.obs], rows[:, LAYOUT.next_obs]
+    parts = [read_transitions(checkpoint, index, LAYOUT) for index in range(len(state["replay_end"]))]
+    rows = np.concatenate([part for part in parts if part is not None])
+    obs, next_obs = rows[:, PLAIN.obs], rows[:, PLAIN.next_obs]
     is_right = (next_obs[:, 1] == obs[:, 1] + 1) & (next_obs[:, [0, 2]] == obs[:, [0, 2]]).all(axis=1)
-    is_right &= rows[:, LAYOUT.REWARD] == next_obs[:, 1]
-    return len(rows), int((~is_right).sum()), state["env_steps"] - sum(state["replay_end"])
+    is_right &= rows[:, PLAIN.reward] == next_obs[:, 1]
+    return len(rows), int((~is_right).sum()), state["env_steps"] - sum(state["replay_written"])
 
 
 def never_backwards(run: LiveRun) -> bool:

@@ -20,6 +20,7 @@ from benchmarks.parts import (
     handshake,
     memory,
     overhead,
+    replay,
     saves,
     scaling,
     startup,
@@ -35,6 +36,7 @@ SHORT = ("total_timesteps=600", "algo.learning_starts=500")
 # What makes a part small: the module, and the constants that take other values in it.
 SMALLEST: Mapping[str, tuple[ModuleType, dict[str, Any]]] = {
     "overhead": (overhead, {"PAIRS": 1, "ITERATIONS": 2, "SAMPLES_PER_ROUND": 1}),
+    "replay": (replay, {"SIZES": {1000: 25.0}, "CALLS": 1}),
     "storage": (storage, {"CAPACITY": 1000, "FILL_ROWS": 500, "CALLS": 1}),
     "saves": (saves, {"CAPACITY": 100_000, "NEW_ROWS": (50_000, 100_000)}),
     "handshake": (handshake, {"CALLS": 1}),

@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.collect.replay_writer import BadRowError, ReplayWriter, demonstration_rows
-from offpolicy.replay.demonstrations import Transitions
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
+from offpolicy.replay.demonstrations import Transitions, demonstration_rows
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.row_conversion import transitions_of
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.types import Choice, StepOutcome
 
 LAYOUT = RowLayout(obs_dim=1, action_dim=1)
 GAMMA = 0.5
 
 
-def make(n_step: int = 1, num_envs: int = 1) -> tuple[ReplayWriter, Ring]:
-    ring = Ring(memoryview(bytearray(Ring.nbytes(64, LAYOUT.width, 4))), LAYOUT.width, np.float32)
-    return ReplayWriter(ring, LAYOUT, gamma=GAMMA, n_step=n_step, num_envs=num_envs), ring
+def make(n_step: int = 1, num_envs: int = 1) -> tuple[ReplayWriter, ReplayRing]:
+    memory = memoryview(bytearray(ReplayRing.nbytes_for(64, LAYOUT, num_envs, n_step)))
+    ring = ReplayRing(memory, LAYOUT, 64, num_envs=num_envs, n_step=n_step)
+    return ReplayWriter(ring, gamma=GAMMA, n_step=n_step), ring
 
 
 def outcome(next_obs: list[float], **fields: Any) -> StepOutcome:
@@ -43,9 +46,10 @@ def feed(writer: ReplayWriter, obs: list[float], step: StepOutcome) -> int:
     return writer.write(np.array(obs, dtype=np.float32)[:, None], Choice(action, None, 0), step)
 
 
-def stored(ring: Ring) -> list[tuple[float, ...]]:
+def stored(ring: ReplayRing) -> list[tuple[float, ...]]:
     """(obs, next_obs, reward, terminated, truncated, discount) of every row."""
-    rows = ring.read_range(0, ring.committed)
+    slots = np.concatenate(ring.spans(0, ring.end))
+    rows = transitions_of(slots, np.arange(ring.committed), LAYOUT, ring.num_envs)
     return [tuple(np.round(row[[0, 1, 3, 4, 5, 6]].astype(float), 6)) for row in rows]
 
 
@@ -126,6 +130,7 @@ def test_open_windows_survive_a_snapshot() -> None:
     for t in range(2):
         feed(writer, [float(t)], outcome([t + 1.0], reward=[float(t)]))
     copy.reopen_windows(*writer.open_windows())
+    copy.begin(2)
     for target in (writer, copy):
         feed(target, [2.0], outcome([3.0], reward=[2.0]))
     assert stored(ring) == stored(copied_ring) != []
@@ -155,32 +160,48 @@ def transitions(*lengths: int, terminated: tuple[int, ...] = ()) -> Transitions:
 
 
 def rows(found: Transitions, n_step: int) -> dict[float, list[float]]:
-    """By first observation: the last, the reward, terminated, truncated and the discount."""
+    """By first observation: the last, the reward, terminated and the discount."""
     made = demonstration_rows(found, LAYOUT, gamma=GAMMA, n_step=n_step)
-    return {float(row[0]): [float(row[1]), *map(float, row[3:])] for row in made}
+    columns = [LAYOUT.next_obs.start, LAYOUT.reward, LAYOUT.terminated, LAYOUT.discount]
+    return {float(row[0]): row[columns].astype(float).tolist() for row in made}
 
 
 def test_with_one_step_a_row_is_a_transition() -> None:
     assert rows(transitions(2, 1, terminated=(1,)), 1) == {
-        10.0: [11.0, 1.0, 0.0, 0.0, 0.5],
-        11.0: [12.0, 2.0, 0.0, 1.0, 0.5],
-        20.0: [21.0, 3.0, 1.0, 0.0, 0.5],
+        10.0: [11.0, 1.0, 0.0, 0.5],
+        11.0: [12.0, 2.0, 0.0, 0.5],
+        20.0: [21.0, 3.0, 1.0, 0.5],
     }
 
 
 def test_with_more_steps_a_row_sums_until_its_episode_ends_and_never_beyond() -> None:
     found = rows(transitions(4, 1, 2, terminated=(0,)), 3)
     assert found == {
-        10.0: [13.0, 1 + 2 / 2 + 3 / 4, 0.0, 0.0, 0.125],
-        11.0: [14.0, 2 + 3 / 2 + 4 / 4, 1.0, 0.0, 0.125],
-        12.0: [14.0, 3 + 4 / 2, 1.0, 0.0, 0.25],
-        13.0: [14.0, 4.0, 1.0, 0.0, 0.5],
-        20.0: [21.0, 5.0, 0.0, 1.0, 0.5],
-        30.0: [32.0, 6 + 7 / 2, 0.0, 1.0, 0.25],
-        31.0: [32.0, 7.0, 0.0, 1.0, 0.5],
+        10.0: [13.0, 1 + 2 / 2 + 3 / 4, 0.0, 0.125],
+        11.0: [14.0, 2 + 3 / 2 + 4 / 4, 1.0, 0.125],
+        12.0: [14.0, 3 + 4 / 2, 1.0, 0.25],
+        13.0: [14.0, 4.0, 1.0, 0.5],
+        20.0: [21.0, 5.0, 0.0, 0.5],
+        30.0: [32.0, 6 + 7 / 2, 0.0, 0.25],
+        31.0: [32.0, 7.0, 0.0, 0.5],
     }
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 5, 64])
 def test_every_transition_begins_exactly_one_row(n_step: int) -> None:
     assert len(rows(transitions(9, 1, 8, 4), n_step)) == 22
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("before", ["nothing", "another one", "the same, of autoreset"])
+def test_an_observation_that_is_acted_on_is_looked_at_unless_a_sound_step_led_to_it(before: str, number: float) -> None:
+    writer, ring = make()
+    if before == "another one":
+        feed(writer, [1.0], outcome([2.0]))
+    elif before == "the same, of autoreset":
+        assert feed(writer, [1.0], outcome([number], is_valid=[False])) == 0
+    num_written = ring.num_written
+    with pytest.raises(BadRowError, match="NaN or Inf in obs of environment 0"):
+        feed(writer, [number], outcome([3.0]))
+    assert ring.num_written == num_written
+    assert feed(writer, [3.0], outcome([4.0])) == 1

@@ -148,9 +148,9 @@ def test_a_machine_whose_driver_fails_has_no_gpus(monkeypatch: pytest.MonkeyPatc
     [
         ("cuda", [10**9, 1], 1, False),
         ("cuda:1", [10**9, 1], 1, True),
-        ("cuda:0", [30_000_000, 1], 1, False),
-        ("cuda:0", [30_000_000, 1], 2, True),  # both ranks have a copy on the one device
-        ("auto", [30_000_000, 30_000_000], 2, False),
+        ("cuda:0", [20_000_000, 1], 1, False),
+        ("cuda:0", [20_000_000, 1], 2, True),  # both ranks have a copy on the one device
+        ("auto", [20_000_000, 20_000_000], 2, False),
     ],
 )
 def test_a_resident_replay_must_fit_on_its_device(

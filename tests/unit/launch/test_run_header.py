@@ -47,7 +47,7 @@ def header(
 def test_a_plain_run_names_directory_memory_and_threads() -> None:
     assert header(replay={"capacity": 4096}) == [
         "run directory: runs/x",
-        "replay: 4,096 rows x 56 B = 0.2 MiB of shared memory",
+        "replay: 4,096 rows x 36 B = 0.1 MiB of shared memory",
         "single_gpu, alternate: threads learner 3, collector 1",
     ]
 

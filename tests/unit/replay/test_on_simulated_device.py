@@ -25,7 +25,8 @@ from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpe
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource, SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, ResidentTimers
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import CopyStream, StagingBlock
 from offpolicy.timing.device_events import DEVICE_SPANS, CudaEvent

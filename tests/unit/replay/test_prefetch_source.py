@@ -18,13 +18,15 @@ from offpolicy.replay import prefetch_source as prefetch
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 from offpolicy.replay.staging import Slot
 from offpolicy.seeding import generator_state
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import PackerPhase
 from offpolicy.timing.time_account import NullLedger
+from tests.fakes import fill_from
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
 CPU = torch.device("cpu")
@@ -474,7 +476,7 @@ def test_a_resumed_source_hands_out_the_batches_the_interrupted_one_would_have(
         world.collect(1)
 
     again = World()
-    again.rings[0].restore(0, [rows[:17]])
+    fill_from(again.rings[0], 0, rows[:17])
     resumed = make_source(again, sampler=again.sampler(), **options)
     resumed.set_random_state(state)
     resumed.updates = updates
@@ -521,7 +523,7 @@ def test_requests_for_rows_that_a_resumed_run_does_not_have_are_forgotten(make_s
 
 
 def test_a_source_describes_itself_in_a_line(make_source: MakeSource) -> None:
-    assert make_source(World(), batch_size=256).describe() == "replay source: prefetch, 2 slots of 9.22 KB on the host"
+    assert make_source(World(), batch_size=256).describe() == "replay source: prefetch, 2 slots of 12.3 KB on the host"
 
 
 def test_refused_page_locked_memory_is_named_with_its_size_and_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,7 +537,7 @@ def test_refused_page_locked_memory_is_named_with_its_size_and_a_way_out(monkeyp
     with pytest.raises(ConfigError) as refused:
         PrefetchSource(plan, world.rings, packer, world, world, updates=0)
     assert str(refused.value) == (
-        "replay.source=prefetch: the host refuses 4.61 KB of page-locked memory; lower replay.slots or"
+        "replay.source=prefetch: the host refuses 6.14 KB of page-locked memory; lower replay.slots or"
         " algo.batch_size, or use replay.source=direct (CUDA error: out of memory)"
     )
     packer.close()

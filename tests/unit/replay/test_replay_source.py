@@ -14,7 +14,8 @@ import torch
 from offpolicy.errors import ConfigError
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
@@ -82,9 +83,9 @@ def test_batches_are_the_columns_of_the_rows() -> None:
     rows = torch.arange(LAYOUT.width * 2, dtype=torch.float32).reshape(2, -1)
     batch = LAYOUT.split(rows)
     assert batch.obs[0].tolist() == [0, 1]
-    assert batch.next_obs[0].tolist() == [2, 3]
-    assert batch.action[0].tolist() == [4]
-    assert (batch.reward[0], batch.terminated[0], batch.discount[0]) == (5, 6, 8)
+    assert batch.action[0].tolist() == [2]
+    assert (batch.reward[0], batch.discount[0], batch.terminated[0]) == (3, 4, 5)
+    assert batch.next_obs[0].tolist() == [6, 7]
 
 
 def test_the_normaliser_sees_each_observation_of_its_rings_exactly_once() -> None:
@@ -119,7 +120,7 @@ def test_a_resumed_source_goes_on_with_the_same_draws() -> None:
 
 def test_a_source_describes_itself_in_a_line() -> None:
     source = make_source(make_ring(64, 20), gate=Clock(11), batch_size=256)
-    assert source.describe() == "replay source: direct, 36.9 KB of staging on the host"
+    assert source.describe() == "replay source: direct, 49.2 KB of staging on the host"
     assert source.packer_account() is None
 
 
@@ -130,7 +131,7 @@ def test_refused_page_locked_memory_is_named_with_its_size(monkeypatch: pytest.M
 
     monkeypatch.setattr(torch, "empty", refuse)
     with pytest.raises(
-        ConfigError, match=r"replay\.source=direct: the host refuses 1\.15 KB of page-locked memory; lower"
+        ConfigError, match=r"replay\.source=direct: the host refuses 1\.54 KB of page-locked memory; lower"
     ):
         make_source(make_ring(64, 20), gate=Clock(11), device=torch.device("cuda"))
 

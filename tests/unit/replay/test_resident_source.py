@@ -15,8 +15,10 @@ from offpolicy.replay import resident_source as resident
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
 from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
-from offpolicy.replay.ring import Ring, RowLayout
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.device_timer import StreamSync
+from tests.fakes import fill_from
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
@@ -120,7 +122,7 @@ def test_sampling_before_anything_was_written_is_an_error() -> None:
 @pytest.mark.usefixtures("_small_blocks")
 def test_a_resumed_run_loads_everything_from_the_oldest_row_on(device: SimulatedDevice) -> None:
     ring = make_ring(16)
-    ring.restore(100, [rows(100, 13)])
+    fill_from(ring, 100, rows(100, 13))
     assert set(refreshed(make_sampler(ring, device=CUDA))) == set(range(100, 113))
     copies = [ran for ran in device.log if ran.stream != "default"]
     assert len(copies) == 5  # blocks of 5, 5, 2 and, beyond the wrap, 1 row; and what the draw must know
@@ -189,15 +191,15 @@ def test_random_numbers_of_another_source_are_refused() -> None:
 
 def test_a_source_tells_how_many_bytes_it_holds_on_the_device() -> None:
     source = make_source(make_ring(1000, 1), make_ring(1000))
-    assert resident_nbytes(2, 1000, WIDTH) == 72_000
-    assert source.describe() == "replay source: resident, 72 KB on cpu"
+    assert resident_nbytes(2, 1000, WIDTH) == 96_000
+    assert source.describe() == "replay source: resident, 96 KB on cpu"
 
 
 def test_a_copy_that_does_not_fit_is_refused_with_its_size() -> None:
     class Huge:
-        capacity, width = 10**14, WIDTH
+        capacity, copied_rows, width = 10**14, 10**14, WIDTH
 
-    with pytest.raises(ConfigError, match=r"replay\.source=resident: the copy .* needs 3600000 GB on cpu; lower"):
+    with pytest.raises(ConfigError, match=r"replay\.source=resident: the copy .* needs 4800000 GB on cpu; lower"):
         make_sampler(Huge())  # type: ignore[arg-type]
 
 

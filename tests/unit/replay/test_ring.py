@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from offpolicy.replay.ring import Ring
+from tests.fakes import fill_from
 
 WIDTH = 3
 
@@ -87,22 +88,11 @@ def test_uncommitted_rows_are_not_counted() -> None:
 
 def test_a_restored_ring_with_more_room_has_no_older_rows() -> None:
     ring = make_ring(16)
-    ring.restore(10, [rows(10, 4)])
+    fill_from(ring, 10, rows(10, 4))
     assert (ring.oldest, ring.committed) == (10, 14)
     ring.append(rows(14, 2))
     assert ring.oldest == 10
     assert not read(ring, [9])[1].any()
-
-
-@pytest.mark.parametrize("capacity", [8, 5])
-def test_restored_rows_keep_their_indices_and_the_newest_that_fit_survive(capacity: int) -> None:
-    ring = make_ring(capacity)
-    ring.restore(10, [rows(10, 3), rows(13, 5)])
-    kept = min(capacity, 8)
-    assert (ring.oldest, ring.committed) == (18 - kept, 18)
-    out, intact = read(ring, list(range(18 - kept, 18)))
-    assert intact.all()
-    assert np.array_equal(out, rows(18 - kept, kept))
 
 
 def test_spans_are_the_rows_in_order_without_a_copy() -> None:
@@ -254,6 +244,6 @@ def test_env_steps_without_any_row_are_done_again_and_others_are_not() -> None:
 
 def test_a_restored_ring_continues_at_the_announced_env_steps() -> None:
     ring = make_ring(8)
-    ring.restore(10, [rows(10, 4)])
+    fill_from(ring, 10, rows(10, 4))
     ring.begin(14)
     assert (ring.take_over(14), ring.oldest, ring.committed) == (14, 10, 14)

@@ -13,6 +13,7 @@ from offpolicy.checkpoint.replay_rows import Segment
 from offpolicy.errors import SaveError
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_saver import CapturedRows, RowSaver
+from tests.fakes import fill_from
 
 WIDTH = 2
 
@@ -205,7 +206,7 @@ def test_a_run_that_goes_on_takes_over_the_rows_it_restored(saved: Saved) -> Non
     first = saved.save()
     ring, rows = make_ring(10), read_replay(first, 0, WIDTH)
     assert rows is not None
-    ring.restore(rows.first, rows.blocks)
+    fill_from(ring, rows.first, *rows.blocks)
     again = Saved(first.path.parent, ring)
     again.saver.continue_from(first)
     append(ring, 5)

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.sampler import Draw, SampleAges, UniformSampler
+from tests.replay_scene import Scene
 
 WIDTH = 3
 
@@ -57,11 +59,11 @@ def test_rows_about_to_be_recycled_are_left_out() -> None:
 
 
 def test_one_ring_draws_the_rows_it_always_drew() -> None:
-    """Literals from before several rings could be sampled: old runs continue bit for bit."""
+    """Literals: a run that was saved continues bit for bit."""
     full = sampler(make_ring(64, 100), guard=8)
-    assert [drawn(full, 7), drawn(full, 5)] == [[91, 79, 72, 59, 61, 46, 48], [44, 53, 89, 80, 95]]
+    assert [drawn(full, 7), drawn(full, 5)] == [[79, 59, 46, 44, 89, 95, 77], [84, 74, 96, 89, 44]]
     filling = sampler(make_ring(1000, 700), seed=3, guard=8)
-    assert [drawn(filling, 7), drawn(filling, 5)] == [[568, 59, 125, 165, 126, 560, 608], [407, 27, 65, 232, 303]]
+    assert [drawn(filling, 7), drawn(filling, 5)] == [[59, 165, 560, 407, 65, 303, 335], [111, 514, 79, 273, 361]]
 
 
 def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
@@ -144,3 +146,69 @@ def test_the_age_in_one_ring_is_counted_in_rows_written_since() -> None:
     ages = SampleAges([ring])
     ages.add(sampler(ring).fill(np.empty((5, WIDTH), dtype=np.float32)))
     assert (ages.samples, ages.age_sum) == (5, 5.0)
+
+
+def ring_of_short_episodes(seed: int, chance_of_end: float, n_step: int = 1, dtype: str = "float32") -> ReplayRing:
+    """Two environments; the ring has wrapped, and one slot in a few is no transition."""
+    scene = Scene(np.random.default_rng(seed), 2, n_step, 60, dtype)
+    for _ in range(300):
+        scene.step(chance_of_end, 0.0)
+    assert scene.ring.oldest > scene.ring.capacity
+    return scene.ring
+
+
+@pytest.mark.parametrize("batch_size", [1, 31, 256])  # none, none and some are drawn to spare
+@pytest.mark.parametrize("chance_of_end", [0.02, 0.3, 1.0])
+@pytest.mark.parametrize("num_rings", [1, 2])
+def test_transitions_are_equally_likely_whatever_lies_between_them(
+    num_rings: int, chance_of_end: float, batch_size: int
+) -> None:
+    rings = [ring_of_short_episodes(seed, chance_of_end) for seed in range(num_rings)]
+    source = UniformSampler(rings, np.random.default_rng(1), guard=0)
+    out = np.empty((batch_size, rings[0].layout.width), np.float32)
+    most, num_batches = max(ring.committed for ring in rings), {1: 8_000, 31: 2_000, 256: 6_000}[batch_size]
+    hits = np.zeros(num_rings * most, np.int64)
+    for _ in range(num_batches):
+        draw = source.fill(out)
+        hits += np.bincount(draw.ring * most + draw.index, minlength=len(hits))
+    expected = [
+        number * most + index
+        for number, ring in enumerate(rings)
+        for index in range(ring.oldest, ring.committed)
+        if ring._codes[index % ring.capacity]
+    ]
+    assert np.flatnonzero(hits).tolist() == expected
+    mean, freedom = num_batches * batch_size / len(expected), len(expected) - 1
+    chi_square = ((hits[expected] - mean) ** 2 / mean).sum()
+    assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("chance_of_end", [0.03, 0.3])  # spare rows are enough, and are not
+def test_a_batch_holds_the_rows_that_were_drawn_in_place_of_others_too(
+    chance_of_end: float, dtype: str, n_step: int
+) -> None:
+    rings = [ring_of_short_episodes(seed, chance_of_end, n_step, dtype) for seed in range(2)]
+    layout, source = rings[0].layout, UniformSampler(rings, np.random.default_rng(1), guard=0)
+    out = np.empty((256, layout.width), np.float32)
+    for _ in range(20):
+        draw = source.fill(out)
+        for number, ring in enumerate(rings):
+            here = draw.ring == number
+            rows = np.empty((here.sum(), layout.width), np.float32)
+            assert ring.read(draw.index[here], rows).all()
+            assert np.array_equal(rows[:, : layout.next_obs.stop], out[here, : layout.next_obs.stop])
+
+
+def test_a_restored_sampler_draws_the_same_transitions() -> None:
+    ring = ring_of_short_episodes(0, 0.1)
+    source = UniformSampler([ring], np.random.default_rng(1), guard=4)
+    out, again = (np.empty((256, ring.layout.width), np.float32) for _ in range(2))
+    source.fill(out)
+    other = UniformSampler([ring], np.random.default_rng(2), guard=4)
+    other.set_state(source.state())
+    for _ in range(5):
+        source.fill(out)
+        other.fill(again)
+        assert np.array_equal(out[:, : ring.layout.next_obs.stop], again[:, : ring.layout.next_obs.stop])

@@ -148,12 +148,12 @@ def config(**tree: object) -> RunConfig:
 
 def test_the_replay_is_never_larger_than_the_run_can_fill() -> None:
     small = config(total_timesteps=5000)
-    assert replay_nbytes(small, LARGE_SPEC) == 64 + 5001 * 4 * (2 * 17 + 6 + 4)
+    assert replay_nbytes(small, LARGE_SPEC) == 128 + 5083 * 4 * (17 + 6 + 3)
 
 
 def test_collectors_share_the_capacity() -> None:
     cfg = config(replay={"capacity": 4001}, collect={"num_collectors": 2})
-    assert (cfg.replay_rows, replay_nbytes(cfg, LARGE_SPEC)) == (2000, 2 * (64 + 2000 * 4 * (2 * 17 + 6 + 4)))
+    assert (cfg.replay_rows, replay_nbytes(cfg, LARGE_SPEC)) == (2000, 2 * (128 + 2035 * 4 * (17 + 6 + 3)))
 
 
 def test_a_device_copy_of_the_replay_has_a_stated_share() -> None:
@@ -168,9 +168,9 @@ def test_a_device_copy_of_the_replay_has_a_stated_share() -> None:
 
 def test_a_replay_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = config(total_timesteps=10**7, replay={"capacity": 1_000_000})
-    needed = replay_nbytes(cfg, LARGE_SPEC)  # 0.16 GiB
+    needed = replay_nbytes(cfg, LARGE_SPEC)  # 0.10 GiB
     monkeypatch.setattr(run_memory, "available_memory", lambda: needed)
-    with pytest.raises(ConfigError, match=r"^replay\.capacity: got 0\.16 GiB of replay.*0\.16 GiB available"):
+    with pytest.raises(ConfigError, match=r"^replay\.capacity: got 0\.10 GiB of replay.*0\.10 GiB available"):
         check_memory(cfg, LARGE_SPEC)
     monkeypatch.setattr(run_memory, "available_memory", lambda: 2 * needed)
     check_memory(cfg, LARGE_SPEC)
@@ -185,7 +185,7 @@ def test_rollouts_have_a_ring_per_collector_and_no_replay() -> None:
     layout = rollout_layout(cfg, LARGE_SPEC)
     assert (layout.shape, transport_name(cfg)) == ((5, 8, 17 + 6 + 5), "rollouts")
     assert transport_nbytes(cfg, LARGE_SPEC) == 3 * (64 + 3 * (4 * 5 * 8 * 28 + 24))
-    assert transport_nbytes(config(total_timesteps=5000), LARGE_SPEC) == 64 + 5001 * 4 * (2 * 17 + 6 + 4)
+    assert transport_nbytes(config(total_timesteps=5000), LARGE_SPEC) == 128 + 5083 * 4 * (17 + 6 + 3)
 
 
 def test_rollouts_that_do_not_fit_are_refused_with_the_key_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,315 @@
+"""The ring of the replay: every observation is stored once (ADR 30).
+
+A vector step of N environments is N slots, one per environment in their order, whether it made a transition there or
+not. The slot after next, N further, is the next one of the same environment, so the observation that a row ends in is
+found there and not stored with it: after the last step of an episode comes the row of autoreset, which is no
+transition and whose slot holds the final observation. A row of n-step replay ends up to n vector steps further. How
+many is in the slot's code, which is zero where the slot is no transition; the sampler draws those again.
+
+The observations of a step are written before the rows that end in them are committed, so they are always there:
+`end`, the end of the observations, is at least N slots beyond `committed`. A committed slot never changes again.
+
+`max_transitions` are kept however short the episodes are, each of which takes one slot more: `capacity`, the number of
+slots, has room for the shortest. The writer raises the floor as older transitions go, and gives the memory below it
+back. So there is never much more memory in use than `nbytes_for` says, while episodes have `SPARE` steps or more.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpolicy import fault
+from offpolicy.errors import CheckpointError
+from offpolicy.replay.ring import (
+    BEGUN,
+    BEGUN_STEPS,
+    COMMITTED,
+    DROPPED,
+    FLOOR,
+    HEADER_BYTES,
+    NEXT,
+    NEXT_STEPS,
+    NEXT_WRITTEN,
+    RESERVED,
+    WRITTEN,
+    Ring,
+)
+from offpolicy.replay.row_layout import IS_TERMINATED, MOST_OFFSET, OFFSET_SHIFT, RowLayout
+from offpolicy.types import Float32
+
+PAGE_BYTES = mmap.PAGESIZE
+RESTORED_ROWS = 65_536  # slots that a restored ring is given at once
+RELEASED_BYTES = 4 << 20  # of memory that is given back at once
+TERMINATED = np.array(IS_TERMINATED, np.uint32)  # an array, as NumPy takes longer for a number
+SPARE = 64  # one slot more for so many transitions: room for the ends of episodes
+
+
+class ReplayRing(Ring):
+    """A ring of slots over a buffer of `nbytes` bytes. `n_step` is the most steps of a row."""
+
+    def __init__(
+        self, buffer: memoryview, layout: RowLayout, max_transitions: int, *, num_envs: int, n_step: int = 1
+    ) -> None:
+        super().__init__(buffer, layout.slot_width, np.float32)
+        self.layout, self.num_envs, self._n_step, self._most = layout, num_envs, n_step, max_transitions
+        self.capacity -= self.capacity % num_envs
+        self._rows = self._rows[: self.capacity]
+        self._obs: NDArray[Any] = self._rows[:, : layout.obs_words]
+        if layout.obs_dtype != "float32":
+            self._obs = self._rows.view(layout.obs_dtype)[:, : layout.obs_dim]
+        self._tails = self._rows[:, layout.obs_words :]
+        self._codes = self._rows.view(np.uint32)[:, -1]
+        self._one_step = np.array(num_envs)
+        self._all_words = self._rows.view(np.uint32).reshape(-1)
+        self._memory = buffer.obj if isinstance(buffer.obj, mmap.mmap) else None
+        self._release_every = max(RELEASED_BYTES // layout.nbytes, 1)
+        self._released = self._words[FLOOR]  # the writer's: memory below was given back
+        self._head = self._words[COMMITTED]  # the writer's: where the next observation goes
+
+    @staticmethod
+    def num_slots(max_transitions: int, num_envs: int, n_step: int) -> int:
+        """Returns the slots of a ring that keeps so many transitions, where episodes have `SPARE` steps or more."""
+        steps = -(-(max_transitions + max_transitions // SPARE) // num_envs)
+        return (steps + n_step + 3) * num_envs
+
+    @classmethod
+    def nbytes_for(cls, max_transitions: int, layout: RowLayout, num_envs: int, n_step: int) -> int:
+        """Returns the bytes that are in use when so many transitions are kept."""
+        return HEADER_BYTES + cls.num_slots(max_transitions, num_envs, n_step) * layout.nbytes
+
+    @classmethod
+    def room_for(cls, max_transitions: int, layout: RowLayout, num_envs: int, n_step: int) -> int:
+        """Returns the bytes of the buffer of a ring: room for episodes of one step, and for pages that are kept."""
+        spare = 2 * PAGE_BYTES + RELEASED_BYTES
+        return 2 * cls.nbytes_for(max_transitions, layout, num_envs, n_step) + spare
+
+    @property
+    def num_transitions(self) -> int:
+        return max(self._words[WRITTEN] - self._words[DROPPED], 0)
+
+    @property
+    def max_transitions(self) -> int:
+        return self._most
+
+    @property
+    def num_written(self) -> int:
+        return self._words[WRITTEN]
+
+    @property
+    def kept_from(self) -> int:
+        return self._words[FLOOR]
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows of a copy of the ring, as many as it holds where episodes are not short."""
+        return min(self.num_slots(self._most, self.num_envs, self._n_step), self.capacity)
+
+    @property
+    def end(self) -> int:
+        """The end of the observations that were written, or are being written."""
+        return max(self._words[RESERVED], self._words[COMMITTED])
+
+    # -- the writer ---------------------------------------------------------------------------------------------------
+
+    def write(self, tails: Float32, obs: Float32 | None, env_steps: int = 0) -> None:
+        """Completes the next slots with `tails` [m, A + 3], and writes the observations [N, O] of the next vector step.
+
+        m is a multiple of N. A tail is action, reward, discount and code; its observation was written before. Reveals
+        the slots; `env_steps` are the writer's once they are there.
+        """
+        words, num_envs = self._words, self.num_envs
+        start, head = words[COMMITTED], self._head
+        stop, end = start + len(tails), max(head + (0 if obs is None else num_envs), self.end)
+        if len(tails):
+            words[NEXT], words[NEXT_STEPS] = stop, env_steps
+            words[NEXT_WRITTEN] = words[WRITTEN] + int(np.count_nonzero(tails.view(np.uint32)[:, -1]))
+        self._drop_below(end - self.capacity)
+        words[RESERVED] = end
+        fault.hit("ring.reserved")
+        for begin in range(0, len(tails), num_envs):
+            slot = (start + begin) % self.capacity
+            self._tails[slot : slot + num_envs] = tails[begin : begin + num_envs]
+        if obs is not None:
+            slot = head % self.capacity
+            self._obs[slot : slot + num_envs] = obs
+            self._head = head + num_envs
+        fault.hit("ring.copied")
+        if len(tails):
+            words[COMMITTED] = stop
+            words[WRITTEN] = words[NEXT_WRITTEN]
+            self._keep_most()
+        fault.hit("ring.committed")
+        if words[FLOOR] - self._released >= self._release_every:
+            self._release()
+
+    def newest_obs(self) -> NDArray[Any]:
+        """Returns a view of the observations [N, O] that this writer wrote last."""
+        slot = (self._head - self.num_envs) % self.capacity
+        return self._obs[slot : slot + self.num_envs]
+
+    def break_off(self) -> None:
+        """Ends all that is open: slots that are not committed become ones that only hold an observation."""
+        open_slots = self.end - self._words[COMMITTED]
+        if open_slots:
+            self.write(np.zeros((open_slots, self._tails.shape[1]), np.float32), None, self._words[NEXT_STEPS])
+        self._head = self._words[COMMITTED]
+
+    def begin(self, env_steps: int) -> None:
+        """Begins the journal of a writer that has done `env_steps`, and that writes all open observations again."""
+        self._head = self._words[COMMITTED]
+        super().begin(env_steps)
+        self._words[NEXT_WRITTEN] = self._words[WRITTEN]
+
+    def take_over(self, announced: int) -> int:
+        """As that of a `Ring`; what the dead writer had not committed is broken off, as are its episodes."""
+        words = self._words
+        committed, oldest = words[COMMITTED], self.oldest
+        words[FLOOR] = oldest  # first: what lies below may be damaged
+        if words[NEXT] == committed:
+            words[WRITTEN] = words[NEXT_WRITTEN]
+        words[DROPPED] = words[WRITTEN] - self._count()
+        if committed == words[BEGUN] == oldest:  # no row: nothing refers to an observation
+            words[RESERVED] = self._head = committed
+            return words[BEGUN_STEPS]
+        env_steps = max(announced, words[NEXT_STEPS]) if words[NEXT] == committed else announced
+        words[NEXT_STEPS] = env_steps
+        self.break_off()
+        return env_steps
+
+    def _drop_below(self, lowest: int) -> None:
+        """Raises the floor to `lowest` at least: the slots below are about to be recycled."""
+        floor = self._words[FLOOR]
+        if floor < lowest:
+            self._words[DROPPED] += sum(int(np.count_nonzero(codes)) for codes in self._code_spans(floor, lowest))
+            self._words[FLOOR] = lowest
+
+    def _keep_most(self) -> None:
+        """Raises the floor as long as there are enough transitions above it."""
+        words = self._words
+        spare = words[WRITTEN] - words[DROPPED] - self._most
+        while spare > 0:
+            floor = words[FLOOR]
+            slot = floor % self.capacity
+            here = int(np.count_nonzero(self._codes[slot : slot + self.num_envs]))
+            if here > spare:
+                return
+            words[FLOOR] = floor + self.num_envs
+            words[DROPPED] += here
+            spare -= here
+
+    def _release(self) -> None:
+        """Gives the memory of slots below the floor back to the kernel, which is slow: many at once."""
+        start, self._released = self._released, self._words[FLOOR]
+        if self._memory is None:
+            return
+        kept = 2 * PAGE_BYTES // self.layout.nbytes + 2  # between what is given back and the newest slots behind it
+        start = max(start, self.end - self.capacity + kept)
+        for rows in self.spans(start, self._released) if start < self._released else []:
+            offset = rows.__array_interface__["data"][0] - self._rows.__array_interface__["data"][0] + HEADER_BYTES
+            first, last = max(offset // PAGE_BYTES, 1), (offset + rows.nbytes) // PAGE_BYTES  # never the header's page
+            if last > first:
+                self._memory.madvise(mmap.MADV_REMOVE, first * PAGE_BYTES, (last - first) * PAGE_BYTES)
+
+    def _count(self) -> int:
+        """Returns the number of committed transitions above the floor."""
+        spans = self._code_spans(self._words[FLOOR], self._words[COMMITTED])
+        return sum(int(np.count_nonzero(codes)) for codes in spans)
+
+    def _code_spans(self, start: int, stop: int) -> list[NDArray[np.uint32]]:
+        return [rows.view(np.uint32)[:, -1] for rows in self.spans(start, stop)]
+
+    def restore_slots(self, first: int, blocks: Sequence[Float32], ahead: Float32, num_written: int = 0) -> None:
+        """Fills an unused ring with saved slots [n, slot_width] from `first` on, and `ahead`, the open ones.
+
+        Keeps the newest that fit. `num_written`: transitions ever written. Raises `CheckpointError` for slots that no
+        writer leaves.
+        """
+        total = sum(map(len, blocks))
+        committed, end = first + total, first + total + len(ahead)
+        if any(number % self.num_envs for number in (first, total, len(ahead))):
+            raise CheckpointError(f"replay rows {first} to {end} are not those of {self.num_envs} environments")
+        start = max(first, end - self.capacity)
+        index = first
+        for rows in (*blocks, ahead):
+            for begin in range(max(start - index, 0), len(rows), RESTORED_ROWS):
+                self._place(index + begin, rows[begin : begin + RESTORED_ROWS], end)
+            index += len(rows)
+        words = self._words
+        words[FLOOR], words[RESERVED], words[COMMITTED] = start, end, committed
+        found = self._count()
+        if total and not found:
+            raise CheckpointError(f"replay rows {first} to {committed} hold no transition")
+        words[WRITTEN] = max(num_written, found)
+        words[DROPPED] = words[WRITTEN] - found
+        self._keep_most()
+        self._release()
+
+    def _place(self, index: int, rows: Float32, end: int) -> None:
+        """Copies saved slots to their places. Raises `CheckpointError` for one that refers to another beyond `end`."""
+        codes = rows.view(np.uint32)[:, -1]
+        offset = np.minimum(codes >> OFFSET_SHIFT, MOST_OFFSET).astype(np.int64)
+        if (np.arange(index, index + len(rows)) + offset * self.num_envs >= end).any():
+            raise CheckpointError(f"replay rows from {index} on end in an observation beyond row {end}")
+        filled = 0
+        for place in self.spans(index, index + len(rows)):
+            place[:] = rows[filled : filled + len(place)]
+            filled += len(place)
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+
+    def read(self, index: NDArray[np.int64], out: Float32) -> NDArray[np.bool_]:
+        """Copies the rows `index` [n] as rows of a batch into `out` [n, W], contiguous.
+
+        Returns a mask [n] of those that are transitions and were intact throughout.
+        """
+        # Counted from where the ring last began anew: `take` brings what lies beyond its end round.
+        slot = index - self.oldest // self.capacity * self.capacity
+        pair = np.empty((len(slot), 2), np.int64)  # the row, and the one that holds its next observation
+        pair[:, 0] = slot
+        slot += self._one_step if self._n_step == 1 else self._distance(slot)
+        pair[:, 1] = slot
+        codes = self._gather(pair.ravel(), out)
+        out[:, self.layout.terminated] = codes & TERMINATED
+        intact: NDArray[np.bool_] = index >= self.oldest
+        return intact if np.count_nonzero(codes) == len(codes) else intact & (codes != 0)
+
+    def read_row(self, index: int, out: Float32) -> bool:
+        layout, slot = self.layout, index % self.capacity
+        code = self._codes.item(slot)
+        following = (index + (code >> OFFSET_SHIFT) * self.num_envs) % self.capacity
+        out[layout.obs], out[layout.next_obs] = self._obs[slot], self._obs[following]
+        out[layout.obs_dim : layout.half] = self._tails[slot]
+        out[layout.terminated] = code & IS_TERMINATED
+        return code != 0 and index >= self.oldest
+
+    def _distance(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns how many slots behind `slot` [n] the next observations are."""
+        codes = self._all_words.take(slot * self.width + (self.width - 1), mode="wrap")
+        return (codes >> OFFSET_SHIFT).astype(np.int64) * self.num_envs
+
+    def _gather(self, slots: NDArray[np.int64], out: Float32) -> NDArray[np.uint32]:
+        """Copies slots [2 n], each row's and the one it refers to, into `out` [n, W]; returns the rows' codes [n]."""
+        layout = self.layout
+        if layout.obs_dtype == "float32":
+            self._rows.take(slots, axis=0, out=out.reshape(-1, self.width), mode="wrap")
+            return out.view(np.uint32)[:, layout.terminated].copy()
+        halves = self._rows.take(slots, axis=0, mode="wrap").reshape(-1, 2, self.width)
+        obs = halves.view(layout.obs_dtype)[:, :, : layout.obs_dim]
+        out[:, layout.obs], out[:, layout.next_obs] = obs[:, 0], obs[:, 1]
+        out[:, layout.obs_dim : layout.half] = halves[:, 0, layout.obs_words :]
+        return halves[:, 0, -1].view(np.uint32)
+
+    def copy_open(self) -> Float32:
+        slots: Float32 = np.concatenate(self.spans(self.committed, self.end))
+        slots[:, self.layout.obs_words :] = 0.0  # what an older slot has left there
+        return slots
+
+    def read_obs(self, start: int, stop: int, obs_dim: int) -> Float32:
+        slots = self.read_range(start, stop)
+        obs = slots.view(self.layout.obs_dtype)[:, :obs_dim].astype(np.float32, copy=False)
+        return np.ascontiguousarray(obs[slots.view(np.uint32)[:, -1] != 0])

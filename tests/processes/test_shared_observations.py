@@ -1,0 +1,138 @@
+"""Rows that share their observations, sampled while another process writes them flat out: none torn, stale or foreign.
+
+Every number of a slot is a function of its index, so a row shows whether its two halves are those that belong together.
+What the test would see if the code were wrong is tested too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.resident_source import ResidentSampler
+from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.sampler import UniformSampler
+from offpolicy.timing.device_timer import StreamSync
+
+pytestmark = pytest.mark.mp
+REPOSITORY = Path(__file__).resolve().parents[2]
+LAYOUT, MOST, NUM_ENVS, PERIOD, EPISODE = RowLayout(obs_dim=4, action_dim=1), 40_000, 256, 1024, 50
+CPU = torch.device("cpu")
+
+WRITER = """
+import sys
+import numpy as np
+from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay.replay_ring import ReplayRing
+from tests.processes.test_shared_observations import EPISODE, LAYOUT, MOST, NUM_ENVS, PERIOD, numbers
+
+ring = ReplayRing(SharedBlock.attach(int(sys.argv[1])).buffer, LAYOUT, MOST, num_envs=NUM_ENVS)
+steps = [numbers(np.arange(step * NUM_ENVS, (step + 1) * NUM_ENVS)) for step in range(PERIOD)]
+tails = [np.concatenate([rows[:, 4:6], rows[:, 6:7], rows[:, :1]], axis=1) for rows in steps]
+for step, tail in enumerate(tails):
+    tail.view(np.uint32)[:, -1] = 0 if step % EPISODE == 0 else 4
+ring.begin(0)
+ring.write(tails[0][:0], steps[0][:, :4])
+step = 0
+while True:
+    tail, step = tails[step], (step + 1) % PERIOD
+    ring.write(tail, steps[step][:, :4])
+"""
+
+
+def numbers(index: np.ndarray) -> np.ndarray:
+    """Seven numbers for each slot [n, 7]; the first is its index, modulo `PERIOD` vector steps."""
+    place = index[:, None] % (PERIOD * NUM_ENVS)
+    column = np.arange(7)
+    return np.where(column == 0, place, (place * (7 * column + 3) + 5 * column) % 65_521).astype(np.float32)
+
+
+@contextmanager
+def written(kind: type[ReplayRing], room: float) -> Iterator[ReplayRing]:
+    """A ring that a process writes as fast as it can; `room`: its slots per row that is kept."""
+    block = SharedBlock.create("shared-observations", int(room * MOST * LAYOUT.nbytes))
+    ring = kind(block.buffer, LAYOUT, MOST, num_envs=NUM_ENVS)
+    command = [sys.executable, "-c", WRITER, str(block.fd)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    writer = subprocess.Popen(command, pass_fds=(block.fd,), env=environment, cwd=REPOSITORY)
+    try:
+        while ring.committed < 3 * ring.capacity:
+            assert writer.poll() is None
+            time.sleep(0.001)
+        yield ring
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def bad_rows(rows: np.ndarray) -> int:
+    """How many of `rows` [n, W] are not a slot's, with the observation of the slot after it; holes are none, too."""
+    index = rows[:, 0].astype(np.int64)
+    own, following = numbers(index), numbers(index + NUM_ENVS)
+    is_right = (rows[:, :7] == own).all(axis=1) & (rows[:, LAYOUT.next_obs] == following[:, :4]).all(axis=1)
+    is_right &= (index // NUM_ENVS) % EPISODE != 0
+    return int((~is_right).sum())
+
+
+class NoSecondLook(ReplayRing):
+    """Seeded bug: whether rows were recycled during the copy is not looked at."""
+
+    def read(self, index: Any, out: Any) -> Any:
+        super().read(index, out)
+        return out[:, LAYOUT.discount] == out[:, LAYOUT.discount]
+
+
+class RevealedTooSoon(ReplayRing):
+    """Seeded bug: rows are drawn whose next observation is not written yet."""
+
+    @property
+    def committed(self) -> int:
+        return super().committed + NUM_ENVS
+
+
+def check(count: int, kind: type[ReplayRing] = ReplayRing) -> int:
+    """Bad rows among `count` of the sampler."""
+    bad = 0
+    with written(kind, room=1.1) as ring:
+        sampler = UniformSampler([ring], np.random.default_rng(0), 4 * NUM_ENVS)
+        out = np.empty((2048, LAYOUT.width), np.float32)
+        for _ in range(0, count, len(out)):
+            sampler.fill(out)
+            bad += bad_rows(out)
+    return bad
+
+
+counts = pytest.mark.parametrize("count", [400_000, pytest.param(10_000_000, marks=pytest.mark.slow)])
+
+
+@counts
+def test_the_sampler_joins_what_belongs_together(count: int) -> None:
+    assert check(count) == 0
+
+
+@counts
+def test_the_resident_copy_joins_what_belongs_together(count: int) -> None:
+    bad = 0
+    with written(ReplayRing, room=2.5) as ring:
+        sampler = ResidentSampler([ring], CPU, 0, StreamSync(CPU))
+        for _ in range(0, count, 8192):
+            sampler.refresh()
+            bad += bad_rows(sampler.draw(8192).numpy())
+    assert bad == 0
+
+
+@pytest.mark.parametrize("kind", [NoSecondLook, RevealedTooSoon])
+def test_a_seeded_bug_is_caught(kind: type[ReplayRing]) -> None:
+    assert any(check(400_000, kind) for _ in range(5))

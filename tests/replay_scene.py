@@ -1,0 +1,182 @@
+"""Random episodes of several environments in a replay ring, and what must be read from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
+from offpolicy.replay.replay_ring import ReplayRing
+from offpolicy.replay.row_conversion import transitions_of
+from offpolicy.replay.row_layout import RowLayout, TransitionLayout
+from offpolicy.types import Choice, StepOutcome
+
+OBS_DIM, ACTION_DIM, GAMMA = 3, 2, 0.5
+PLAIN = TransitionLayout(OBS_DIM, ACTION_DIM)
+
+
+def layout_of(dtype: str) -> RowLayout:
+    return RowLayout(OBS_DIM, ACTION_DIM, dtype)
+
+
+def memory_of(most: int, num_envs: int, n_step: int, dtype: str, slots: int = 0) -> memoryview:
+    """Room for so many transitions, and for more slots."""
+    layout = layout_of(dtype)
+    return memoryview(bytearray(ReplayRing.nbytes_for(most, layout, num_envs, n_step) + slots * layout.nbytes))
+
+
+def make_ring(most: int, *, num_envs: int = 1, n_step: int = 1, dtype: str = "float32") -> ReplayRing:
+    memory = memory_of(most, num_envs, n_step, dtype)
+    return ReplayRing(memory, layout_of(dtype), most, num_envs=num_envs, n_step=n_step)
+
+
+def rows_in(ring: ReplayRing) -> np.ndarray:
+    """All that can be drawn, as rows of a batch without the columns that mean nothing."""
+    out = np.empty((ring.committed - ring.oldest, ring.layout.width), np.float32)
+    return out[ring.read(np.arange(ring.oldest, ring.committed), out), : ring.layout.next_obs.stop]
+
+
+@dataclass
+class Row:
+    """A transition as it should be read again."""
+
+    step: int
+    env: int
+    obs: np.ndarray
+    action: np.ndarray
+    reward: float = 0.0
+    discount: float = 1.0
+    num_steps: int = 0
+    next_obs: np.ndarray | None = None
+    flags: tuple[bool, bool] = (False, False)
+    is_open: bool = True
+
+
+@dataclass
+class Scene:
+    """Random episodes of N environments, written step by step, and what must be in the ring."""
+
+    rng: np.random.Generator
+    num_envs: int
+    n_step: int
+    most: int
+    dtype: str
+    kind: type[ReplayRing] = ReplayRing
+    ring: ReplayRing = field(init=False)
+    rows: list[Row] = field(default_factory=list)
+    time: int = 0
+    first_open: int = 0  # vector step
+    memory: memoryview = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ring = self.new_ring()
+        self.writer = self.new_writer()
+        self.writer.begin(0)
+        self.obs = self.new_obs()
+        self.is_over = np.zeros(self.num_envs, np.bool_)
+
+    def new_ring(self) -> ReplayRing:
+        room = 2 * self.most + 40 * self.num_envs  # for the shortest episodes, and for what restarts break off
+        self.memory = memory_of(self.most, self.num_envs, self.n_step, self.dtype, room)
+        return self.attached()
+
+    def attached(self) -> ReplayRing:
+        layout = layout_of(self.dtype)
+        return self.kind(self.memory, layout, self.most, num_envs=self.num_envs, n_step=self.n_step)
+
+    def new_writer(self) -> ReplayWriter:
+        return ReplayWriter(self.ring, gamma=GAMMA, n_step=self.n_step)
+
+    def new_obs(self) -> np.ndarray:
+        return self.rng.integers(0, 256, (self.num_envs, OBS_DIM)).astype(np.float32)
+
+    def step(self, chance_of_end: float, chance_of_nan: float) -> None:
+        count = self.num_envs
+        action = self.rng.standard_normal((count, ACTION_DIM)).astype(np.float32)
+        reward, is_valid = self.rng.standard_normal(count), ~self.is_over
+        ends = self.rng.choice(4, count, p=[1 - chance_of_end, *[chance_of_end / 3] * 3])
+        reward[(self.rng.random(count) < chance_of_nan) & is_valid] = np.nan
+        terminated, truncated = (ends & 1 != 0) & is_valid, (ends & 2 != 0) & is_valid
+        next_obs, unknown = self.new_obs(), np.full(count, np.nan, np.float32)
+        outcome = StepOutcome(next_obs, reward, terminated, truncated, is_valid, unknown, unknown)
+        bad: tuple[int, ...] = ()
+        try:
+            self.writer.write(self.obs, Choice(action, None, 0), outcome, self.time)
+        except BadRowError as error:
+            bad = error.envs
+        assert bad == tuple(np.flatnonzero(np.isnan(reward)).tolist())
+        self.expect(action, outcome, bad)
+        self.obs, self.is_over = next_obs, (terminated | truncated) & is_valid
+        if bad:
+            self.writer.abandon(bad)
+            self.rows = [row for row in self.rows if not (row.is_open and row.env in bad)]
+            self.obs = np.where(np.isin(np.arange(count), bad)[:, None], self.new_obs(), next_obs)
+            self.is_over[list(bad)] = False
+        self.time += 1
+
+    def expect(self, action: np.ndarray, outcome: StepOutcome, bad: tuple[int, ...]) -> None:
+        for env in np.flatnonzero(outcome.is_valid):
+            if env in bad:
+                continue
+            self.rows.append(Row(self.time, int(env), self.obs[env], action[env]))
+            for row in self.rows:
+                if not row.is_open or row.env != env:
+                    continue
+                row.reward += row.discount * float(np.float32(outcome.reward[env]))
+                row.discount *= GAMMA
+                row.num_steps += 1
+                row.next_obs = outcome.next_obs[env]
+                row.flags = bool(outcome.terminated[env]), bool(outcome.truncated[env])
+                row.is_open = row.num_steps < self.n_step and not any(row.flags)
+        self.first_open = min((row.step for row in self.rows if row.is_open), default=self.time + 1)
+
+    @property
+    def complete(self) -> list[Row]:
+        """Rows of vector steps before the first with an open row, as of the last write."""
+        return [row for row in self.rows if row.step < self.first_open]
+
+    def restart(self) -> None:
+        """The process dies between two steps, and another one continues with new episodes."""
+        self.rows = self.complete
+        self.ring = self.attached()
+        self.writer = self.new_writer()
+        self.writer.take_over(self.time)
+        self.obs, self.is_over = self.new_obs(), np.zeros(self.num_envs, np.bool_)
+
+    def resume(self, *, is_exact: bool) -> None:
+        """Rows and open windows are saved and restored, exactly or with new episodes."""
+        before, windows = self.ring, self.writer.open_windows()
+        first, slots, ahead = before.oldest, before.read_range(before.oldest, before.committed), before.copy_open()
+        self.ring = self.new_ring()
+        self.ring.restore_slots(first, np.array_split(slots, [len(slots) // 2 // self.num_envs * self.num_envs]), ahead)
+        self.writer = self.new_writer()
+        if is_exact:
+            self.writer.reopen_windows(*windows)
+        self.writer.begin(self.time)
+        if not is_exact:
+            self.rows = self.complete
+            self.obs, self.is_over = self.new_obs(), np.zeros(self.num_envs, np.bool_)
+
+    def check(self) -> None:
+        expected = self.complete[-self.ring.num_transitions :] if self.ring.num_transitions else []
+        assert self.ring.num_transitions >= min(len(self.complete), self.most)
+        assert self.ring.num_transitions <= self.most + self.num_envs
+        columns = [
+            [*row.obs, *row.action, np.float32(row.reward), np.float32(row.discount), float(row.flags[0])]
+            + [*(row.next_obs if row.next_obs is not None else ())]
+            for row in expected
+        ]
+        wanted = np.array(columns, np.float32).reshape(-1, layout_of(self.dtype).next_obs.stop)
+        assert np.array_equal(rows_in(self.ring), wanted)
+        ring = self.ring
+        slots = (
+            np.concatenate(ring.spans(ring.oldest, ring.end))
+            if ring.end > ring.oldest
+            else np.empty((0, 1), np.float32)
+        )
+        index = np.arange(ring.committed - ring.oldest)
+        if len(index):
+            plain = transitions_of(slots, index, ring.layout, self.num_envs)
+            assert plain[:, -3:-1].tolist() == [[float(flag) for flag in row.flags] for row in expected]
+            assert np.array_equal(plain[:, PLAIN.next_obs], wanted[:, ring.layout.next_obs])

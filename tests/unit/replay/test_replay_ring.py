@@ -1,0 +1,275 @@
+"""Every transition is found again, whole, though its next observation is stored with another one."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.collect.replay_writer import ReplayWriter
+from offpolicy.errors import CheckpointError
+from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay.replay_ring import RELEASED_BYTES, ReplayRing
+from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, RowLayout
+from offpolicy.types import Choice, StepOutcome
+from tests.replay_scene import OBS_DIM, Scene, layout_of, make_ring, rows_in
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_every_transition_is_read_again_whatever_has_happened(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scene = Scene(
+        rng, int(rng.integers(1, 5)), int(rng.choice([1, 1, 2, 3, 5])), int(rng.choice([7, 40, 1000])),
+        str(rng.choice(["float32", "uint8"])),
+    )  # fmt: skip
+    chance_of_end, chance_of_nan = float(rng.choice([0.02, 0.2, 1.0])), float(rng.choice([0.0, 0.05]))
+    for _ in range(150):
+        scene.step(chance_of_end, chance_of_nan)
+        event = rng.random()
+        if event < 0.02:
+            scene.restart()
+        elif event < 0.04 and scene.ring.num_transitions:
+            scene.resume(is_exact=bool(rng.integers(2)))
+        scene.check()
+
+
+@dataclass
+class Dying:
+    """Words of a ring whose writer dies before the store number `left` to one of them."""
+
+    words: Any
+    left: int
+
+    def __getitem__(self, word: int) -> int:
+        return int(self.words[word])
+
+    def __setitem__(self, word: int, value: int) -> None:
+        if self.left == 0:
+            raise InterruptedError
+        self.left -= 1
+        self.words[word] = value
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("left", range(8))
+def test_wherever_a_writer_dies_its_rows_are_there_or_not_and_the_others_are_whole(left: int, n_step: int) -> None:
+    scene = Scene(np.random.default_rng(left), 2, n_step, 6, "float32")
+    for _ in range(9):
+        scene.step(0.2, 0.0)
+    before, rows = scene.complete, rows_in(scene.ring).tolist()
+    counts = [scene.ring.num_written]
+    words, scene.ring._words = scene.ring._words, Dying(scene.ring._words, left)  # type: ignore[assignment]
+    try:
+        scene.step(0.2, 0.0)
+    except InterruptedError:
+        scene.rows = before
+    scene.ring._words = words
+    scene.restart()
+    after = rows_in(scene.ring).tolist()
+    counts.append(counts[0] + len([row for row in after if row not in rows]))
+    assert scene.ring.num_written == counts[1]
+    assert scene.ring.num_transitions == len(after)
+    assert [row for row in after if row in rows] == rows[len(rows) - len([row for row in after if row in rows]) :]
+    assert len(after) >= len(rows) - 2
+    for _ in range(4):
+        scene.step(0.2, 0.0)
+    assert scene.ring.num_transitions == len(rows_in(scene.ring))
+
+
+def test_slots_without_a_transition_are_never_called_one() -> None:
+    ring = make_ring(10)
+    ring.write(np.zeros((0, 1), np.float32), np.ones((1, OBS_DIM), np.float32))
+    ring.break_off()
+    assert (ring.committed, ring.num_transitions, len(rows_in(ring))) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_ring_without_room_for_short_episodes_keeps_fewer_and_counts_them(n_step: int) -> None:
+    ring = make_ring(40, num_envs=2, n_step=n_step)
+    writer, obs, unknown = ReplayWriter(ring, gamma=0.5, n_step=n_step), np.zeros((2, OBS_DIM), np.float32), np.zeros(2)
+    writer.begin(0)
+    choice, is_over = Choice(np.zeros((2, 2), np.float32), None, 0), np.zeros(2, np.bool_)
+    for step in range(200):
+        nan, next_obs = unknown.astype(np.float32), np.full((2, OBS_DIM), step + 1, np.float32)
+        ends = np.array([step % 2 == 0, step % 6 == 0]) & ~is_over
+        writer.write(obs, choice, StepOutcome(next_obs, unknown, ends, ~ends & ends, ~is_over, nan, nan))
+        obs, is_over = next_obs, ends
+        found = rows_in(ring)
+        assert len(found) == ring.num_transitions
+        assert (found[:, ring.layout.next_obs] > found[:, ring.layout.obs]).all()
+    assert 20 < ring.num_transitions < 40
+
+
+def test_more_transitions_than_asked_for_are_not_kept() -> None:
+    scene = Scene(np.random.default_rng(1), 1, 1, 5, "float32")
+    for _ in range(40):
+        scene.step(0.5, 0.0)
+    assert (scene.ring.num_transitions, scene.ring.max_transitions) == (5, 5)
+    assert scene.ring.num_written == len(scene.rows)
+
+
+def numbered(number: int, num_envs: int) -> np.ndarray:
+    return np.full((num_envs, 100), number, np.float32)
+
+
+@pytest.mark.parametrize(("length", "slots_per_row"), [(1, 2.0), (4, 1.25), (1000, 1.02)])
+def test_as_many_transitions_are_kept_however_short_episodes_are_and_no_more_memory(
+    length: int, slots_per_row: float
+) -> None:
+    """Each process maps the whole room; the kernel has memory only for what is in use."""
+    layout, most, num_envs = RowLayout(100, 1), 40_000, 500
+    size = ReplayRing.nbytes_for(most, layout, num_envs, 1)
+    block = SharedBlock.create("test-ring", size, ReplayRing.room_for(most, layout, num_envs, 1))
+    ring = ReplayRing(block.buffer, layout, most, num_envs=num_envs)
+    ring.begin(0)
+    ring.write(np.empty((0, 1), np.float32), numbered(0, num_envs))
+    tails = np.zeros((num_envs, 4), np.float32)
+    most_bytes = 0
+    for step in range(1, 800):
+        tails.view(np.uint32)[:, -1] = 0 if step % (length + 1) == 0 else 4
+        ring.write(tails, numbered(step, num_envs))
+        most_bytes = max(most_bytes, 512 * os.fstat(block.fd).st_blocks)
+    assert most <= ring.num_transitions < most + num_envs
+    out = np.empty((ring.committed - ring.oldest, layout.width), np.float32)
+    found = out[ring.read(np.arange(ring.oldest, ring.committed), out)]
+    assert len(found) == ring.num_transitions
+    first = ring.oldest // num_envs
+    expected = [step for step in range(first, 799) if (step + 1) % (length + 1)]
+    assert np.array_equal(found[::num_envs, 0], expected[-len(found) // num_envs :])
+    assert (found[:, layout.next_obs] == found[:, :1] + 1).all()
+    assert most_bytes <= max(size, slots_per_row * most * layout.nbytes) + 2 * RELEASED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda slots: slots.view(np.uint32)[:, -1].fill(0), "hold no transition"),
+        (lambda slots: slots.view(np.uint32)[-1:, -1].fill(0xFFFFFFFF), "beyond row"),
+    ],
+)
+def test_saved_slots_that_no_writer_leaves_are_refused(change: Any, message: str) -> None:
+    scene = Scene(np.random.default_rng(1), 1, 1, 20, "float32")
+    for _ in range(12):
+        scene.step(0.0, 0.0)
+    slots, ahead = scene.ring.read_range(0, 12), scene.ring.copy_open()
+    change(slots)
+    with pytest.raises(CheckpointError, match=message):
+        make_ring(20).restore_slots(0, [slots], ahead)
+
+
+def test_saved_slots_of_another_number_of_environments_are_refused() -> None:
+    slots = np.zeros((3, layout_of("float32").slot_width), np.float32)
+    with pytest.raises(CheckpointError, match="not those of 2 environments"):
+        make_ring(20, num_envs=2).restore_slots(0, [slots], slots[:0])
+
+
+def test_a_fresh_observation_is_that_of_a_transition() -> None:
+    scene, seen = Scene(np.random.default_rng(3), 2, 1, 50, "float32"), deque[list[float]]()
+    for _ in range(10):
+        scene.step(0.3, 0.0)
+    seen.extend(row.obs.tolist() for row in scene.rows)
+    assert scene.ring.read_obs(0, scene.ring.committed, OBS_DIM).tolist() == list(seen)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_smaller_ring_takes_the_newest_of_the_saved_transitions(n_step: int) -> None:
+    scene = Scene(np.random.default_rng(4), 2, n_step, 60, "float32")
+    for _ in range(40):
+        scene.step(0.2, 0.0)
+    before, saved = rows_in(scene.ring), scene.ring.read_range(0, scene.ring.committed)
+    for most in (20, 8):
+        ring = make_ring(most, num_envs=2, n_step=n_step)
+        ring.restore_slots(0, np.array_split(saved, [len(saved) // 4 * 2]), scene.ring.copy_open())
+        found = rows_in(ring)
+        assert most / 2 < len(found) == ring.num_transitions <= most + 2
+        assert np.array_equal(found, before[-len(found) :])
+
+
+# -- seeded bugs ------------------------------------------------------------------------------------------------------
+
+
+class TheNextRowsObservation(ReplayRing):
+    """Seeded bug: the row after an episode's end is the next one of the ring that is a transition, not of autoreset."""
+
+    def read(self, index: Any, out: Any) -> Any:
+        intact = super().read(index, out)
+        ends = (self._codes[index % self.capacity] & self.flag) != 0
+        following = (index[ends] + 2 * self.num_envs) % self.capacity
+        out[ends, self.layout.next_obs] = self._rows[following, : self.layout.obs_dim]
+        return intact
+
+    flag = IS_TERMINATED
+
+
+class TheNextRowsObservationAfterTruncation(TheNextRowsObservation):
+    """Seeded bug: likewise after the end of a truncated episode."""
+
+    flag = IS_TRUNCATED
+
+
+class TheLastRowHasItsOwn(ReplayRing):
+    """Seeded bug: the last rows before the head end in the observation that is in the ring there from before."""
+
+    def write(self, tails: Any, obs: Any, env_steps: int = 0) -> None:
+        slot = self._head % self.capacity
+        stale = self._obs[slot : slot + self.num_envs].copy()
+        super().write(tails, obs, env_steps)
+        if obs is not None:
+            self._obs[slot : slot + self.num_envs] = stale
+
+
+class DoesNotWrap(ReplayRing):
+    """Seeded bug: the row behind the last slot is the last slot itself."""
+
+    def _gather(self, slots: Any, out: Any) -> Any:
+        pair = slots.reshape(-1, 2) % self.capacity
+        pair[:, 1] = np.where(pair[:, 1] < pair[:, 0], self.capacity - 1, pair[:, 1])
+        return super()._gather(pair.ravel(), out)
+
+
+class TheNextEnvironments(ReplayRing):
+    """Seeded bug: the next slot is taken, which is another environment's."""
+
+    def _gather(self, slots: Any, out: Any) -> Any:
+        pair = slots.reshape(-1, 2)
+        pair[:, 1] = pair[:, 0] + (pair[:, 1] - pair[:, 0]) // self.num_envs
+        return super()._gather(pair.ravel(), out)
+
+
+class HolesAreRows(ReplayRing):
+    """Seeded bug: slots that are no transitions are drawn, too."""
+
+    def read(self, index: Any, out: Any) -> Any:
+        super().read(index, out)
+        return index >= self.oldest
+
+
+def run(kind: type[ReplayRing], n_step: int) -> None:
+    """Compares rows with a buffer that stores all of them, after each of many steps; the ring wraps twice."""
+    scene = Scene(np.random.default_rng(7), 2, n_step, 20, "float32", kind)
+    for _ in range(200):
+        scene.step(0.2, 0.0)
+        scene.check()
+    assert scene.ring.committed > 2 * scene.ring.capacity
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TheNextRowsObservation,
+        TheNextRowsObservationAfterTruncation,
+        TheLastRowHasItsOwn,
+        DoesNotWrap,
+        TheNextEnvironments,
+        HolesAreRows,
+    ],
+)
+def test_a_seeded_bug_is_caught(kind: type[ReplayRing], n_step: int) -> None:
+    run(ReplayRing, n_step)
+    with pytest.raises(AssertionError):
+        run(kind, n_step)
