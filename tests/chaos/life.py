@@ -67,7 +67,7 @@ def live(scene: Scene, directory: Path, disturbances: list[Disturbance]) -> Stor
         story.is_bitwise &= "not bitwise" not in end.stdout
         if end.code == 0 and invariants.newest_checkpoint(directory / "run") is not None:
             story.is_done = True
-            story.violations += invariants.check_residue(directory / "run")
+            story.violations += invariants.check_residue(directory / "run", end.stdout)
             if scene.has_rows:
                 story.violations += invariants.check_all_rows(directory / "run")
             return story
