@@ -23,6 +23,7 @@ WNOTHREAD = 0x20000000  # of the kernel: only children of the calling thread; th
 ROUNDS = 50  # of killing, at most: each one may free processes that the killed ones had started
 KILL_TIMEOUT_S = 5.0  # from a kill to the end of the process, unless the kernel holds it (a disk that does not answer)
 POLL_S = 0.005
+EXEC_TIMEOUT_S = 0.1  # in which a process that has just begun another program shows the environment of that
 _STOPPED = (b"T", b"t")  # states of a process that a signal, or a debugger, has stopped
 _ENDED = (b"Z", b"X")  # states of a process that has ended and that nobody has reaped
 _STARTED = 19  # index of the instant of a process's start, of those in `_stat`
@@ -108,11 +109,24 @@ class Descendants:
     def _is_ours(self, pid: int, mark: str) -> bool:
         if (pid, _started(pid)) in self._noted:
             return True
+        entries = environment_of(pid).split(b"\0")
+        found = [entry.partition(b"=")[2] for entry in entries if entry.startswith(f"{VARIABLE}=".encode())]
+        return any(mark.encode() in marks.split(b":") for marks in found)
+
+
+def environment_of(pid: int) -> bytes:
+    """Returns the environment that a process began with, entries end in a zero byte; empty for one that has ended.
+
+    It is empty too for the moment in which a process begins another program; such a one is read again.
+    """
+    for _ in range(round(EXEC_TIMEOUT_S / POLL_S)):
         with contextlib.suppress(OSError):
-            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            found = [entry.partition(b"=")[2] for entry in entries if entry.startswith(f"{VARIABLE}=".encode())]
-            return any(mark.encode() in marks.split(b":") for marks in found)
-        return False
+            if found := Path(f"/proc/{pid}/environ").read_bytes():
+                return found
+        if start_ticks(pid) is None:
+            break
+        select.select([], [], [], POLL_S)
+    return b""
 
 
 def _wait_for(pids: Collection[int]) -> set[int]:

@@ -115,7 +115,9 @@ class RolloutSource:
         return {"learnt": self._learnt_before + self.samples}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
-        self._learnt_before = Fields("sampler", state).count("learnt", self._spec.total)
+        num_steps, num_rows, _ = self._staging.shape
+        most = self._spec.total - 1 + (num_steps - 1) * num_rows  # the last rollouts may have more than was left
+        self._learnt_before = Fields("sampler", state).count("learnt", most)
 
     def packer_account(self) -> Account | None:
         """None: nothing is packed ahead."""

@@ -65,9 +65,9 @@ def live(scene: Scene, directory: Path, disturbances: list[Disturbance]) -> Stor
         story.num_resumes += "resuming at env step" in end.stdout
         story.violations += check_life(scene, directory / "run", end, before)
         story.is_bitwise &= "not bitwise" not in end.stdout
-        if end.code == 0 and invariants.newest_checkpoint(directory / "run") is not None:
+        if end.code == 0 and not end.is_supervisor_hit and invariants.newest_checkpoint(directory / "run") is not None:
             story.is_done = True
-            story.violations += invariants.check_residue(directory / "run")
+            story.violations += invariants.check_residue(directory / "run", end.stdout)
             if scene.has_rows:
                 story.violations += invariants.check_all_rows(directory / "run")
             return story

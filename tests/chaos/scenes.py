@@ -69,6 +69,8 @@ SCENES = (
     replay("sac-buffer", "runner=double_buffer", "replay.source=prefetch"),
     replay("td3", "algo=td3", "collect.mode=alternate", "collect.num_collectors=2", is_bitwise=True),
     replay("td3-overlap", "algo=td3", "collect.mode=overlap", "timing.trace=true", "timing.trace_mb=1"),
+    replay("td3-once", "algo=td3", "collect.mode=free", "collect.max_restarts=1", "runner.max_restarts=1"),
+    replay("sac-never", "collect.max_restarts=0", "runner.max_restarts=0", is_bitwise=True),
     replay("td3-resident", "algo=td3", "replay.source=resident"),
     replay("sac-ranks", "runner=multi_gpu", "runner.world_size=2", "runner.timeout_s=15"),
     replay("td3-ranks-3", "algo=td3", "runner=multi_gpu", "runner.world_size=3", "runner.timeout_s=15"),

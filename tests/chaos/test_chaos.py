@@ -131,9 +131,15 @@ def test_rows_that_are_missing_twice_or_too_many_are_seen(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", [".tmp-0123", ".snapshot-collector-0", ".config.yaml.77.tmp"])
 def test_residue_is_seen(tmp_path: Path, name: str) -> None:
     write(tmp_path / "checkpoints/step-000000000900/state.json")
-    assert texts(invariants.check_residue(tmp_path)) == ""
+    assert texts(invariants.check_residue(tmp_path, "")) == ""
     (tmp_path / "checkpoints" / name).touch()
-    assert name in texts(invariants.check_residue(tmp_path))
+    assert name in texts(invariants.check_residue(tmp_path, "warning: run: latest not updated"))
+
+
+def test_residue_that_the_disk_refused_to_remove_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-0123").touch()
+    told = "step\nwarning: run: old checkpoints not removed: [Errno 5] Input/output error (injected at disk.remove)\n"
+    assert texts(invariants.check_residue(tmp_path, told)) == ""
 
 
 def test_an_end_that_differs_is_seen(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from offpolicy import fault
 from tests.processes.conftest import StartRun, killed_and_resumed
 from tests.processes.test_delays import GROUPS, POINT, SLOW_STEP, Run, train
 
@@ -116,6 +117,18 @@ def test_a_run_stopped_inside_a_rollout_resumes_there(start_run: StartRun, tmp_p
     # Rollouts of 20 transitions: the open one was finished, not started again.
     env_steps = run.summary()["env_steps"]
     assert stopped_at + 100 <= env_steps < stopped_at + 100 + 20
+
+
+@pytest.mark.slow
+def test_a_run_killed_before_its_last_record_completes(start_run: StartRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = "total_timesteps=605"  # the last rollout goes beyond it
+    with monkeypatch.context() as patch:
+        patch.setenv(fault.VARIABLE, "record.replace@role=supervisor,n=1:kill")
+        assert start_run(total, "collect.mode=alternate", command=TINY_APPO).finish()[0] == -signal.SIGKILL
+    run = start_run(total, "collect.mode=alternate", command=TINY_APPO)
+    code, _, err = run.finish()
+    assert (code, err) == (0, "")
+    assert run.summary()["env_steps"] > 605
 
 
 @pytest.mark.slow

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import selectors
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from offpolicy.children import SPIN_COUNT
+from offpolicy.descendants import environment_of
 from offpolicy.processes.child_processes import Start
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.supervisor import Supervisor, SupervisorConfig
@@ -52,5 +52,5 @@ def test_the_threads_of_children_spin_for_a_short_time(monkeypatch: pytest.Monke
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     with Supervisor(control, (), SupervisorConfig("test", log_fd, 20.0, Stopwatch().elapsed_s)) as supervisor:
         pid = supervisor.spawn(Start("learner", 0, "offpolicy.no_such_module:main", {}, {}))
-        assert f"GOMP_SPINCOUNT={SPIN_COUNT}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert f"GOMP_SPINCOUNT={SPIN_COUNT}".encode() in environment_of(pid).split(b"\0")
         supervisor.run(lambda: None, 60.0)

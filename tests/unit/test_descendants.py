@@ -5,12 +5,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from offpolicy.descendants import VARIABLE, Descendants, adopting, children_of, is_stopped, start_ticks
+from offpolicy.descendants import (
+    VARIABLE,
+    Descendants,
+    adopting,
+    children_of,
+    environment_of,
+    is_stopped,
+    start_ticks,
+)
 
 # Starts two processes in sessions of their own and leaves: a shell, which waits for its child, and a sleep.
 LEAVE = (
@@ -152,3 +161,26 @@ def test_a_process_that_the_kernel_holds_is_given_up(monkeypatch: pytest.MonkeyP
         patch.undo()
         monkeypatch.undo()
         assert descendants.kill(known) >= 2
+
+
+def test_a_process_that_begins_another_program_is_asked_again_for_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    descendants, known, read = Descendants(), children_of(os.getpid()), Path.read_bytes
+    looks: Counter[Path] = Counter()
+
+    def empty_twice(path: Path) -> bytes:  # as the kernel gives it between two programs
+        looks[path] += 1
+        return b"" if path.name == "environ" and looks[path] <= 2 else read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", empty_twice)
+    with adopting():
+        subprocess.run([sys.executable, "-c", LEAVE], check=True, env=descendants.environment(os.environ))
+        assert len(descendants.left(known)) == 2
+        assert descendants.kill(known) >= 2
+
+
+def test_a_process_that_has_ended_has_no_environment() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        wait_until(lambda: has_ended(ended.pid))
+        assert environment_of(ended.pid) == b""
