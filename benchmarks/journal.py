@@ -18,6 +18,8 @@ from benchmarks import results
 from benchmarks.quiet import NOISY, WAIT_S, Watch, look, wait_until_quiet
 from benchmarks.results import Entry, ResultFile, all_entries, facts_now, machine_kind
 
+MOST_ATTEMPTS = 3
+LATE_S = 90.0  # beyond what a task is expected to take, until it is ended
 MORE_LEFT = 75  # exit code of a call whose time was up before all was measured: the same command continues
 
 
@@ -27,6 +29,7 @@ class Task(NamedTuple):
     key: str
     expected_s: float
     measure: Callable[[], Any]
+    is_repeated: bool = False  # while it is marked, up to `MOST_ATTEMPTS` times
 
 
 class Budget:
@@ -53,8 +56,8 @@ class Budget:
         return cls(arguments.budget, arguments.wait)
 
     def has(self, seconds: float) -> bool:
-        """True if that much is left."""
-        return time.monotonic() + seconds <= self._end_s
+        """True if a task of so many seconds, and the wait before it, fit into what is left."""
+        return time.monotonic() + self.wait_s + seconds <= self._end_s
 
 
 class Journal:
@@ -77,18 +80,47 @@ class Journal:
 
     def run(self, tasks: Iterable[Task], budget: Budget, report: Callable[[Task, Entry], None]) -> list[Task]:
         """Does and saves the tasks that are not done yet, as far as the time goes. Returns those that are left."""
-        left = [task for task in tasks if task.key not in self.done]
+        left = [task for task in tasks if self._is_due(task)]
         while left and budget.has(left[0].expected_s):
-            task = left.pop(0)
-            share_before = wait_until_quiet(partial(look, self._cores), budget.wait_s)
-            watch, started = Watch(self._cores), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            data = task.measure()
-            passed = watch.passed()
-            facts = {"others_before": share_before, "others_share": passed.others_share(len(self._cores))}
-            self.done[task.key] = {"started": started, "wall_s": passed.wall_s, **facts, "data": data}
+            task = left[0]
+            self.done[task.key] = self._outcome(task, budget.wait_s)
             self._file.save(settings=self._settings, cores=self._cores, tasks=self.done)
             report(task, self.done[task.key])
+            if not self._is_due(task):
+                left.pop(0)
         return left
+
+    def _is_due(self, task: Task) -> bool:
+        """True for a task that is not done, or was marked and is to be repeated."""
+        outcome = self.done.get(task.key)
+        if outcome is None:
+            return True
+        return task.is_repeated and is_marked(outcome) and outcome.get("attempts", 1) < MOST_ATTEMPTS
+
+    def _outcome(self, task: Task, wait_s: float) -> Entry:
+        """Measures a task. What it raises is its outcome: the others go on."""
+        share_before = wait_until_quiet(partial(look, self._cores), wait_s)
+        watch, started = Watch(self._cores), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        data, failure = None, None
+        try:
+            data = task.measure()
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+        passed = watch.passed()
+        return {
+            "started": started,
+            "wall_s": passed.wall_s,
+            "others_before": share_before,
+            "others_share": passed.others_share(len(self._cores)),
+            "attempts": self.done.get(task.key, {}).get("attempts", 0) + 1,
+            "failure": failure,
+            "data": data,
+        }
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """What the tasks that failed have raised."""
+        return {key: outcome["failure"] for key, outcome in self.done.items() if outcome.get("failure")}
 
 
 def unfinished(benchmark: str, settings: Mapping[str, Any]) -> tuple[Path, int, Entry] | None:
@@ -107,7 +139,22 @@ def unfinished(benchmark: str, settings: Mapping[str, Any]) -> tuple[Path, int, 
 
 def continues(left: Sequence[Task]) -> str:
     """What a user does about tasks that are left: a budget below what the next one needs would never do it."""
-    return f"the same command continues with {left[0].key}, which needs a budget of {left[0].expected_s:.0f} s"
+    minutes = sum(task.expected_s for task in left) / 60.0
+    return (
+        f"about {minutes:.0f} minutes; the same command continues with {left[0].key}, which needs a budget of"
+        f" {left[0].expected_s + WAIT_S:.0f} s"
+    )
+
+
+def why_not_in_pieces() -> str | None:
+    """Returns why a benchmark cannot be continued by another call: its tree has no commit that says what it is."""
+    commit = str(results.commit())
+    if commit == "unknown":
+        return "budget: got a tree without git, allowed a commit: only its calls belong together"
+    if commit.endswith("-dirty"):
+        changed = ", ".join(results.changed_files())
+        return f"budget: got a tree with changes ({changed}), allowed none: commit them, or leave `budget` out"
+    return None
 
 
 def is_marked(outcome: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ TEXT = Path(__file__).with_name("page.md")
 PAGE, PICTURES = REPOSITORY / "docs" / "benchmarks.md", REPOSITORY / "docs" / "img"
 RACES_PICTURE, SCALING_PICTURE = "bench-races.svg", "bench-scaling.svg"
 NOT_YET = "*Not measured yet: `{}`.*"
+_NO_NUMBERS = ["no quiet round", "", "", "", ""]
 HOLE = re.compile(r"^\{\{([\w-]+)\}\}$", re.MULTILINE)
 
 
@@ -38,19 +39,24 @@ class Race(NamedTuple):
     entry: Entry
 
     @property
+    def asked(self) -> list[str]:
+        """Contenders that were asked for."""
+        return [key for key in WORKLOADS[self.race].contenders if key in self.entry["settings"]["only"]]
+
+    @property
     def missing(self) -> list[str]:
         """Contenders that were asked for, and are in no repeat."""
-        asked = [key for key in WORKLOADS[self.race].contenders if key in self.entry["settings"]["only"]]
-        return [key for key in asked if key not in {one.contender for one in self.repeats}]
+        return [key for key in self.asked if key not in {one.contender for one in self.repeats}]
 
 
 def newest_races(entries: Sequence[Entry]) -> dict[str, Race]:
-    """The newest entry with repeats of each race."""
+    """The newest entry with repeats of each race, one with quiet ones where there is any."""
     found: dict[str, Race] = {}
     for entry in entries:
         for race in WORKLOADS:
             repeats = repeats_of(entry["tasks"], race) if entry["benchmark"] == "peers" and "tasks" in entry else []
-            if repeats:
+            is_quiet = any(not one.is_marked for one in repeats)
+            if repeats and (is_quiet or race not in found):  # busy rounds replace no quiet ones
                 found[race] = Race(race, repeats, entry)
     return {race: found[race] for race in WORKLOADS if race in found}
 
@@ -63,7 +69,9 @@ def newest_parts(entries: Sequence[Entry]) -> dict[str, tuple[list[Measurement],
             continue
         for part in dict.fromkeys(key.split("/")[0] for key in entry["tasks"]):
             own = {key: outcome for key, outcome in entry["tasks"].items() if key.split("/")[0] == part}
-            found[part] = measurements_of({"tasks": own}), {**entry, "tasks": own}
+            is_quiet = any(not is_marked(outcome) and not outcome.get("failure") for outcome in own.values())
+            if is_quiet or part not in found:  # busy rounds replace no quiet ones
+                found[part] = measurements_of({"tasks": own}), {**entry, "tasks": own}
     return found
 
 
@@ -90,7 +98,7 @@ def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def summary(races: Mapping[str, Race]) -> str:
     """The median ratios of all races."""
-    found = {race: ratios(one.repeats) for race, one in races.items()}
+    found = {race: ratios(one.repeats, one.asked) for race, one in races.items()}
     names = list(dict.fromkeys(name for by_name in found.values() for name in by_name))
     if not names:
         return NOT_YET.format("make bench-peers")
@@ -112,10 +120,18 @@ def race_section(race: str, found: Mapping[str, Race]) -> str:
         **one.entry,
         "tasks": {key: value for key, value in one.entry["tasks"].items() if key.startswith(f"{race}/")},
     }
-    found_by_tune = one.entry["tasks"].get(f"{race}/tune")
-    tuned = f"\n\nTuned:\n\n    {' '.join(found_by_tune['data']) or 'no change was faster'}" if found_by_tune else ""
+    tuned = _tuned(one.entry["tasks"].get(f"{race}/tune"))
     where = origin(f"make bench-peers race={race} seconds={seconds:g}", own)
     return f"{where}\n\n{table(HEADINGS, rows(one.repeats, one.missing))}{tuned}"
+
+
+def _tuned(outcome: Entry | None) -> str:
+    """What `offpolicy tune` found, and whether others disturbed it."""
+    if outcome is None:
+        return ""
+    words = outcome.get("failure") or " ".join(outcome["data"]) or "no change was faster"
+    mark = f" (others took {outcome['others_share']:.0%} of the cores meanwhile)" if is_marked(outcome) else ""
+    return f"\n\nTuned{mark}:\n\n    {words}"
 
 
 def update_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str:
@@ -129,9 +145,8 @@ def update_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str:
         if quantity == updates.RATIO:
             update, floor = (one for one in measured if one.name.startswith(case) and one.unit == "ms")
             words = floor.name.partition(": ")[2].removeprefix("floor, ")
-            lines.append(
-                [case, f"{update.spread.median:.2f}", f"{floor.spread.median:.2f}", *_ratio_cells(ratio), words]
-            )
+            numbers = [f"{update.spread.median:.2f}", f"{floor.spread.median:.2f}", *_ratio_cells(ratio)]
+            lines.append([case, *(numbers if ratio.has_quiet_round else _NO_NUMBERS), words])
     headings = ["", "update, ms", "floor, ms", "update / floor", "least", "most", "the floor"]
     return f"{origin('make bench only=updates', entry)}\n\n{table(headings, lines)}"
 
@@ -143,7 +158,7 @@ def _ratio_cells(ratio: Measurement) -> list[str]:
 def scaling_points(measured: Sequence[Measurement], axis: str, ending: str = "") -> dict[int, Spread]:
     """The points of one axis: those whose name ends so."""
     pattern = re.compile(rf"{axis}=(\d+){re.escape(ending)}$")
-    found = [(pattern.match(one.name), one) for one in measured]
+    found = [(pattern.match(one.name), one) for one in measured if one.has_quiet_round]
     return {int(match[1]): one.spread for match, one in found if match}
 
 
@@ -177,7 +192,10 @@ def parts_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str:
         return NOT_YET.format("make bench")
     sections = []
     for part, (measured, entry) in others.items():
-        lines = [[one.name, *_spread_cells(one.spread), one.unit] for one in measured]
+        lines = [
+            [one.name, *(_spread_cells(one.spread) if one.has_quiet_round else _NO_NUMBERS[:3]), one.unit]
+            for one in measured
+        ]
         headings = ["", "median", "min", "max", "unit"]
         sections.append(
             f"### {part.capitalize()}\n\n{origin(f'make bench only={part}', entry)}\n\n{table(headings, lines)}"
@@ -229,7 +247,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__).parse_args(argv)
     entries = tracked_entries()
     PAGE.write_text(render(entries))
-    for name, picture in pictures(entries):
+    made = dict(pictures(entries))
+    for name in (RACES_PICTURE, SCALING_PICTURE):
+        (PICTURES / name).unlink(missing_ok=True)
+    for name, picture in made.items():
         (PICTURES / name).write_bytes(picture)
     print(f"written: {PAGE.relative_to(REPOSITORY)}")
     return 0

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from offpolicy.machine import cpu_model, versions
+from offpolicy.machine import CPU_INFO, cpu_model, versions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -60,7 +60,7 @@ def facts_now(benchmark: str) -> Entry:
         "benchmark": benchmark,
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "commit": _commit(),
+        "commit": commit(),
         "hardware": _hardware(),
         "versions": versions() | {"python": platform.python_version()},
         "load_average_before": os.getloadavg(),
@@ -89,39 +89,64 @@ def all_entries(directory: Path = RESULTS) -> Iterator[tuple[Path, int, Entry]]:
 
 
 def tracked_entries() -> list[Entry]:
-    """The entries of the files of results that git tracks, or that are staged; of all files without git."""
-    found = [(path, entry) for path, _, entry in all_entries()]
+    """The entries of the results that are committed or staged, in the order of their start; of all without git."""
     try:
-        names = set(_git("ls-files", "benchmarks/results").splitlines())
+        names = [name for name in git("ls-files", "benchmarks/results").splitlines() if name.endswith(".json")]
+        found = [entry for name in names for entry in entries_in(git("show", f":{name}"))]
     except (OSError, subprocess.CalledProcessError):
-        return [entry for _, entry in found]
-    return [entry for path, entry in found if path.relative_to(REPOSITORY).as_posix() in names]
+        return [entry for _, _, entry in all_entries()]
+    return sorted(found, key=lambda entry: str(entry.get("started", "")))
 
 
 def machine_kind(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """What two machines have in common whose numbers may be compared: processor, cores, architecture."""
+    """What two machines have in common whose numbers may be compared: processor, cores, architecture, torch.
+
+    `cores` are those of the benchmark, `machine_cores` those of the machine.
+    """
     hardware = entry.get("hardware", {})
-    return tuple(str(hardware.get(name, "unknown")) for name in ("cpu", "cores", "machine"))
+    names = ("cpu", "cpu_version", "machine_cores", "cores", "machine")
+    torch = entry.get("versions", {}).get("torch", "unknown")
+    return *(str(hardware.get(name, "unknown")) for name in names), f"torch {torch}"
 
 
-def _commit() -> str:
+def commit() -> str:
     """The short commit, with `-dirty` when anything but results and documents differs from it."""
     try:
-        commit = _git("rev-parse", "--short", "HEAD")
-        is_dirty = _git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")
+        name = git("rev-parse", "--short", "HEAD").strip()
+        is_dirty = bool(changed_files())
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return commit + ("-dirty" if is_dirty else "")
+    return name + ("-dirty" if is_dirty else "")
 
 
-def _git(*words: str) -> str:
+def changed_files() -> list[str]:
+    """Returns the files that differ from the commit, but for results and documents."""
+    lines = git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs").splitlines()
+    return [line[3:] for line in lines]
+
+
+def git(*words: str) -> str:
     command = ["git", *words]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
 
 
 def _hardware() -> dict[str, str | int]:
     cores = len(os.sched_getaffinity(0))
-    return {"cpu": cpu_model(), "cores": cores, "machine": platform.machine(), "kernel": platform.release()}
+    of_machine = {"cpu_version": cpu_version(), "machine_cores": os.cpu_count() or cores}
+    return {
+        "cpu": cpu_model(),
+        **of_machine,
+        "cores": cores,
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+    }
+
+
+def cpu_version() -> str:
+    """Family, model and stepping of the processor, such as 25/17/1: one name may stand for several generations."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.is_file() else []
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return "/".join(found.get(name, "unknown") for name in ("cpu family", "model", "stepping"))
 
 
 def machine_slug(hardware: dict[str, str | int]) -> str:

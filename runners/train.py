@@ -19,11 +19,10 @@ from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, sig
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
-from offpolicy.config.sections import RANK_RUNNERS, EnvConfig, ReplayConfig
+from offpolicy.config.sections import RANK_RUNNERS, ReplayConfig
 from offpolicy.distributed.host_info import LOOPBACK_HOST, HostInfo
-from offpolicy.envs.vectorization import chosen
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError, StartError
-from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch
+from offpolicy.launch.hosts import LaunchPlan, follow_launcher, plan_launch, with_vectorization
 from offpolicy.launch.monitor import TRACED_LEVELS, Monitor
 from offpolicy.launch.outcome import (
     Outcome,
@@ -101,8 +100,7 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
     handle_signals([SAVE_SIGNAL], lambda *_: None)  # there is nothing to save before the processes have started
     with interrupts_exit():  # nothing is made yet that would stay
         host = follow_launcher(cfg)
-        cfg = replace(cfg, env=_stepped(cfg))
-        spec = preflight(cfg)
+        spec = preflight(with_vectorization(cfg, host))
         plan = plan_launch(cfg, host)
         host = plan.host  # with what the hosts have agreed on
         teacher_step = find_teacher(plan, spec)
@@ -143,17 +141,6 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
                 kept.drop()  # the run has its outcome
         print_failure(failure, run.path)
     return code
-
-
-def _stepped(cfg: RunConfig) -> EnvConfig:
-    """Returns the environment with what `auto` stands for: the vectorization of the run that goes on, if any."""
-    file = Path(cfg.run_dir or ".") / "config.yaml"
-    if cfg.env.vectorization != "auto" or cfg.run_dir is None or not file.is_file():
-        return chosen(cfg.env)
-    try:
-        return replace(cfg.env, vectorization=chosen(read_config(file.parent).env).vectorization)
-    except ConfigError:  # what is wrong with that file is said where it has to be read
-        return chosen(cfg.env)
 
 
 def _run(  # noqa: PLR0913  # what a run is made of

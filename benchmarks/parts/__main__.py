@@ -7,16 +7,24 @@ code 75, and the same command continues where it stopped.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.children import use_cores, wide_console
-from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, continues, is_marked
+from benchmarks.children import environment, use_cores, wide_console
+from benchmarks.journal import LATE_S, MORE_LEFT, Budget, Journal, Task, continues, is_marked, why_not_in_pieces
 from benchmarks.parts import (
     collector_step,
     environments,
@@ -33,7 +41,7 @@ from benchmarks.parts import (
     updates,
 )
 from benchmarks.parts.measurement import Measurement, measurements_of
-from benchmarks.results import Entry
+from benchmarks.results import REPOSITORY, Entry
 
 NUM_CORES = 2
 PARTS: Mapping[str, Callable[[int], Iterator[Measurement]]] = {
@@ -57,7 +65,14 @@ EXPECTED_ELSE_S = 30.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    if arguments.child is not None:
+        key, out = arguments.child
+        Path(out).write_text(json.dumps(_measured(_measure_of(key))))
+        return 0
     budget = Budget.from_options(arguments)
+    if budget.is_limited and (why := why_not_in_pieces()) is not None:
+        print(why, file=sys.stderr)
+        return 2
     return measure(arguments.only, arguments.rounds, budget, wide_console(), resume=budget.is_limited)
 
 
@@ -68,7 +83,8 @@ def measure(only: Sequence[str], rounds: int, budget: Budget, console: Console, 
     def report(task: Task, outcome: Entry) -> None:
         mark = ", left out of medians" if is_marked(outcome) else ""
         noise = f"others {outcome['others_share']:.0%}{mark}"
-        console.print(f"{task.key}  ({outcome['wall_s']:.0f} s, {noise})", highlight=False, soft_wrap=True)
+        failure = f"[red]failed[/red]: {escape(outcome['failure'])}  " if outcome["failure"] else ""
+        console.print(f"{task.key}  {failure}({outcome['wall_s']:.0f} s, {noise})", highlight=False, soft_wrap=True)
 
     left = journal.run(tasks(only, rounds), budget, report)
     measured = measurements_of({"tasks": journal.done})
@@ -77,7 +93,9 @@ def measure(only: Sequence[str], rounds: int, budget: Budget, console: Console, 
     if left:
         console.print(f"{len(left)} measurements are left: {continues(left)}", highlight=False, soft_wrap=True)
         return MORE_LEFT
-    return int(any(measurement.is_over for measurement in measured))
+    for key, failure in journal.failures.items():
+        console.print(f"failed: {key}: {failure}", markup=False, highlight=False, soft_wrap=True)
+    return int(bool(journal.failures) or any(measurement.is_over for measurement in measured))
 
 
 def tasks(only: Sequence[str], rounds: int) -> Iterator[Task]:
@@ -86,17 +104,57 @@ def tasks(only: Sequence[str], rounds: int) -> Iterator[Task]:
         for part in only:
             if part != scaling.PART:
                 expected_s = EXPECTED_S.get(part, EXPECTED_ELSE_S)
-                yield Task(f"{part}/{number}", expected_s, partial(_measured, PARTS[part]))
+                yield Task(f"{part}/{number}", expected_s, partial(in_child, part, expected_s))
                 continue
             for axis, values in scaling.POINTS.items():
                 for value in values:
-                    measure = partial(scaling.point, axis, value)
-                    yield Task(f"{part}/{axis}={value}/{number}", scaling.EXPECTED_S[axis], partial(_measured, measure))
+                    key, expected_s = f"{part}/{axis}={value}", scaling.EXPECTED_S[axis]
+                    yield Task(f"{key}/{number}", expected_s, partial(in_child, key, expected_s))
+
+
+def in_child(key: str, expected_s: float) -> list[dict[str, Any]]:
+    """Measures a part, or a point of `scaling`, in a fresh process: threads and flags of others are not in it.
+
+    Raises `RuntimeError` with its last lines where it fails, or does not end in time.
+    """
+    with tempfile.TemporaryDirectory(prefix="offpolicy-bench-") as scratch:
+        out, log = Path(scratch) / "measured.json", Path(scratch) / "log"
+        command = [sys.executable, "-m", "benchmarks.parts", "--child", key, str(out)]
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                command, env=environment(), cwd=REPOSITORY, stdout=output, stderr=output, start_new_session=True
+            )
+            try:
+                code: int | str = child.wait(expected_s + LATE_S)
+            except subprocess.TimeoutExpired:
+                code = f"none after {expected_s + LATE_S:.0f} s"
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # and all that it has started
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        if code != 0:
+            last = log.read_text(errors="replace").splitlines()[-8:]
+            raise RuntimeError("\n".join([f"{key}: exit code {code}", *last]))
+        found: list[dict[str, Any]] = json.loads(out.read_text())
+    return found
+
+
+def _measure_of(key: str) -> Callable[[int], Iterator[Measurement]]:
+    """What `in_child` measures: a part, or a point such as scaling/batch=64."""
+    part, _, point = key.partition("/")
+    if part != scaling.PART:
+        return PARTS[part]
+    axis, _, value = point.partition("=")
+    return partial(scaling.point, axis, int(value))
 
 
 def _measured(measure: Callable[[int], Iterator[Measurement]]) -> list[dict[str, Any]]:
-    """One round of a part, as it goes into the results."""
-    return [one.to_mapping() for one in measure(1)]
+    """One round of a part, as it goes into the results. Raises `ValueError` where two quantities have one name."""
+    found = [one.to_mapping() for one in measure(1)]
+    names = [(one["part"], one["name"]) for one in found]
+    if twice := sorted({f"{part}: {name}" for part, name in names if names.count((part, name)) > 1}):
+        raise ValueError(f"measured twice under one name: {', '.join(twice)}")
+    return found
 
 
 def _table(measured: Sequence[Measurement]) -> Table:
@@ -117,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", type=_names, default=list(NAMES), help=f"some of {','.join(NAMES)}")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is repeated (default: 3)")
+    parser.add_argument("--child", nargs=2, metavar=("PART", "OUT"), help=argparse.SUPPRESS)
     Budget.add_options(parser)
     return parser
 

@@ -84,9 +84,10 @@ def _measure_many(rounds: int) -> Iterator[Measurement]:
                 for phase, phase_us in zip(PHASES, collector.phases_us(MANY_STEPS), strict=True):
                     phases_us[n, phase].append(phase_us)
     for n, samples in rates.items():
-        yield Measurement("collector", f"{MANY} environments, threads {n}", "env steps/s", samples)
+        case = f"{MANY} environments, threads {n}"
+        yield Measurement("collector", case, "env steps/s", samples)
         for phase in PHASES:
-            yield Measurement("collector", f"  {phase}", "us", phases_us[n, phase])
+            yield Measurement("collector", f"{case}: {phase}", "us", phases_us[n, phase])
 
 
 class _Collector:

@@ -41,7 +41,7 @@ def measurements_of(entry: Mapping[str, Any]) -> list[Measurement]:
     """The measurements of an entry of the results, rounds joined; marked rounds only where there are no others."""
     if "tasks" not in entry:  # written before benchmarks were kept task by task
         return [_read(one, has_quiet_round=True) for one in entry.get("measurements", [])]
-    outcomes = list(entry["tasks"].values())
+    outcomes = [outcome for outcome in entry["tasks"].values() if not outcome.get("failure")]
     quiet = _joined(one for outcome in outcomes if not is_marked(outcome) for one in outcome["data"])
     marked = _joined(one for outcome in outcomes if is_marked(outcome) for one in outcome["data"])
     order = dict.fromkeys((one["part"], one["name"]) for outcome in outcomes for one in outcome["data"])

@@ -53,6 +53,7 @@ def _of_runs(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
 
 
 def _of_updates(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
+    torch.set_flush_denormal(True)  # as in a learner's process
     torch.set_num_threads(THREADS)
     case = Case.of("sac", rows=value) if axis == "batch" else Case.of("sac", width=value)
     calls, floor_calls = _calls(case)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from benchmarks.children import use_cores, wide_console
-from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, continues, is_marked
+from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, continues, is_marked, why_not_in_pieces
 from benchmarks.peers import tuned
 from benchmarks.peers.contenders import CONTENDERS, Contender, Ours
 from benchmarks.peers.race import SETTLE_S, run
@@ -45,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     plan = Plan(arguments.race, arguments.only, arguments.rounds, arguments.seconds, arguments.tune_minutes)
     budget = Budget.from_options(arguments)
+    if budget.is_limited and (why := why_not_in_pieces()) is not None:
+        print(why, file=sys.stderr)
+        return 2
     return measure(plan, budget, wide_console(), resume=budget.is_limited)
 
 
@@ -70,16 +73,21 @@ def measure(plan: Plan, budget: Budget, console: Console, *, resume: bool) -> in
         repeats, title = repeats_of(journal.done, race), WORKLOADS[race].title
         if repeats:
             console.print(rates_table(title, repeats, missing))
-        if ratios(repeats):
-            console.print(ratios_table(title, repeats))
+        asked = [key for key in WORKLOADS[race].contenders if key in plan.only]
+        if ratios(repeats, asked):
+            console.print(ratios_table(title, repeats, asked))
     for key, reason in missing.items():
         console.print(f"{CONTENDERS[key].name} is not installed: {reason}", soft_wrap=True, markup=False)
     console.print(f"written: {journal.file.path}", soft_wrap=True, highlight=False)
     if left:
         console.print(f"{len(left)} repeats are left: {continues(left)}", highlight=False, soft_wrap=True)
         return MORE_LEFT
-    own = [outcome["data"] for key, outcome in journal.done.items() if key.count("/") == 2]
-    return int(any(one["failure"] for one in own if isinstance(CONTENDERS[one["contender"]], Ours)))
+    for key, failure in journal.failures.items():
+        console.print(f"failed: {key}: {failure}", markup=False, highlight=False, soft_wrap=True)
+    own = [outcome["data"] for key, outcome in journal.done.items() if key.count("/") == 2 and outcome["data"]]
+    return int(
+        bool(journal.failures) or any(one["failure"] for one in own if isinstance(CONTENDERS[one["contender"]], Ours))
+    )
 
 
 def tasks(plan: Plan, missing: Mapping[str, str], done: Mapping[str, Entry], cores: tuple[int, ...]) -> Iterator[Task]:
@@ -88,7 +96,7 @@ def tasks(plan: Plan, missing: Mapping[str, str], done: Mapping[str, Entry], cor
     for race in plan.races:
         if "tuned" in _contenders(plan, race, missing):
             find = partial(tuned.find, WORKLOADS[race].settings, plan.tune_minutes)
-            yield Task(f"{race}/tune", 60 * plan.tune_minutes + START_S, find)
+            yield Task(f"{race}/tune", 60 * plan.tune_minutes + START_S, find, is_repeated=True)
     for number in range(1, plan.rounds + 1):
         for race in plan.races:
             for key in _contenders(plan, race, missing):
@@ -105,6 +113,8 @@ def _repeat(  # noqa: PLR0913  # what a repeat is
 ) -> dict[str, Any]:
     contender: Contender = CONTENDERS[key]
     if key == "tuned":
+        if (failure := done[f"{race}/tune"].get("failure")) is not None:
+            raise RuntimeError(f"offpolicy tune found nothing to run: {failure}")
         found = tuple(done[f"{race}/tune"]["data"])
         contender = dataclasses.replace(Ours("offpolicy, tuned"), overrides=found)
     workload: Workload = WORKLOADS[race]
@@ -114,6 +124,8 @@ def _repeat(  # noqa: PLR0913  # what a repeat is
 def _line(task: Task, outcome: Entry) -> str:
     """One task as it ends."""
     data, noise = outcome["data"], f"others {outcome['others_share']:.0%}"
+    if outcome["failure"]:
+        return f"{task.key}: {outcome['failure']}  ({outcome['wall_s']:.0f} s, {noise})"
     if isinstance(data, list):
         return f"{task.key}: {' '.join(data) or 'no change was faster'}  ({outcome['wall_s']:.0f} s, {noise})"
     rate = data["failure"] if data["steps_per_sec"] is None else f"{data['steps_per_sec']:,.1f} env steps/s"

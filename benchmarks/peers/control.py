@@ -123,7 +123,7 @@ def td3(args: dict[str, Any], obs_dim: int, action_dim: int) -> tuple[nn.Module,
         q_loss.backward()
         q_optimizer.step()
         if number % args["policy_delay"] == 0:
-            actor_loss = -critics(obs, actor(obs))[0].mean()
+            actor_loss = -critics.q1(torch.cat([obs, actor(obs)], 1)).mean()
             actor_optimizer.zero_grad()
             actor_loss.backward()
             actor_optimizer.step()

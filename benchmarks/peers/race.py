@@ -16,7 +16,8 @@ from benchmarks.peers.settings import Settings, check_equal
 from benchmarks.quiet import Watch
 
 SETTLE_S = 8.0  # of learning: compilation, caches, and our trials of threads and modes are over
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 70.0  # with the random steps
+STOP_TIMEOUT_S = 20.0
 POLL_S = 0.2
 STOPPED = (0, 130)  # exit codes: ended by itself, or by our interrupt
 
@@ -73,7 +74,7 @@ def steady_rate(ticks: list[tuple[int, float]], learning_starts: int) -> float:
 
 def _failure(contender: Contender, job: Job, command: list[str]) -> str | None:
     """Runs to the end, or until it is over; the last lines of its output if it failed."""
-    timeout_s = START_TIMEOUT_S + 3 * job.seconds
+    timeout_s = START_TIMEOUT_S + job.seconds
     end_s = time.monotonic() + timeout_s
     with open(job.scratch / "output", "wb") as output:
         process = subprocess.Popen(command, env=contender.environment(), stdout=output, stderr=subprocess.STDOUT)
@@ -90,11 +91,11 @@ def _failure(contender: Contender, job: Job, command: list[str]) -> str | None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Asks it to stop, and kills it if it does not within a minute."""
+    """Asks it to stop, and kills it if it does not in time."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     try:
-        process.wait(60)
+        process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from rich.table import Table
@@ -13,6 +14,7 @@ from benchmarks.quiet import NOISY
 from benchmarks.results import Entry
 from benchmarks.stats import Spread
 
+MOST_APART_S = 900.0  # between the parts of a ratio
 RATIOS = {  # numerator, and the denominators of which the fastest counts
     "offpolicy / faster SB3": ("ours", ("sb3-1", "sb3-2")),
     "offpolicy / SBX": ("ours", ("sbx",)),
@@ -34,23 +36,30 @@ class Done(NamedTuple):
     threads: str
     others_share: float
     is_marked: bool
+    started_s: float = 0.0
 
 
 def repeats_of(tasks: Mapping[str, Entry], workload: str) -> list[Done]:
     """The repeats of one race, of the tasks of an entry: `<workload>/<contender>/<round>`."""
-    found = [outcome for key, outcome in tasks.items() if key.split("/")[0] == workload and key.count("/") == 2]
+    found = [(key, outcome) for key, outcome in tasks.items() if key.split("/")[0] == workload and key.count("/") == 2]
     return [
         Done(
-            contender=outcome["data"]["contender"],
-            round=outcome["data"]["round"],
-            steps_per_sec=outcome["data"]["steps_per_sec"],
-            failure=outcome["data"]["failure"],
-            threads=outcome["data"]["threads"],
+            contender=key.split("/")[1],
+            round=int(key.split("/")[2]),
+            steps_per_sec=(outcome["data"] or {}).get("steps_per_sec"),
+            failure=outcome.get("failure") or outcome["data"]["failure"],
+            threads=(outcome["data"] or {}).get("threads", ""),
             others_share=float(outcome["others_share"]),
             is_marked=is_marked(outcome),
+            started_s=_seconds(outcome.get("started")),
         )
-        for outcome in found
+        for key, outcome in found
     ]
+
+
+def _seconds(started: str | None) -> float:
+    """Returns a stamp of the results in seconds; 0 without one."""
+    return datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").timestamp() if started else 0.0
 
 
 def rates(repeats: Sequence[Done], contender: str) -> dict[int, float]:
@@ -68,14 +77,23 @@ def left_out(repeats: Sequence[Done], contender: str) -> list[float]:
     return [one.steps_per_sec for one in own if one.steps_per_sec is not None]
 
 
-def ratios(repeats: Sequence[Done]) -> dict[str, dict[int, float]]:
-    """Every ratio by round, where all its parts are there: neighbours in time share the machine's weather."""
+def ratios(repeats: Sequence[Done], asked: Collection[str]) -> dict[str, dict[int, float]]:
+    """Every ratio by round, where all its parts among the contenders `asked` for are there, and are neighbours in time.
+
+    One that is left out would raise the ratio: the fastest of a library counts.
+    """
+    started = {(one.contender, one.round): one.started_s for one in repeats}
     table = {}
     for name, (numerator, denominators) in RATIOS.items():
-        above = rates(repeats, numerator)
-        below = [side for side in (rates(repeats, key) for key in denominators) if side]
-        whole = [number for number in above if below and all(number in side for side in below)]
-        table[name] = {number: above[number] / max(side[number] for side in below) for number in whole}
+        above, others = rates(repeats, numerator), [key for key in denominators if key in asked]
+        below = {key: rates(repeats, key) for key in others}
+        table[name] = {
+            number: rate / max(side[number] for side in below.values())
+            for number, rate in above.items()
+            if others
+            and all(number in side for side in below.values())
+            and all(abs(started[key, number] - started[numerator, number]) <= MOST_APART_S for key in others)
+        }
     return {name: by_round for name, by_round in table.items() if by_round}
 
 
@@ -124,12 +142,12 @@ def rates_table(title: str, repeats: Sequence[Done], missing: Iterable[str]) -> 
     return table
 
 
-def ratios_table(title: str, repeats: Sequence[Done]) -> Table:
+def ratios_table(title: str, repeats: Sequence[Done], asked: Collection[str]) -> Table:
     """The median of each ratio, and the ratio of every round."""
     table = Table(title=f"{title}: ratios, round by round")
     for heading in ("", "median", "rounds"):
         table.add_column(heading, justify="right" if heading == "median" else "left")
-    for name, by_round in ratios(repeats).items():
+    for name, by_round in ratios(repeats, asked).items():
         shown = "  ".join(f"{ratio:.2f}" for ratio in by_round.values())
         table.add_row(name, f"{Spread.of(list(by_round.values())).median:.2f}", shown)
     return table

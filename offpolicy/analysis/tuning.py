@@ -13,6 +13,7 @@ from typing import NamedTuple
 from offpolicy.analysis.explain import FinishedRun
 from offpolicy.config.parsing import is_within
 from offpolicy.config.schema import RunConfig
+from offpolicy.envs.vectorization import GAIN, batch_cost, is_batched_task
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.what_if import ONE_MORE_COLLECTOR, PER_UPDATE
 
@@ -148,7 +149,17 @@ def _environments(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
     elif env.vectorization == "async" and env.num_envs > 1:
         yield Move({"env.vectorization": "sync"})
     if env.vectorization != "mujoco" and env.num_envs > 1:
-        yield Move({"env.vectorization": "mujoco"}, factors={CollectorPhase.ENV_STEP: 1.0 / machine.num_cores})
+        yield Move({"env.vectorization": "mujoco"}, factors={CollectorPhase.ENV_STEP: _batch_factor(cfg, machine)})
+
+
+def _batch_factor(cfg: RunConfig, machine: Machine) -> float:
+    """Returns the cost of an env step in a batch over that one after another, at best."""
+    if not is_batched_task(cfg.env):
+        return 1.0 / machine.num_cores
+    takes_turns = cfg.collect_mode == "alternate" and cfg.collect.mode != "auto"
+    shared = max(machine.num_cores // cfg.collect.num_collectors, 1)
+    threads = cfg.threads.collector if cfg.threads.collector != "auto" else shared if takes_turns else 1
+    return GAIN * batch_cost(threads, cfg.env.num_envs)
 
 
 def _collectors(cfg: RunConfig, machine: Machine) -> Iterator[Move]:

@@ -31,7 +31,7 @@ from offpolicy.config.overrides import load_config, parse_overrides
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.envs.vectorization import chosen
+from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError, SaveError
 from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
@@ -60,7 +60,7 @@ def tune(words: Sequence[str], options: TuneOptions) -> int:
     """
     watch = Stopwatch()
     cfg = load_config(words)
-    cfg = replace(cfg, env=chosen(cfg.env))
+    cfg = replace(cfg, env=resolve_vectorization(cfg.env))
     _check(options)
     preflight(cfg)
     held = held_keys(cfg, list(flatten(parse_overrides(words).values)), options.keep)

@@ -355,7 +355,7 @@ class ThreadsConfig:
     """CPU threads of torch."""
 
     collector: int | Literal["auto"] = option(
-        "auto", "threads of one collector; auto: 1, and all for a batch of environments where the learner waits", ge=1
+        "auto", "threads of one collector; auto: 1; all cores for a batch of environments if the learner waits", ge=1
     )
     learner: int | Literal["auto"] = option(
         "auto", "threads of the learner; auto: the fastest number, tried while it trains on a CPU", ge=1

@@ -17,7 +17,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env
 from offpolicy.envs.vector import NativeVector
-from offpolicy.envs.vectorization import chosen
+from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
 from offpolicy.errors import EnvFailure, HangError
 from offpolicy.types import SpaceSpec
@@ -52,7 +52,7 @@ def probe(cfg: EnvConfig) -> SpaceSpec:
 def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values
     """Runs in the child: constructs, resets and steps the environment once; returns its spaces."""
     sys.path += [entry for entry in request["sys_path"] if entry not in sys.path]
-    cfg = chosen(EnvConfig(**request["env"]))
+    cfg = resolve_vectorization(EnvConfig(**request["env"]))
     env = make_env(cfg)
     codec = codec_of(env)
     if cfg.vectorization == "mujoco":

@@ -23,7 +23,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, EnvAdapter, EnvFactory, codec_of
 from offpolicy.envs.make import Env, failure_text, find_spec, make_env
 from offpolicy.envs.spaces import Codec, action_map, describe
-from offpolicy.envs.vectorization import chosen, task_of, why_not_batched
+from offpolicy.envs.vectorization import resolve_vectorization, task_of, why_not_batched
 from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec, StepOutcome
@@ -124,7 +124,7 @@ def make_vector(
     Raises `ConfigError` for what the configuration can mend (id, kwargs, spaces), `EnvFailure` for what it cannot.
     """
     count = cfg.num_envs if num_envs is None else num_envs
-    cfg = chosen(dataclasses.replace(cfg, num_envs=count))
+    cfg = resolve_vectorization(dataclasses.replace(cfg, num_envs=count))
     with contextlib.ExitStack() as undo:
         first = undo.enter_context(contextlib.closing(make_env(cfg)))
         codec = codec_of(first)
@@ -205,11 +205,16 @@ class NativeVector:
         except Exception as error:
             raise self._failure("step", error) from error
         done = np.array(terminated) | np.array(truncated)
-        measured = {}
-        if self._cfg.measure in info and done.any():
-            is_known = info.get(f"_{self._cfg.measure}", True)
-            measured = {MEASURE_KEY: info[self._cfg.measure], f"_{MEASURE_KEY}": done & is_known}
+        measured = self._measured(info, done) if done.any() else {}
         return self.flatten(obs), np.asarray(reward, np.float64), np.array(terminated), np.array(truncated), measured
+
+    def _measured(self, info: dict[str, Any], done: Bool) -> dict[str, Any]:
+        """Returns what `env.measure` names, of the environments that are `done` [N]; nothing but a number for each."""
+        values = np.asarray(info.get(self._cfg.measure or ""))
+        if values.size != self._num_envs or values.dtype.kind not in "fiub":
+            return {}
+        is_known = info.get(f"_{self._cfg.measure}", True)
+        return {MEASURE_KEY: values.reshape(-1), f"_{MEASURE_KEY}": done & is_known}
 
     def close(self) -> None:
         """Closes the environment."""
@@ -239,8 +244,7 @@ def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) ->
     except ConfigError:
         raise
     except Exception as error:
-        head = f"creating {num_envs} x {cfg.id} with env.kwargs={cfg.kwargs} failed"
-        raise EnvFailure(f"{head}\n{failure_text(error)}") from error
+        raise _creation_failure(cfg, num_envs, error) from error
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
         env.close()
         mode = env.metadata.get("autoreset_mode")
@@ -248,13 +252,23 @@ def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) ->
     return env
 
 
+def _creation_failure(cfg: EnvConfig, num_envs: int, error: Exception) -> EnvFailure:
+    head = f"creating {num_envs} x {cfg.id} with env.kwargs={cfg.kwargs} failed"
+    return EnvFailure(f"{head}\n{failure_text(error)}")
+
+
 def _make_batched(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> VectorEnv[Any, Any, Any]:
     """Returns one of Gymnasium's MuJoCo tasks as a batch. Raises `ConfigError` where it cannot be one."""
     spec = find_spec(cfg.id)
-    if (why := why_not_batched(spec)) is not None:
+    if (why := why_not_batched(spec, cfg.kwargs)) is not None:
         raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {why}")
     from offpolicy.envs.batched.vector import TaskVector  # it imports MuJoCo, which other environments do not need
 
     cls = load_env_creator(str(task_of(spec)))
     kwargs = {key: value for key, value in cfg.kwargs.items() if key != "max_episode_steps"}
-    return TaskVector(cls, first, num_envs, num_threads, kwargs)  # type: ignore[arg-type]  # a Task, by its name
+    try:
+        return TaskVector(cls, first, num_envs, num_threads, kwargs)  # type: ignore[arg-type]  # a Task, by its name
+    except ValueError as error:
+        raise ConfigError(f"env.vectorization: got mujoco, allowed sync or async: {cfg.id}: {error}") from error
+    except Exception as error:
+        raise _creation_failure(cfg, num_envs, error) from error

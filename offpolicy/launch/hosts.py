@@ -11,10 +11,11 @@ from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.children import die_with_parent
 from offpolicy.config.parsing import flatten
 from offpolicy.config.rules import impossible_share
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
 from offpolicy.distributed.rendezvous import Proposal, agree
+from offpolicy.envs.vectorization import resolve_vectorization
 from offpolicy.errors import ConfigError, RunDirBusyError
 from offpolicy.launch.run_dir import RunDir, TakenError, default_run_dir, next_free, refuse_file
 from offpolicy.launch.run_lock import has_same_parent
@@ -98,11 +99,13 @@ def plan_launch(cfg: RunConfig, host: HostInfo) -> LaunchPlan:
     )
     run_dir = Path(cfg.run_dir or new_dir)
     if host.is_alone:
-        return LaunchPlan(replace(cfg, run_dir=str(run_dir)), host, 0, is_named=cfg.run_dir is not None)
+        own = replace(with_vectorization(cfg, host), run_dir=str(run_dir))
+        return LaunchPlan(own, host, 0, is_named=cfg.run_dir is not None)
     agreed = agree(host, _proposal(cfg, run_dir, host), cfg.runner.timeout_s)
     log = cfg.log if host.index == 0 else replace(cfg.log, tensorboard=False, wandb="disabled")
+    own = with_vectorization(replace(cfg, run_dir=agreed.run_dir), host)  # each host its own: the numbers are the same
     return LaunchPlan(
-        replace(cfg, run_dir=str(host_dir(Path(agreed.run_dir), host.index)), log=log),
+        replace(own, run_dir=str(host_dir(Path(agreed.run_dir), host.index)), log=log),
         replace(host, launch_id=agreed.launch_id),
         agreed.start_step,
     )
@@ -117,6 +120,19 @@ def _proposal(cfg: RunConfig, run_dir: Path, host: HostInfo) -> Proposal:
         found=sorted(map(str, (*run_dir.glob(f"{CHECKPOINTS}/step-*"), *run_dir.glob(f"host-*/{CHECKPOINTS}/step-*")))),
         is_restart=has_same_parent(own_dir),
     )
+
+
+def with_vectorization(cfg: RunConfig, host: HostInfo) -> RunConfig:
+    """Returns the configuration with what `env.vectorization=auto` stands for on this host.
+
+    That is the vectorization of the run that goes on, if there is one in this host's part of `run_dir`.
+    """
+    own_dir = host_dir(Path(cfg.run_dir or "."), host.index)
+    env = resolve_vectorization(cfg.env)
+    if cfg.env.vectorization == "auto" and cfg.run_dir is not None and (own_dir / "config.yaml").is_file():
+        with contextlib.suppress(ConfigError):  # what is wrong with that file is said where it has to be read
+            env = replace(cfg.env, vectorization=resolve_vectorization(read_config(own_dir).env).vectorization)
+    return replace(cfg, env=env)
 
 
 def host_dir(run_dir: Path, host: int) -> Path:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
+from offpolicy.envs.vectorization import batch_cost, is_batched_task
 from offpolicy.machine import num_usable_cores
 from offpolicy.training.worker import HostPlan
 
@@ -47,6 +49,18 @@ def env_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     if cfg.env.vectorization != "mujoco" or not takes_turns or cfg.threads.collector != "auto":
         return collector_threads(cfg)
     return max((num_usable_cores() - has_evaluator) // cfg.collect.num_collectors, 1)
+
+
+def env_step_factors(cfg: RunConfig, *, has_evaluator: bool) -> dict[str, float]:
+    """Returns the cost of an env step in each mode over that in the present one, where its threads are others."""
+    if cfg.env.vectorization != "mujoco" or not is_batched_task(cfg.env):
+        return {}
+    now = batch_cost(env_threads(cfg, has_evaluator=has_evaluator), cfg.env.num_envs)
+    costs = {}
+    for mode in ("alternate", "overlap"):
+        other = replace(cfg, collect=replace(cfg.collect, mode=mode))
+        costs[mode] = batch_cost(env_threads(other, has_evaluator=has_evaluator), cfg.env.num_envs)
+    return {mode: cost / now for mode, cost in costs.items() if cost != now}
 
 
 def learner_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:

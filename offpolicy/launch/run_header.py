@@ -12,7 +12,7 @@ from offpolicy.config.schema import RunConfig, env_differences, read_config
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import MAX_EPISODE_STEPS
 from offpolicy.envs.vectorization import is_batched_task, slower_because
-from offpolicy.launch.resources import has_gpu
+from offpolicy.launch.resources import env_step_factors, has_gpu
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.logger.logger import OffPolicyLogger, open_logger
 from offpolicy.logger.provenance import Provenance
@@ -41,6 +41,7 @@ def open_run_logger(job: WorkerSpec, run: RunDir, provenance: Provenance) -> Off
         num_collectors=cfg.collect.num_collectors,
         num_hosts=job.host.num_hosts,
         collector_threads=job.plan.collector_threads,
+        env_step_factors=env_step_factors(cfg, has_evaluator=job.plan.has_evaluator),
         has_gpu=has_gpu(),
     )
     # The logger compares advice with what is in force: not with `auto`.

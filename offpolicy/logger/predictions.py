@@ -139,6 +139,7 @@ def window_pipeline(previous: Snapshot | None, current: Snapshot, rates: Rates, 
     return replace(
         now,
         threads=tuple(header.tried_update_s),
+        env_step_factors=dict(header.env_step_factors),
         cores=_cores(previous, current, rates, header),
         collector_spread=collector_spread(collector, learner, header.num_collectors, header.mode),
         learner_spread=learner_spread(learner, collector, header.num_collectors),

@@ -70,6 +70,7 @@ class RunHeader:
     tried_update_s: Mapping[int, float] = field(default_factory=dict)  # seconds per update, with those that were tried
     learner_threads: int = 0  # CPU threads of one learner rank, now; 0: not known yet
     collector_threads: int = 1  # of one collector
+    env_step_factors: Mapping[str, float] = field(default_factory=dict)  # as in `what_if.Pipeline`
     has_gpu: bool = False  # whether or not the run uses it
     started_unix_s: float = 0.0
 

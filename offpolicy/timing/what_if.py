@@ -67,13 +67,18 @@ class Pipeline:
     measured_mode: str = ""  # that in which the costs were measured; '': `mode`
     cores: Cores | None = None  # None: enough for all
     threads: tuple[int, ...] = ()  # numbers to choose from; (): the present one
+    # Factors of the cost of an env step in modes other than the measured one, where they have other threads for it.
+    env_step_factors: Mapping[str, float] = field(default_factory=dict)
     collector_spread: Cost = field(default_factory=STEADY.copy)  # how the costs of a side vary: slices with a mean of 1
     learner_spread: Cost = field(default_factory=STEADY.copy)
 
     @property
     def collector_capacity(self) -> float:
         """I, env steps per second."""
-        return self.num_collectors / sum(self.collector_s.values())
+        is_other = self.mode != (self.measured_mode or self.mode)
+        factor = self.env_step_factors.get(self.mode, 1.0) if is_other else 1.0
+        more_s = (factor - 1.0) * self.collector_s.get(CollectorPhase.ENV_STEP, 0.0)
+        return self.num_collectors / (sum(self.collector_s.values()) + more_s)
 
     @property
     def learner_capacity(self) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.envs.batched.simulations import Array, Simulations
-from offpolicy.envs.batched.task import Info, Outcome, Params, Start, Task, is_between, length, squares
+from offpolicy.envs.batched.task import Info, Outcome, Params, State, Task, is_between, length, squares
 from offpolicy.types import Bool
 
 
@@ -23,7 +23,7 @@ class Ant(Task):
 
     has_contact_forces = True
 
-    def __init__(self, sims: Simulations, start: Start, dt: float, params: Params) -> None:
+    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
         super().__init__(sims, start, dt, params)
         self._places, self._body = sims.bind("xpos"), sims.model.body(params["main_body"]).id
 
@@ -60,7 +60,7 @@ class Ant(Task):
         velocity, is_healthy = moved / self.dt, self.is_healthy()
         forward = velocity[:, 0] * self.params["forward_reward_weight"]
         survive = is_healthy * self.params["healthy_reward"]
-        terminated = ~is_healthy if self.params["terminate_when_unhealthy"] else self.nobody
+        terminated = ~is_healthy if self.params["terminate_when_unhealthy"] else self.never
         info: Info = {
             "x_velocity": velocity[:, 0],
             "y_velocity": velocity[:, 1],
@@ -79,7 +79,7 @@ class Ant(Task):
 class Humanoid(Ant):
     """Walks forward on two legs until it falls; its place is its centre of mass."""
 
-    def __init__(self, sims: Simulations, start: Start, dt: float, params: Params) -> None:
+    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
         Task.__init__(self, sims, start, dt, params)
         self._centres = sims.bind("xipos")
         self._inertia, self._velocity, self._force = map(sims.bind, ("cinert", "cvel", "qfrc_actuator"))
@@ -89,8 +89,9 @@ class Humanoid(Ant):
         return rng.uniform(-scale, scale, len(self.first.qvel))
 
     def position(self) -> Array:
-        mass = self.sims.model.body_mass
-        centre: Array = np.einsum("b,nbj->nj", mass, self._centres) / mass.sum()
+        mass = self.sims.model.body_mass[:, None]
+        # Not `einsum`, which rounds product and sum together where the processor can.
+        centre: Array = np.sum(mass * self._centres, axis=1) / np.sum(mass)
         return centre[:, :2].copy()
 
     def observe(self) -> Array:

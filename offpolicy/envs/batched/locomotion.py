@@ -38,7 +38,7 @@ class HalfCheetah(Task):
         forward = self.params["forward_reward_weight"] * velocity[:, 0]
         ctrl_cost = self.params["ctrl_cost_weight"] * squares(action)
         info: Info = {"x_velocity": velocity[:, 0], "reward_forward": forward, "reward_ctrl": -ctrl_cost}
-        return Outcome(forward - ctrl_cost, self.nobody, info)
+        return Outcome(forward - ctrl_cost, self.never, info)
 
     def state_info(self) -> Info:
         return {"x_position": self.sims.qpos[:, 0].copy()}
@@ -82,7 +82,7 @@ class Walker2d(HalfCheetah):
         forward = self.params["forward_reward_weight"] * velocity
         survive = is_healthy * self.params["healthy_reward"]
         ctrl_cost = self.params["ctrl_cost_weight"] * squares(action)
-        terminated = ~is_healthy if self.params["terminate_when_unhealthy"] else self.nobody
+        terminated = ~is_healthy if self.params["terminate_when_unhealthy"] else self.never
         info = {"x_velocity": velocity, "reward_forward": forward, "reward_ctrl": -ctrl_cost, "reward_survive": survive}
         return Outcome(forward + survive - ctrl_cost, terminated, info)
 

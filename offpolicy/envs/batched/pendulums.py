@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpolicy.envs.batched.simulations import Array, Simulations
-from offpolicy.envs.batched.task import Outcome, Params, Start, Task
+from offpolicy.envs.batched.task import Outcome, Params, State, Task
 
 MAX_ANGLE = 0.2  # rad; a pole that leans further has fallen
 MIN_HEIGHT = 1.0  # m; a tip of two poles that is not higher has fallen
@@ -31,7 +31,7 @@ class InvertedPendulum(Task):
 class InvertedDoublePendulum(Task):
     """Balances a pole on a pole."""
 
-    def __init__(self, sims: Simulations, start: Start, dt: float, params: Params) -> None:
+    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
         super().__init__(sims, start, dt, params)
         self._tips, self._force = sims.bind("site_xpos"), sims.bind("qfrc_constraint")
 

@@ -31,18 +31,26 @@ class SimulationFailure(Exception):
         self.ids, self.reason = ids, reason
 
 
+def has_memory(model: mujoco.MjModel) -> bool:
+    """True for a model with sleep or IPC, which MuJoCo keeps in `MjData` beside the state."""
+    flags = mujoco.mjtEnableBit.mjENBL_SLEEP | mujoco.mjtEnableBit.mjENBL_IPC
+    return bool(model.opt.enableflags & flags)
+
+
 class Simulations:
     """The state and the derived fields of N simulations; arrays of the batch are live.
 
-    With `has_contact_forces`, `contact_forces` [N, bodies, 6] is kept, and each simulation has an `MjData` of its own.
-    Raises `SimulationFailure` where MuJoCo raises an error.
+    With `has_contact_forces`, `contact_forces` [N, bodies, 6] is kept. Then, and for a model with sleep, IPC or engine
+    plugins, each simulation has an `MjData` of its own. Raises `SimulationFailure` where MuJoCo raises an error, and
+    `ValueError` for a model that a batch refuses.
     """
 
     def __init__(
         self, model: mujoco.MjModel, num_envs: int, num_threads: int, *, has_contact_forces: bool = False
     ) -> None:
         self.model, self.num_envs = model, num_envs
-        self._batch = Batch(model, num_envs, min(num_threads, num_envs), persistent=has_contact_forces)
+        is_persistent = has_contact_forces or has_memory(model) or model.nplugin > 0
+        self._batch = Batch(model, num_envs, min(num_threads, num_envs), persistent=is_persistent)
         self.qpos: Array = self._batch.bind("qpos")  # [N, nq]
         self.qvel: Array = self._batch.bind("qvel")  # [N, nv]
         self.ctrl: Array = self._batch.bind("ctrl")  # [N, A]
@@ -97,7 +105,12 @@ class Simulations:
         return [(sim, WARNINGS[kind]) for sim, kind in zip(sims.tolist(), kinds.tolist(), strict=True)]
 
     def get_state(self) -> Array:
-        """Returns a copy of what determines the next step of every simulation (mjSTATE_INTEGRATION) [N, S]."""
+        """Returns a copy of what determines the next step of every simulation (mjSTATE_INTEGRATION) [N, S].
+
+        Raises `ValueError` for a model whose next step depends on more.
+        """
+        if has_memory(self.model):
+            raise ValueError("a batch does not save which bodies sleep; env.vectorization=sync does")
         return np.array(self._batch.state)
 
     def set_state(self, state: Array) -> None:

@@ -19,8 +19,8 @@ Params = Mapping[str, Any]  # Any: the keyword arguments of Gymnasium's construc
 Info = dict[str, NDArray[Any]]
 
 
-class Start(NamedTuple):
-    """The state that the noise of a reset is added to."""
+class State(NamedTuple):
+    """Positions and velocities of one simulation."""
 
     qpos: Array  # [nq]
     qvel: Array  # [nv]
@@ -39,16 +39,16 @@ class Task:
 
     has_contact_forces: ClassVar[bool] = False  # the task reads `cfrc_ext`
 
-    def __init__(self, sims: Simulations, start: Start, dt: float, params: Params) -> None:
-        """`dt` is the time of one action, in s."""
+    def __init__(self, sims: Simulations, start: State, dt: float, params: Params) -> None:
+        """`start` is what a reset adds its noise to; `dt` is the time of one action, in s."""
         self.sims, self.first, self.dt, self.params = sims, start, dt, params
-        self.nobody: Bool = np.zeros(sims.num_envs, np.bool_)  # [N] of a task that never terminates
+        self.never: Bool = np.zeros(sims.num_envs, np.bool_)  # [N] terminations of a task that has none
 
-    def draw(self, rng: np.random.Generator) -> Start:
-        """Returns the first state of an episode."""
+    def draw(self, rng: np.random.Generator) -> State:
+        """Returns the first state of an episode, noise included."""
         scale = self.params["reset_noise_scale"]
         qpos = self.first.qpos + rng.uniform(-scale, scale, len(self.first.qpos))
-        return Start(qpos, self.first.qvel + self.velocity_noise(rng, scale))
+        return State(qpos, self.first.qvel + self.velocity_noise(rng, scale))
 
     def velocity_noise(self, rng: np.random.Generator, scale: float) -> Array:
         """Returns the noise of the first velocities [nv]: uniform here, normal in some tasks."""

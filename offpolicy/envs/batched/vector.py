@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from offpolicy.envs.batched.simulations import Array, Ids, SimulationFailure, Simulations
-from offpolicy.envs.batched.task import Info, Params, Start, Task
-from offpolicy.envs.make import Env
+from offpolicy.envs.batched.task import Info, Params, State, Task
+from offpolicy.envs.make import Env, failure_text
 from offpolicy.errors import EnvFailure
 from offpolicy.types import Bool
 
@@ -28,7 +29,8 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
     """`num_envs` environments of the task `cls`, with Gymnasium's NEXT_STEP autoreset.
 
     Numbers, seeds and infos are those of `gymnasium.vector.SyncVectorEnv` with the same seeds and actions. Raises
-    `EnvFailure` naming the environment where MuJoCo raises an error.
+    `EnvFailure` naming the environment where MuJoCo raises an error, and env 0 where a formula of the task does. The
+    constructor raises `ValueError` for a model that a batch refuses.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "reset_mask": True}  # noqa: RUF012  # Gymnasium's own name
@@ -44,7 +46,7 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
         self._sims = Simulations(one.model, num_envs, num_threads, has_contact_forces=cls.has_contact_forces)
-        start = Start(one.init_qpos.copy(), one.init_qvel.copy())
+        start = State(one.init_qpos.copy(), one.init_qvel.copy())
         self._task = cls(self._sims, start, one.dt, {**defaults(env.spec), **kwargs})
         self._num_substeps: int = one.frame_skip
         self._rngs: list[np.random.Generator | None] = [None] * num_envs
@@ -70,13 +72,20 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         for env in ids.tolist():
             if seeds is not None and seeds[env] is not None:
                 self._seeds[env], self._rngs[env] = seeds[env], seeding.np_random(seeds[env])[0]
-        self._start_episodes(ids)
+        with self._naming("reset", None):
+            self._start_episodes(ids)
         self._was_done = self._was_done & ~where
-        self._obs = self._task.observe()
+        # Of the others the last observations: after `set_state` the derived fields are not theirs until they step.
+        self._obs = np.where(where[:, None], self._task.observe(), self._obs)
         return self._obs, _masked(self._task.state_info(), where)
 
     def step(self, actions: NDArray[Any]) -> tuple[Array, Array, Bool, Bool, Info]:
         """One vector step; actions: [N, A]. Environments whose episode has ended begin the next one instead."""
+        actions = np.ascontiguousarray(actions)  # sums of columns have other bits
+        with self._naming("step", actions):
+            return self._step(actions)
+
+    def _step(self, actions: NDArray[Any]) -> tuple[Array, Array, Bool, Bool, Info]:
         was_done = self._was_done
         is_resetting = bool(was_done.any())
         ids = np.flatnonzero(~was_done) if is_resetting else None
@@ -125,6 +134,11 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
             raise self._failed("reset", failure, None) from failure
         self._position[ids] = self._task.position()[ids]
 
+    def close_extras(self, **kwargs: Any) -> None:
+        """Ends the threads and frees the simulations: nothing else may be called any more."""
+        self.__dict__.pop("_task", None)
+        self.__dict__.pop("_sims", None)
+
     def _rng(self, env: int) -> np.random.Generator:
         rng = self._rngs[env]
         if rng is None:  # without a seed it is a random one, as Gymnasium has it
@@ -138,6 +152,17 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         action = "none" if actions is None else np.array2string(actions[env], max_line_width=1000)
         return f"seed {self._seeds[env]}, episode step {self._age[env]}, last action {action}"
 
+    @contextlib.contextmanager
+    def _naming(self, call: str, actions: NDArray[Any] | None) -> Iterator[None]:
+        """Names the first environment where a formula of the task, which stands for all, raises: `EnvFailure`."""
+        try:
+            yield
+        except EnvFailure:
+            raise
+        except Exception as error:
+            head = f"{self._named(0)} failed in {call}, with all others: {self._where(0, actions)}"
+            raise EnvFailure(f"{head}\n{failure_text(error)}") from error
+
     def _failed(self, call: str, failure: SimulationFailure, actions: NDArray[Any] | None) -> EnvFailure:
         first, others = failure.ids[0], failure.ids[1:]
         also = f"(so did envs {others} in the same {call})\n" if others else ""
@@ -149,7 +174,7 @@ class TaskVector(VectorEnv[Array, NDArray[Any], NDArray[Any]]):
         return self._obs
 
     def get_state(self) -> dict[str, Any]:
-        """Returns everything, for an exact resume."""
+        """Returns everything, for an exact resume. Raises `ValueError` for a model whose state is not all there."""
         arrays = {"position": self._position, "obs": self._obs, "age": self._age, "was_done": self._was_done}
         return {
             "model": self._sims.digest(),

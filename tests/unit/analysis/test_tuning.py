@@ -78,3 +78,19 @@ def test_the_start_has_the_values_that_stand_for_auto_and_null() -> None:
 def test_a_verdict_needs_more_than_the_spread_of_both(rates: tuple[float, ...], verdict: str) -> None:
     other = Measured((98.0, 100.0, 102.0, *[100.0] * 20)) if rates[0] == 102.4 else Measured((90.0, 100.0, 130.0))
     assert Measured(rates).verdict(other) == verdict
+
+
+@pytest.mark.parametrize(
+    ("words", "factor"),
+    [
+        ((), 0.5 * (0.1 + 0.9 / 4)),
+        (("collect.mode=overlap",), 0.5),
+        (("collect.mode=auto",), 0.5),
+        (("collect.mode=overlap", "threads.collector=2"), 0.5 * (0.1 + 0.9 / 2)),
+        (("collect.num_collectors=2",), 0.5 * (0.1 + 0.9 / 2)),
+    ],
+)
+def test_a_batch_is_predicted_with_the_threads_that_it_will_have(words: tuple[str, ...], factor: float) -> None:
+    cfg = load_config(["env=halfcheetah", "env.num_envs=8", "env.vectorization=sync", *words])
+    (found,) = [move for move in moves(cfg, {}, FOUR_CORES) if move.text == "env.vectorization=mujoco"]
+    assert found.factors == {"env_step": pytest.approx(factor)}

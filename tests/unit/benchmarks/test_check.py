@@ -8,21 +8,24 @@ from typing import Any
 import pytest
 
 from benchmarks import check
-from benchmarks.check import Base, last_result, verdicts
+from benchmarks.check import Best, best_results, verdicts
 from benchmarks.parts.measurement import Measurement
 
-KIND = ("cpu", "2", "x86_64")
-BASE = Base({"SAC, 1 thread": 2.0, "TD3, 1 thread": 1.5}, "abc", "2026-11-22")
+KIND = ("cpu", "unknown", "64", "2", "x86_64", "torch 2.13")
+BASE = {name: Best(ratio, "abc", "2026-11-22") for name, ratio in (("SAC, 1 thread", 2.0), ("TD3, 1 thread", 1.5))}
 
 
-def entry(ratio: float, started: str, commit: str, cpu: str = "cpu", share: float = 0.0) -> dict[str, Any]:
+def entry(
+    ratio: float, started: str, commit: str, cpu: str = "cpu", share: float = 0.0, rounds: int = 3, torch: str = "2.13"
+) -> dict[str, Any]:
     data = [Measurement("update", "SAC, 1 thread: update / floor", "", [ratio]).to_mapping()]
     return {
         "benchmark": "parts",
         "started": started,
         "commit": commit,
-        "hardware": {"cpu": cpu, "cores": 2, "machine": "x86_64"},
-        "tasks": {"updates/1": {"others_share": share, "data": data}},
+        "hardware": {"cpu": cpu, "machine_cores": 64, "cores": 2, "machine": "x86_64"},
+        "versions": {"torch": torch},
+        "tasks": {f"updates/{number}": {"others_share": share, "data": data} for number in range(rounds)},
     }
 
 
@@ -42,26 +45,27 @@ def test_a_case_that_is_not_measured_any_more_does_not_pass() -> None:
     assert sentence == "TD3, 1 thread: not measured, was 1.50 x its GEMM floor at abc"
 
 
-def test_the_newest_result_of_the_same_kind_of_machine_counts() -> None:
-    entries = [entry(1.0, "2026-03", "new"), entry(9.0, "2026-01", "old"), entry(5.0, "2026-09", "other", cpu="b")]
-    assert last_result(entries, KIND) == Base({"SAC, 1 thread": 1.0}, "new", "2026-03")
+def test_the_best_result_of_the_same_kind_of_machine_counts() -> None:
+    entries = [entry(2.0, "2026-01", "best"), entry(2.1, "2026-03", "new"), entry(1.0, "2026-09", "other", cpu="b")]
+    entries += [entry(1.0, "2026-09", "few", rounds=2), entry(1.0, "2026-09", "other", torch="2.14")]
+    assert best_results(entries, KIND) == {"SAC, 1 thread": Best(2.0, "best", "2026-01")}
 
 
 def test_a_result_of_a_busy_machine_does_not_count() -> None:
-    entries = [entry(1.0, "2026-01", "quiet"), entry(9.0, "2026-02", "busy", share=0.3)]
-    assert last_result(entries, KIND) == Base({"SAC, 1 thread": 1.0}, "quiet", "2026-01")
+    entries = [entry(2.0, "2026-01", "quiet"), entry(1.0, "2026-02", "busy", share=0.3)]
+    assert best_results(entries, KIND) == {"SAC, 1 thread": Best(2.0, "quiet", "2026-01")}
 
 
 def test_results_of_other_benchmarks_and_of_old_files_are_passed_over() -> None:
     old = {"benchmark": "parts", "hardware": entry(1.0, "", "")["hardware"], "measurements": []}
-    assert last_result([old, {"benchmark": "peers"}], KIND) is None
+    assert best_results([old, {"benchmark": "peers"}], KIND) == {}
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch, results_directory: Path) -> pytest.MonkeyPatch:
     """The command on a machine of the kind of the made-up results."""
     monkeypatch.setattr(check, "machine_kind", lambda entry: KIND if "cpu" in str(entry) else ())
-    monkeypatch.setattr(check, "committed_entries", lambda: [entry(2.0, "2026-01-01T00", "abc")])
+    monkeypatch.setattr(check, "tracked_entries", lambda: [entry(2.0, "2026-01-01T00", "abc")])
     return monkeypatch
 
 
@@ -91,7 +95,7 @@ def test_what_a_second_series_does_not_confirm_passes(gate: pytest.MonkeyPatch) 
 def test_without_a_result_of_this_kind_it_says_so_and_passes(
     gate: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate.setattr(check, "committed_entries", list)
+    gate.setattr(check, "tracked_entries", list)
     assert check.main([]) == 0
     assert "no committed result of a machine of this kind" in capsys.readouterr().out
 
@@ -111,6 +115,6 @@ def test_busy_rounds_are_repeated(gate: pytest.MonkeyPatch) -> None:
     assert list(found.samples) == [1.0, 2.0, 3.0]
 
 
-def test_committed_results_are_read_from_the_head(results_directory: Path) -> None:
-    found = check.committed_entries()
+def test_committed_results_are_read_whatever_the_directory_holds(results_directory: Path) -> None:
+    found = check.tracked_entries()
     assert any(one["benchmark"] == "predictions" for one in found)

@@ -16,7 +16,7 @@ AT_ONCE = Budget(1000.0, wait_s=0.0)
 @pytest.fixture(autouse=True)
 def clean_commit(monkeypatch: pytest.MonkeyPatch, results_directory: Path) -> Path:
     """A tree without changes, in which nobody else runs."""
-    monkeypatch.setattr("benchmarks.results._commit", lambda: "abc")
+    monkeypatch.setattr("benchmarks.results.commit", lambda: "abc")
     monkeypatch.setattr(journal, "look", lambda cores: 0.0)
     return results_directory
 
@@ -44,12 +44,12 @@ def test_other_settings_begin_anew() -> None:
 
 def test_another_commit_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     run("a", {})
-    monkeypatch.setattr("benchmarks.results._commit", lambda: "def")
+    monkeypatch.setattr("benchmarks.results.commit", lambda: "def")
     assert run("a", {}) == ["a"]
 
 
 def test_a_tree_with_changes_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.results._commit", lambda: "abc-dirty")
+    monkeypatch.setattr("benchmarks.results.commit", lambda: "abc-dirty")
     run("a", {})
     assert run("a", {}) == ["a"]
 
@@ -90,3 +90,35 @@ def test_marked_rounds_are_shown_where_no_other_is() -> None:
     (found,) = measurements_of({"tasks": {"p/1": one(9.0, 0.5)}})
     assert list(found.samples) == [9.0]
     assert not found.has_quiet_round
+
+
+def test_a_task_that_raises_stops_no_other(clean_commit: Path) -> None:
+    tasks = [Task("a", 1.0, lambda: 1 // 0), Task("b", 1.0, lambda: 2)]
+    for _ in range(2):
+        own = Journal("toy", {}, [0], resume=True)
+        assert own.run(tasks, AT_ONCE, lambda task, outcome: None) == []
+        assert own.failures == {"a": "ZeroDivisionError: integer division or modulo by zero"}
+        assert own.done["b"]["data"] == 2
+    assert own.done["a"]["attempts"] == 1
+
+
+def test_a_marked_task_is_repeated_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter([0.5, 0.0, 0.9, 0.9, 0.9])
+    monkeypatch.setattr("benchmarks.quiet.Usage.others_share", lambda self, cores: next(shares))
+    own = Journal("toy", {}, [0], resume=True)
+    own.run([Task(key, 1.0, lambda: 1, is_repeated=True) for key in "ab"], AT_ONCE, lambda task, outcome: None)
+    assert [own.done[key]["attempts"] for key in "ab"] == [2, 3]
+
+
+def test_the_wait_for_quiet_counts() -> None:
+    assert Budget(90.0, wait_s=60.0).has(20.0)
+    assert not Budget(90.0, wait_s=60.0).has(40.0)
+
+
+def test_a_tree_with_changes_cannot_be_measured_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert journal.why_not_in_pieces() is None
+    monkeypatch.setattr("benchmarks.results.commit", lambda: "abc-dirty")
+    monkeypatch.setattr("benchmarks.results.changed_files", lambda: ["a.py", "b.py"])
+    assert journal.why_not_in_pieces() == (
+        "budget: got a tree with changes (a.py, b.py), allowed none: commit them, or leave `budget` out"
+    )

@@ -93,3 +93,16 @@ def test_the_same_results_give_the_same_picture(entry: dict[str, Any]) -> None:
     assert one == two
     assert name in {page.RACES_PICTURE, page.SCALING_PICTURE}
     assert ("SBX" if name == page.RACES_PICTURE else "environments") in one.decode()
+
+
+def test_the_committed_pictures_are_made_of_the_committed_results() -> None:
+    made = dict(pictures(tracked_entries()))
+    committed = {path.name: path.read_bytes() for path in page.PICTURES.glob("bench-*.svg")}
+    assert committed == made, "run `make bench-page`"
+
+
+def test_busy_rounds_have_no_median_and_replace_no_quiet_ones() -> None:
+    quiet, busy = (parts_entry("storage", Measurement("storage", "row", "us", [us])) for us in (7.0, 3.0))
+    busy["tasks"]["storage/1"]["others_share"] = 0.6
+    assert "| row | 7 | 7 | 7 | us |" in render([quiet, busy])
+    assert "| row | no quiet round |  |  | us |" in render([busy])

@@ -121,13 +121,35 @@ def test_scaling_has_the_points_that_are_promised() -> None:
 
 
 def test_a_call_continues_the_one_before(results_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.results._commit", lambda: "abc")
+    monkeypatch.setattr("benchmarks.results.commit", lambda: "abc")
     monkeypatch.setattr("benchmarks.journal.look", lambda cores: 0.0)
-    parts = {name: lambda rounds, name=name: iter([Measurement(name, "x", "ms", [1.0] * rounds)]) for name in "ab"}
-    monkeypatch.setattr(bench, "PARTS", parts)
+    found = lambda key, expected_s: [Measurement(key, "x", "ms", [1.0]).to_mapping()]  # noqa: E731
+    monkeypatch.setattr(bench, "in_child", found)
     monkeypatch.setattr(bench, "EXPECTED_S", {"a": 1.0, "b": 1000.0})
     console = Console(file=io.StringIO(), width=100)
     assert bench.measure("ab", 1, Budget(100.0, wait_s=0.0), console, resume=True) == MORE_LEFT
     assert bench.measure("ab", 1, Budget(9999.0, wait_s=0.0), console, resume=True) == 0
     (entry,) = [entry for _, _, entry in all_entries(results_directory)]
     assert [one.part for one in measurements_of(entry)] == ["a", "b"]
+
+
+def test_a_part_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = bench.in_child("handshake", 60.0)
+    assert [one["name"] for one in found] == ["round trip between two processes"]
+    with pytest.raises(RuntimeError, match=r"^no_such_part: exit code 1\n"):
+        bench.in_child("no_such_part", 60.0)
+    monkeypatch.setattr(bench, "LATE_S", 0.0)
+    with pytest.raises(RuntimeError, match=r"exit code none after 0 s"):
+        bench.in_child("handshake", 0.01)
+
+
+def test_two_quantities_of_one_name_are_refused() -> None:
+    twice = lambda rounds: iter([Measurement("p", "x", "ms", [1.0])] * 2)  # noqa: E731
+    with pytest.raises(ValueError, match="measured twice under one name: p: x"):
+        bench._measured(twice)
+
+
+def test_the_collectors_quantities_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALLEST["collector"][1].items():
+        monkeypatch.setattr(collector_step, name, value)
+    assert "64 environments, threads 2: env_step" in {one["name"] for one in bench._measured(collector_step.measure)}

@@ -72,7 +72,15 @@ def repeat(contender: str, number: int, rate: float | None, *, marked: bool = Fa
 
 def test_ratios_are_of_one_round_and_the_faster_setting() -> None:
     repeats = [repeat("ours", 1, 100.0), repeat("sb3-1", 1, 50.0), repeat("sb3-2", 1, 80.0), repeat("ours", 2, 90.0)]
-    assert ratios(repeats) == {"offpolicy / faster SB3": {1: 1.25}}
+    assert ratios(repeats, ["ours", "sb3-1", "sb3-2"]) == {"offpolicy / faster SB3": {1: 1.25}}
+
+
+def test_a_denominator_that_is_missing_marked_or_of_another_hour_leaves_no_ratio() -> None:
+    ours, slow, fast = repeat("ours", 1, 100.0), repeat("sb3-1", 1, 50.0), repeat("sb3-2", 1, 80.0)
+    asked = ["ours", "sb3-1", "sb3-2"]
+    others = (repeat("sb3-2", 1, None), repeat("sb3-2", 1, 80.0, marked=True), fast._replace(started_s=1000.0))
+    assert [ratios([ours, slow, *one], asked) for one in ([], *([other] for other in others))] == [{}] * 4
+    assert ratios([ours, slow], ["ours", "sb3-1"]) == {"offpolicy / faster SB3": {1: 2.0}}
 
 
 def test_marked_rounds_are_shown_and_left_out() -> None:
@@ -80,7 +88,7 @@ def test_marked_rounds_are_shown_and_left_out() -> None:
     repeats += [repeat("sbx", number, 100.0) for number in (1, 2, 3)]
     (row, _) = rows(repeats, [])
     assert (row.median, row.low, row.rounds, row.left_out) == ("102.0", "100.0", "2/3", "10.0")
-    assert ratios(repeats)["offpolicy / SBX"] == {1: 1.0, 3: 1.04}
+    assert ratios(repeats, ["ours", "sbx"])["offpolicy / SBX"] == {1: 1.0, 3: 1.04}
 
 
 def test_who_failed_or_is_missing_has_a_row() -> None:

@@ -224,3 +224,14 @@ def test_cart_pole_is_pushed_left_by_zero_and_right_by_one() -> None:
     push = after.next_obs[:, 1] - before[:, 1]  # velocity of the cart
     assert push[0] < 0 < push[1]
     assert after.reward.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("measure", "known"), [("tendon_length", False), ("x_position", True), ("none", False)])
+@pytest.mark.parametrize("vectorization", ["sync", "mujoco"])
+def test_only_a_number_of_each_environment_is_a_measure(measure: str, known: bool, vectorization: str) -> None:
+    kwargs = {"max_episode_steps": 2}
+    cfg = EnvConfig(id="Humanoid-v5", num_envs=4, measure=measure, vectorization=vectorization, kwargs=kwargs)
+    vector = make_vector(cfg)
+    vector.reset(1)
+    found = [vector.step(np.zeros((4, 17), np.float32)).measure for _ in range(2)][-1]
+    assert np.isfinite(found).tolist() == [known] * 4

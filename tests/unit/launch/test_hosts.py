@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.config.schema import RunConfig
+from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.distributed.host_info import HostInfo
+from offpolicy.distributed.rendezvous import Proposal, RendezvousResult
 from offpolicy.errors import ConfigError, RunDirBusyError
 from offpolicy.launch import hosts
+from offpolicy.types import SpaceSpec
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +72,42 @@ def test_a_name_that_somebody_chose_is_refused_while_it_is_in_use(tmp_path: Path
     plan = hosts.LaunchPlan(replace(RunConfig(), run_dir=str(tmp_path / "run")), HostInfo(), 0)
     with plan.claim(), pytest.raises(RunDirBusyError):
         plan.claim()
+
+
+def resumed(tmp_path: Path, index: int, *, saved: str) -> RunConfig:
+    """What a host makes of `auto` for eight HalfCheetahs in a run of which only this host's part is on its disk."""
+    env = {"id": "HalfCheetah-v5", "num_envs": 8}
+    own_dir = hosts.host_dir(tmp_path, index)
+    own_dir.mkdir(exist_ok=True)
+    old = RunConfig.from_mapping({"env": {**env, "vectorization": saved}})
+    write_config(own_dir, old, SpaceSpec(17, 6, (-1.0,) * 6, (1.0,) * 6))
+    cfg = RunConfig.from_mapping({"env": env, "run_dir": str(tmp_path)})
+    return hosts.with_vectorization(cfg, HostInfo(index=index, num_hosts=2))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_each_host_goes_on_with_the_vectorization_of_its_own_part_of_the_run(tmp_path: Path, index: int) -> None:
+    assert resumed(tmp_path, index, saved="sync").env.vectorization == "sync"
+
+
+def test_a_new_run_and_an_unreadable_configuration_take_what_auto_stands_for(tmp_path: Path) -> None:
+    assert resumed(tmp_path, 0, saved="auto").env.vectorization == "mujoco"
+    (tmp_path / "config.yaml").write_text("nonsense: 1")
+    cfg = RunConfig.from_mapping({"env": {"id": "HalfCheetah-v5", "num_envs": 8}, "run_dir": str(tmp_path)})
+    assert hosts.with_vectorization(cfg, HostInfo()).env.vectorization == "mujoco"
+
+
+def test_hosts_agree_on_auto_and_each_takes_what_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proposed: list[Proposal] = []
+
+    def agree(host: HostInfo, proposal: Proposal, timeout_s: float) -> RendezvousResult:
+        proposed.append(proposal)
+        return RendezvousResult(proposal.run_dir, 0, "launch")
+
+    monkeypatch.setattr(hosts, "agree", agree)
+    cfg = RunConfig.from_mapping({"env": {"id": "HalfCheetah-v5", "num_envs": 8}, "run_dir": str(tmp_path)})
+    new = hosts.plan_launch(cfg, HostInfo(index=0, num_hosts=2))
+    monkeypatch.setattr("offpolicy.envs.vectorization.has_batch", lambda: False)
+    old = hosts.plan_launch(cfg, HostInfo(index=1, num_hosts=2))
+    assert [one.config["env.vectorization"] for one in proposed] == ["auto", "auto"]
+    assert (new.cfg.env.vectorization, old.cfg.env.vectorization) == ("mujoco", "sync")

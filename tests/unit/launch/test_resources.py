@@ -9,7 +9,7 @@ import pytest
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.launch.resources import learner_threads, plan_host, track_names
+from offpolicy.launch.resources import env_step_factors, learner_threads, plan_host, track_names
 from offpolicy.training.worker import HostPlan
 from offpolicy.types import SpaceSpec
 
@@ -142,3 +142,21 @@ def test_a_device_has_tracks_where_it_may_be_whoever_made_it(
     tracks = {"packer-0", "device-0", "device_copies-0"}
     found = track_names(config(device=name), has_evaluator=False)
     assert tracks & set(found) == (tracks if has_tracks else set())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "factors"),
+    [
+        ({"env": BATCH}, {"overlap": 1.0 / (0.1 + 0.9 / 8)}),
+        ({"env": BATCH, "collect": {"mode": "overlap"}}, {"alternate": 0.1 + 0.9 / 8}),
+        ({"env": BATCH, "collect": {"mode": "auto"}}, {"alternate": 0.1 + 0.9 / 8}),
+        ({"env": BATCH, "threads": {"collector": 3}}, {}),  # in every mode
+        ({"env": {**BATCH, "vectorization": "sync"}}, {}),
+        ({"env": {**BATCH, "id": "CartPole-v1"}}, {}),  # it has threads of its own
+    ],
+)
+def test_a_batch_costs_more_in_a_mode_in_which_it_has_fewer_threads(
+    monkeypatch: pytest.MonkeyPatch, overrides: dict[str, Any], factors: dict[str, float]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert env_step_factors(config(**overrides), has_evaluator=False) == pytest.approx(factors)

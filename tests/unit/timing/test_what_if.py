@@ -254,3 +254,14 @@ def test_the_sum_of_the_costs_is_the_time_per_env_step() -> None:
 def test_without_an_account_there_is_no_waterfall(phases: dict[str, int], collector: float) -> None:
     with pytest.raises(ValueError, match="a waterfall needs"):
         waterfall(collector, 100.0, "overlap", 50.0, phases)
+
+
+def test_a_batch_that_loses_its_threads_to_the_learner_steps_more_slowly() -> None:
+    now = dataclasses.replace(pipeline("alternate"), env_step_factors={"overlap": 2.0})
+    assert now.collector_capacity == pytest.approx(250.0)
+    then = dict(what_ifs(now, REPLAY))["collect.mode=overlap"]
+    assert then.collector_capacity == pytest.approx(2.0 / 0.014)
+    assert now.overlapped().collector_capacity == then.collector_capacity
+    back = dataclasses.replace(now, mode="overlap")  # measured so: the cost is in it already
+    assert back.collector_capacity == pytest.approx(250.0)
+    assert Pipeline.from_mapping(json.loads(json.dumps(now.to_mapping()))).env_step_factors == {"overlap": 2.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from offpolicy.envs.batched.vector import TaskVector, defaults
 from offpolicy.envs.state import EnvState, restore_state, save_state
 from offpolicy.envs.vector import VectorAdapter, make_vector
 from offpolicy.errors import CheckpointError, EnvFailure
-from tests.beside_gymnasium import batch, cramped_hopper
+from tests.beside_gymnasium import batch, compare, cramped_hopper, sleeping_hopper
 
 TASKS = (
     *("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5", "Pusher-v5"),
@@ -164,3 +165,55 @@ def test_the_defaults_are_those_of_the_constructor_and_of_the_registration() -> 
     spec.kwargs = {"reward_dist_weight": 4}
     assert defaults(spec)["reward_dist_weight"] == 4
     assert isinstance(batch("Reacher-v5"), TaskVector)
+
+
+@pytest.mark.parametrize("env_id", ["Ant-v5", "Humanoid-v5", "Reacher-v5"])  # they observe derived fields
+def test_a_reset_of_some_right_after_a_restore_leaves_the_others(env_id: str) -> None:
+    first, second = adapter(env_id), adapter(env_id)
+    first.reset(3)
+    played(first, 12)
+    state = save_state(first)
+    assert isinstance(state, EnvState), state
+    last, where = restore_state(second, state), np.array([False, True, False, False])
+    obs = second.reset_some(9, [0, 1, 2, 3], where)
+    np.testing.assert_array_equal(obs, first.reset_some(9, [0, 1, 2, 3], where))
+    np.testing.assert_array_equal(obs[~where], last[~where])
+
+
+def test_a_model_with_sleep_is_stepped_as_by_gymnasium_and_says_that_its_state_is_not_exact(tmp_path: Path) -> None:
+    model = tmp_path / "hopper.xml"
+    model.write_text(sleeping_hopper())
+    seen = compare("Hopper-v5", 120, xml_file=str(model))
+    assert seen.terminated > 3
+    vector = adapter("Hopper-v5", vectorization="auto", xml_file=str(model))
+    vector.reset(1)
+    assert "a batch does not save which bodies sleep; env.vectorization=sync does" in str(save_state(vector))
+
+
+def test_the_order_of_an_actions_memory_does_not_matter() -> None:
+    one, other = batch("Ant-v5", 17), batch("Ant-v5", 17)
+    action = np.random.default_rng(0).uniform(-1.0, 1.0, (17, 8)).astype(np.float32)
+    for vector in (one, other):
+        vector.reset(seed=1)
+    np.testing.assert_array_equal(one.step(action)[1], other.step(np.asfortranarray(action))[1])
+
+
+def test_a_closed_vector_has_no_threads() -> None:
+    vector = adapter("Hopper-v5", 8, threads=4)
+    vector.reset(1)
+    before = len(os.listdir("/proc/self/task"))
+    vector.close()
+    vector.close()
+    assert len(os.listdir("/proc/self/task")) == before - 3
+    with pytest.raises(EnvFailure):
+        vector.step(np.zeros((8, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "call"), [({"healthy_z_range": [0.7]}, "step"), ({"reset_noise_scale": -1}, "reset")]
+)
+def test_an_error_of_a_formula_names_an_environment(kwargs: dict[str, Any], call: str) -> None:
+    vector = adapter("Hopper-v5", **kwargs)
+    named = rf"^env 0 of 4 \(Hopper-v5\) failed in {call}, with all others: seed \d+, episode step"
+    with pytest.raises(EnvFailure, match=named):
+        _ = vector.reset(1), vector.step(np.zeros((4, 3), np.float32))
