@@ -91,7 +91,7 @@ class CriticTrainer:
         lr = algo.value(algo.critic_lr, 0)
         self.optimizer = GuardedAdam(critic.parameters_by_layer(), lr, optimizer_step.guard)
         gradients = self.optimizer.gradients
-        fuse(critic, gradients, self.target.module)
+        fuse(critic, gradients, self.target.module, precision=algo.precision)
         self._twin = differentiable((critic.first, critic.second), gradients, critic.fused)
         self._first = differentiable((critic.first,), gradients, critic.first.fused)
         self._optimizer_step = optimizer_step

@@ -72,7 +72,7 @@ class Sac:
         actor_lr = algo.value(algo.actor_lr, 0)
         self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
         gradients = self._actor_optimizer.gradients
-        fuse(self._actor, gradients)
+        fuse(self._actor, gradients, precision=algo.precision)
         self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
         self._temperature = Temperature(algo, spec, self.optimizer_step)

@@ -41,7 +41,7 @@ class Td3:
         self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
         self._target_actor = TargetNetwork(self._actor, algo.tau)
         gradients = self._actor_optimizer.gradients
-        fuse(self._actor, gradients, self._target_actor.module)
+        fuse(self._actor, gradients, self._target_actor.module, precision=algo.precision)
         self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
 

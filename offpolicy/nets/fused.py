@@ -147,8 +147,11 @@ class FusedMlp:
         """Returns the memory of a pass that is differentiated."""
         if rows not in self._memory:
             self._workspace.rows.add(rows)
-            self._memory[rows] = Memory(self.layers, self._workspace, rows)
+            self._memory[rows] = self._new_memory(rows)
         return self._memory[rows]
+
+    def _new_memory(self, rows: int) -> Memory:
+        return Memory(self.layers, self._workspace, rows)
 
     def infer(self, parts: Sequence[Tensor]) -> Tensor:
         """Returns the outputs of a pass of which nothing is kept. [B, I_1], ... -> [C, B, O]."""
@@ -158,13 +161,17 @@ class FusedMlp:
 
     def _make_scratch(self, rows: int) -> list[Tensor]:
         """Returns memory for inputs and activations, two in turns; kept for batches of as many rows as are learnt."""
-        first, block = self.layers[0], self._workspace.block
-        shapes = [(layer.num_nets, rows, layer.num_outputs) for layer in self.layers[:-1]]
-        hidden = [block(f"hidden {i % 2}", shape, first.weight) for i, shape in enumerate(shapes)]
-        scratch = [block("inputs", (1, rows, first.num_inputs), first.weight), *hidden]
+        first = self.layers[0]
+        inputs = self._workspace.block("inputs", (1, rows, first.num_inputs), first.weight)
+        scratch = [inputs, *self._hidden_scratch(rows)]
         if rows in self._workspace.rows:
             self._scratch[rows] = scratch
         return scratch
+
+    def _hidden_scratch(self, rows: int) -> list[Tensor]:
+        shapes = [(layer.num_nets, rows, layer.num_outputs) for layer in self.layers[:-1]]
+        like, block = self.layers[0].weight, self._workspace.block
+        return [block(f"hidden {i % 2}", shape, like) for i, shape in enumerate(shapes)]
 
     def forward(self, inputs: Tensor, hidden: Sequence[Tensor]) -> Tensor:
         """Fills the activations `hidden`; returns the outputs. [1, B, I] -> [C, B, O]."""
