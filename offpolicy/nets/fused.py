@@ -117,7 +117,8 @@ class FusedMlp:
         return self._apply(inputs, ())
 
     def _apply(self, inputs: tuple[Tensor, ...], parameters: tuple[nn.Parameter, ...]) -> Tensor:
-        if self.parameters[0].data_ptr() != self.layers[0].weight.data_ptr():
+        is_traced = torch.compiler.is_compiling()  # where addresses are unknown
+        if not is_traced and self.parameters[0].data_ptr() != self.layers[0].weight.data_ptr():
             raise RuntimeError("the parameters have moved since they were fused")
         lead = inputs[0].shape[:-1]
         rows = inputs if len(lead) == 1 else tuple(part.reshape(-1, part.shape[-1]) for part in inputs)
