@@ -146,5 +146,3 @@ def replaced_update(mode: str, learner: ReplayLearner, policy_delay: int, device
 def copied(batch: Batch) -> Batch:
     """Returns a copy in memory of its own."""
     return Batch(*(tensor.clone() for tensor in batch))
-
-

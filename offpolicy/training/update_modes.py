@@ -52,18 +52,19 @@ class UpdateModes:
     def __call__(self, batch: Batch, num_updates: int) -> None:
         """Chooses, makes update number `num_updates`, and leaves the others to what was chosen."""
         before = self._choice.update_mode
-        mode, update, why = self._choose(copied(batch))
+        mode, update, reasons = self._choose(copied(batch))
         self._choice.update_mode, self._learner.run_update = mode, update
         if before not in (None, mode):
-            why += f"; the continuation is not bitwise: updates were made with {before} before"
-        self._report(mode, f"algo.compile={self._algo.compile}: {mode}{why and ', '}{why}")
+            reasons.append(f"the continuation is not bitwise: updates were made with {before} before")
+        text = "; ".join(filter(None, reasons))
+        self._report(mode, f"algo.compile={self._algo.compile}: {mode}{text and ', '}{text}")
         update(batch, num_updates)
 
-    def _choose(self, batch: Batch) -> tuple[str, Update, str]:
-        """Returns the mode, the update, and why it is not another one or how fast each of them was."""
+    def _choose(self, batch: Batch) -> tuple[str, Update, list[str]]:
+        """Returns the mode, the update, and what speaks for or against each of them."""
         wanted, eager = self._wanted(), self._learner.update_once
         if not wanted:
-            return OFF, eager, NOTHING_TO_TRY if self._choice.update_mode is None else "as before"
+            return OFF, eager, [NOTHING_TO_TRY if self._choice.update_mode is None else "as before"]
         start = self._learner.state()
         try:
             updates = self._prepared(wanted, batch)
@@ -74,7 +75,7 @@ class UpdateModes:
         mode = _fastest(seconds) if seconds else next(iter(updates), OFF)
         speeds = ", ".join(f"{name} {1e3 * s:.2f} ms per update" for name, s in seconds.items())
         refusals = [f"{name} is impossible: {text}" for name, text in self._refusals.items()]
-        return mode, updates.get(mode, eager), "; ".join([*filter(None, [speeds]), *refusals])
+        return mode, updates.get(mode, eager), [speeds, *refusals]
 
     def _wanted(self) -> Sequence[str]:
         if self._algo.compile != AUTO:
