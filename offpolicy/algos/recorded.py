@@ -30,8 +30,9 @@ class Recorder:
         """Raises `RuntimeError` for a device that cannot record."""
         if device.type != "cuda":
             raise RuntimeError(f"kernels are captured on CUDA only, and the device is {device}")
-        self._pool, self._device = None, device
-        self._stream = torch.cuda.Stream(device)
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()  # of all graphs: they never run at the same time
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
 
     def warm_up(self, work: Callable[[], None]) -> None:
         """Calls `work` on the stream of the recording: what is loaded or allocated once must not be recorded."""
@@ -50,7 +51,6 @@ class Recorder:
         graph.register_generator_state(generator)
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             work()
-        self._pool = graph.pool()  # the graphs never run at the same time
         return graph.replay
 
 
@@ -112,7 +112,8 @@ class CompiledUpdate:
 
     def __init__(self, learner: ReplayLearner, policy_delay: int) -> None:
         self._policy_delay = policy_delay
-        torch._dynamo.disallow_in_graph([getattr(torch, name) for name in EAGER_OPERATIONS])
+        for name in EAGER_OPERATIONS:
+            torch._dynamo.disallow_in_graph(getattr(torch, name))
         self._update: Update = torch.compile(learner.update_once, mode=REDUCE_OVERHEAD, dynamic=False)
 
     def prepare(self, batch: Batch) -> None:
@@ -123,7 +124,7 @@ class CompiledUpdate:
 
     def __call__(self, batch: Batch, num_updates: int) -> None:
         """Makes update number `num_updates`, which the compiler sees as the first with or without an actor step."""
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # of torch
         self._update(batch, self._policy_delay if num_updates % self._policy_delay == 0 else 1)
 
 
