@@ -139,6 +139,7 @@ class TwoRanks:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch, about its own code
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler")
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_compiled_updates_give_the_same_numbers(name: str) -> None:
