@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from offpolicy.algos.base_learner import Algorithm, BaseLearner
 from offpolicy.algos.losses import critic_loss, critic_loss_gradient, polyak_update
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.flat import join
@@ -21,6 +21,9 @@ from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, Batches, Rollouts
 
 Network = TypeVar("Network", bound=nn.Module)
+
+
+Update = Callable[[Batch, int], None]  # a batch of raw observations and the number of the update, from 1
 
 
 class ReplayAlgorithm(Algorithm, Protocol):
@@ -41,6 +44,26 @@ class ReplayLearner(BaseLearner):
     def __init__(self, algorithm: ReplayAlgorithm, exchange: Exchange, average_every: int = 0) -> None:
         super().__init__(algorithm, exchange, average_every)
         self._algorithm: ReplayAlgorithm = algorithm
+        self.run_update: Update = self.update_once  # may be replaced by what does the same in other kernels
+
+    @property
+    def exchanges_gradients(self) -> bool:
+        """True if every update waits for other ranks."""
+        return self._algorithm.optimizer_step.exchange.num_ranks > 1
+
+    @property
+    def update_counts(self) -> dict[str, int]:
+        """The live counts of an update's metrics, by group: the only thing that it changes on the host."""
+        return self._algorithm.metrics.counts
+
+    def update_once(self, raw: Batch, num_updates: int) -> None:
+        """Makes update number `num_updates` (from 1), on a batch of raw observations.
+
+        Reads and writes tensors at fixed places alone, so that it can be recorded on a device and replayed.
+        """
+        normalize = self.policy.normalize
+        batch = raw._replace(obs=normalize(raw.obs), next_obs=normalize(raw.next_obs))
+        self._algorithm.update_once(batch, num_updates)
 
     def update(self, batches: Batches, /) -> None:
         """Absorbs the fresh observations, then makes one gradient update per batch; never waits for the device."""
@@ -48,11 +71,9 @@ class ReplayLearner(BaseLearner):
             self.queue_moments("obs", block_moments(batches.fresh_obs))
         self.update_normalizers()
         self._algorithm.follow_schedules(batches.env_steps)
-        normalize = self.policy.normalize
         for raw in batches.updates:
             self.num_updates += 1
-            batch = raw._replace(obs=normalize(raw.obs), next_obs=normalize(raw.next_obs))
-            self._algorithm.update_once(batch, self.num_updates)
+            self.run_update(raw, self.num_updates)
         self.end_iteration()
 
 
@@ -77,7 +98,8 @@ class TargetNetwork(Generic[Network]):
 
     def follow(self) -> None:
         """Makes one Polyak step towards the source. Raises `RuntimeError` if its parameters have been moved since."""
-        if self._first.data_ptr() != self._source_block.data_ptr():
+        is_traced = torch.compiler.is_compiling()  # where addresses are unknown
+        if not is_traced and self._first.data_ptr() != self._source_block.data_ptr():
             raise RuntimeError("the parameters have moved since their target network was made")
         polyak_update(self._block, self._source_block, self._tau)
 
@@ -89,9 +111,11 @@ class CriticTrainer:
         self.online = critic
         self.target = TargetNetwork(critic, algo.tau, lambda twin: twin.parameters_by_layer().values())
         lr = algo.value(algo.critic_lr, 0)
-        self.optimizer = GuardedAdam(critic.parameters_by_layer(), lr, optimizer_step.guard)
+        guard = optimizer_step.guard
+        parameters, replayed = critic.parameters_by_layer(), is_replayed(algo, guard.flag.device)
+        self.optimizer = GuardedAdam(parameters, lr, guard, is_replayed=replayed)
         gradients = self.optimizer.gradients
-        fuse(critic, gradients, self.target.module)
+        fuse(critic, gradients, self.target.module, precision=algo.precision)
         self._twin = differentiable((critic.first, critic.second), gradients, critic.fused)
         self._first = differentiable((critic.first,), gradients, critic.first.fused)
         self._optimizer_step = optimizer_step

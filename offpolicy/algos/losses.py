@@ -35,7 +35,8 @@ def _check(legends: str, names: tuple[str, ...], shapes: tuple[torch.Size, ...])
 def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:
     """Bellman target r + gamma^k (1 - terminated) V(s'), all [B]; truncated rows bootstrap, discount is gamma^k."""
     check_shapes("B B B B", reward=reward, discount=discount, terminated=terminated, next_value=next_value)
-    return torch.addcmul(reward, discount * (1.0 - terminated), next_value)
+    factor = torch.addcmul(discount, discount, terminated, value=-1.0)  # discount (1 - terminated)
+    return torch.addcmul(reward, factor, next_value)
 
 
 def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
@@ -67,13 +68,13 @@ def sac_actor_loss_gradients(q: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(q).scatter_(0, smallest, -1.0 / num_rows), (alpha / num_rows).expand(num_rows)
 
 
-def alpha_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+def alpha_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float | Tensor) -> Tensor:
     """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18; log_alpha: [], log_prob: [B] (no gradient).
 
     It is its own derivative by log_alpha.
     """
     check_shapes("B", log_prob=log_prob)
-    return log_alpha.exp() * (-target_entropy - log_prob.detach().mean())
+    return -log_alpha.exp() * (log_prob.detach().mean() + target_entropy)
 
 
 def smoothed_target_action(action: Tensor, unit_noise: Tensor, noise_std: float, noise_clip: float) -> Tensor:

@@ -55,10 +55,22 @@ class GuardedAdam:
     that one kernel call reads all of them.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float | Tensor, guard: DivergenceGuard) -> None:
-        """`lr` is read at every step: a number, which may be replaced, or a tensor [] on the parameters' device."""
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        lr: float | Tensor,
+        guard: DivergenceGuard,
+        *,
+        is_replayed: bool = False,
+    ) -> None:
+        """`lr` is read at every step: a number, or a tensor [] on the parameters' device, which is part of the state.
+
+        `is_replayed`: the step is recorded once and replayed, so that the number is kept in a tensor of this object.
+        """
         self.parameters = tuple(parameters.values())
-        self.lr = lr
+        self._saves_lr = isinstance(lr, Tensor)
+        self._lr_in_force = None if isinstance(lr, Tensor) else lr
+        self.lr = torch.tensor(lr, device=guard.flag.device) if is_replayed and not isinstance(lr, Tensor) else lr
         self.block = join(self.parameters)  # [P]
         self._address = self.block.data_ptr()
         self.gradient = torch.zeros_like(self.block)  # [P]
@@ -73,6 +85,16 @@ class GuardedAdam:
             for name, view in zip(parameters, views(block, shapes), strict=True)
         }
 
+    def follow(self, lr: float) -> None:
+        """Sets the step size from now on."""
+        if lr == self._lr_in_force:
+            return
+        self._lr_in_force = lr
+        if isinstance(self.lr, Tensor):
+            self.lr.fill_(lr)
+        else:
+            self.lr = lr
+
     def differentiate(self, loss: Tensor) -> None:
         """Writes the gradient [P] of a loss [] by the parameters.
 
@@ -85,7 +107,8 @@ class GuardedAdam:
     @torch.no_grad()
     def step(self) -> None:
         """Moves every parameter by its gradient. Raises `RuntimeError` if the parameters have been moved elsewhere."""
-        if self.parameters[0].data_ptr() != self._address:
+        is_traced = torch.compiler.is_compiling()  # where addresses are unknown
+        if not is_traced and self.parameters[0].data_ptr() != self._address:
             raise RuntimeError("the parameters have moved since their optimiser was made")
         self._num_steps.add_(1.0).sub_(self._guard.flag)
         torch._fused_adam_(
@@ -108,9 +131,14 @@ class GuardedAdam:
         torch.autograd.graph.increment_version(self.parameters)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the live state: `num_steps`, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, a tensor's lr."""
+        """Returns the live state: `num_steps`, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, an lr that was one."""
         state = {"num_steps": self._num_steps} | self._moments
-        return state | {"step_size": self.lr} if isinstance(self.lr, Tensor) else state
+        return state | {"step_size": self.lr} if self._saves_lr and isinstance(self.lr, Tensor) else state
+
+
+def is_replayed(algo: AlgoConfig, device: torch.device) -> bool:
+    """True if updates are, or on this device might be, recorded and replayed: no number of the host may be in them."""
+    return device.type == "cuda" or algo.compile != "off"
 
 
 class SoloExchange:

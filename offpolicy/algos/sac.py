@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer
 from offpolicy.algos.losses import alpha_loss, sac_actor_loss, sac_actor_loss_gradients, soft_value, td_target
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import SquashedGaussianActor, squashed_sample_gradient
 from offpolicy.nets.critics import make_critic
@@ -32,9 +32,13 @@ class Temperature:
     """alpha = exp(log_alpha): tuned until the policy's entropy is the target's, or fixed."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, optimizer_step: OptimizerStep) -> None:
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=optimizer_step.guard.flag.device))
-        self.optimizer = GuardedAdam({"log_alpha": self.log_alpha}, algo.value(algo.alpha_lr, 0), optimizer_step.guard)
+        guard, device = optimizer_step.guard, optimizer_step.guard.flag.device
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(algo.init_alpha), device=device))
+        parameters, lr = {"log_alpha": self.log_alpha}, algo.value(algo.alpha_lr, 0)
+        self.optimizer = GuardedAdam(parameters, lr, guard, is_replayed=is_replayed(algo, device))
         self.is_tuned = algo.auto_alpha
+        self._target_entropy = torch.zeros((), device=device)  # a tensor, because updates may be replayed
+        self._entropy_in_force = 0.0  # its number
         self._given_entropy = float(-spec.action_dim) if algo.target_entropy is None else algo.target_entropy
         self._algo = algo
         self.follow_schedules(0)
@@ -46,8 +50,11 @@ class Temperature:
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
-        self.optimizer.lr = self._algo.value(self._algo.alpha_lr, env_steps)
-        self._target_entropy = self._algo.value(self._given_entropy, env_steps)
+        self.optimizer.follow(self._algo.value(self._algo.alpha_lr, env_steps))
+        target = self._algo.value(self._given_entropy, env_steps)
+        if target != self._entropy_in_force:
+            self._target_entropy.fill_(target)
+            self._entropy_in_force = target
 
     def loss(self, log_prob: Tensor) -> Loss:
         """Returns the temperature's loss for the log-probabilities [B] of the actor's step."""
@@ -70,17 +77,19 @@ class Sac:
         self._algo = algo
         self._actor = self.policy.actor
         actor_lr = algo.value(algo.actor_lr, 0)
-        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
+        guard, replayed = self.optimizer_step.guard, is_replayed(algo, device)
+        parameters = dict(self._actor.named_parameters())
+        self._actor_optimizer = GuardedAdam(parameters, actor_lr, guard, is_replayed=replayed)
         gradients = self._actor_optimizer.gradients
-        fuse(self._actor, gradients)
+        fuse(self._actor, gradients, precision=algo.precision)
         self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
         self._temperature = Temperature(algo, spec, self.optimizer_step)
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
-        self._actor_optimizer.lr = self._algo.value(self._algo.actor_lr, env_steps)
-        self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
+        self._actor_optimizer.follow(self._algo.value(self._algo.actor_lr, env_steps))
+        self._critic.optimizer.follow(self._algo.value(self._algo.critic_lr, env_steps))
         self._temperature.follow_schedules(env_steps)
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import Tensor
 from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer, TargetNetwork
 from offpolicy.algos.losses import smoothed_target_action, td3_actor_loss, td3_actor_loss_gradient, td_target
-from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
+from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import DeterministicActor
 from offpolicy.nets.critics import make_critic
@@ -38,17 +38,19 @@ class Td3:
         self._algo = algo
         self._actor = self.policy.actor
         actor_lr = algo.value(algo.actor_lr, 0)
-        self._actor_optimizer = GuardedAdam(dict(self._actor.named_parameters()), actor_lr, self.optimizer_step.guard)
+        guard, replayed = self.optimizer_step.guard, is_replayed(algo, device)
+        parameters = dict(self._actor.named_parameters())
+        self._actor_optimizer = GuardedAdam(parameters, actor_lr, guard, is_replayed=replayed)
         self._target_actor = TargetNetwork(self._actor, algo.tau)
         gradients = self._actor_optimizer.gradients
-        fuse(self._actor, gradients, self._target_actor.module)
+        fuse(self._actor, gradients, self._target_actor.module, precision=algo.precision)
         self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
 
     def follow_schedules(self, env_steps: int) -> None:
         """Sets scheduled options to their values at an env step of the run."""
-        self._actor_optimizer.lr = self._algo.value(self._algo.actor_lr, env_steps)
-        self._critic.optimizer.lr = self._algo.value(self._algo.critic_lr, env_steps)
+        self._actor_optimizer.follow(self._algo.value(self._algo.actor_lr, env_steps))
+        self._critic.optimizer.follow(self._algo.value(self._algo.critic_lr, env_steps))
 
     @torch.no_grad()
     def update_once(self, batch: Batch, num_updates: int) -> None:

@@ -89,6 +89,7 @@ class RankStreams:
     updates: bytes  # state of the generator of the updates
     setting: tuple[int, str] | None  # threads and mode that the tuner chose
     iterations: int  # since then
+    update_mode: str | None  # by what updates were made, with algo.compile; None: not chosen
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, rank: int) -> RankStreams:
@@ -97,6 +98,9 @@ class RankStreams:
         if not isinstance(fields.value("source"), list):
             raise fields.refused("source", "a list")
         setting, iterations = _choice(fields)
+        update_mode = fields.optional_text("update_mode")
+        if update_mode not in (None, "off", "graph", "reduce-overhead"):
+            raise fields.refused("update_mode", "off, graph, reduce-overhead or null")
         return cls(
             source=fields.value("source"),
             fresh_from=fields.counts("fresh_from", most=MOST_ROWS),
@@ -104,6 +108,7 @@ class RankStreams:
             updates=fields.octets("updates"),
             setting=setting,
             iterations=iterations,
+            update_mode=update_mode,
         )
 
 

@@ -21,9 +21,12 @@ from offpolicy.config.sections import (
     TimingConfig,
 )
 
+FUSED_ACTIVATIONS = ("relu", "elu", "tanh")  # those of `nets/fused.py`
+
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
     *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
+    "algo.compile",
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
     *("collect.hook", "collect.post_queue", "collect.max_restarts"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
@@ -137,7 +140,20 @@ def _replay_problems(cfg: RunSections) -> list[str]:
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of"
             f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
         )
-    return problems
+    return problems + _precision_problems(cfg.algo)
+
+
+def _precision_problems(algo: AlgoConfig) -> list[str]:
+    """Refuses bfloat16 where no product would be rounded, or only some would."""
+    if algo.precision == "fp32":
+        return []
+    reasons = {
+        f"algo.hidden_dims={list(algo.hidden_dims)}: only products between hidden layers are rounded":
+            len(algo.hidden_dims) < 2,
+        f"algo.activation={algo.activation}": algo.activation not in FUSED_ACTIVATIONS,
+        "algo.critic_layer_norm=true": algo.critic_layer_norm,
+    }  # fmt: skip
+    return [f"algo.precision: got bf16, allowed fp32 with {reason}" for reason, is_true in reasons.items() if is_true]
 
 
 def _shorter_start(cfg: RunSections) -> str:

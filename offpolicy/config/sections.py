@@ -98,6 +98,17 @@ class AlgoConfig:
     critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=FROM_REPLAY)
     critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=FROM_REPLAY)
     policy_delay: int = option(1, "critic updates per actor update", ge=1, only=FROM_REPLAY)
+    precision: str = option(
+        "fp32",
+        "fp32; bf16: products between hidden layers with bfloat16 factors, parameters and optimiser stay float32",
+        choices=("fp32", "bf16"), only=FROM_REPLAY,
+    )  # fmt: skip
+    compile: str = option(
+        "off",
+        "how an update is run: off, kernel by kernel; graph, captured and replayed on CUDA; reduce-overhead, by"
+        " torch.compile; auto: the fastest one, tried at the first update",
+        choices=("off", "auto", "graph", "reduce-overhead"), only=FROM_REPLAY,
+    )  # fmt: skip
     n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=FROM_REPLAY)
     # SAC
     alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=(SAC,))

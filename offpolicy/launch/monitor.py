@@ -88,6 +88,8 @@ class Monitor:
             case "setting":
                 self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
                 self._logger.message(message["text"])
+            case "update_mode":
+                self._logger.set_update_mode(message["mode"], message["text"])
             case "virtual_speedup":
                 self.virtual_speedup = Measured(message["steps_per_sec"], message["gains"])
             case "restart" | "restarted":

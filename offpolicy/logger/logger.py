@@ -135,6 +135,12 @@ class OffPolicyLogger:
         self.header = replace(self.header, learner_threads=learner_threads, mode=mode, tried_update_s=tried_s)
         self._console.set_header(self.header)
 
+    def set_update_mode(self, mode: str, reason: str) -> None:
+        """Sets by what updates are made (`algo.compile`), and shows why; of several ranks, the last one to choose."""
+        self.header = replace(self.header, update_mode=mode, update_reason=reason)
+        self._console.set_header(self.header)
+        self.message(reason)
+
     def log_interval(self, snapshot: Snapshot) -> Record:
         """Records the window since the last call, and warns of a rank that delays the others.
 

@@ -153,7 +153,8 @@ class FusedMlp:
         return self._apply(inputs, ())
 
     def _apply(self, inputs: tuple[Tensor, ...], parameters: tuple[nn.Parameter, ...]) -> Tensor:
-        if self.parameters[0].data_ptr() != self.layers[0].weight.data_ptr():
+        is_traced = torch.compiler.is_compiling()  # where addresses are unknown
+        if not is_traced and self.parameters[0].data_ptr() != self.layers[0].weight.data_ptr():
             raise RuntimeError("the parameters have moved since they were fused")
         lead = inputs[0].shape[:-1]
         rows = inputs if len(lead) == 1 else tuple(part.reshape(-1, part.shape[-1]) for part in inputs)
@@ -183,8 +184,11 @@ class FusedMlp:
         """Returns the memory of a pass that is differentiated."""
         kept = self._workspace.keep(rows)
         if self not in kept.passes:
-            kept.passes[self] = Memory(self.layers, kept, rows)
+            kept.passes[self] = self._new_memory(kept, rows)
         return kept.passes[self]
+
+    def _new_memory(self, shared: BatchMemory, rows: int) -> Memory:
+        return Memory(self.layers, shared, rows)
 
     def infer(self, parts: Sequence[Tensor]) -> Tensor:
         """Returns the outputs of a pass of which nothing is kept. [B, I_1], ... -> [C, B, O]."""
@@ -200,10 +204,13 @@ class FusedMlp:
 
     def _make_scratch(self, shared: BatchMemory, rows: int) -> list[Tensor]:
         """Returns memory for inputs and activations, two in turns."""
-        first, block = self.layers[0], shared.block
+        first = self.layers[0]
+        inputs = shared.block("inputs", (1, rows, first.num_inputs), first.weight)
+        return [inputs, *self._hidden_scratch(shared, rows)]
+
+    def _hidden_scratch(self, shared: BatchMemory, rows: int) -> list[Tensor]:
         shapes = [(layer.num_nets, rows, layer.num_outputs) for layer in self.layers[:-1]]
-        hidden = [block(f"hidden {i % 2}", shape, first.weight) for i, shape in enumerate(shapes)]
-        return [block("inputs", (1, rows, first.num_inputs), first.weight), *hidden]
+        return [shared.block(f"hidden {i % 2}", shape, self.layers[0].weight) for i, shape in enumerate(shapes)]
 
     def forward(self, inputs: Tensor, hidden: Sequence[Tensor]) -> Tensor:
         """Fills the activations `hidden`; returns the outputs. [1, B, I] -> [C, B, O]."""
@@ -225,12 +232,7 @@ class FusedMlp:
                 torch.sum(above, dim=1, keepdim=True, out=gradients[i].bias)
             above = self.activation.differentiate(torch.bmm(above, layer.weight, out=gradient), below)
         if gradients is not None:
-            below = inputs.expand(above.shape[0], -1, -1)
-            if memory.first_gradient is None:
-                torch.bmm(above.mT, below, out=gradients[0].weight)
-            else:
-                gradients[0].weight.copy_(torch.bmm(below.mT, above, out=memory.first_gradient).mT)
-            torch.sum(above, dim=1, keepdim=True, out=gradients[0].bias)
+            fill_first(gradients[0], above, inputs, memory)
         return above
 
     def input_gradient(self, above: Tensor, start: int, width: int) -> Tensor:
@@ -238,6 +240,16 @@ class FusedMlp:
         columns = self.layers[0].weight_t[:, start : start + width]
         by_network = torch.bmm(columns, above.mT)  # [C, width, B]: with few columns the faster order
         return (by_network[0] if self.layers[0].num_nets == 1 else by_network.sum(dim=0)).t()
+
+
+def fill_first(gradients: LayerGradients, above: Tensor, inputs: Tensor, memory: Memory) -> None:
+    """Fills the gradients of the first layer from that of its products. [C, B, H], [1, B, I]."""
+    below = inputs.expand(above.shape[0], -1, -1)
+    if memory.first_gradient is None:
+        torch.bmm(above.mT, below, out=gradients.weight)
+    else:
+        gradients.weight.copy_(torch.bmm(below.mT, above, out=memory.first_gradient).mT)
+    torch.sum(above, dim=1, keepdim=True, out=gradients.bias)
 
 
 class _Fused(torch.autograd.Function):

@@ -8,23 +8,27 @@ from torch import Tensor, nn
 
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.fused import FusedMlp, Workspace, can_fuse
+from offpolicy.nets.mixed import MixedMlp, can_round
 from offpolicy.nets.mlp import Mlp
 from offpolicy.nets.plain import Differentiable, PlainMlp
 
 
-def fuse(network: nn.Module, gradients: Mapping[Tensor, Tensor], *followers: nn.Module) -> None:
+def fuse(
+    network: nn.Module, gradients: Mapping[Tensor, Tensor], *followers: nn.Module, precision: str = "fp32"
+) -> None:
     """Fuses the perceptrons in `network` that learn, and those in its targets, the `followers`, where they can be.
 
     `gradients` is the optimiser's memory for the gradient of each parameter that learns. Perceptrons with layer norm or
     an activation without a fused kernel keep their plain modules, and so do those that do not learn: results are the
-    same either way, to float rounding.
+    same either way, to float rounding. With `precision` bf16 perceptrons of two hidden layers or more round the factors
+    of the products between them.
     """
     workspace = Workspace()
     for module in network.modules():
-        _fuse(module, gradients, workspace)
+        _fuse(module, gradients, workspace, precision)
     for follower in followers:
         for module in follower.modules():
-            _fuse(module, {}, workspace)
+            _fuse(module, {}, workspace, precision)
 
 
 def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:
@@ -32,10 +36,11 @@ def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fuse
     return fused or PlainMlp(nets, gradients)
 
 
-def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
+def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace, precision: str) -> None:
     nets = (module.first, module.second) if isinstance(module, TwinCritic) else (module,)
     has_memory = not gradients or all(parameter in gradients for parameter in module.parameters())
     if isinstance(module, Mlp | TwinCritic) and has_memory:
         perceptrons = [net for net in nets if isinstance(net, Mlp)]
         if all(can_fuse(net) for net in perceptrons):
-            module.fused = FusedMlp(perceptrons, gradients, workspace)
+            is_mixed = precision == "bf16" and all(can_round(net) for net in perceptrons)
+            module.fused = (MixedMlp if is_mixed else FusedMlp)(perceptrons, gradients, workspace)

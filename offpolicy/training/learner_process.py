@@ -34,6 +34,7 @@ from offpolicy.training.reporter import Reporter
 from offpolicy.training.resume import RankState, TrainingStart
 from offpolicy.training.run_memory import thread_delays
 from offpolicy.training.speed_tuner import NoTuner, Setting, SpeedTuner, thread_numbers
+from offpolicy.training.update_modes import choose_update_mode, slow_precision
 from offpolicy.training.virtual_speedup import Gains, VirtualSpeedup
 from offpolicy.training.weight_publisher import WeightPublisher
 
@@ -62,6 +63,9 @@ def train_rank(
     state = RankState(rank, ranks, learner, source, identity, replay.rings if replay else (), start)
     if rank.job.start_step:
         state.resume_streams()
+    choose_update_mode(rank, learner, state.choice)
+    if warning := slow_precision(rank.cfg.algo, rank.device):
+        rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
     publisher = WeightPublisher(rank, learner.policy)
     evaluation = periodic_evaluation(rank, ranks, learner, publisher, start.last_eval_step)

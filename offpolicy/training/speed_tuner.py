@@ -50,6 +50,7 @@ class Choice:
 
     setting: Setting | None = None  # None before the first trial has ended
     iterations: int = 0  # since then
+    update_mode: str | None = None  # by what updates are made, with `algo.compile`; None: not chosen
 
 
 class NoTuner:

@@ -18,7 +18,7 @@ from offpolicy.types import Batch, Batches, SpaceSpec
 # So many observations that the CPU makes the gradient of the first layer with one kernel, as CUDA does.
 SPEC = SpaceSpec(obs_dim=80, action_dim=6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
 HOST_READS = ("_local_scalar_dense", "nonzero", "equal", "item", "is_nonzero")
-LAUNCHES = {"sac": 123, "td3": 86}  # 201 and 118 with one kernel per network and equation
+LAUNCHES = {"sac": 123, "td3": 85}  # 201 and 118 with one kernel per network and equation
 
 both = pytest.mark.parametrize("name", ["sac", "td3"])
 
@@ -90,7 +90,15 @@ class HostReads(TorchDispatchMode):
 
 @both
 @pytest.mark.parametrize(
-    "options", [{}, {"policy_delay": 2}, {"critic_layer_norm": True, "max_grad_norm": 1.0}], ids=str
+    "options",
+    [
+        {},
+        {"policy_delay": 2},
+        {"critic_layer_norm": True, "max_grad_norm": 1.0},
+        {"precision": "bf16"},
+        {"compile": "graph"},
+    ],
+    ids=str,
 )
 def test_no_update_reads_a_number_back(name: str, options: dict[str, Any]) -> None:
     learner = learner_of(name, **options)
@@ -100,10 +108,25 @@ def test_no_update_reads_a_number_back(name: str, options: dict[str, Any]) -> No
             learner.has_diverged()
 
 
+def test_a_branch_on_a_number_of_the_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learner_of("td3")
+    algorithm = learner._algorithm
+    update: Any = algorithm.update_once  # type: ignore[attr-defined]
+
+    def branching(batch: Batch, num_updates: int) -> None:
+        if batch.reward.sum() > 0.0:
+            update(batch, num_updates)
+
+    monkeypatch.setattr(algorithm, "update_once", branching)
+    with HostReads(), pytest.raises(AssertionError, match="_local_scalar_dense"):
+        learner.update(Batches((batch_of(0),), None))
+
+
 @both
-def test_an_update_is_a_function_of_the_state_alone(name: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_update_is_a_function_of_the_state_alone(name: str, precision: str) -> None:
     """Whatever was in the memory that updates share, and whatever has been learnt before by the same objects."""
-    learner, other = learner_of(name), learner_of(name)
+    learner, other = learner_of(name, precision=precision), learner_of(name, precision=precision)
     learner.update(Batches((batch_of(0),), None))
     start = copy.deepcopy(learner.state())
     ends = []

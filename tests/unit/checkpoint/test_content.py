@@ -38,6 +38,7 @@ FILES: dict[str, Any] = {
         "sampler": UNIFORM,
         "updates": "00ff",
         "choice": [[2, "overlap"], 7],
+        "update_mode": "graph",
     },
     "collector-0": {
         "env_steps": 100,
@@ -66,6 +67,7 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
     assert (state.num_updates, state.start, state.replay_end) == (5, (4, 0), [100])
     assert state.bad_rows == [2]
     assert (streams.setting, streams.iterations, streams.updates) == ((2, "overlap"), 7, b"\x00\xff")
+    assert streams.update_mode == "graph"
     assert CollectorNumbers.of(checkpoint, "collector-0").policy_lag_sum == 3.0
 
 
@@ -97,6 +99,7 @@ def test_a_checkpoint_of_before_bad_rows_were_counted_is_read(tmp_path: Path) ->
             [[2, "often"], 7],
             "choice: got [[2, 'often'], 7], allowed null or [threads, alternate",
         ),
+        ("rank-0", ("update_mode",), "fast", "update_mode: got 'fast', allowed off, graph, reduce-overhead or null"),
         ("rank-0", ("updates",), "xyz", "updates: got 'xyz', allowed hexadecimal digits"),
         ("rank-0", ("fresh_from",), [], "fresh_from of a learner rank: got [], allowed one number of each ring"),
         ("rank-0", ("source",), {}, "source: got {}, allowed a list"),

@@ -52,6 +52,9 @@ def test_an_unknown_device_is_refused(device: str) -> None:
             "replay.capacity",
         ),
         ({"env": {"id": ""}}, "env.id"),
+        ({"algo": {"precision": "bf16", "hidden_dims": [256]}}, "algo.precision"),
+        ({"algo": {"precision": "bf16", "activation": "silu"}}, "algo.precision"),
+        ({"algo": {"precision": "bf16", "critic_layer_norm": True}}, "algo.precision"),
     ],
 )
 def test_an_impossible_combination_is_refused(raw: dict[str, Any], key: str) -> None:

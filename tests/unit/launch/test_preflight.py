@@ -193,6 +193,15 @@ def test_every_change_that_makes_another_experiment_is_named() -> None:
     )
 
 
+def test_another_precision_would_be_another_experiment_and_another_mode_of_updates_is_none() -> None:
+    saved = config(algo={"precision": "fp32", "compile": "graph"})
+    with pytest.raises(ConfigError) as caught:
+        preflight.check_same(config(algo={"precision": "bf16", "compile": "off"}), saved)
+    assert caught.value.problems == (
+        "algo.precision: the run has 'fp32', this command 'bf16'; cannot change when a run goes on",
+    )
+
+
 def test_a_checkpoint_of_another_shape_is_refused() -> None:
     state = {"fingerprint": fingerprint(config(), SPEC)}
     checkpoint: Any = SimpleNamespace(path=Path("checkpoints/step-1"), json=lambda _: state)

@@ -1,0 +1,141 @@
+"""Chooses by what the updates of a learner are made (`algo.compile`), at its first update.
+
+The first batch has the shapes of all, so it decides: recordings and compiled code are made for it, tried on the
+learner's own tensors, and the learner's state is put back. All of that is part of the first iteration, which the time
+account counts as warm-up.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from offpolicy.algos.learners import ReplayLearner, Update
+from offpolicy.algos.recorded import GRAPH, REDUCE_OVERHEAD, ReplacedUpdate, copied, replaced_update
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.protocols import DeviceSync
+from offpolicy.timing.clock import MonotonicClock
+from offpolicy.training.rank_context import RankContext
+from offpolicy.training.speed_tuner import WORTHWHILE, Choice
+from offpolicy.types import Batch
+
+OFF, AUTO = "off", "auto"  # values of `algo.compile`
+TRIED = {"cuda": (GRAPH, REDUCE_OVERHEAD), "cpu": ()}  # with `AUTO`, by the device
+NOTHING_TO_TRY = "a CPU has no launches to save; algo.compile=reduce-overhead compiles there"
+ROUNDS, BLOCK_UPDATES = 5, 20  # blocks of each mode in turns, and updates of a block
+
+Make = Callable[[str, ReplayLearner, int, torch.device], ReplacedUpdate]
+Report = Callable[[str, str], None]  # takes the mode that was chosen, and a line that says why
+
+
+class UpdateModes:
+    """The update of a learner until it is called: then it replaces itself by the one that it chooses."""
+
+    def __init__(  # noqa: PLR0913  # what it tries, measures with and tells
+        self,
+        learner: ReplayLearner,
+        algo: AlgoConfig,
+        device: torch.device,
+        device_sync: DeviceSync,
+        choice: Choice,
+        report: Report,
+        make: Make = replaced_update,
+        now_ns: Callable[[], int] = MonotonicClock.now_ns,
+    ) -> None:
+        """`choice` has a checkpoint's mode, which stays with `AUTO`; the one in use is written there."""
+        self._learner, self._algo, self._device, self._device_sync = learner, algo, device, device_sync
+        self._choice, self._report, self._make, self._now_ns = choice, report, make, now_ns
+        self._refusals: dict[str, str] = {}  # why a mode is impossible
+
+    def __call__(self, batch: Batch, num_updates: int) -> None:
+        """Chooses, makes update number `num_updates`, and leaves the others to what was chosen."""
+        before = self._choice.update_mode
+        mode, update, reasons = self._choose(copied(batch))
+        self._choice.update_mode, self._learner.run_update = mode, update
+        if before not in (None, mode):
+            reasons.append(f"the continuation is not bitwise: updates were made with {before} before")
+        text = "; ".join(filter(None, reasons))
+        self._report(mode, f"algo.compile={self._algo.compile}: {mode}{text and ', '}{text}")
+        update(batch, num_updates)
+
+    def _choose(self, batch: Batch) -> tuple[str, Update, list[str]]:
+        """Returns the mode, the update, and what speaks for or against each of them."""
+        wanted, eager = self._wanted(), self._learner.update_once
+        if not wanted:
+            return OFF, eager, [NOTHING_TO_TRY if self._choice.update_mode is None else "as before"]
+        start = self._learner.state()
+        try:
+            updates = self._prepared(wanted, batch)
+            is_measured = self._algo.compile == AUTO and len(wanted) > 1 and bool(updates)
+            seconds = self._measured({OFF: eager, **updates}, batch) if is_measured else {}
+        finally:
+            self._learner.load_state(start)
+        mode = _fastest(seconds) if seconds else next(iter(updates), OFF)
+        speeds = ", ".join(f"{name} {1e3 * s:.2f} ms per update" for name, s in seconds.items())
+        refusals = [f"{name} is impossible: {text}" for name, text in self._refusals.items()]
+        return mode, updates.get(mode, eager), [speeds, *refusals]
+
+    def _wanted(self) -> Sequence[str]:
+        if self._algo.compile != AUTO:
+            return (self._algo.compile,)
+        if self._choice.update_mode is not None:  # of the checkpoint: the same kernels go on
+            return () if self._choice.update_mode == OFF else (self._choice.update_mode,)
+        return TRIED[self._device.type]
+
+    def _prepared(self, wanted: Sequence[str], batch: Batch) -> dict[str, Update]:
+        updates: dict[str, Update] = {}
+        for mode in wanted:
+            try:
+                update = self._make(mode, self._learner, self._algo.policy_delay, self._device)
+                update.prepare(batch)
+            except RuntimeError as error:  # of the device or the compiler; what they cannot do, plain kernels can
+                self._refusals[mode] = str(error).strip().partition("\n")[0] or type(error).__name__
+            else:
+                updates[mode] = update
+        return updates
+
+    def _measured(self, updates: Mapping[str, Update], batch: Batch) -> dict[str, float]:
+        """Returns the seconds per update of each mode: the median of blocks in turns."""
+        blocks: dict[str, list[float]] = {mode: [] for mode in updates}
+        for _ in range(ROUNDS):
+            for mode, update in updates.items():
+                self._device_sync.wait()
+                begin_ns = self._now_ns()
+                for num_updates in range(1, BLOCK_UPDATES + 1):
+                    update(batch, num_updates)
+                self._device_sync.wait()
+                blocks[mode].append((self._now_ns() - begin_ns) / BLOCK_UPDATES / 1e9)
+        return {mode: statistics.median(times) for mode, times in blocks.items()}
+
+
+def _fastest(seconds: Mapping[str, float]) -> str:
+    """Returns the fastest mode, if it is worth while; else `OFF`."""
+    fastest = min(seconds, key=lambda mode: seconds[mode])
+    return fastest if WORTHWHILE * seconds[fastest] <= seconds[OFF] else OFF
+
+
+def choose_update_mode(rank: RankContext, learner: object, choice: Choice) -> None:
+    """Has the learner choose at its first update, where `algo.compile` asks for it."""
+    if rank.cfg.algo.compile == OFF or not isinstance(learner, ReplayLearner):
+        choice.update_mode = None
+        return
+
+    def report(mode: str, text: str) -> None:
+        rank.child.send("update_mode", mode=mode, text=text)
+
+    device_sync = rank.new_device_sync()  # waits that no lane of the device's timer contains
+    learner.run_update = UpdateModes(learner, rank.cfg.algo, rank.device, device_sync, choice, report)
+
+
+def slow_precision(algo: AlgoConfig, device: torch.device) -> str:
+    """Returns a warning where bfloat16 is slower than float32; '' where it is not, as far as is known."""
+    if algo.precision == "fp32" or device.type != "cpu" or has_bf16_products():
+        return ""
+    return "algo.precision=bf16: this CPU has no bfloat16 products; updates are slower than with fp32"
+
+
+def has_bf16_products() -> bool:
+    """True for a CPU with instructions for products of bfloat16: AVX-512 BF16 or AMX."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

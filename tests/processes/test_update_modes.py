@@ -1,0 +1,33 @@
+"""Real runs that say by what their updates are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processes.conftest import StartRun
+
+pytestmark = pytest.mark.mp
+NO_GRAPH = "algo.compile=graph: off, graph is impossible: kernels are captured on CUDA only, and the device is cpu"
+
+
+def test_a_run_without_cuda_says_why_it_captures_nothing_and_learns(start_run: StartRun) -> None:
+    run = start_run("algo.compile=graph", "algo.precision=bf16", "algo.hidden_dims=[8,8]", "device=cpu")
+    code, out, err = run.finish()
+    assert (code, err) == (0, "")
+    assert NO_GRAPH in out.splitlines()
+    assert run.summary()["compile"] == {"mode": "off", "reason": NO_GRAPH}
+    assert run.summary()["updates"] > 0
+
+
+@pytest.mark.slow
+def test_a_resumed_run_keeps_the_mode_of_its_checkpoint(start_run: StartRun) -> None:
+    first = start_run("algo.compile=auto", "total_timesteps=300", "device=cpu")
+    assert first.finish()[0] == 0
+    again = start_run("total_timesteps=400", command=("resume", "run"))
+    code, out, err = again.finish()
+    assert (code, err) == (0, "")
+    assert "algo.compile=auto: off, as before" in out.splitlines()
+    refused = start_run("algo.precision=bf16", "total_timesteps=500", command=("resume", "run"))
+    code, _, err = refused.finish()
+    assert code == 2
+    assert "algo.precision" in err
