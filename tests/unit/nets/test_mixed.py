@@ -103,7 +103,7 @@ def test_inputs_and_outputs_are_not_rounded() -> None:
         for parameter in net.parameters():
             parameter.zero_()
         net[4].bias.fill_(1003.25)
-    mixed = made(MixedMlp, [net])
+    mixed, _ = made(MixedMlp, [net])
     assert mixed.evaluate(torch.zeros(2, 1)).flatten().tolist() == [1003.25, 1003.25]
     with torch.no_grad():
         net[0].weight.fill_(1.0)
