@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.children import use_cores
 from benchmarks.parts.measurement import Measurement
-from benchmarks.parts.updates import Case, measurements
+from benchmarks.parts.updates import Case, as_in_a_learner, measurements
 from benchmarks.peers.contenders import Ours
 from benchmarks.peers.race import run
 from benchmarks.peers.settings import Settings
@@ -53,11 +53,11 @@ def _of_runs(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
 
 
 def _of_updates(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
-    torch.set_flush_denormal(True)  # as in a learner's process
-    torch.set_num_threads(THREADS)
-    case = Case.of("sac", rows=value) if axis == "batch" else Case.of("sac", width=value)
-    calls, floor_calls = _calls(case)
-    samples = [case.sample(calls, floor_calls) for _ in range(SAMPLES * rounds)]
+    with as_in_a_learner():
+        torch.set_num_threads(THREADS)
+        case = Case.of("sac", rows=value) if axis == "batch" else Case.of("sac", width=value)
+        calls, floor_calls = _calls(case)
+        samples = [case.sample(calls, floor_calls) for _ in range(SAMPLES * rounds)]
     yield from measurements(PART, f"{axis}={value}", case.describe_floor(), samples)
 
 

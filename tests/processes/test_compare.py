@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.mp
 
 EVERY = ("env.id=offpolicy.envs.toy:PointMass-v0", "eval.episodes=1", "log.every_s=0.05", "threads.learner=1")
-REPLAY = (*EVERY, "total_timesteps=300", "algo.learning_starts=30", "algo.hidden_dims=[16,16]", "algo.batch_size=16")
+REPLAY = (*EVERY, "total_timesteps=600", "algo.learning_starts=30", "algo.hidden_dims=[16,16]", "algo.batch_size=16")
 ROLLOUTS = (
     *EVERY,
     "algo=appo",

@@ -116,7 +116,7 @@ def test_what_a_bare_environment_lacks_is_not_needed(line: str, tmp_path: Path, 
         ("ulimit -n 32", (), "ulimit -n: got 32 open files, allowed at least "),
         ("ulimit -Sn 64; ulimit -Hn 200", ("collect.num_collectors=30",), "or lower collect.num_collectors"),
         ("ulimit -f 1024", (), "ulimit -f: got less than the "),
-        ("ulimit -v 4000000", ("total_timesteps=80000000", "replay.capacity=80000000"), "replay.capacity: got "),
+        ("ulimit -v 4000000", ("total_timesteps=200000000", "replay.capacity=200000000"), "replay.capacity: got "),
     ],
 )
 def test_a_limit_of_the_shell_that_is_too_low_is_named(
