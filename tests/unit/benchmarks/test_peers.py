@@ -68,7 +68,7 @@ def test_the_rate_begins_when_the_first_trial_has_ended() -> None:
     seen.note(Progress(ticks[:12], num_choices=0, is_trying=True), now_s=111.5)
     seen.note(Progress(ticks[:13], num_choices=1), now_s=112.5)
     steady = steady_ticks(seen.on_our_clock(ticks), 1000, seen.settled_s)
-    assert steady[0] == (1130, 113.5)
+    assert steady[0] == (1120, 112.5)
     assert not seen.has_changed(steady[0][1], steady[-1][1])
 
 
