@@ -1,7 +1,8 @@
 """A benchmark in pieces: tasks that are done once each, in one entry of the results that every call continues.
 
 Before each task the cores are watched until others leave them alone, or for a minute; a task during which others took
-more than 5 % of them is marked, and what it measured stays in the results but out of medians.
+more than 5 % of them is marked, and what it measured stays in the results but out of medians. A repeat of a race is
+judged by the window of its rate alone (`others_share` of its data).
 """
 
 from __future__ import annotations
@@ -107,11 +108,14 @@ class Journal:
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
         passed = watch.passed()
+        share = passed.others_share(len(self._cores))
+        if isinstance(data, Mapping) and data.get("others_share") is not None:  # of the measured window
+            share = data["others_share"]
         return {
             "started": started,
             "wall_s": passed.wall_s,
             "others_before": share_before,
-            "others_share": passed.others_share(len(self._cores)),
+            "others_share": share,
             "attempts": self.done.get(task.key, {}).get("attempts", 0) + 1,
             "failure": failure,
             "data": data,
@@ -158,5 +162,6 @@ def why_not_in_pieces() -> str | None:
 
 
 def is_marked(outcome: Mapping[str, Any]) -> bool:
-    """True if others took so much of the cores meanwhile that the numbers say little."""
-    return float(outcome["others_share"]) > NOISY
+    """True if the numbers say little: others took much of the cores, or threads or mode changed while it measured."""
+    data = outcome.get("data")
+    return float(outcome["others_share"]) > NOISY or (isinstance(data, Mapping) and bool(data.get("has_changed")))

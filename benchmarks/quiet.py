@@ -9,13 +9,14 @@ import os
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 NOISY = 0.05  # share of the cores' time
 LOOK_S = 1.0  # of one look at the cores
 WAIT_S = 60.0  # for quiet, before a round
-STAT = Path("/proc/stat")
+PROCESSES = Path("/proc")
+STAT = PROCESSES / "stat"
 BUSY_COLUMNS = (1, 2, 3, 6, 7, 8)  # user, nice, system, irq, softirq, steal; idle is 4, iowait 5
 
 
@@ -42,12 +43,47 @@ class Usage:
         """The part of the cores' time that others took, of what has passed. The kernel's counts may lag by a tick."""
         return max(self.busy_s - self.own_s, 0.0) / max(self.wall_s * num_cores, 1e-9)
 
+    @classmethod
+    def of_tree(cls, cores: Sequence[int]) -> Usage:
+        """The clocks now; `own_s` has also the children, and theirs, that have not ended."""
+        return replace(cls.now(cores), own_s=tree_cpu_s(os.getpid()))
+
 
 def busy_ticks(stat: str, cores: Sequence[int]) -> int:
     """Ticks that the cores were busy since the machine started, of the text of /proc/stat."""
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in stat.splitlines()]
     return sum(int(line[column]) for line in lines if line and line[0] in names for column in BUSY_COLUMNS)
+
+
+def tree_cpu_s(root: int) -> float:
+    """CPU seconds of a process and all below it, with those that have ended and were waited for."""
+    ticks: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for stat in PROCESSES.glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()  # a name may hold anything before it
+        except OSError:  # ended meanwhile
+            continue
+        pid = int(stat.parent.name)
+        ticks[pid] = sum(map(int, fields[11:15]))  # user and system, own and of ended children
+        children.setdefault(int(fields[1]), []).append(pid)
+    total, left = 0, [root]
+    while left:
+        pid = left.pop()
+        total += ticks.get(pid, 0)
+        left += children.get(pid, [])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def share_between(samples: Sequence[Usage], start_s: float, end_s: float, num_cores: int) -> float:
+    """The part of the cores' time that others took from the last sample before `start_s` to the first after `end_s`.
+
+    Where there is none before or after, it is the first or the last one. `samples` are in the order of time.
+    """
+    before = [sample for sample in samples if sample.wall_s <= start_s] or samples[:1]
+    after = [sample for sample in samples if sample.wall_s >= end_s] or samples[-1:]
+    return after[0].since(before[-1]).others_share(num_cores)
 
 
 class Watch:

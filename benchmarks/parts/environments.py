@@ -1,13 +1,14 @@
-"""Env steps/s of HalfCheetah-v5 under random actions, without policy and replay, by the way environments are stepped.
+"""Env steps/s of Gymnasium's ten MuJoCo v5 tasks under random actions, by the way environments are stepped.
 
-Every number of environments has all its ways in each round, one after another. `async` is left out where it would need
-more than 16 processes.
+Without policy and replay. All ways of one task and one number of environments take turns. `async` is measured for
+HalfCheetah alone, and left out where it would need more than 16 processes. The batch is also shown as a multiple of
+`sync`, sample by sample.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 
 import numpy as np
@@ -16,36 +17,59 @@ from benchmarks.parts.measurement import Measurement
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, make_vector
 
-ENV_ID = "HalfCheetah-v5"
-NUM_ENVS = (1, 4, 16, 64)
+PART = "environments"
+HALFCHEETAH = "HalfCheetah-v5"
+NUM_ENVS = (1, 4, 16, 64)  # of HalfCheetah
+OTHERS = (
+    *("Hopper-v5", "Walker2d-v5", "Swimmer-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5", "Pusher-v5"),
+    *("InvertedPendulum-v5", "InvertedDoublePendulum-v5"),
+)
+NUM_ENVS_OF_OTHERS = (4, 16)
 WAYS = (("sync", 1), ("async", 1), ("mujoco", 1), ("mujoco", 2))  # env.vectorization and threads
 MOST_WORKERS = 16
-ENV_STEPS = 4_000  # of one sample
+ENV_STEPS, ENV_STEPS_OF_OTHERS = 4_000, 1_000  # of one sample
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
-    """Env steps/s of every way, for each number of environments."""
+    """Env steps/s of every way, for each task and number of environments."""
     for num_envs in NUM_ENVS:
-        with ExitStack() as stack:
-            vectors = {
-                f"{way}, threads {threads}" if way == "mujoco" else way: stack.enter_context(
-                    closing(_vector(way, num_envs, threads))
-                )
-                for way, threads in WAYS
-                if threads <= num_envs and (way != "async" or num_envs <= MOST_WORKERS)
-            }
-            rates: dict[str, list[float]] = {name: [] for name in vectors}
-            for number in range(-1, 3 * rounds):
-                for name, vector in vectors.items():
-                    rate = _rate(vector, ENV_STEPS)
-                    if number >= 0:  # the first round warms up
-                        rates[name].append(rate)
-        for name, samples in rates.items():
-            yield Measurement("environments", f"{num_envs} x {name}", "env steps/s", samples)
+        yield from _of_task(HALFCHEETAH, num_envs, WAYS, ENV_STEPS, 3 * rounds)
+    ways = [(way, threads) for way, threads in WAYS if way != "async"]
+    for env_id in OTHERS:
+        for num_envs in NUM_ENVS_OF_OTHERS:
+            yield from _of_task(env_id, num_envs, ways, ENV_STEPS_OF_OTHERS, 3 * rounds)
 
 
-def _vector(way: str, num_envs: int, num_threads: int) -> VectorAdapter:
-    vector = make_vector(EnvConfig(id=ENV_ID, num_envs=num_envs, vectorization=way), num_threads=num_threads)
+def _of_task(
+    env_id: str, num_envs: int, ways: Sequence[tuple[str, int]], env_steps: int, samples: int
+) -> Iterator[Measurement]:
+    with ExitStack() as stack:
+        vectors = {
+            _words(way, threads): stack.enter_context(closing(_vector(env_id, way, num_envs, threads)))
+            for way, threads in ways
+            if threads <= num_envs and (way != "async" or num_envs <= MOST_WORKERS)
+        }
+        rates: dict[str, list[float]] = {name: [] for name in vectors}
+        for number in range(-1, samples):
+            for name, vector in vectors.items():
+                rate = _rate(vector, env_steps)
+                if number >= 0:  # the first round warms up
+                    rates[name].append(rate)
+    case = f"{num_envs} x {env_id}"
+    for name, found in rates.items():
+        yield Measurement(PART, f"{case}, {name}", "env steps/s", found)
+    for name, found in rates.items():
+        if name.startswith("mujoco"):
+            ratios = [batch / sync for batch, sync in zip(found, rates["sync"], strict=True)]
+            yield Measurement(PART, f"{case}, {name} / sync", "x", ratios)
+
+
+def _words(way: str, threads: int) -> str:
+    return f"{way}, threads {threads}" if way == "mujoco" else way
+
+
+def _vector(env_id: str, way: str, num_envs: int, num_threads: int) -> VectorAdapter:
+    vector = make_vector(EnvConfig(id=env_id, num_envs=num_envs, vectorization=way), num_threads=num_threads)
     vector.reset(1)
     return vector
 

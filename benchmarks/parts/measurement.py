@@ -70,7 +70,7 @@ def call_us(function: Callable[[], object], calls: int) -> float:
 
 
 def interleaved_us(functions: Mapping[str, Callable[[], object]], calls: int, rounds: int) -> dict[str, list[float]]:
-    """Microseconds per call of each function in every round: A B C, A B C, so that all share the machine's weather."""
+    """Microseconds per call of each function in every round: A B C, A B C, so that other programs disturb all alike."""
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(-1, rounds):
         for name, function in functions.items():

@@ -30,7 +30,7 @@ from offpolicy.types import Batches
 MS = 1_000_000
 LIMIT_PERCENT = 1.0
 PAIRS = 20  # of blocks per sample, the order swapped from pair to pair
-ITERATIONS = 6  # of a block: short, so that both of a pair meet the same weather
+ITERATIONS = 6  # of a block: short, so that other programs disturb both of a pair alike
 SAMPLES_PER_ROUND = 3
 
 

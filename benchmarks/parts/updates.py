@@ -22,7 +22,7 @@ PART = "update"
 RATIO = "update / floor"
 ALGOS = ("sac", "td3")
 THREADS = (1, 2)
-CALLS = 10  # of an update per sample: many short samples in turns, so that all cases meet the same weather
+CALLS = 10  # of an update per sample: many short samples in turns, so that other programs disturb all alike
 FLOOR_CALLS = 40  # of each product
 SAMPLES = 20  # per round
 

@@ -91,7 +91,7 @@ def measure(plan: Plan, budget: Budget, console: Console, *, resume: bool) -> in
 
 
 def tasks(plan: Plan, missing: Mapping[str, str], done: Mapping[str, Entry], cores: tuple[int, ...]) -> Iterator[Task]:
-    """Round by round, A B C, A B C: the weather of a shared machine falls on all alike. Tuning comes first."""
+    """Round by round, A B C, A B C: other programs on a shared machine disturb all alike. Tuning comes first."""
     expected_s = START_S + SETTLE_S + plan.seconds
     for race in plan.races:
         if "tuned" in _contenders(plan, race, missing):

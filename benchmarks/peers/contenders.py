@@ -14,8 +14,11 @@ import yaml
 from benchmarks.children import environment, offpolicy_train
 from benchmarks.peers.settings import Settings
 from benchmarks.results import REPOSITORY
+from offpolicy.commands.trial import TUNED
+from offpolicy.machine import num_usable_cores
 
 PEERS = REPOSITORY / ".bench"  # one virtual environment per peer, made by the Makefile
+OUTPUT = "output"  # of a repeat, in its scratch directory
 ENDLESS = 1_000_000_000  # env steps: the time ends a repeat
 
 
@@ -39,6 +42,14 @@ class Report(NamedTuple):
     versions: dict[str, str]
 
 
+class Progress(NamedTuple):
+    """What a repeat that goes on has written so far."""
+
+    ticks: list[tuple[int, float]]  # as in `Report`, on a clock of its own
+    num_choices: int = 0  # of threads or mode, by its own trials
+    is_trying: bool = False  # its first trial has not ended
+
+
 class Contender(Protocol):
     """A trainer that does the job."""
 
@@ -52,8 +63,8 @@ class Contender(Protocol):
 
     def environment(self) -> dict[str, str]: ...
 
-    def is_over(self, job: Job) -> bool:
-        """True once it has learned for as long as the job asks: it is then interrupted. Never for one that ends."""
+    def progress(self, job: Job) -> Progress | None:
+        """How far it is; None for one that ends by itself, whose clock is ours."""
 
     def report(self, job: Job) -> Report: ...
 
@@ -84,9 +95,13 @@ class Ours:
     def environment(self) -> dict[str, str]:
         return environment()
 
-    def is_over(self, job: Job) -> bool:
-        learning = [tick for tick in self._ticks(job) if tick[0] >= job.settings.learning_starts]
-        return bool(learning) and learning[-1][1] - learning[0][1] >= job.seconds
+    def progress(self, job: Job) -> Progress | None:
+        output, config = job.scratch / OUTPUT, job.scratch / "run" / "config.yaml"
+        lines = output.read_text(errors="replace").split("\n")[:-1] if output.is_file() else []
+        num_choices = sum(line.startswith(TUNED) for line in lines)
+        ticks = self._ticks(job)
+        is_trying = not num_choices and bool(ticks) and has_trials(yaml.safe_load(config.read_text()))
+        return Progress(ticks, num_choices, is_trying)
 
     def report(self, job: Job) -> Report:
         """The last record is left out: it is written when everything has been saved and every process has exited."""
@@ -111,6 +126,12 @@ class Ours:
         lines = text[: text.rfind("\n") + 1].splitlines()  # a line that is being written is no record yet
         records = [json.loads(line) for line in lines]
         return [(int(record["env_steps"]), float(record["wall_s"])) for record in records]
+
+
+def has_trials(cfg: Mapping[str, Any]) -> bool:
+    """True if a run of ours with this configuration tries threads or modes when it begins to learn on these cores."""
+    has_threads = cfg["threads"]["learner"] == "auto" and num_usable_cores() > 1
+    return (has_threads or cfg["collect"]["mode"] == "auto") and cfg["runner"]["world_size"] == 1
 
 
 def overrides(settings: Settings) -> tuple[str, ...]:
@@ -162,8 +183,8 @@ class Program:
     def environment(self) -> dict[str, str]:
         return environment(OMP_NUM_THREADS=str(self.threads)) if self.threads else environment()
 
-    def is_over(self, job: Job) -> bool:
-        return False
+    def progress(self, job: Job) -> Progress | None:
+        return None
 
     def report(self, job: Job) -> Report:
         data = json.loads((job.scratch / "report.json").read_text())

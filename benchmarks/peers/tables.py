@@ -138,7 +138,8 @@ def rates_table(title: str, repeats: Sequence[Done], missing: Iterable[str]) -> 
     for row in rows(repeats, missing):
         table.add_row(*row)
     if any(one.is_marked for one in repeats):
-        table.caption = f"Left out: rounds in which others took more than {NOISY:.0%} of the cores."
+        why = f"others took more than {NOISY:.0%} of the cores, or threads or mode changed"
+        table.caption = f"Left out: rounds in which {why}."
     return table
 
 

@@ -122,3 +122,12 @@ def test_a_tree_with_changes_cannot_be_measured_in_pieces(monkeypatch: pytest.Mo
     assert journal.why_not_in_pieces() == (
         "budget: got a tree with changes (a.py, b.py), allowed none: commit them, or leave `budget` out"
     )
+
+
+def test_a_repeat_is_judged_by_its_window(clean_commit: Path) -> None:
+    own = Journal("toy", {}, [0], resume=True)
+    found = {"busy": {"others_share": 0.12}, "changed": {"others_share": 0.0, "has_changed": True}}
+    found["clean"] = {"others_share": 0.0, "has_changed": False}
+    tasks = [Task(key, 1.0, lambda data=data: data) for key, data in found.items()]  # type: ignore[misc]
+    own.run(tasks, AT_ONCE, lambda task, outcome: None)
+    assert [journal.is_marked(own.done[key]) for key in found] == [True, True, False]

@@ -31,6 +31,7 @@ from benchmarks.parts import (
 from benchmarks.parts.measurement import Measurement, measurements_of
 from benchmarks.peers import race
 from benchmarks.results import all_entries
+from offpolicy.envs.vectorization import TASKS
 
 SHORT = ("total_timesteps=600", "algo.learning_starts=500")
 # What makes a part small: the module, and the constants that take other values in it.
@@ -42,7 +43,10 @@ SMALLEST: Mapping[str, tuple[ModuleType, dict[str, Any]]] = {
     "handshake": (handshake, {"CALLS": 1}),
     "updates": (updates, {"CALLS": 2, "FLOOR_CALLS": 1, "SAMPLES": 1}),
     "collector": (collector_step, {"STEPS": 2, "MANY_STEPS": 2}),
-    "environments": (environments, {"NUM_ENVS": (1, 2), "ENV_STEPS": 4}),
+    "environments": (
+        environments,
+        {"NUM_ENVS": (1, 2), "NUM_ENVS_OF_OTHERS": (2,), "ENV_STEPS": 4, "ENV_STEPS_OF_OTHERS": 4},
+    ),
     "memory": (memory, {"OVERRIDES": (*memory.OVERRIDES, *SHORT)}),
     "startup": (startup, {}),
     "hand": (hand, {"NUM_HANDS": 2, "STEPS": 1}),
@@ -80,12 +84,18 @@ def test_the_collectors_step_is_measured_with_one_and_with_many_environments(mon
     assert all(len(samples) == 5 and min(samples) > 0 for samples in found.values())
 
 
-def test_every_way_to_step_environments_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_task_and_way_to_step_environments_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SMALLEST["environments"][1].items():
         monkeypatch.setattr(environments, name, value)
     found = {one.name: one.samples for one in environments.measure(1)}
-    ways = ("sync", "async", "mujoco, threads 1")
-    assert found.keys() == {f"{n} x {way}" for n in (1, 2) for way in ways} | {"2 x mujoco, threads 2"}
+    ways = ("sync", "async", "mujoco, threads 1", "mujoco, threads 1 / sync")
+    two = ("mujoco, threads 2", "mujoco, threads 2 / sync")
+    expected = {f"{n} x HalfCheetah-v5, {way}" for n in (1, 2) for way in ways}
+    expected |= {f"2 x HalfCheetah-v5, {way}" for way in two}
+    tasks = [constructor.rpartition(":")[2].removesuffix("Env") + "-v5" for constructor in TASKS]
+    others = {task for task in tasks if task != "HalfCheetah-v5"}
+    expected |= {f"2 x {task}, {way}" for task in others for way in (*ways, *two) if way != "async"}
+    assert found.keys() == expected
     assert all(len(samples) == 3 and min(samples) > 0 for samples in found.values())
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks.peers import control, race
 from benchmarks.peers.__main__ import Plan, main, tasks
-from benchmarks.peers.contenders import CONTENDERS, Job, Ours, overrides, settings_of_run
-from benchmarks.peers.race import SETTLE_S, steady_rate
+from benchmarks.peers.contenders import CONTENDERS, Job, Ours, Progress, overrides, settings_of_run
+from benchmarks.peers.observed import Observed
+from benchmarks.peers.race import SETTLE_S, rate_of, steady_ticks
 from benchmarks.peers.settings import Settings, UnequalSettings, check_equal
 from benchmarks.peers.tables import Done, ratios, repeats_of, rows
 from benchmarks.peers.workloads import WORKLOADS
@@ -58,12 +59,30 @@ def test_one_update_per_vector_step_is_counted() -> None:
 
 def test_the_rate_begins_when_learning_has_settled() -> None:
     ticks = [(500, 0.0), (1000, 1.0), (1001, 1.0 + SETTLE_S), (1101, 2.0 + SETTLE_S), (1301, 4.0 + SETTLE_S)]
-    assert steady_rate(ticks, learning_starts=1000) == pytest.approx(100.0)
+    assert rate_of(steady_ticks(ticks, learning_starts=1000)) == pytest.approx(100.0)
+
+
+def test_the_rate_begins_when_the_first_trial_has_ended() -> None:
+    seen = Observed([0])
+    ticks = [(1000 + 10 * second, float(second)) for second in range(20)]
+    seen.note(Progress(ticks[:12], num_choices=0, is_trying=True), now_s=111.5)
+    seen.note(Progress(ticks[:13], num_choices=1), now_s=112.5)
+    steady = steady_ticks(seen.on_our_clock(ticks), 1000, seen.settled_s)
+    assert steady[0] == (1120, 112.5)
+    assert not seen.has_changed(steady[0][1], steady[-1][1])
+
+
+def test_a_setting_that_changes_within_the_window_is_seen() -> None:
+    seen = Observed([0])
+    for num_choices, now_s in ((1, 5.0), (2, 15.0)):
+        seen.note(Progress([], num_choices), now_s)
+    assert seen.has_changed(10.0, 20.0)
+    assert not seen.has_changed(5.0, 10.0)
 
 
 def test_a_run_that_is_too_short_has_no_rate() -> None:
     with pytest.raises(ValueError, match="raise --seconds"):
-        steady_rate([(1000, 1.0), (2000, 2.0)], learning_starts=1000)
+        rate_of(steady_ticks([(1000, 1.0), (2000, 2.0)], learning_starts=1000))
 
 
 def repeat(contender: str, number: int, rate: float | None, *, marked: bool = False) -> Done:
@@ -145,6 +164,8 @@ def test_a_repeat_of_ours_is_stopped_and_has_a_rate(monkeypatch: pytest.MonkeyPa
     found = race.run("ours", Ours("offpolicy", ("collect.mode=alternate",)), SMALL, 4.0, 1, (0,))
     assert found.failure is None
     assert found.steps_per_sec is not None
+    assert found.others_share is not None
+    assert found.window_s >= 2.0
     assert "alternate" in found.threads
 
 

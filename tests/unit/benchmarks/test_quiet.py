@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from benchmarks.quiet import LOOK_S, Usage, busy_ticks, wait_until_quiet
+from benchmarks.quiet import LOOK_S, Usage, busy_ticks, share_between, tree_cpu_s, wait_until_quiet
 
 STAT = """cpu  90 90 90 900 90 90 90 90 0 0
 cpu0 1 2 3 400 50 6 7 8 0 0
@@ -40,3 +44,20 @@ def test_the_wait_has_an_end() -> None:
 
     assert wait_until_quiet(look_once, limit_s=3 * LOOK_S) == 0.5
     assert len(looks) == 4
+
+
+def test_only_what_others_took_in_the_window_counts() -> None:
+    busy_from_6 = [Usage(float(second), float(second), second + max(0.0, second - 6.0)) for second in range(13)]
+    assert share_between(busy_from_6, 0.5, 5.5, num_cores=1) == 0.0
+    assert share_between(busy_from_6, 6.0, 12.0, num_cores=1) == 1.0
+    assert share_between(busy_from_6, -1.0, 99.0, num_cores=1) == 0.5
+
+
+def test_the_cpu_of_a_live_child_is_our_own() -> None:
+    before_s = tree_cpu_s(os.getpid())
+    spin = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert tree_cpu_s(os.getpid()) - before_s >= 0.25
+        child.communicate(b"\n")
