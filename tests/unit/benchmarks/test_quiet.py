@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks.quiet import LOOK_S, Usage, busy_ticks, share_between, tree_cpu_s, wait_until_quiet
+from benchmarks.quiet import LOOK_S, Usage, busy_ticks, share_between, wait_until_quiet
 
 STAT = """cpu  90 90 90 900 90 90 90 90 0 0
 cpu0 1 2 3 400 50 6 7 8 0 0
@@ -54,10 +53,10 @@ def test_only_what_others_took_in_the_window_counts() -> None:
 
 
 def test_the_cpu_of_a_live_child_is_our_own() -> None:
-    before_s = tree_cpu_s(os.getpid())
+    before = Usage.of_tree([0])
     spin = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert tree_cpu_s(os.getpid()) - before_s >= 0.25
+        assert Usage.of_tree([0]).since(before).own_s >= 0.25
         child.communicate(b"\n")
