@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -74,15 +74,23 @@ class MetricSums:
         """Adds one scalar per name of the group, in its order; no host synchronisation."""
         self.add_all({group: tuple(values)})
 
-    @torch.no_grad()
     def add_all(self, measured: Measured) -> None:
         """Adds what was measured together, by group: all groups at once cost as much as one."""
-        if tuple(measured) == tuple(self.counts):
+        self.add_to_sums(measured)
+        self.count(measured)
+
+    @torch.no_grad()
+    def add_to_sums(self, measured: Measured) -> None:
+        """As `add_all` on the device alone: an update that is replayed or compiled does not count."""
+        if tuple(measured) == tuple(self._sizes):
             self.sums.add_(torch.stack([value for values in measured.values() for value in values]))
         else:
             for group, values in measured.items():
                 self._group_sums[group].add_(torch.stack(values))
-        for group in measured:
+
+    def count(self, groups: Iterable[str]) -> None:
+        """Counts one addition to each of the groups, on the host."""
+        for group in groups:
             self.counts[group] += 1
 
     def totals(self) -> MetricTotals:

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.base_learner import Algorithm, BaseLearner
+from offpolicy.algos.base_learner import Algorithm, BaseLearner, Measured
 from offpolicy.algos.losses import critic_loss, critic_loss_gradient, polyak_update
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
 from offpolicy.config.sections import AlgoConfig
@@ -23,7 +23,7 @@ from offpolicy.types import Batch, Batches, Rollouts
 Network = TypeVar("Network", bound=nn.Module)
 
 
-Update = Callable[[Batch, int], None]  # a batch of raw observations and the number of the update, from 1
+Update = Callable[[Batch, bool], None]  # a batch of raw observations, and whether the actor is updated too
 
 
 class ReplayAlgorithm(Algorithm, Protocol):
@@ -33,17 +33,20 @@ class ReplayAlgorithm(Algorithm, Protocol):
         """Sets scheduled options to their values at an env step of the run."""
         ...
 
-    def update_once(self, batch: Batch, num_updates: int) -> None:
-        """Makes update number `num_updates` (from 1), on a batch of normalised observations."""
+    def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
+        """Makes an update on a batch of normalised observations; returns the measured metrics, by group."""
         ...
 
 
 class ReplayLearner(BaseLearner):
-    """A `Learner` from replayed rows."""
+    """A `Learner` from replayed rows, whose every `policy_delay`-th update has an actor step."""
 
-    def __init__(self, algorithm: ReplayAlgorithm, exchange: Exchange, average_every: int = 0) -> None:
+    def __init__(
+        self, algorithm: ReplayAlgorithm, exchange: Exchange, average_every: int = 0, policy_delay: int = 1
+    ) -> None:
         super().__init__(algorithm, exchange, average_every)
         self._algorithm: ReplayAlgorithm = algorithm
+        self.policy_delay = policy_delay
         self.run_update: Update = self.update_once  # may be replaced by what does the same in other kernels
 
     @property
@@ -51,19 +54,29 @@ class ReplayLearner(BaseLearner):
         """True if every update waits for other ranks."""
         return self._algorithm.optimizer_step.exchange.num_ranks > 1
 
-    @property
-    def update_counts(self) -> dict[str, int]:
-        """The live counts of an update's metrics, by group: the only thing that it changes on the host."""
-        return self._algorithm.metrics.counts
+    def has_actor_step(self, num_updates: int) -> bool:
+        """True if update number `num_updates`, from 1, updates the actor."""
+        return num_updates % self.policy_delay == 0
 
-    def update_once(self, raw: Batch, num_updates: int) -> None:
-        """Makes update number `num_updates` (from 1), on a batch of raw observations.
+    def update_once(self, raw: Batch, has_actor_step: bool) -> None:  # noqa: FBT001  # an `Update`
+        """Makes one update on a batch of raw observations."""
+        self.count_metrics(self.update_tensors(raw, has_actor_step=has_actor_step))
 
-        Reads and writes tensors at fixed places alone, so that it can be recorded on a device and replayed.
+    def update_tensors(self, raw: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
+        """Makes one update but for its counts; returns the groups of metrics to be counted.
+
+        Reads and writes tensors at fixed places alone, and no number of the host, so that it can be recorded on a
+        device and replayed, or compiled.
         """
         normalize = self.policy.normalize
         batch = raw._replace(obs=normalize(raw.obs), next_obs=normalize(raw.next_obs))
-        self._algorithm.update_once(batch, num_updates)
+        measured = self._algorithm.update_once(batch, has_actor_step=has_actor_step)
+        self._algorithm.metrics.add_to_sums(measured)
+        return tuple(measured)
+
+    def count_metrics(self, groups: Iterable[str]) -> None:
+        """Counts what an update measured: the only thing that it changes on the host."""
+        self._algorithm.metrics.count(groups)
 
     def update(self, batches: Batches, /) -> None:
         """Absorbs the fresh observations, then makes one gradient update per batch; never waits for the device."""
@@ -73,7 +86,7 @@ class ReplayLearner(BaseLearner):
         self._algorithm.follow_schedules(batches.env_steps)
         for raw in batches.updates:
             self.num_updates += 1
-            self.run_update(raw, self.num_updates)
+            self.run_update(raw, self.has_actor_step(self.num_updates))
         self.end_iteration()
 
 

@@ -1,18 +1,20 @@
 """Updates by other means than kernel after kernel: recorded once on a CUDA device and replayed, or compiled.
 
 An update (`ReplayLearner.update_once`) reads and writes tensors that never move: parameters, moments, step sizes and
-metrics in place, a batch, and random numbers of one generator. What the host decides is the same in all updates of one
-turn of `policy_delay`: with an actor step or without. So there is one recording per turn.
+sums of metrics in place, a batch, and random numbers of one generator. The host decides one thing, whether there is an
+actor step: so there are two kinds of update at most. It counts what was measured after the update, outside of what is
+recorded or compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from offpolicy.algos.learners import ReplayLearner, Update
+from offpolicy.algos.learners import ReplayLearner
 from offpolicy.types import Batch
 
 GRAPH, REDUCE_OVERHEAD = "graph", "reduce-overhead"  # values of `algo.compile`
@@ -54,84 +56,101 @@ class Recorder:
         return graph.replay
 
 
+class ReplacedUpdate(ABC):
+    """An `Update` by other means, for batches of the shapes of the first; others are learnt from kernel by kernel."""
+
+    def __init__(self, learner: ReplayLearner) -> None:
+        self._learner = learner
+        self._kinds = sorted({learner.has_actor_step(number) for number in (1, learner.policy_delay)})
+        self._shapes: list[torch.Size] = []  # of the batch that it is prepared for
+
+    def prepare(self, batch: Batch) -> None:
+        """Prepares updates on batches of the shapes of this one. The learner is changed: restore its state."""
+        self._shapes = [tensor.shape for tensor in batch]
+        self._prepare(batch)
+
+    def __call__(self, batch: Batch, has_actor_step: bool) -> None:  # noqa: FBT001  # an `Update`
+        """Makes one update."""
+        if [tensor.shape for tensor in batch] == self._shapes:
+            self._learner.count_metrics(self._run(batch, has_actor_step=has_actor_step))
+        else:
+            self._learner.update_once(batch, has_actor_step)
+
+    @abstractmethod
+    def _prepare(self, batch: Batch) -> None:
+        """See `prepare`."""
+
+    @abstractmethod
+    def _run(self, batch: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
+        """Makes one update but for its counts; returns the groups of metrics to be counted."""
+
+
 class Recording(NamedTuple):
     """An update that was recorded."""
 
     replay: Callable[[], None]
-    counted: Mapping[str, int]  # additions to the host's counts of metrics
+    groups: tuple[str, ...]  # of metrics, that it measures
 
 
-class RecordedUpdate:
-    """An `Update` that replays recordings, one for each turn of `policy_delay`."""
+class RecordedUpdate(ReplacedUpdate):
+    """An `Update` that replays recordings, one of each kind."""
 
-    def __init__(self, learner: ReplayLearner, policy_delay: int, recorder: Recorder) -> None:
-        self._learner, self._policy_delay, self._recorder = learner, policy_delay, recorder
-        self._batch: Batch | None = None  # read by every replay
+    def __init__(self, learner: ReplayLearner, recorder: Recorder) -> None:
+        super().__init__(learner)
+        self._recorder = recorder
+        self._batch: Batch  # read by every replay
         self._recordings: dict[bool, Recording] = {}  # by whether the actor is updated
 
-    def prepare(self, batch: Batch) -> None:
-        """Records the updates for batches of the shapes of this one. The learner is changed: restore its state."""
+    def _prepare(self, batch: Batch) -> None:
         self._batch = Batch(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in batch))
-        for num_updates in {1, self._policy_delay}:
-            self._recorder.warm_up(lambda number=num_updates: self._repeat(number))  # type: ignore[misc]
-            self._recordings[self._has_actor_step(num_updates)] = self._record(num_updates)
+        for kind in self._kinds:
+            self._recordings[kind] = self._record(has_actor_step=kind)
 
-    def __call__(self, batch: Batch, num_updates: int) -> None:
-        """Makes update number `num_updates`; kernel by kernel for a batch of other shapes."""
-        if self._batch is None or any(own.shape != new.shape for own, new in zip(self._batch, batch, strict=True)):
-            self._learner.update_once(batch, num_updates)
-            return
+    def _run(self, batch: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
         for own, new in zip(self._batch, batch, strict=True):
             own.copy_(new)
-        recording = self._recordings[self._has_actor_step(num_updates)]
+        recording = self._recordings[has_actor_step]
         recording.replay()
-        for group, count in recording.counted.items():
-            self._learner.update_counts[group] += count
+        return recording.groups
 
-    def _has_actor_step(self, num_updates: int) -> bool:
-        return num_updates % self._policy_delay == 0
+    def _record(self, *, has_actor_step: bool) -> Recording:
+        groups: list[str] = []
 
-    def _repeat(self, num_updates: int) -> None:
-        assert self._batch is not None  # set by `prepare`
-        for _ in range(WARM_UPDATES):
-            self._learner.update_once(self._batch, num_updates)
+        def work() -> None:
+            groups[:] = self._learner.update_tensors(self._batch, has_actor_step=has_actor_step)
 
-    def _record(self, num_updates: int) -> Recording:
-        batch, counts = self._batch, self._learner.update_counts
-        assert batch is not None  # set by `prepare`
-        before = dict(counts)
-        replay = self._recorder.record(lambda: self._learner.update_once(batch, num_updates), self._learner.generator)
-        return Recording(replay, {group: counts[group] - before[group] for group in counts})
+        def warm_up() -> None:
+            for _ in range(WARM_UPDATES):
+                work()
+
+        self._recorder.warm_up(warm_up)
+        return Recording(self._recorder.record(work, self._learner.generator), tuple(groups))
 
 
-class CompiledUpdate:
-    """An `Update` that torch.compile has made, with its mode reduce-overhead: CUDA graphs where there is CUDA.
+class CompiledUpdate(ReplacedUpdate):
+    """An `Update` that torch.compile has made, with its mode reduce-overhead.
 
     Adam and the guard keep their own kernels, and random numbers are drawn between the compiled parts.
     """
 
-    def __init__(self, learner: ReplayLearner, policy_delay: int) -> None:
-        self._policy_delay = policy_delay
+    def __init__(self, learner: ReplayLearner) -> None:
+        super().__init__(learner)
         for name in EAGER_OPERATIONS:
             torch._dynamo.disallow_in_graph(getattr(torch, name))
-        self._update: Update = torch.compile(learner.update_once, mode=REDUCE_OVERHEAD, dynamic=False)
+        self._compiled = torch.compile(learner.update_tensors, mode=REDUCE_OVERHEAD, dynamic=False)
 
-    def prepare(self, batch: Batch) -> None:
-        """Compiles. The learner is changed: restore its state. Raises `RuntimeError`, as without a C++ compiler."""
+    def _prepare(self, batch: Batch) -> None:
+        """Compiles. Raises `RuntimeError`, as without a C++ compiler."""
         for _ in range(WARM_UPDATES):
-            for num_updates in {1, self._policy_delay}:
-                self(batch, num_updates)
+            for kind in self._kinds:
+                self._run(batch, has_actor_step=kind)
 
-    def __call__(self, batch: Batch, num_updates: int) -> None:
-        """Makes update number `num_updates`, which the compiler sees as the first with or without an actor step."""
+    def _run(self, batch: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # of torch
-        self._update(batch, self._policy_delay if num_updates % self._policy_delay == 0 else 1)
+        return self._compiled(batch, has_actor_step=has_actor_step)
 
 
-ReplacedUpdate = RecordedUpdate | CompiledUpdate
-
-
-def replaced_update(mode: str, learner: ReplayLearner, policy_delay: int, device: torch.device) -> ReplacedUpdate:
+def replaced_update(mode: str, learner: ReplayLearner, device: torch.device) -> ReplacedUpdate:
     """Returns an update by `GRAPH` or `REDUCE_OVERHEAD`, to be prepared.
 
     Raises `RuntimeError` where that is impossible: between ranks that average gradients within an update, and a graph
@@ -139,11 +158,4 @@ def replaced_update(mode: str, learner: ReplayLearner, policy_delay: int, device
     """
     if learner.exchanges_gradients:
         raise RuntimeError("several ranks average their gradients within an update")
-    if mode == GRAPH:
-        return RecordedUpdate(learner, policy_delay, Recorder(device))
-    return CompiledUpdate(learner, policy_delay)
-
-
-def copied(batch: Batch) -> Batch:
-    """Returns a copy in memory of its own."""
-    return Batch(*(tensor.clone() for tensor in batch))
+    return RecordedUpdate(learner, Recorder(device)) if mode == GRAPH else CompiledUpdate(learner)

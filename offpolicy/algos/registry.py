@@ -42,4 +42,5 @@ def make_learner(
     own = SoloExchange() if average_every else group
     if algo.learns_from_rollouts:
         return RolloutLearner(ROLLOUT_ALGORITHMS[algo.info](algo, spec, device, seed, own), group, average_every)
-    return ReplayLearner(REPLAY_ALGORITHMS[algo.info](algo, spec, device, seed, own), group, average_every)
+    algorithm = REPLAY_ALGORITHMS[algo.info](algo, spec, device, seed, own)
+    return ReplayLearner(algorithm, group, average_every, algo.policy_delay)

@@ -93,14 +93,17 @@ class Sac:
         self._temperature.follow_schedules(env_steps)
 
     @torch.no_grad()
-    def update_once(self, batch: Batch, num_updates: int) -> None:
-        """Updates the critics; every `policy_delay` updates actor and temperature; then the target critics."""
+    def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
+        """Updates the critics; with an actor step also actor and temperature; then the target critics.
+
+        Returns the measured metrics, by group.
+        """
         alpha = self._temperature.alpha
         measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch, alpha))}
-        if num_updates % self._algo.policy_delay == 0:
+        if has_actor_step:
             measured |= self._update_actor(batch.obs, alpha)
         self._critic.target.follow()
-        self.metrics.add_all(measured)
+        return measured
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimisers."""

@@ -53,14 +53,17 @@ class Td3:
         self._critic.optimizer.follow(self._algo.value(self._algo.critic_lr, env_steps))
 
     @torch.no_grad()
-    def update_once(self, batch: Batch, num_updates: int) -> None:
-        """Updates the critics; every `policy_delay` updates the actor, and with it all targets."""
+    def update_once(self, batch: Batch, *, has_actor_step: bool) -> Measured:
+        """Updates the critics; with an actor step also the actor and all targets.
+
+        Returns the measured metrics, by group.
+        """
         measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch))}
-        if num_updates % self._algo.policy_delay == 0:
+        if has_actor_step:
             measured["actor"] = (self._update_actor(batch.obs),)
             self._critic.target.follow()
             self._target_actor.follow()
-        self.metrics.add_all(measured)
+        return measured
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimisers."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from offpolicy.algos.learners import ReplayLearner, Update
-from offpolicy.algos.recorded import GRAPH, REDUCE_OVERHEAD, ReplacedUpdate, copied, replaced_update
+from offpolicy.algos.recorded import GRAPH, REDUCE_OVERHEAD, ReplacedUpdate, replaced_update
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import MonotonicClock
@@ -26,7 +26,7 @@ TRIED = {"cuda": (GRAPH, REDUCE_OVERHEAD), "cpu": ()}  # with `AUTO`, by the dev
 NOTHING_TO_TRY = "a CPU has no launches to save; algo.compile=reduce-overhead compiles there"
 ROUNDS, BLOCK_UPDATES = 5, 20  # blocks of each mode in turns, and updates of a block
 
-Make = Callable[[str, ReplayLearner, int, torch.device], ReplacedUpdate]
+Make = Callable[[str, ReplayLearner, torch.device], ReplacedUpdate]
 Report = Callable[[str, str], None]  # takes the mode that was chosen, and a line that says why
 
 
@@ -49,16 +49,16 @@ class UpdateModes:
         self._choice, self._report, self._make, self._now_ns = choice, report, make, now_ns
         self._refusals: dict[str, str] = {}  # why a mode is impossible
 
-    def __call__(self, batch: Batch, num_updates: int) -> None:
-        """Chooses, makes update number `num_updates`, and leaves the others to what was chosen."""
+    def __call__(self, batch: Batch, has_actor_step: bool) -> None:  # noqa: FBT001  # an `Update`
+        """Chooses, makes one update, and leaves the others to what was chosen."""
         before = self._choice.update_mode
-        mode, update, reasons = self._choose(copied(batch))
+        mode, update, reasons = self._choose(batch)
         self._choice.update_mode, self._learner.run_update = mode, update
         if before not in (None, mode):
             reasons.append(f"the continuation is not bitwise: updates were made with {before} before")
         text = "; ".join(filter(None, reasons))
         self._report(mode, f"algo.compile={self._algo.compile}: {mode}{text and ', '}{text}")
-        update(batch, num_updates)
+        update(batch, has_actor_step)
 
     def _choose(self, batch: Batch) -> tuple[str, Update, list[str]]:
         """Returns the mode, the update, and what speaks for or against each of them."""
@@ -88,7 +88,7 @@ class UpdateModes:
         updates: dict[str, Update] = {}
         for mode in wanted:
             try:
-                update = self._make(mode, self._learner, self._algo.policy_delay, self._device)
+                update = self._make(mode, self._learner, self._device)
                 update.prepare(batch)
             except RuntimeError as error:  # of the device or the compiler; what they cannot do, plain kernels can
                 self._refusals[mode] = str(error).strip().partition("\n")[0] or type(error).__name__
@@ -104,7 +104,7 @@ class UpdateModes:
                 self._device_sync.wait()
                 begin_ns = self._now_ns()
                 for num_updates in range(1, BLOCK_UPDATES + 1):
-                    update(batch, num_updates)
+                    update(batch, self._learner.has_actor_step(num_updates))
                 self._device_sync.wait()
                 blocks[mode].append((self._now_ns() - begin_ns) / BLOCK_UPDATES / 1e9)
         return {mode: statistics.median(times) for mode, times in blocks.items()}

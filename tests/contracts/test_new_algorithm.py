@@ -45,17 +45,18 @@ class Ddpg:
     def follow_schedules(self, env_steps):
         pass
 
-    def update_once(self, batch, num_updates):
+    def update_once(self, batch, *, has_actor_step):
         with torch.no_grad():
             next_q = self._critic.target_q(batch.next_obs, self._target_actor.module.forward(batch.next_obs))[0]
             target_q = td_target(batch.reward, batch.discount, batch.terminated, next_q)
-        self.metrics.add("critic", self._critic.step(batch, target_q))
+        measured = {"critic": self._critic.step(batch, target_q)}
         action = self._actor.forward(batch.obs)
         loss = td3_actor_loss(self._critic.online.q1(batch.obs, action))
         self.optimizer_step.minimize(Loss(loss, self._optimizer))
-        self.metrics.add("actor", (loss.detach(), (action.detach().abs() > 0.99).float().mean()))
+        measured["actor"] = (loss.detach(), (action.detach().abs() > 0.99).float().mean())
         self._critic.target.follow()
         self._target_actor.follow()
+        return measured
 
     def tensor_groups(self):
         modules = {"policy": self.policy, "target_actor": self._target_actor.module}

@@ -47,9 +47,9 @@ def batch_of(seed: int, rows: int = 256) -> Batch:
     return Batch(obs, action.tanh(), reward, next_obs, zeros, zeros + 0.99)
 
 
-def replace(learner: ReplayLearner, mode: str, policy_delay: int) -> None:
+def replace(learner: ReplayLearner, mode: str) -> None:
     state = learner.state()
-    update = replaced_update(mode, learner, policy_delay, device())
+    update = replaced_update(mode, learner, device())
     update.prepare(batch_of(99))
     learner.load_state(state)
     learner.run_update = update
@@ -65,7 +65,7 @@ def train(learner: ReplayLearner, steps: range) -> None:
 def test_captured_updates_equal_those_kernel_by_kernel(options: dict[str, Any]) -> None:
     """Over 100 updates, random numbers included: to float rounding, for cuBLAS may choose others on another stream."""
     captured, eager = learner_of(**options), learner_of(**options)
-    replace(captured, "graph", options.get("policy_delay", 1))
+    replace(captured, "graph")
     for learner in (captured, eager):
         train(learner, range(100))
     ours, theirs = captured.state(), eager.state()
@@ -79,7 +79,7 @@ def test_captured_updates_equal_those_kernel_by_kernel(options: dict[str, Any]) 
 def test_a_captured_learner_restored_from_a_checkpoint_goes_on_bit_for_bit() -> None:
     whole, broken = (learner_of(name="sac", policy_delay=2) for _ in range(2))
     for learner in (whole, broken):
-        replace(learner, "graph", 2)
+        replace(learner, "graph")
     train(whole, range(15))
     broken.load_state(whole.state())
     for learner in (whole, broken):
@@ -90,7 +90,7 @@ def test_a_captured_learner_restored_from_a_checkpoint_goes_on_bit_for_bit() -> 
 
 def test_a_nan_stops_captured_updates() -> None:
     learner = learner_of(name="sac")
-    replace(learner, "graph", 1)
+    replace(learner, "graph")
     train(learner, range(3))
     before = learner.state().tensors
     bad = batch_of(3)
@@ -104,7 +104,7 @@ def test_a_nan_stops_captured_updates() -> None:
 
 def test_a_replay_makes_the_host_wait_for_nothing() -> None:
     learner, batch = learner_of(name="sac"), batch_of(0)
-    replace(learner, "graph", 1)
+    replace(learner, "graph")
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(5):
@@ -124,8 +124,8 @@ def test_an_update_that_cannot_be_captured_is_made_kernel_by_kernel() -> None:
     learner, plain = learner_of(name="sac"), learner_of(name="sac")
     said: list[tuple[str, str]] = []
 
-    def make(mode: str, learner: ReplayLearner, policy_delay: int, device: torch.device) -> RecordedUpdate:
-        return RecordedUpdate(learner, policy_delay, WaitingRecorder(device))
+    def make(mode: str, learner: ReplayLearner, device: torch.device) -> RecordedUpdate:
+        return RecordedUpdate(learner, WaitingRecorder(device))
 
     algo = AlgoConfig(name="sac", compile="graph")
     sync = StreamSync(device())

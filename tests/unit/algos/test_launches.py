@@ -113,9 +113,8 @@ def test_a_branch_on_a_number_of_the_device_is_found(monkeypatch: pytest.MonkeyP
     algorithm = learner._algorithm
     update: Any = algorithm.update_once  # type: ignore[attr-defined]
 
-    def branching(batch: Batch, num_updates: int) -> None:
-        if batch.reward.sum() > 0.0:
-            update(batch, num_updates)
+    def branching(batch: Batch, *, has_actor_step: bool) -> Any:
+        return update(batch, has_actor_step=has_actor_step) if batch.reward.sum() > 0.0 else {}
 
     monkeypatch.setattr(algorithm, "update_once", branching)
     with HostReads(), pytest.raises(AssertionError, match="_local_scalar_dense"):

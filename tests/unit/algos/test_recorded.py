@@ -43,10 +43,10 @@ def batch_of(seed: int, rows: int = 16) -> Batch:
     return Batch(obs, action.tanh(), reward, next_obs, torch.zeros(rows), torch.full((rows,), 0.99))
 
 
-def recorded(learner: ReplayLearner, policy_delay: int) -> None:
+def recorded(learner: ReplayLearner) -> None:
     """Records the updates; the learner's state is as it was."""
     state = learner.state()
-    update = RecordedUpdate(learner, policy_delay, TapeRecorder())
+    update = RecordedUpdate(learner, TapeRecorder())
     update.prepare(batch_of(99))
     learner.load_state(state)
     learner.run_update = update
@@ -70,7 +70,7 @@ def assert_same(left: ReplayLearner, right: ReplayLearner) -> None:
 def test_replayed_updates_are_those_kernel_by_kernel_bit_for_bit(options: dict[str, Any]) -> None:
     """Over 100 updates with schedules, turns of the policy delay, statistics that move and batches of other shapes."""
     replayed, eager = learner_of(**options), learner_of(**options)
-    recorded(replayed, options.get("policy_delay", 1))
+    recorded(replayed)
     for learner in (replayed, eager):
         train(learner, range(100))
     assert_same(replayed, eager)
@@ -80,7 +80,7 @@ def test_a_restored_learner_goes_on_with_replays_bit_for_bit() -> None:
     whole, broken = learner_of(name="sac", policy_delay=2), learner_of(name="sac", policy_delay=2)
     train(whole, range(15))
     broken.load_state(copy.deepcopy(whole.state()))
-    recorded(broken, 2)
+    recorded(broken)
     for learner in (whole, broken):
         train(learner, range(15, 40))
     assert_same(whole, broken)
@@ -88,7 +88,7 @@ def test_a_restored_learner_goes_on_with_replays_bit_for_bit() -> None:
 
 def test_a_state_loaded_after_the_recording_is_replayed_from() -> None:
     replayed, other = learner_of(name="td3"), learner_of(name="td3")
-    recorded(replayed, 1)
+    recorded(replayed)
     train(replayed, range(5))
     train(other, range(30))
     replayed.load_state(other.state())
@@ -99,7 +99,7 @@ def test_a_state_loaded_after_the_recording_is_replayed_from() -> None:
 
 def test_a_nan_stops_replayed_updates_as_it_stops_others() -> None:
     learner = learner_of(name="sac")
-    recorded(learner, 1)
+    recorded(learner)
     train(learner, range(3))
     before = learner.state().tensors
     bad = batch_of(3)
@@ -127,7 +127,7 @@ def test_updates_that_wait_for_other_ranks_are_not_replaced() -> None:
     learner = learner_of(name="sac")
     learner._algorithm.optimizer_step.exchange = TwoRanks()
     with pytest.raises(RuntimeError, match="several ranks average their gradients within an update"):
-        replaced_update("graph", learner, 1, CPU)
+        replaced_update("graph", learner, CPU)
 
 
 class TwoRanks:
@@ -138,6 +138,28 @@ class TwoRanks:
         return torch.stack((vector, vector))
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch, about its own code
+@pytest.mark.parametrize(
+    "options", [pytest.param({"name": "sac"}, marks=pytest.mark.slow), {"name": "td3", "policy_delay": 2}], ids=str
+)
+def test_a_prepared_update_is_never_compiled_again(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what torch.compile traces, and no compiler behind it; batches of another shape are not compiled either."""
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda update, **_: compile_(update, backend="eager", dynamic=False))
+    torch._dynamo.reset()
+    learner = learner_of("reduce-overhead", **options)
+    state, update = learner.state(), CompiledUpdate(learner)
+    update.prepare(batch_of(99))
+    learner.load_state(state)
+    learner.run_update = update
+    num_graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert num_graphs > 0
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        train(learner, range(20))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == num_graphs
+    assert learner.read_metrics().counts[0] == 20
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch, about its own code
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler")
@@ -146,7 +168,7 @@ def test_compiled_updates_give_the_same_numbers(name: str) -> None:
     """To 1e-5 of a parameter after ten updates: fused sums are in another order."""
     compiled, eager = learner_of("reduce-overhead", name=name), learner_of("reduce-overhead", name=name)
     state = compiled.state()
-    update = CompiledUpdate(compiled, 1)
+    update = CompiledUpdate(compiled)
     update.prepare(batch_of(99))
     compiled.load_state(state)
     compiled.run_update = update

@@ -29,7 +29,7 @@ class Machine:
 
     def wait(self) -> None: ...
 
-    def make(self, mode: str, learner: ReplayLearner, policy_delay: int, device: torch.device) -> Any:
+    def make(self, mode: str, learner: ReplayLearner, device: torch.device) -> Any:
         self.made.append(mode)
         milliseconds = self.update_ms[mode]
         if milliseconds is None:
@@ -54,11 +54,11 @@ class Spending:
         self._learner = learner
 
     def prepare(self, batch: Batch) -> None:
-        self(batch, 1)
+        self(batch, True)
 
-    def __call__(self, batch: Batch, num_updates: int) -> None:
+    def __call__(self, batch: Batch, has_actor_step: bool) -> None:  # noqa: FBT001  # an `Update`
         self._machine.now_ns += self._ns
-        self._update(self._learner, batch, num_updates)
+        self._update(self._learner, batch, has_actor_step)
 
 
 def learner_of(mode: str = "auto") -> ReplayLearner:
