@@ -70,7 +70,7 @@ class GuardedAdam:
         self.parameters = tuple(parameters.values())
         self._saves_lr = isinstance(lr, Tensor)
         self._lr_in_force = None if isinstance(lr, Tensor) else lr
-        self.lr = torch.tensor(lr, device=guard.flag.device) if is_replayed and not isinstance(lr, Tensor) else lr
+        self.lr = step_size_tensor(lr, guard.flag.device) if is_replayed and not isinstance(lr, Tensor) else lr
         self.block = join(self.parameters)  # [P]
         self._address = self.block.data_ptr()
         self.gradient = torch.zeros_like(self.block)  # [P]
@@ -134,6 +134,11 @@ class GuardedAdam:
         """Returns the live state: `num_steps`, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, an lr that was one."""
         state = {"num_steps": self._num_steps} | self._moments
         return state | {"step_size": self.lr} if self._saves_lr and isinstance(self.lr, Tensor) else state
+
+
+def step_size_tensor(lr: float, device: torch.device) -> Tensor:
+    """Returns a step size [] that Adam's kernel reads as the number: on a CPU in float64, where it is exact."""
+    return torch.tensor(lr, dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
 
 
 def is_replayed(algo: AlgoConfig, device: torch.device) -> bool:

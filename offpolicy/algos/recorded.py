@@ -9,15 +9,20 @@ recorded or compiled.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from offpolicy.algos.learners import ReplayLearner
 from offpolicy.types import Batch
 
 GRAPH, REDUCE_OVERHEAD = "graph", "reduce-overhead"  # values of `algo.compile`
+OLDEST_TORCH = "2.13"  # older ones may leave the generator as in a capture after one that failed (pytorch#171263)
 WARM_UPDATES = 3  # updates before a recording, which find their memory and load their kernels
 EAGER_OPERATIONS = (  # which torch.compile would take apart, or fails to
     "_fused_adam_",
@@ -32,6 +37,8 @@ class Recorder:
         """Raises `RuntimeError` for a device that cannot record."""
         if device.type != "cuda":
             raise RuntimeError(f"kernels are captured on CUDA only, and the device is {device}")
+        if torch.__version__ < OLDEST_TORCH:
+            raise RuntimeError(f"after a failed capture torch {torch.__version__} cannot go on; {OLDEST_TORCH} can")
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()  # of all graphs: they never run at the same time
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
@@ -51,8 +58,12 @@ class Recorder:
         """
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            work()
+        before = torch.cuda.current_stream(self._device)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                work()
+        finally:
+            torch.cuda.set_stream(before)  # torch leaves it at its own after a capture that failed
         return graph.replay
 
 
@@ -90,6 +101,31 @@ class Recording(NamedTuple):
 
     replay: Callable[[], None]
     groups: tuple[str, ...]  # of metrics, that it measures
+    memory: Collection[Tensor]  # what it reads and writes at its place, which must not be given up
+
+
+class Inputs(TorchDispatchMode):
+    """Holds the tensors that operations read or write and did not make: a workspace may forget some of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: dict[StorageWeakRef, Tensor] = {}
+        self._made: set[StorageWeakRef] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as of torch
+        """Does the operation."""
+        for tensor in _tensors((args, kwargs)):
+            storage = StorageWeakRef(tensor.untyped_storage())
+            if storage not in self._made:
+                self.held.setdefault(storage, tensor)
+        result = func(*args, **(kwargs or {}))
+        made = (StorageWeakRef(tensor.untyped_storage()) for tensor in _tensors(result))
+        self._made.update(storage for storage in made if storage not in self.held)
+        return result
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 class RecordedUpdate(ReplacedUpdate):
@@ -115,6 +151,7 @@ class RecordedUpdate(ReplacedUpdate):
 
     def _record(self, *, has_actor_step: bool) -> Recording:
         groups: list[str] = []
+        inputs = Inputs()
 
         def work() -> None:
             groups[:] = self._learner.update_tensors(self._batch, has_actor_step=has_actor_step)
@@ -122,9 +159,12 @@ class RecordedUpdate(ReplacedUpdate):
         def warm_up() -> None:
             for _ in range(WARM_UPDATES):
                 work()
+            with inputs:
+                work()
 
         self._recorder.warm_up(warm_up)
-        return Recording(self._recorder.record(work, self._learner.generator), tuple(groups))
+        replay = self._recorder.record(work, self._learner.generator)
+        return Recording(replay, tuple(groups), inputs.held.values())
 
 
 class CompiledUpdate(ReplacedUpdate):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import shutil
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -84,6 +89,66 @@ def test_a_restored_learner_goes_on_with_replays_bit_for_bit() -> None:
     for learner in (whole, broken):
         train(learner, range(15, 40))
     assert_same(whole, broken)
+
+
+@pytest.mark.parametrize("mode", ["graph", "auto"])
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_mode_changes_no_bit_on_a_cpu(mode: str, name: str) -> None:
+    """Step sizes, which are tensors where updates may be replayed, are read as the numbers are."""
+    other, off = learner_of(mode, name=name, actor_lr=3e-4), learner_of("off", name=name, actor_lr=3e-4)
+    for learner in (other, off):
+        train(learner, range(30))
+    assert_same(other, off)
+
+
+class ForgetfulRecorder(TapeRecorder):
+    """As CUDA's, holds no tensor."""
+
+    def record(self, work: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
+        work()
+        return lambda: None
+
+
+def test_a_recording_keeps_the_memory_that_it_writes() -> None:
+    """The networks give up their activations of 16 rows after updates of four other sizes."""
+    learner = learner_of(name="sac")
+    update = RecordedUpdate(learner, ForgetfulRecorder())
+    update.prepare(batch_of(99))
+    twin: Any = learner._algorithm._critic._twin  # type: ignore[attr-defined]
+    activations = weakref.ref(twin.memory(16).hidden[0].untyped_storage())
+    for rows in (3, 5, 7, 9):
+        learner.update_once(batch_of(1, rows), True)
+    assert 16 not in twin._workspace.by_rows
+    assert activations() is not None
+    del update
+    gc.collect()
+    assert activations() is None
+
+
+def test_a_capture_that_failed_leaves_the_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.cuda.graph` stays on the stream of the capture when its end fails."""
+    streams = ["that of the run"]
+
+    @contextlib.contextmanager
+    def capture(graph: Any, **_: Any) -> Iterator[None]:
+        streams.append("that of the capture")
+        yield
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    fakes = {"CUDAGraph": mock.MagicMock, "Stream": mock.MagicMock, "graph_pool_handle": mock.MagicMock}
+    fakes |= {"graph": capture, "current_stream": lambda _: streams[-1], "set_stream": streams.append}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    recorder = Recorder(torch.device("cuda", 0))
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        recorder.record(lambda: None, torch.Generator())
+    assert streams == ["that of the run", "that of the capture", "that of the run"]
+
+
+def test_a_torch_that_cannot_go_on_after_a_failed_capture_captures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.12.1+cu128"))
+    with pytest.raises(RuntimeError, match=r"after a failed capture torch 2.12.1\+cu128 cannot go on; 2.13 can"):
+        Recorder(torch.device("cuda", 0))
 
 
 def test_a_state_loaded_after_the_recording_is_replayed_from() -> None:
