@@ -89,7 +89,8 @@ class RankStreams:
     updates: bytes  # state of the generator of the updates
     setting: tuple[int, str] | None  # threads and mode that the tuner chose
     iterations: int  # since then
-    update_mode: str | None  # by what updates were made, with algo.compile; None: not chosen
+    update_mode: str | None  # how updates were made (algo.compile); None: none was made
+    measured_on: str | None  # type of the device on which algo.compile=auto chose it
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, rank: int) -> RankStreams:
@@ -109,6 +110,7 @@ class RankStreams:
             setting=setting,
             iterations=iterations,
             update_mode=update_mode,
+            measured_on=fields.optional_text("measured_on"),
         )
 
 

@@ -174,6 +174,7 @@ class RankState:
             "updates": self.learner.generator.get_state().numpy().tobytes().hex(),
             "choice": [self.choice.setting, self.choice.iterations],
             "update_mode": self.choice.update_mode,
+            "measured_on": self.choice.measured_on,
         }
 
     def capture(self, last_eval_step: int, rows: CapturedRows | None) -> CapturedState:
@@ -214,6 +215,7 @@ class RankState:
             return
         streams = RankStreams.of(checkpoint, self.rank.rank)
         self.choice.iterations, self.choice.update_mode = streams.iterations, streams.update_mode
+        self.choice.measured_on = streams.measured_on
         self.choice.setting = None if streams.setting is None else Setting(*streams.setting)
         self._continue_streams(checkpoint, streams)
         if has_rows:

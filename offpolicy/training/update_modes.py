@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from offpolicy.algos.learners import ReplayLearner, Update
-from offpolicy.algos.recorded import GRAPH, REDUCE_OVERHEAD, ReplacedUpdate, replaced_update
+from offpolicy.algos.recorded import GRAPH, ReplacedUpdate, replaced_update
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import MonotonicClock
@@ -22,7 +22,7 @@ from offpolicy.training.speed_tuner import WORTHWHILE, Choice
 from offpolicy.types import Batch
 
 OFF, AUTO = "off", "auto"  # values of `algo.compile`
-TRIED = {"cuda": (GRAPH, REDUCE_OVERHEAD), "cpu": ()}  # with `AUTO`, by the device
+TRIED = {"cuda": (GRAPH,), "cpu": ()}  # with `AUTO`, by the device
 NOTHING_TO_TRY = "a CPU has no launches to save; algo.compile=reduce-overhead compiles there"
 ROUNDS, BLOCK_UPDATES = 5, 20  # blocks of each mode in turns, and updates of a block
 
@@ -54,6 +54,8 @@ class UpdateModes:
         before = self._choice.update_mode
         mode, update, reasons = self._choose(batch)
         self._choice.update_mode, self._learner.run_update = mode, update
+        is_measured = self._algo.compile == AUTO and bool(TRIED[self._device.type])
+        self._choice.measured_on = self._device.type if is_measured else None
         if before not in (None, mode):
             reasons.append(f"the continuation is not bitwise: updates were made with {before} before")
         text = "; ".join(filter(None, reasons))
@@ -64,11 +66,11 @@ class UpdateModes:
         """Returns the mode, the update, and what speaks for or against each of them."""
         wanted, eager = self._wanted(), self._learner.update_once
         if not wanted:
-            return OFF, eager, [NOTHING_TO_TRY if self._choice.update_mode is None else "as before"]
+            return OFF, eager, ["as before" if self._is_kept() else NOTHING_TO_TRY]
         start = self._learner.state()
         try:
             updates = self._prepared(wanted, batch)
-            is_measured = self._algo.compile == AUTO and len(wanted) > 1 and bool(updates)
+            is_measured = self._algo.compile == AUTO and not self._is_kept() and bool(updates)
             seconds = self._measured({OFF: eager, **updates}, batch) if is_measured else {}
         finally:
             self._learner.load_state(start)
@@ -80,9 +82,14 @@ class UpdateModes:
     def _wanted(self) -> Sequence[str]:
         if self._algo.compile != AUTO:
             return (self._algo.compile,)
-        if self._choice.update_mode is not None:  # of the checkpoint: the same kernels go on
-            return () if self._choice.update_mode == OFF else (self._choice.update_mode,)
+        before = self._choice.update_mode
+        if self._is_kept() and before is not None:
+            return () if before == OFF else (before,)
         return TRIED[self._device.type]
+
+    def _is_kept(self) -> bool:
+        """True if the mode of the checkpoint stays: `AUTO` measured it on a device of this type."""
+        return self._choice.measured_on == self._device.type
 
     def _prepared(self, wanted: Sequence[str], batch: Batch) -> dict[str, Update]:
         updates: dict[str, Update] = {}
@@ -119,7 +126,9 @@ def _fastest(seconds: Mapping[str, float]) -> str:
 def choose_update_mode(rank: RankContext, learner: object, choice: Choice) -> None:
     """Has the learner choose at its first update, where `algo.compile` asks for it."""
     if rank.cfg.algo.compile == OFF or not isinstance(learner, ReplayLearner):
-        choice.update_mode = None
+        if choice.update_mode not in (None, OFF):
+            rank.warn(f"the continuation is not bitwise: updates were made with {choice.update_mode} before")
+        choice.update_mode, choice.measured_on = OFF, None
         return
 
     def report(mode: str, text: str) -> None:

@@ -26,7 +26,7 @@ def test_a_resumed_run_keeps_the_mode_of_its_checkpoint(start_run: StartRun) -> 
     again = start_run("total_timesteps=400", command=("resume", "run"))
     code, out, err = again.finish()
     assert (code, err) == (0, "")
-    assert "algo.compile=auto: off, as before" in out.splitlines()
+    assert any(line.startswith("algo.compile=auto: off, a CPU has no") for line in out.splitlines())
     refused = start_run("algo.precision=bf16", "total_timesteps=500", command=("resume", "run"))
     code, _, err = refused.finish()
     assert code == 2

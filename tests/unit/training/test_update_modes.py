@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.training import update_modes
 from offpolicy.training.speed_tuner import Choice
-from offpolicy.training.update_modes import UpdateModes, slow_precision
+from offpolicy.training.update_modes import UpdateModes, choose_update_mode, slow_precision
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=3, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
@@ -119,11 +120,29 @@ def test_the_choice_leaves_no_trace_in_what_is_learnt() -> None:
 @pytest.mark.parametrize("mode", ["graph", "off"])
 def test_the_mode_of_a_checkpoint_stays_unmeasured(mode: str) -> None:
     machine, learner = Machine({"off": 1.0, "graph": 5.0}), learner_of()
-    choice = machine.choose(learner, "auto", Choice(update_mode=mode))
+    choice = machine.choose(learner, "auto", Choice(update_mode=mode, measured_on="cpu"))
     learner.update(batches(0))
     assert choice.update_mode == mode
     assert machine.made == ["graph"] * (mode == "graph")
     assert "not bitwise" not in machine.reports[0][1]
+
+
+@pytest.mark.parametrize("measured_on", [None, "cuda"])
+def test_a_mode_that_was_not_measured_on_this_kind_of_device_is_measured(measured_on: str | None) -> None:
+    machine, learner = Machine({"off": 2.0, "graph": 0.5, "reduce-overhead": 1.0}), learner_of()
+    choice = machine.choose(learner, "auto", Choice(update_mode="off", measured_on=measured_on))
+    learner.update(batches(0))
+    assert (choice.update_mode, choice.measured_on) == ("graph", "cpu")
+    assert "not bitwise: updates were made with off before" in machine.reports[0][1]
+
+
+@pytest.mark.parametrize(("before", "warnings"), [(None, 0), ("off", 0), ("graph", 1)])
+def test_a_change_to_off_is_announced(before: str | None, warnings: int) -> None:
+    rank, choice = mock.MagicMock(), Choice(update_mode=before)
+    rank.cfg.algo.compile = "off"
+    choose_update_mode(rank, learner_of("off"), choice)
+    assert choice.update_mode == "off"
+    assert rank.warn.call_count == warnings
 
 
 def test_a_mode_that_is_asked_for_is_used_whatever_its_speed() -> None:
