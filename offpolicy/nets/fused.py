@@ -140,6 +140,7 @@ class FusedMlp:
         self._gradients = [LayerGradients.of(of_layer, gradients) for of_layer in linears] if gradients else []
         self._workspace = workspace
         self._evaluated: tuple[Tensor, Memory]
+        self._version: int | None = None  # of the activations of the last `evaluate`; None: traced, where it is unknown
 
     def __deepcopy__(self, memo: object) -> None:
         """A copy of a network has parameters of its own, which this object does not know: it has no fused path."""
@@ -169,16 +170,25 @@ class FusedMlp:
         memory = self.memory(parts[0].shape[0])
         inputs = side_by_side(parts, memory.inputs)
         self._evaluated = inputs, memory
-        return self.forward(inputs, memory.hidden)
+        output = self.forward(inputs, memory.hidden)
+        self._version = None if torch.compiler.is_compiling() else memory.hidden[0]._version
+        return output
 
     def pull_back(self, d_output: Tensor) -> None:
         """Writes the gradients of the parameters from that of the outputs of the last `evaluate`. [C, B, O]."""
-        self.backward(d_output, *self._evaluated, self._gradients)
+        self.backward(d_output, *self._last_pass(), self._gradients)
 
     def pull_back_to_input(self, d_output: Tensor, start: int) -> Tensor:
         """Returns the gradient [B, I - start] of the inputs from column `start` on; leaves the parameters' alone."""
-        above = self.backward(d_output, *self._evaluated, None)
+        above = self.backward(d_output, *self._last_pass(), None)
         return self.input_gradient(above, start, self.layers[0].num_inputs - start)
+
+    def _last_pass(self) -> tuple[Tensor, Memory]:
+        """Returns what `evaluate` kept. Raises `RuntimeError` if another pass has overwritten it."""
+        is_known = self._version is not None and not torch.compiler.is_compiling()
+        if is_known and self._evaluated[1].hidden[0]._version != self._version:
+            raise RuntimeError("the activations have been overwritten by another pass since they were evaluated")
+        return self._evaluated
 
     def memory(self, rows: int) -> Memory:
         """Returns the memory of a pass that is differentiated."""

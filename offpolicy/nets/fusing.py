@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from offpolicy.nets.critics import TwinCritic
@@ -24,6 +25,8 @@ def fuse(
     of the products between them.
     """
     workspace = Workspace()
+    if precision == "bf16" and next(network.parameters()).device.type == "cuda":
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # sums in float32
     for module in network.modules():
         _fuse(module, gradients, workspace, precision)
     for follower in followers:

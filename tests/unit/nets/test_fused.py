@@ -102,6 +102,15 @@ def test_only_the_part_that_needs_a_gradient_has_a_product_for_it(monkeypatch: p
     assert torch.equal(found[0], expected[0])
 
 
+def test_an_evaluation_that_was_overwritten_cannot_be_pulled_back() -> None:
+    net, inputs = fused(nets_of(1)), parts()
+    output = net.evaluate(*inputs).detach()
+    net(*parts())
+    for pull_back in (lambda: net.pull_back(output), lambda: net.pull_back_to_input(output, 0)):
+        with pytest.raises(RuntimeError, match="overwritten by another pass since they were evaluated"):
+            pull_back()
+
+
 def test_a_forward_pass_that_was_overwritten_cannot_be_differentiated() -> None:
     net, inputs = fused(nets_of(1)), parts()
     first = net(*inputs)
