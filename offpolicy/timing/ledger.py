@@ -11,6 +11,7 @@ a part of it from the one to the other: the sum stays what it is.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from operator import add
@@ -24,8 +25,8 @@ from offpolicy.timing.time_account import NULL_SPAN, NullLedger, Outlier, PhaseS
 from offpolicy.timing.trace_writer import Mark, TraceTrack
 from offpolicy.types import Account, Cooldown, SchedulerStats, SlowTime, TaggedTime
 
-SAMPLE_EVERY_NS = 50_000_000  # at most one iteration in this time is sampled: reading the states costs it some 0.1 ms
-NEVER_NS = 1 << 62
+SAMPLE_EVERY_NS = 50_000_000  # about one iteration in this time is sampled: reading the states costs it some 0.1 ms
+NEVER = 1 << 62
 
 
 class _Span:
@@ -83,8 +84,9 @@ class Ledger:
         self._start_ns = self._last_ns = self._born_ns
         self._closed_ns = 0  # the end of the last iteration
         self._iterations = 0
-        self._sample_every_ns = SAMPLE_EVERY_NS if has_histogram else NEVER_NS
-        self._sample_ns = self._last_ns + self._sample_every_ns  # when the boundary that begins or ends a sample is due
+        self._random = random.Random(0)
+        self._is_sampled = self._has_rate = False  # the open iteration; how many there are per `SAMPLE_EVERY_NS`
+        self._until_sample = 1 if has_histogram else NEVER  # iterations until one begins or ends to be sampled
         self._is_warm = False
         self._num_closed = 0  # iterations, those of the warm-up among them
         self._last_iteration: Cooldown | None = None  # readings at its end, once the cooldown has begun
@@ -112,19 +114,26 @@ class Ledger:
         self._histogram.add(self._phases_ns)
         if self._trace is not None:
             self._trace.mark(Mark.ITERATION, self._last_ns, self._num_closed)
-        if self._last_ns >= self._sample_ns:
+        self._until_sample -= 1
+        if self._until_sample <= 0:
             self._begin_or_end_sample()
 
     def _begin_or_end_sample(self) -> None:
-        """Begins to sample the states of the thread, or ends it after one iteration."""
-        if self._sample_ns == 0:
-            self._end_sample()
-        else:
-            self._now_ns, self._sample_ns = self._sampled_now_ns, 0  # due again at the next boundary
-            self._sampler.begin()
+        """Begins to sample the states of the thread, or ends it after one iteration.
 
-    def _end_sample(self) -> None:
-        self._now_ns, self._sample_ns = self._clock_ns, self._last_ns + self._sample_every_ns
+        Iterations are counted, by a random number: what follows a fixed time is rarely a long iteration, which most
+        instants are within, and a fixed number may keep step with what another thread does.
+        """
+        if not self._is_sampled and self._has_rate:
+            self._is_sampled, self._until_sample = True, 1
+            self._now_ns = self._sampled_now_ns
+            self._sampler.begin()
+            return
+        self._is_sampled, self._now_ns = False, self._clock_ns
+        elapsed_ns = self._last_ns - self._start_ns
+        self._has_rate = elapsed_ns >= SAMPLE_EVERY_NS
+        per_sample = SAMPLE_EVERY_NS * self._iterations // max(elapsed_ns, 1) if self._has_rate else 1
+        self._until_sample = self._random.randint(1, max(1, 2 * per_sample - 1))
 
     def _sampled_now_ns(self) -> int:
         """The current instant, up to which the states of the thread are those of the open phase.
@@ -147,7 +156,8 @@ class Ledger:
 
     def _start_here(self) -> None:
         self.switch(self._open)
-        self._end_sample()
+        self._now_ns, self._is_sampled, self._has_rate = self._clock_ns, False, False
+        self._until_sample = 1 if self._has_histogram else NEVER
         self._start_ns = self._last_ns
         self._phases_ns = [0] * len(self.names)
         self._histogram = HistogramRecorder(len(self.names), self._pauses)

@@ -281,24 +281,44 @@ def sampled_ns(ledger: Ledger) -> dict[str, int]:
     return {name: int(wall_ns) for name, (wall_ns, _, _) in zip(ledger.names, states, strict=True) if wall_ns}
 
 
-def test_one_whole_iteration_in_each_period_is_sampled(clock: FakeClock) -> None:
+def test_about_one_whole_iteration_in_each_period_is_sampled(clock: FakeClock) -> None:
     ledger = Ledger(Phase, clock)
     ledger.end_warmup()
-    part_ns, sampled = SAMPLE_EVERY_NS // 8, []
-    for _ in range(10):  # of a quarter of the period each
+    part_ns, num_iterations = SAMPLE_EVERY_NS // 40, 10_000  # 20 iterations in a period
+    for _ in range(num_iterations):
         clock.advance(part_ns)
         with ledger.phase(Phase.TRAIN):
             clock.advance(part_ns)
         ledger.close()
-        sampled.append(sampled_ns(ledger).get(Phase.TRAIN, 0) // part_ns)
-    assert sampled == [0, 0, 0, 0, 1, 1, 1, 1, 1, 2]
-    assert sampled_ns(ledger) == {Phase.TRAIN: 2 * part_ns, Phase.OTHER: 2 * part_ns}
+    sampled = sampled_ns(ledger)
+    assert sampled[Phase.TRAIN] == sampled[Phase.OTHER]
+    num_sampled, rest_ns = divmod(sampled[Phase.TRAIN], part_ns)
+    assert rest_ns == 0
+    assert num_sampled == pytest.approx(num_iterations / 20, rel=0.15)
+
+
+@pytest.mark.parametrize("length", [7, 10, 25])
+def test_long_iterations_that_come_at_regular_times_are_sampled_as_often_as_others(
+    clock: FakeClock, length: int
+) -> None:
+    ledger = Ledger(Phase, clock)
+    ledger.end_warmup()
+    for number in range(30_000):  # another thread holds up one iteration of `length`
+        held = number % length == 0
+        with ledger.phase(Phase.TRAIN if held else Phase.LOG):
+            clock.advance(20_000_000 if held else 3_000_000)
+        ledger.close()
+    sampled = sampled_ns(ledger)
+    true_share = 20 / (20 + 3 * (length - 1))
+    assert sampled[Phase.TRAIN] / sum(sampled.values()) == pytest.approx(true_share, abs=0.06)
 
 
 def test_the_states_of_the_warm_up_are_forgotten(clock: FakeClock) -> None:
     ledger = Ledger(Phase, clock)
-    clock.advance(SAMPLE_EVERY_NS)
-    ledger.close()  # the next iteration is sampled
+    for _ in range(2):  # the first one says how long iterations are; the one after these is sampled
+        clock.advance(SAMPLE_EVERY_NS)
+        ledger.close()
+    assert ledger._is_sampled
     clock.advance(5)
     assert sampled_ns(ledger) == {}
     ledger.end_warmup()
@@ -332,12 +352,13 @@ def test_reading_the_states_is_never_other(clock: FakeClock, monkeypatch: pytest
     monkeypatch.setattr(StateSampler, "add", lambda *arguments: clock.advance(100))
     ledger = Ledger(Phase, clock)
     ledger.end_warmup()
-    clock.advance(SAMPLE_EVERY_NS)
-    ledger.close()
+    for _ in range(2):
+        clock.advance(SAMPLE_EVERY_NS)
+        ledger.close()
     with ledger.phase(Phase.TRAIN):
         clock.advance(7)
     assert (ledger._phases_ns[ledger.names.index("train")], ledger._phases_ns[ledger.names.index("other")]) == (
-        207, SAMPLE_EVERY_NS
+        207, 2 * SAMPLE_EVERY_NS
     )  # fmt: skip
 
 
