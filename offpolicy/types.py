@@ -145,6 +145,7 @@ class Product(NamedTuple):
     inputs: int
     outputs: int
     per_update: float
+    is_rounded: bool = False  # its factors are bfloat16; else float32
 
     @property
     def flops(self) -> int:

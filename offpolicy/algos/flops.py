@@ -43,6 +43,7 @@ class Kind(NamedTuple):
     times: int
     inputs: int
     outputs: int
+    is_rounded: bool = False  # their factors are bfloat16
 
 
 def count_work(cfg: RunConfig, spec: SpaceSpec, num_hosts: int = 1) -> Work:
@@ -70,7 +71,11 @@ def count_work(cfg: RunConfig, spec: SpaceSpec, num_hosts: int = 1) -> Work:
         update=float(num_rows * _flops(per_row)),
         decision=float(_flops(decision) / ROWS),
         products=tuple(
-            Product(kind.direction, num_rows * kind.times, kind.inputs, kind.outputs, float(rows / kind.times))
+            Product(
+                *(kind.direction, num_rows * kind.times, kind.inputs, kind.outputs),
+                per_update=float(rows / kind.times),
+                is_rounded=kind.is_rounded,
+            )
             for kind, rows in sorted(per_row.items())
         ),
     )
@@ -151,25 +156,31 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
 
         Fused networks make the gradient of a first layer transposed if it has a quarter as many inputs as outputs, or
         fewer. Where a layer [c, a] and one [a, c] are so narrow, that of the second is counted as one of the first.
+        Rounded weights lie in other memory than the learner's: they are known by their shape, and what they multiply
+        is not transposed.
         """
         (a, b), c = left.shape, right.shape[1]
+        is_rounded = left.dtype == torch.bfloat16
+        is_transposed = left.stride(0) == 1 < left.stride(1)
         if not is_backward:
-            self._add(Direction.FORWARD, a, b, c)
+            self._add(Direction.FORWARD, a, b, c, is_rounded=is_rounded)
         elif right.untyped_storage().data_ptr() in self._blocks:
             self._add(Direction.INPUTS, a, c, b)
+        elif is_rounded and right.shape in self._weight_shapes and not is_transposed:
+            self._add(Direction.INPUTS, a, c, b, is_rounded=True)
         elif left.untyped_storage().data_ptr() in self._blocks:
             self._add(Direction.INPUTS, c, a, b)
-        elif is_fused and NARROW * a <= c and (c, a) in self._weight_shapes:
+        elif is_fused and not is_rounded and NARROW * a <= c and (c, a) in self._weight_shapes:
             self._add(Direction.WEIGHTS, b, a, c)
         else:
-            self._add(Direction.WEIGHTS, b, c, a)
+            self._add(Direction.WEIGHTS, b, c, a, is_rounded=is_rounded)
 
     def _add_convolution(self, direction: Direction, outputs: Tensor, weight: Tensor) -> None:
         """Outputs [B, outputs, frames], weight [outputs, channels, kernel]."""
         self._add(direction, len(outputs) * outputs.shape[2], weight[0].numel(), len(weight))
 
-    def _add(self, direction: Direction, rows: int, inputs: int, outputs: int) -> None:
-        self.rows[Kind(direction, rows // self._batch_rows, inputs, outputs)] += rows
+    def _add(self, direction: Direction, rows: int, inputs: int, outputs: int, *, is_rounded: bool = False) -> None:
+        self.rows[Kind(direction, rows // self._batch_rows, inputs, outputs, is_rounded)] += rows
 
 
 def _rollouts(spec: SpaceSpec, num_steps: int) -> Rollouts:

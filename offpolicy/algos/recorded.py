@@ -1,4 +1,4 @@
-"""Updates by other means than kernel after kernel: recorded once on a CUDA device and replayed, or compiled.
+"""Updates that are not made kernel by kernel: recorded once on a CUDA device and replayed, or compiled.
 
 An update (`ReplayLearner.update_once`) reads and writes tensors that never move: parameters, moments, step sizes and
 sums of metrics in place, a batch, and random numbers of one generator. The host decides one thing, whether there is an
@@ -59,19 +59,27 @@ class Recorder:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)
         before = torch.cuda.current_stream(self._device)
+        # The graph holds the address of cuBLAS's workspace, which must lie in the graph's own pool: one made before
+        # could be given up, by a compiled update for example (`torch._inductor.cudagraph_trees.clear_cublass_cache`).
+        torch._C._cuda_clearCublasWorkspaces()
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 work()
         finally:
             torch.cuda.set_stream(before)  # torch leaves it at its own after a capture that failed
+            torch._C._cuda_clearCublasWorkspaces()  # nothing but the graph may use the new one
         return graph.replay
 
 
 class ReplacedUpdate(ABC):
-    """An `Update` by other means, for batches of the shapes of the first; others are learnt from kernel by kernel."""
+    """An `Update` for batches of the shapes of the first; those of other shapes are learnt from kernel by kernel.
+
+    `report_other` is called with the first such batch.
+    """
 
     def __init__(self, learner: ReplayLearner) -> None:
         self._learner = learner
+        self.report_other: Callable[[Batch], None] | None = None
         self._kinds = sorted({learner.has_actor_step(number) for number in (1, learner.policy_delay)})
         self._shapes: list[torch.Size] = []  # of the batch that it is prepared for
 
@@ -84,8 +92,11 @@ class ReplacedUpdate(ABC):
         """Makes one update."""
         if [tensor.shape for tensor in batch] == self._shapes:
             self._learner.count_metrics(self._run(batch, has_actor_step=has_actor_step))
-        else:
-            self._learner.update_once(batch, has_actor_step)
+            return
+        self._learner.update_once(batch, has_actor_step)
+        if self.report_other is not None:
+            self.report_other(batch)
+            self.report_other = None
 
     @abstractmethod
     def _prepare(self, batch: Batch) -> None:

@@ -16,6 +16,7 @@ from offpolicy.errors import CheckpointError
 from offpolicy.saved_fields import Fields, is_count
 
 MODES = ("alternate", "overlap", "free")
+UPDATE_MODES = ("off", "graph", "reduce-overhead")
 MOST_ROWS = 1 << 47  # of a ring, ever written
 MOST_ENVS = 1 << 24  # environments of a collector
 MOST_RANKS = 1 << 16  # learner ranks, collectors, or threads of a run
@@ -100,8 +101,8 @@ class RankStreams:
             raise fields.refused("source", "a list")
         setting, iterations = _choice(fields)
         update_mode = fields.optional_text("update_mode")
-        if update_mode not in (None, "off", "graph", "reduce-overhead"):
-            raise fields.refused("update_mode", "off, graph, reduce-overhead or null")
+        if update_mode not in (None, *UPDATE_MODES):
+            raise fields.refused("update_mode", f"{', '.join(UPDATE_MODES)} or null")
         return cls(
             source=fields.value("source"),
             fresh_from=fields.counts("fresh_from", most=MOST_ROWS),

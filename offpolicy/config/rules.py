@@ -21,7 +21,7 @@ from offpolicy.config.sections import (
     TimingConfig,
 )
 
-FUSED_ACTIVATIONS = ("relu", "elu", "tanh")  # those of `nets/fused.py`
+BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has kernels for
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
@@ -140,7 +140,11 @@ def _replay_problems(cfg: RunSections) -> list[str]:
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of"
             f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
         )
-    return problems + _precision_problems(cfg.algo)
+    if cfg.algo.compile == "graph" and cfg.device == "cpu":
+        problems.append(
+            "algo.compile: got graph, allowed off, auto or reduce-overhead with device=cpu: CUDA alone captures graphs"
+        )
+    return problems + impossible_compile(cfg, cfg.runner.world_size) + _precision_problems(cfg.algo)
 
 
 def _precision_problems(algo: AlgoConfig) -> list[str]:
@@ -150,7 +154,7 @@ def _precision_problems(algo: AlgoConfig) -> list[str]:
     reasons = {
         f"algo.hidden_dims={list(algo.hidden_dims)}: only products between hidden layers are rounded":
             len(algo.hidden_dims) < 2,
-        f"algo.activation={algo.activation}": algo.activation not in FUSED_ACTIVATIONS,
+        f"algo.activation={algo.activation}": algo.activation not in BF16_ACTIVATIONS,
         "algo.critic_layer_norm=true": algo.critic_layer_norm,
     }  # fmt: skip
     return [f"algo.precision: got bf16, allowed fp32 with {reason}" for reason, is_true in reasons.items() if is_true]
@@ -159,6 +163,16 @@ def _precision_problems(algo: AlgoConfig) -> list[str]:
 def _shorter_start(cfg: RunSections) -> str:
     steps = max(1, cfg.total_timesteps // 2)
     return f"write algo.learning_starts={steps}" if cfg.total_timesteps > 1 else "write total_timesteps=2000"
+
+
+def impossible_compile(cfg: RunSections, num_ranks: int) -> list[str]:
+    """Refuses to record or compile updates in which `num_ranks` ranks average their gradients."""
+    if num_ranks > 1 and cfg.runner.sync == "gradients" and cfg.algo.compile in ("graph", "reduce-overhead"):
+        return [
+            f"algo.compile: got {cfg.algo.compile}, allowed off or auto with runner.sync=gradients and {num_ranks}"
+            " learner ranks, which wait for each other within an update"
+        ]
+    return []
 
 
 def impossible_share(cfg: RunSections, num_ranks: int) -> list[str]:

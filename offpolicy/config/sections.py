@@ -106,7 +106,7 @@ class AlgoConfig:
     compile: str = option(
         "off",
         "how an update is run: off, kernel by kernel; graph, captured and replayed on CUDA; reduce-overhead, by"
-        " torch.compile; auto: the fastest one, tried at the first update",
+        " torch.compile; auto: graph if it is faster, tried at the first update on CUDA; else off",
         choices=("off", "auto", "graph", "reduce-overhead"), only=FROM_REPLAY,
     )  # fmt: skip
     n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=FROM_REPLAY)

@@ -10,7 +10,7 @@ from pathlib import Path
 from offpolicy.checkpoint import CHECKPOINTS, run_store
 from offpolicy.children import die_with_parent
 from offpolicy.config.parsing import flatten
-from offpolicy.config.rules import impossible_share
+from offpolicy.config.rules import impossible_compile, impossible_share
 from offpolicy.config.schema import RunConfig, read_config
 from offpolicy.config.sections import RANK_RUNNERS
 from offpolicy.distributed.host_info import HostInfo, require_interface
@@ -72,7 +72,7 @@ def follow_launcher(cfg: RunConfig) -> HostInfo:
         raise ConfigError(
             f"timing.virtual_speedup: got true, allowed false with {num_ranks} learner ranks: it knows one of them"
         )
-    if problems := impossible_share(cfg, num_ranks):
+    if problems := impossible_share(cfg, num_ranks) + impossible_compile(cfg, num_ranks):
         raise ConfigError(problems)
     if cfg.runner.name in RANK_RUNNERS:
         require_interface(cfg.runner.interface, host)

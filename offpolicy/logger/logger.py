@@ -136,7 +136,7 @@ class OffPolicyLogger:
         self._console.set_header(self.header)
 
     def set_update_mode(self, mode: str, reason: str) -> None:
-        """Sets by what updates are made (`algo.compile`), and shows why; of several ranks, the last one to choose."""
+        """Sets how updates are made (`algo.compile`), on all ranks alike, and shows why."""
         self.header = replace(self.header, update_mode=mode, update_reason=reason)
         self._console.set_header(self.header)
         self.message(reason)

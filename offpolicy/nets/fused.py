@@ -185,7 +185,7 @@ class FusedMlp:
 
     def _last_pass(self) -> tuple[Tensor, Memory]:
         """Returns what `evaluate` kept. Raises `RuntimeError` if another pass has overwritten it."""
-        is_known = self._version is not None and not torch.compiler.is_compiling()
+        is_known = not torch.compiler.is_compiling() and self._version is not None
         if is_known and self._evaluated[1].hidden[0]._version != self._version:
             raise RuntimeError("the activations have been overwritten by another pass since they were evaluated")
         return self._evaluated

@@ -25,8 +25,8 @@ def fuse(
     of the products between them.
     """
     workspace = Workspace()
-    if precision == "bf16" and next(network.parameters()).device.type == "cuda":
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # sums in float32
+    if precision == "bf16":  # cuBLAS adds up in float32 too, for the whole process
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     for module in network.modules():
         _fuse(module, gradients, workspace, precision)
     for follower in followers:

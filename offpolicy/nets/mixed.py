@@ -1,7 +1,8 @@
 """Fused perceptrons whose products between hidden layers take bfloat16 factors (`algo.precision=bf16`).
 
-As in mixed-precision training (arXiv:1710.03740, arXiv:1905.12322) the parameters, their gradients and the optimiser's
-moments are float32; a product rounds its factors to 8 bits of mantissa, adds up in float32 and is rounded once. The
+As in mixed-precision training (arXiv:1710.03740, arXiv:1905.12322) the parameters and the optimiser's moments are
+float32; a product rounds its factors to 8 bits of mantissa, adds up in float32 and is rounded once. That is true of the
+gradients of the weights between hidden layers too, which are then copied to the float32 that the optimiser reads. The
 first and the last layer are float32: an observation such as a position of 1,000 would be known to 8 units, a value of
 300 to 2. With two hidden layers or more what is left are most of the operations.
 """

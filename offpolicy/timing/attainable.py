@@ -126,7 +126,6 @@ def cache_key(products: Sequence[Product], device: torch.device, cpu_model: str)
         "processor": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model,
         "threads": torch.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)),
-        "dtype": "float32",
         "precision": torch.get_float32_matmul_precision(),
         "torch": torch.__version__,
         "products": [list(product) for product in products],
@@ -196,7 +195,7 @@ class Bench:
         self._product, self._device_sync, self._watch = product, device_sync, watch
         self._rows = min(product.rows, CPU_ROWS) if device.type == "cpu" else product.rows
         self._left, self._right = _factors(product._replace(rows=self._rows), device)
-        self._result = torch.empty(len(self._left), self._right.shape[1], device=device)
+        self._result = self._left.new_empty(len(self._left), self._right.shape[1])
         self._group_ns = GROUP_NS[device.type]
         self._shortest_ns: list[float] = []  # the two shortest durations of a call that count
         self._any_ns = float(self._time(1))  # the shortest duration of a call; the first call chooses its kernel
@@ -229,15 +228,15 @@ class Bench:
 
 
 def _factors(product: Product, device: torch.device) -> tuple[Tensor, Tensor]:
-    inputs, outputs = _matrix(product.rows, product.inputs, device), _matrix(product.rows, product.outputs, device)
-    weights = _matrix(product.outputs, product.inputs, device)  # as `nn.Linear` keeps them
+    def matrix(rows: int, columns: int) -> Tensor:
+        numbers = torch.linspace(-1.0, 1.0, rows * columns, device=device).view(rows, columns)
+        return numbers.bfloat16() if product.is_rounded else numbers
+
+    inputs, outputs = matrix(product.rows, product.inputs), matrix(product.rows, product.outputs)
+    weights = matrix(product.outputs, product.inputs)  # as `nn.Linear` keeps them
     factors: dict[Direction, tuple[Tensor, Tensor]] = {
         Direction.FORWARD: (inputs, weights.T),
         Direction.WEIGHTS: (outputs.T, inputs),
         Direction.INPUTS: (outputs, weights),
     }
     return factors[product.direction]
-
-
-def _matrix(rows: int, columns: int, device: torch.device) -> Tensor:
-    return torch.linspace(-1.0, 1.0, rows * columns, device=device).view(rows, columns)

@@ -63,7 +63,7 @@ def train_rank(
     state = RankState(rank, ranks, learner, source, identity, replay.rings if replay else (), start)
     if rank.job.start_step:
         state.resume_streams()
-    choose_update_mode(rank, learner, state.choice)
+    choose_update_mode(rank, ranks, learner, state.choice)
     if warning := slow_precision(rank.cfg.algo, rank.device):
         rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))

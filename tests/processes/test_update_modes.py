@@ -1,4 +1,4 @@
-"""Real runs that say by what their updates are made."""
+"""Real runs report how their updates are made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,24 @@ pytestmark = pytest.mark.mp
 NO_GRAPH = "algo.compile=graph: off, graph is impossible: kernels are captured on CUDA only, and the device is cpu"
 
 
-def test_a_run_without_cuda_says_why_it_captures_nothing_and_learns(start_run: StartRun) -> None:
-    run = start_run("algo.compile=graph", "algo.precision=bf16", "algo.hidden_dims=[8,8]", "device=cpu")
+def test_a_run_that_finds_no_cuda_says_why_it_captures_nothing_and_learns(
+    start_run: StartRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    run = start_run("algo.compile=graph", "algo.precision=bf16", "algo.hidden_dims=[8,8]", "device=auto")
     code, out, err = run.finish()
     assert (code, err) == (0, "")
     assert NO_GRAPH in out.splitlines()
     assert run.summary()["compile"] == {"mode": "off", "reason": NO_GRAPH}
     assert run.summary()["updates"] > 0
+
+
+def test_a_graph_that_is_asked_for_on_a_cpu_is_refused_before_a_process_starts(start_run: StartRun) -> None:
+    run = start_run("algo.compile=graph", "device=cpu")
+    code, _, err = run.finish()
+    assert code == 2
+    assert "algo.compile: got graph, allowed off, auto or reduce-overhead with device=cpu" in err
+    assert not run.directory.exists()
 
 
 @pytest.mark.slow

@@ -309,6 +309,19 @@ def test_products_are_told_apart_by_size_and_direction() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", REPLAY_ALGOS)
+@pytest.mark.parametrize("hidden_dims", [[24, 16], [9, 24, 7, 3], [5, 30, 2, 1]], ids=str)
+def test_products_of_rounded_factors_are_those_of_exact_ones(name: str, hidden_dims: list[int]) -> None:
+    exact, rounded = (
+        count_work(replay_run(name, hidden_dims=hidden_dims, precision=precision), spec_of()).products
+        for precision in ("fp32", "bf16")
+    )
+    between = {*zip(hidden_dims[:-1], hidden_dims[1:], strict=True)}
+    assert {(one.inputs, one.outputs) for one in rounded if one.is_rounded} == between
+    assert sorted(one._replace(is_rounded=False) for one in rounded) == sorted(exact)
+    assert not any(one.is_rounded for one in exact)
+
+
 def test_counting_never_imports_the_compiler_of_torch() -> None:
     """Its import takes 2 s, more than everything else before the first update."""
     done = subprocess.run([sys.executable, "-c", COUNTING], capture_output=True, text=True, timeout=60, check=True)

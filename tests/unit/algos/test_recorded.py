@@ -136,6 +136,7 @@ def test_a_capture_that_failed_leaves_the_stream_as_it_was(monkeypatch: pytest.M
         raise RuntimeError("operation failed due to a previous error during capture")
 
     fakes = {"CUDAGraph": mock.MagicMock, "Stream": mock.MagicMock, "graph_pool_handle": mock.MagicMock}
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     fakes |= {"graph": capture, "current_stream": lambda _: streams[-1], "set_stream": streams.append}
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
@@ -143,6 +144,25 @@ def test_a_capture_that_failed_leaves_the_stream_as_it_was(monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="previous error during capture"):
         recorder.record(lambda: None, torch.Generator())
     assert streams == ["that of the run", "that of the capture", "that of the run"]
+
+
+def test_the_workspace_of_cublas_is_made_within_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of before could be given up while the graph still writes there; one of within must not be used outside."""
+    events: list[str] = []
+
+    @contextlib.contextmanager
+    def capture(graph: Any, **_: Any) -> Iterator[None]:
+        events.append("begin")
+        yield
+        events.append("end")
+
+    for name in ("CUDAGraph", "Stream", "graph_pool_handle", "current_stream", "set_stream"):
+        monkeypatch.setattr(torch.cuda, name, mock.MagicMock())
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: events.append("clear"), raising=False)
+    recorder = Recorder(torch.device("cuda", 0))
+    recorder.record(lambda: events.append("work"), torch.Generator())
+    assert events == ["clear", "begin", "work", "end", "clear"]
 
 
 def test_a_torch_that_cannot_go_on_after_a_failed_capture_captures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

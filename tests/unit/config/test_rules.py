@@ -10,6 +10,8 @@ from offpolicy.config.parsing import merge
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 
+TWO_RANKS = {"name": "multi_gpu", "world_size": 2}
+
 
 def problems(raw: dict[str, Any]) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
@@ -55,11 +57,29 @@ def test_an_unknown_device_is_refused(device: str) -> None:
         ({"algo": {"precision": "bf16", "hidden_dims": [256]}}, "algo.precision"),
         ({"algo": {"precision": "bf16", "activation": "silu"}}, "algo.precision"),
         ({"algo": {"precision": "bf16", "critic_layer_norm": True}}, "algo.precision"),
+        ({"algo": {"compile": "graph"}, "device": "cpu"}, "algo.compile"),
+        ({"algo": {"compile": "graph"}, "runner": TWO_RANKS}, "algo.compile"),
+        ({"algo": {"compile": "reduce-overhead"}, "runner": TWO_RANKS}, "algo.compile"),
     ],
 )
 def test_an_impossible_combination_is_refused(raw: dict[str, Any], key: str) -> None:
     (problem,) = problems(raw)
     assert problem.startswith(f"{key}: got ")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"algo": {"compile": "graph"}},  # device=auto may be a CPU, found out later
+        {"algo": {"compile": "auto"}, "device": "cpu"},
+        {"algo": {"compile": "reduce-overhead"}, "device": "cpu"},
+        {"algo": {"compile": "auto"}, "runner": TWO_RANKS},
+        {"algo": {"compile": "graph"}, "runner": {**TWO_RANKS, "sync": "parameters"}},
+    ],
+    ids=str,
+)
+def test_a_mode_of_updates_that_may_be_possible_is_accepted(raw: dict[str, Any]) -> None:
+    assert RunConfig.from_mapping(raw).algo.compile == raw["algo"]["compile"]
 
 
 APPO = {"algo": {"name": "appo"}, "runner": {"name": "appo"}, "rollout": {"length": 8}, "env": {"num_envs": 4}}

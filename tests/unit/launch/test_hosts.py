@@ -53,6 +53,14 @@ def test_a_share_that_every_rank_can_have_is_not_refused() -> None:
     assert hosts.follow_launcher(config(0.25)).num_hosts == 4
 
 
+def test_ranks_of_several_hosts_that_average_gradients_have_no_compiled_updates() -> None:
+    cfg = RunConfig.from_mapping(
+        {**config(0.25).to_mapping(), "algo": {"compile": "reduce-overhead", "batch_size": 16}}
+    )
+    with pytest.raises(ConfigError, match=r"algo.compile: got reduce-overhead, .* and 4 learner ranks"):
+        hosts.follow_launcher(cfg)
+
+
 def test_several_ranks_have_no_virtual_speedup() -> None:
     cfg = RunConfig.from_mapping({**config(0.25).to_mapping(), "timing": {"virtual_speedup": True}})
     with pytest.raises(ConfigError, match="allowed false with 4 learner ranks"):

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.optim import DivergenceGuard, GuardedAdam
+from offpolicy.config.rules import BF16_ACTIVATIONS
 from offpolicy.nets.flat import join, views
-from offpolicy.nets.fused import FusedMlp, Layer, Workspace, can_fuse, stacked
-from offpolicy.nets.mlp import mlp
+from offpolicy.nets.fused import FUSED_ACTIVATIONS, FusedMlp, Layer, Workspace, can_fuse, stacked
+from offpolicy.nets.mlp import ACTIVATIONS, mlp
 
 activations = pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
 counts = pytest.mark.parametrize("num_nets", [1, 2, 3])
@@ -100,6 +101,10 @@ def test_only_the_part_that_needs_a_gradient_has_a_product_for_it(monkeypatch: p
     found = torch.autograd.grad(net.frozen(obs.detach(), action).sum(), (action,))
     assert made == [(3, 2)]
     assert torch.equal(found[0], expected[0])
+
+
+def test_the_activations_of_bfloat16_are_those_that_have_kernels() -> None:
+    assert {name for name, make in ACTIVATIONS.items() if type(make()) in FUSED_ACTIVATIONS} == set(BF16_ACTIVATIONS)
 
 
 def test_an_evaluation_that_was_overwritten_cannot_be_pulled_back() -> None:

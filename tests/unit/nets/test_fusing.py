@@ -128,6 +128,15 @@ def test_the_precision_is_that_of_all_networks(name: str, precision: str, expect
     assert {type(net) for net in found} - {type(None)} == {expected}
 
 
+@pytest.mark.parametrize(("precision", "may_round"), [("fp32", True), ("bf16", False)])
+def test_sums_of_rounded_products_are_float32_on_cuda_too(
+    precision: str, may_round: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", True)
+    make_learner(AlgoConfig(precision=precision), SPEC, torch.device("cpu"), seed=3)
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is may_round
+
+
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_learners_in_bfloat16_stay_near_those_in_float32(name: str) -> None:
     """Losses of 20 updates from one start: 2 %, some roundings of 2^-8."""

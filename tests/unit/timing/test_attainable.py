@@ -47,10 +47,12 @@ class Machine:
         self.clock, self.queued_ns, self.num_calls = FakeClock(), 0, 0
         self.watch = Watch(self.clock, lambda: self.queued_ns)
         self.sizes: set[tuple[int, int, int]] = set()
+        self.dtypes: set[torch.dtype] = set()
         self._waits_ns, self._slow_side = waits_ns, slow_side
 
     def mm(self, left: Tensor, right: Tensor, *, out: Tensor) -> None:
         assert out.shape == (left.shape[0], right.shape[1])
+        self.dtypes |= {left.dtype, right.dtype, out.dtype}
         size = left.shape[0], left.shape[1], right.shape[1]
         self.sizes.add(size)
         ns = 100 * 2 * left.shape[0] * left.shape[1] * right.shape[1]  # 0.01 operations per ns
@@ -87,6 +89,16 @@ def test_a_machine_of_known_speed_is_measured_exactly(make_machine: MakeMachine)
     machine = make_machine()
     assert attainable_flops_per_sec(PRODUCTS, CPU, FENCE, machine.watch) == pytest.approx(1e7, rel=1e-3)
     assert machine.sizes == {(8, 3, 5), (5, 8, 3), (8, 4, 5)}
+
+
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_a_product_is_measured_with_its_factors_as_they_are(make_machine: MakeMachine, is_rounded: bool) -> None:
+    machine, products = make_machine(), [one._replace(is_rounded=is_rounded) for one in PRODUCTS]
+    assert attainable_flops_per_sec(products, CPU, FENCE, machine.watch) == pytest.approx(1e7, rel=1e-3)
+    assert machine.dtypes == {torch.bfloat16 if is_rounded else torch.float32}
+    assert cache_key(products, CPU, "a") != cache_key(
+        [one._replace(is_rounded=not is_rounded) for one in products], CPU, "a"
+    )
 
 
 def test_products_count_as_often_as_an_update_makes_them(make_machine: MakeMachine) -> None:
