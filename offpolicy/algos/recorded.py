@@ -22,7 +22,7 @@ from offpolicy.algos.learners import ReplayLearner
 from offpolicy.types import Batch
 
 GRAPH, REDUCE_OVERHEAD = "graph", "reduce-overhead"  # values of `algo.compile`
-OLDEST_TORCH = "2.13"  # older ones may leave the generator as in a capture after one that failed (pytorch#171263)
+OLDEST_TORCH = "2.13"  # of older ones some cannot draw after a failed capture: "Offset increment outside graph capture"
 WARM_UPDATES = 3  # updates before a recording, which find their memory and load their kernels
 EAGER_OPERATIONS = (  # which torch.compile would take apart, or fails to
     "_fused_adam_",
@@ -116,11 +116,11 @@ class Recording(NamedTuple):
 
 
 class Inputs(TorchDispatchMode):
-    """Holds the tensors that operations read or write and did not make: a workspace may forget some of them."""
+    """Holds the tensors that operations read or write and that lie in memory from before: it must stay as it is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.held: dict[StorageWeakRef, Tensor] = {}
+        self.held: dict[StorageWeakRef, list[Tensor]] = {}  # by memory
         self._made: set[StorageWeakRef] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as of torch
@@ -128,7 +128,7 @@ class Inputs(TorchDispatchMode):
         for tensor in _tensors((args, kwargs)):
             storage = StorageWeakRef(tensor.untyped_storage())
             if storage not in self._made:
-                self.held.setdefault(storage, tensor)
+                self.held.setdefault(storage, []).append(tensor)
         result = func(*args, **(kwargs or {}))
         made = (StorageWeakRef(tensor.untyped_storage()) for tensor in _tensors(result))
         self._made.update(storage for storage in made if storage not in self.held)
@@ -175,7 +175,7 @@ class RecordedUpdate(ReplacedUpdate):
 
         self._recorder.warm_up(warm_up)
         replay = self._recorder.record(work, self._learner.generator)
-        return Recording(replay, tuple(groups), inputs.held.values())
+        return Recording(replay, tuple(groups), [tensors[0] for tensors in inputs.held.values()])
 
 
 class CompiledUpdate(ReplacedUpdate):
@@ -192,9 +192,21 @@ class CompiledUpdate(ReplacedUpdate):
 
     def _prepare(self, batch: Batch) -> None:
         """Compiles. Raises `RuntimeError`, as without a C++ compiler."""
+        self._mark_kept_tensors(batch)
         for _ in range(WARM_UPDATES):
             for kind in self._kinds:
                 self._run(batch, has_actor_step=kind)
+
+    def _mark_kept_tensors(self, batch: Batch) -> None:
+        """Has the compiler know that all but the batch never moves: it has no CUDA graph for what else is written."""
+        of_batch = {StorageWeakRef(tensor.untyped_storage()) for tensor in batch}
+        for kind in self._kinds:
+            self._learner.update_tensors(batch, has_actor_step=kind)  # makes what is kept
+            with Inputs() as inputs:
+                self._learner.update_tensors(batch, has_actor_step=kind)
+            for storage, tensors in inputs.held.items():
+                for tensor in tensors if storage not in of_batch else ():
+                    torch._dynamo.mark_static_address(tensor)
 
     def _run(self, batch: Batch, *, has_actor_step: bool) -> tuple[str, ...]:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # of torch

@@ -108,9 +108,10 @@ def test_the_activations_of_bfloat16_are_those_that_have_kernels() -> None:
 
 
 def test_an_evaluation_that_was_overwritten_cannot_be_pulled_back() -> None:
-    net, inputs = fused(nets_of(1)), parts()
-    output = net.evaluate(*inputs).detach()
-    net(*parts())
+    net = fused(nets_of(1))
+    with torch.no_grad():
+        output = net.evaluate(*parts())
+    net(*parts())  # another one of as many rows, in a graph of autograd
     for pull_back in (lambda: net.pull_back(output), lambda: net.pull_back_to_input(output, 0)):
         with pytest.raises(RuntimeError, match="overwritten by another pass since they were evaluated"):
             pull_back()

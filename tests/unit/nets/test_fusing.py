@@ -129,12 +129,14 @@ def test_the_precision_is_that_of_all_networks(name: str, precision: str, expect
 
 
 @pytest.mark.parametrize(("precision", "may_round"), [("fp32", True), ("bf16", False)])
-def test_sums_of_rounded_products_are_float32_on_cuda_too(
-    precision: str, may_round: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", True)
-    make_learner(AlgoConfig(precision=precision), SPEC, torch.device("cpu"), seed=3)
-    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is may_round
+def test_sums_of_rounded_products_are_float32_on_cuda_too(precision: str, may_round: bool) -> None:
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_bf16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction, True
+    try:
+        make_learner(AlgoConfig(precision=precision), SPEC, torch.device("cpu"), seed=3)
+        assert matmul.allow_bf16_reduced_precision_reduction is may_round
+    finally:
+        matmul.allow_bf16_reduced_precision_reduction = before
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
