@@ -96,7 +96,7 @@ def test_captured_updates_equal_those_kernel_by_kernel(options: dict[str, Any]) 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, about its own code
 def test_a_graph_outlives_the_compiled_updates_that_empty_all_caches() -> None:
-    """torch gives up the workspaces of cuBLAS, of all streams, when it compiles: the graph has its own."""
+    """torch gives up the workspaces of cuBLAS, of all streams, for its own graphs: the captured one has another."""
     captured, eager, compiled = (learner_of(name="sac") for _ in range(3))
     replace(captured, "graph")
     replace(compiled, "reduce-overhead")
@@ -113,7 +113,7 @@ def test_a_graph_outlives_the_compiled_updates_that_empty_all_caches() -> None:
 def test_compiled_updates_give_the_same_numbers_and_how_many_parts_have_no_graph(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/algorithms.md says that some parts have none: torch skips those that write a tensor of the learner."""
+    """docs/algorithms.md: one part of SAC may have none. torch skips those that write what may move."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled, eager = learner_of("reduce-overhead", name=name), learner_of("reduce-overhead", name=name)
@@ -125,7 +125,8 @@ def test_compiled_updates_give_the_same_numbers_and_how_many_parts_have_no_graph
     for learner in (compiled, eager):
         train(learner, range(30))
     assert_close(compiled, eager)
-    assert 0 < num_skipped < num_parts
+    assert num_skipped <= (name == "sac")
+    assert num_parts > 10
 
 
 def test_a_captured_learner_restored_from_a_checkpoint_goes_on_bit_for_bit() -> None:
