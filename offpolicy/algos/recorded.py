@@ -115,24 +115,28 @@ class Recording(NamedTuple):
     memory: Collection[Tensor]  # what it reads and writes at its place, which must not be given up
 
 
-class Inputs(TorchDispatchMode):
+class Inputs(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of __init_subclass__
     """Holds the tensors that operations read or write and that lie in memory from before: it must stay as it is."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # of torch
         self.held: dict[StorageWeakRef, list[Tensor]] = {}  # by memory
         self._made: set[StorageWeakRef] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: as of torch
         """Does the operation."""
         for tensor in _tensors((args, kwargs)):
-            storage = StorageWeakRef(tensor.untyped_storage())
+            storage = _memory(tensor)
             if storage not in self._made:
                 self.held.setdefault(storage, []).append(tensor)
         result = func(*args, **(kwargs or {}))
-        made = (StorageWeakRef(tensor.untyped_storage()) for tensor in _tensors(result))
+        made = (_memory(tensor) for tensor in _tensors(result))
         self._made.update(storage for storage in made if storage not in self.held)
         return result
+
+
+def _memory(tensor: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # of torch
 
 
 def _tensors(tree: object) -> list[Tensor]:
@@ -199,7 +203,7 @@ class CompiledUpdate(ReplacedUpdate):
 
     def _mark_kept_tensors(self, batch: Batch) -> None:
         """Has the compiler know that all but the batch never moves: it has no CUDA graph for what else is written."""
-        of_batch = {StorageWeakRef(tensor.untyped_storage()) for tensor in batch}
+        of_batch = {_memory(tensor) for tensor in batch}
         for kind in self._kinds:
             self._learner.update_tensors(batch, has_actor_step=kind)  # makes what is kept
             with Inputs() as inputs:
