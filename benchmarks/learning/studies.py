@@ -70,9 +70,13 @@ def decisive(config: RunConfig) -> dict[str, Any]:  # Any: values of a configura
 
 
 def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True if no key that both have differs: a key that only one version of the code knows had one meaning before."""
+    """True if no key that both have differs, but for what a machine decides (`auto`, and what a run made of it).
+
+    A key that only one version of the code knows had one meaning before.
+    """
     first, second = flatten(one), flatten(other)
-    return all(first[key] == second[key] for key in first.keys() & second.keys())
+    pairs = [(first[key], second[key]) for key in first.keys() & second.keys()]
+    return all(mine == its or "auto" in (mine, its) for mine, its in pairs)
 
 
 def steps_text(env_steps: int) -> str:

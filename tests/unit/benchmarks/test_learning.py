@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -58,21 +59,21 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "POLL_S", 0.0)
 
 
-def console(path: Path) -> Console:
-    return Console(file=(path / "out.txt").open("w"), width=100)
+def console() -> Console:
+    return Console(file=io.StringIO(), width=100)
 
 
-@pytest.mark.usefixtures("no_pause")
-def test_so_many_runs_stand_beside_each_other_in_the_given_order(results_directory: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_pause", "results_directory")
+def test_so_many_runs_stand_beside_each_other_in_the_given_order() -> None:
     events: list[str] = []
     runs: Any = [FakeRun("a", 3, events), FakeRun("b", 0, events), FakeRun("c", 0, events)]
-    assert learning.do(runs, 2, Budget(wait_s=0.0), console(tmp_path)) == 0
+    assert learning.do(runs, 2, Budget(wait_s=0.0), console()) == 0
     assert events == ["start a", "start b", "finish b", "start c", "finish c", "finish a"]
     assert runs_of(PENDULUM)[1]["status"] == "finished"
 
 
 @pytest.mark.usefixtures("no_pause", "results_directory")
-def test_what_runs_when_the_time_is_up_is_stopped_and_counted_as_left(tmp_path: Path) -> None:
+def test_what_runs_when_the_time_is_up_is_stopped_and_counted_as_left() -> None:
     events: list[str] = []
 
     class Spent(Budget):
@@ -80,13 +81,13 @@ def test_what_runs_when_the_time_is_up_is_stopped_and_counted_as_left(tmp_path: 
             return "start b" not in events
 
     runs: Any = [FakeRun(name, 9, events, "unfinished") for name in "abc"]
-    assert learning.do(runs, 2, Spent(), console(tmp_path)) == 3
+    assert learning.do(runs, 2, Spent(), console()) == 3
     assert events == ["start a", "start b", "stop a", "stop b", "finish a", "finish b"]
     assert runs_of(PENDULUM)[1]["status"] == "unfinished"
 
 
 @pytest.mark.usefixtures("no_pause", "results_directory")
-def test_an_interruption_stops_the_runs_and_keeps_what_they_have(tmp_path: Path) -> None:
+def test_an_interruption_stops_the_runs_and_keeps_what_they_have() -> None:
     events: list[str] = []
 
     class Interrupted(FakeRun):
@@ -95,7 +96,7 @@ def test_an_interruption_stops_the_runs_and_keeps_what_they_have(tmp_path: Path)
 
     runs: Any = [Interrupted("a", 1, events, "unfinished")]
     with pytest.raises(KeyboardInterrupt):
-        learning.do(runs, 1, Budget(wait_s=0.0), console(tmp_path))
+        learning.do(runs, 1, Budget(wait_s=0.0), console())
     assert events == ["start a", "stop a", "finish a"]
     assert 1 in runs_of(PENDULUM)
 
@@ -119,6 +120,7 @@ def test_a_result_of_another_preset_is_none_of_todays(results_directory: Path) -
 def test_only_keys_that_both_have_are_compared() -> None:
     assert agree({"a": {"b": 1, "old": 3}}, {"a": {"b": 1, "new": 2}})
     assert not agree({"a": {"b": 1}}, {"a": {"b": 2}})
+    assert agree({"a": {"b": "auto"}}, {"a": {"b": "sync"}})
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.key)
@@ -219,8 +221,11 @@ def test_a_run_that_was_stopped_goes_on_and_is_judged(results_directory: Path, t
     second.finish()
     assert second.raw["status"] == "finished"
     assert len(second.raw["calls"]) == 2
-    assert [steps for steps, _ in second.raw["evaluations"]][-1] == 2_000.0
-    assert len(second.raw["evaluations"]) == 20
+    assert second.raw["evaluations"][-1][0] == 2_000.0
+    steps = [at for at, _ in second.raw["evaluations"]]
+    assert steps == sorted(set(steps))  # each once, those of before the interruption too
+    assert steps[0] < 700.0
+    assert len(steps) > 10
     assert second.raw["final"]["episodes"] == 100
     assert -2_000.0 < second.raw["final"]["mean"] < 0.0
     assert "resumed" in second.path.with_suffix(".log").read_text()
