@@ -84,7 +84,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions docs clean
+.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -172,6 +172,12 @@ bench-tables: $(VENV)/.installed $(PEER_STAMPS) ## all of docs/benchmarks.md, in
 
 bench-page: $(VENV)/.plot ## docs/benchmarks.md with its pictures, from the committed results
 	@$(BIN)/python -m benchmarks.page
+
+learning-curves: $(VENV)/.installed ## train every preset with several seeds, hours in all [only=sac-halfcheetah jobs=2 budget=480]
+	@$(BIN)/python -m benchmarks.learning $(call GIVEN_OPTIONS)
+
+learning-page: $(VENV)/.plot ## docs/learning.md with its curves, from the committed results
+	@$(BIN)/python -m benchmarks.learning.page
 
 bench-predictions: $(VENV)/.installed ## how far `pred` is from what the same run does; an hour, on a quiet machine
 	@$(BIN)/python -m benchmarks.predictions $(call GIVEN_OPTIONS)

@@ -25,11 +25,15 @@ def environment(**variables: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES} | variables
 
 
-def offpolicy_train(run_dir: Path, *overrides: str) -> list[str]:
-    """The command of a training run, as a user types it."""
+def offpolicy_program() -> list[str]:
+    """The trainer, as a user types it."""
     script = Path(sys.executable).with_name("offpolicy")
-    program = [str(script)] if script.is_file() else [sys.executable, "-m", "offpolicy.cli"]
-    return [*program, "train", f"run_dir={run_dir}", *overrides]
+    return [str(script)] if script.is_file() else [sys.executable, "-m", "offpolicy.cli"]
+
+
+def offpolicy_train(run_dir: Path, *overrides: str) -> list[str]:
+    """The command of a training run."""
+    return [*offpolicy_program(), "train", f"run_dir={run_dir}", *overrides]
 
 
 def wide_console() -> Console:

@@ -214,8 +214,12 @@ def render(entries: Sequence[Entry]) -> str:
         "scaling": scaling_section(parts),
         "parts": parts_section(parts),
     }
-    text = HOLE.sub(lambda hole: made[hole[1]], TEXT.read_text())
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return filled(TEXT.read_text(), made)
+
+
+def filled(text: str, made: Mapping[str, str]) -> str:
+    """The text with what is made in place of each `{{name}}` that stands alone in its line."""
+    return re.sub(r"\n{3,}", "\n\n", HOLE.sub(lambda hole: made[hole[1]], text))
 
 
 def pictures(entries: Sequence[Entry]) -> Iterator[tuple[str, bytes]]:

@@ -7,6 +7,7 @@ point is bounded in time: all of them take about five minutes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -40,11 +41,18 @@ def point(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
     return measure(value, rounds)
 
 
+def runs_at(axis: str, value: int) -> tuple[Ours, Settings]:
+    """The runs of a point. Every rank takes an equal part of the batch, which has 256 rows at most."""
+    if axis == "environments":
+        return Ours("offpolicy", ("collect.mode=alternate",)), Settings.of("sac", value)
+    settings = Settings.of("sac")
+    settings = dataclasses.replace(settings, batch_size=settings.batch_size // value * value)
+    return Ours("offpolicy", ("runner=multi_gpu", f"runner.world_size={value}")), settings
+
+
 def _of_runs(axis: str, value: int, rounds: int) -> Iterator[Measurement]:
-    is_ranks = axis == "ranks"
-    settings = Settings.of("sac", 1 if is_ranks else value)
-    own = ("runner=multi_gpu", f"runner.world_size={value}") if is_ranks else ("collect.mode=alternate",)
-    repeats = [run("ours", Ours("offpolicy", own), settings, RUN_S, number, use_cores(2)) for number in range(rounds)]
+    ours, settings = runs_at(axis, value)
+    repeats = [run("ours", ours, settings, RUN_S, number, use_cores(2)) for number in range(rounds)]
     failures = [repeat.failure for repeat in repeats if repeat.failure]
     if failures:
         raise RuntimeError(f"{axis}={value}: {failures[0]}")

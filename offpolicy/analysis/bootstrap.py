@@ -62,6 +62,21 @@ def mean_interval(values: Float64) -> Interval:
     return _episode_interval(len(values), lambda index: values[index].mean(axis=-1))
 
 
+def interquartile_mean_interval(values: Float64) -> Interval:
+    """Returns that of the interquartile mean of independent values [E], over which they are drawn.
+
+    Agarwal et al. 2021 (arXiv:2108.13264): the mean without the least and the greatest quarter, of which whole values
+    are left out (`floor(E / 4)` at each end), as `scipy.stats.trim_mean(values, 0.25)` does it.
+    """
+    cut = len(values) // 4
+
+    def estimate(index: Indices) -> Float64:
+        trimmed: Float64 = np.sort(values[index], axis=-1)[..., cut : len(values) - cut].mean(axis=-1)
+        return trimmed
+
+    return _episode_interval(len(values), estimate)
+
+
 def ratio_interval(values: Float64, others: Float64) -> Interval:
     """Returns that of mean(values) / mean(others), paired: [E], [E]; inf or NaN where a denominator is 0."""
 

@@ -90,7 +90,7 @@ class AlgoConfig:
     utd: float = option(
         1.0,
         "update-to-data ratio (UTD): gradient updates per environment transition",
-        ge=0.001,
+        ge=0.00001,
         le=64.0,
         only=FROM_REPLAY,
     )

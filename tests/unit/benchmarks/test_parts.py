@@ -30,7 +30,9 @@ from benchmarks.parts import (
 )
 from benchmarks.parts.measurement import Measurement, measurements_of
 from benchmarks.peers import race
+from benchmarks.peers.contenders import Job
 from benchmarks.results import all_entries
+from offpolicy.config.overrides import load_config
 from offpolicy.envs.vectorization import TASKS
 
 SHORT = ("total_timesteps=600", "algo.learning_starts=500")
@@ -120,6 +122,18 @@ def test_a_point_of_runs_has_a_rate(axis: str, value: int, monkeypatch: pytest.M
     (one,) = scaling.point(axis, value, rounds=1)
     assert one.unit == "env steps/s"
     assert one.samples[0] > 1.0
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"), [(axis, value) for axis in ("environments", "ranks") for value in scaling.POINTS[axis]]
+)
+def test_every_point_of_runs_is_a_configuration_that_a_run_takes(axis: str, value: int, tmp_path: Path) -> None:
+    ours, settings = scaling.runs_at(axis, value)
+    command = ours.command(Job(settings, 1.0, 1, tmp_path))
+    config = load_config(command[command.index("train") + 1 :])
+    assert config.runner.world_size * config.env.num_envs == value
+    assert config.algo.utd == 1 / config.env.num_envs
+    assert 250 < config.algo.batch_size <= 256
 
 
 def test_scaling_has_the_points_that_are_promised() -> None:

@@ -1,0 +1,124 @@
+"""`make learning-curves [only=sac-pendulum,...] [jobs=2] [budget=480]`: the runs of all studies, in their order.
+
+Runs stand beside each other, each with one thread. When the budget is spent they save a checkpoint and stop: exit
+code 75 says that more is left, and the same command goes on. Then `make learning-page` writes docs/learning.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from benchmarks.children import wide_console
+from benchmarks.journal import MORE_LEFT, Budget
+from benchmarks.learning.nothing_learnt import policies
+from benchmarks.learning.results import policies_of, runs_of, save_policies, save_run
+from benchmarks.learning.runs import FAILED, FINISHED, UNFINISHED, StudyRun
+from benchmarks.learning.studies import BY_KEY, STUDIES, Study
+from offpolicy.config.overrides import load_config
+
+POLL_S = 0.5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    budget, console = Budget(arguments.budget, wait_s=0.0), wide_console()
+    studies = [study for study in STUDIES if study.key in arguments.only]
+    for study in studies:
+        _look_at_policies(study, console)
+    waiting = [
+        StudyRun(study, seed, runs_of(study).get(seed))
+        for study in studies
+        for seed in range(1, study.seeds + 1)
+        if runs_of(study).get(seed, {}).get("status", UNFINISHED) == UNFINISHED
+    ]
+    left = do(waiting, arguments.jobs, budget, console)
+    failed = [
+        f"{study.key}/{seed}: {run['reason']}"
+        for study in studies
+        for seed, run in runs_of(study).items()
+        if run["status"] == FAILED
+    ]
+    for line in failed:
+        console.print(f"failed: {line}", markup=False, highlight=False, soft_wrap=True)
+    if left:
+        console.print(f"{left} runs are left; the same command goes on", highlight=False)
+        return MORE_LEFT
+    return int(bool(failed))
+
+
+def do(waiting: list[StudyRun], jobs: int, budget: Budget, console: Console) -> int:
+    """Makes the runs, `jobs` at a time, until all are done or the time is up. Returns how many are not finished."""
+    running: list[StudyRun] = []
+    unfinished = 0
+    try:
+        while (waiting or running) and budget.has(0.0):
+            while waiting and len(running) < jobs:
+                running.append(waiting.pop(0))
+                running[-1].start()
+            time.sleep(POLL_S)
+            for run in [run for run in running if run.has_ended()]:
+                running.remove(run)
+                unfinished += not _written(run, console)
+    finally:
+        for run in running:
+            run.stop()
+        for run in running:
+            unfinished += not _written(run, console)
+    return unfinished + len(waiting)
+
+
+def _written(run: StudyRun, console: Console) -> bool:
+    """Ends a run, keeps and shows what it has. Returns whether there is nothing left to do of it."""
+    run.finish()
+    save_run(run.study, run.seed, run.raw)
+    status, curve = run.raw["status"], run.raw.get("evaluations") or [[0.0, float("nan")]]
+    steps, value = curve[-1]
+    if status == FINISHED:
+        steps, value = run.study.env_steps, run.raw["final"]["mean"]
+    text = run.raw.get("reason", f"return {value:,.1f} after {steps:,.0f} env steps")
+    console.print(f"{run.name}: {status}, {text}, {run.raw['wall_s'] / 60:.1f} min", markup=False, highlight=False)
+    return bool(status != UNFINISHED)
+
+
+def _look_at_policies(study: Study, console: Console) -> None:
+    """Measures random and constant actions in the study's environment, if nobody has yet."""
+    config = load_config([*study.arguments(1), "run_dir=unused"])
+    if not policies_of(config.env.id):
+        found = policies(config)
+        save_policies(config.env.id, found)
+        means = ", ".join(f"{name} {one['mean']:,.1f}" for name, one in found.items())
+        console.print(f"{config.env.id}: {means}", markup=False, highlight=False)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", type=_studies, default=list(BY_KEY), help=f"some of {','.join(BY_KEY)}")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--jobs", type=_jobs, default=cores, help="runs at a time (default: the number of cores)")
+    Budget.add_options(parser)
+    return parser
+
+
+def _jobs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text}, allowed a whole number from 1 on")
+    return int(text)
+
+
+def _studies(text: str) -> list[str]:
+    keys = text.split(",")
+    if unknown := set(keys) - BY_KEY.keys():
+        raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}, allowed {', '.join(BY_KEY)}")
+    return keys
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""`benchmarks/results/learning/<study>.json`: the raw curve of every seed, and the policies that learn nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results
+from benchmarks.learning.studies import Study, agree
+
+Raw = dict[str, Any]  # Any: the JSON data of one run
+NOTHING_LEARNT = "nothing-learnt"
+
+
+def path_of(name: str) -> Path:
+    """Where the data of a study are."""
+    return results.RESULTS / "learning" / f"{name}.json"
+
+
+def runs_of(study: Study) -> dict[int, Raw]:
+    """The runs of a study by seed; none of another configuration than the study has today."""
+    found = _read(path_of(study.key))
+    if not agree(found.get("configuration", {}), study.configuration()):
+        return {}
+    return {int(seed): run for seed, run in found.get("runs", {}).items()}
+
+
+def save_run(study: Study, seed: int, run: Raw) -> None:
+    """Writes the file of a study with this run in place of what it had of the seed."""
+    runs = {**runs_of(study), seed: run}
+    by_seed = {str(number): runs[number] for number in sorted(runs)}
+    _write(path_of(study.key), {"command": study.command, "configuration": study.configuration(), "runs": by_seed})
+
+
+def policies_of(env_id: str) -> dict[str, Raw]:
+    """What random and constant actions earn in an environment, by policy; empty where nobody has looked."""
+    found: dict[str, Raw] = _read(path_of(NOTHING_LEARNT)).get(env_id, {})
+    return found
+
+
+def save_policies(env_id: str, policies: dict[str, Raw]) -> None:
+    """Writes what random and constant actions earn in an environment."""
+    found = _read(path_of(NOTHING_LEARNT))
+    _write(path_of(NOTHING_LEARNT), dict(sorted({**found, env_id: policies}.items())))
+
+
+def _read(path: Path) -> Raw:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _write(path: Path, content: Raw) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(json.dumps(content, indent=1) + "\n")
+    draft.replace(path)

@@ -1,0 +1,122 @@
+"""The studies of `make learning-curves`, in the order in which their runs are made.
+
+A study is one command with several seeds. Published numbers are those of other people's code: the mean over their
+seeds, and the standard deviation between them unless `source` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from offpolicy.config.overrides import load_config
+from offpolicy.config.parsing import flatten
+from offpolicy.config.schema import RunConfig
+
+EVALUATIONS = 20  # of a curve
+CURVE_EPISODES, FINAL_EPISODES = 10, 100
+WRITES_ONLY = ("run_dir", "resume", "log", "checkpoint", "timing", "logging")  # of a configuration: nothing is learnt
+
+
+class Published(NamedTuple):
+    """The return that somebody published after so many env steps."""
+
+    env_steps: int
+    mean: float
+    std: float | None
+    source: str
+
+    @property
+    def text(self) -> str:
+        """For example `5,514 ± 554 at 100k (TD3 paper, v1, 10 seeds)`."""
+        spread = "" if self.std is None else f" ± {self.std:,.0f}"
+        return f"{self.mean:,.0f}{spread} at {steps_text(self.env_steps)} ({self.source})"
+
+
+class Study(NamedTuple):
+    """One command with several seeds."""
+
+    key: str
+    overrides: tuple[str, ...]
+    env_steps: int
+    seeds: int = 3
+    bar: float | None = None  # that the mean over the seeds must reach
+    published: tuple[Published, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What a user types for one seed."""
+        return f"offpolicy train {' '.join(self.overrides)} total_timesteps={self.env_steps}"
+
+    def arguments(self, seed: int) -> list[str]:
+        """The overrides of one run: one thread for each side, so that runs beside each other do not share cores."""
+        return [
+            *self.overrides,
+            f"total_timesteps={self.env_steps}",
+            f"seed={seed}",
+            *("threads.learner=1", "threads.collector=1", "eval.beside=false", "log.tensorboard=false"),
+            *(f"eval.every={max(1, self.env_steps // EVALUATIONS)}", f"eval.episodes={CURVE_EPISODES}"),
+        ]
+
+    def configuration(self) -> dict[str, Any]:  # Any: values of a configuration
+        """The resolved values that decide what is learnt: a result of other values is one of another preset."""
+        return decisive(load_config([*self.arguments(1), "run_dir=unused"]))
+
+
+def decisive(config: RunConfig) -> dict[str, Any]:  # Any: values of a configuration
+    """The values of a run's configuration that decide what it learns, whatever its seed."""
+    values = config.to_mapping()
+    return {key: value for key, value in values.items() if key not in (*WRITES_ONLY, "seed")}
+
+
+def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """True if no key that both have differs, but for what a machine decides (`auto`, and what a run made of it).
+
+    A key that only one version of the code knows had one meaning before.
+    """
+    first, second = flatten(one), flatten(other)
+    pairs = [(first[key], second[key]) for key in first.keys() & second.keys()]
+    return all(mine == its or "auto" in (mine, its) for mine, its in pairs)
+
+
+def steps_text(env_steps: int) -> str:
+    """100000 as 100k, 1000000 as 1M."""
+    return f"{env_steps / 1e6:g}M" if env_steps >= 1_000_000 else f"{env_steps / 1e3:g}k"
+
+
+SIMBA = "SAC of SimbaV2's repository, v4, 10 seeds"
+TIANSHOU_SAC = "tianshou SAC, v3, 10 seeds, 10k more random steps"
+TIANSHOU_PPO = "tianshou PPO, v3, 10 seeds"
+FLASH_PPO = "PPO of FlashSAC's repository, v4, 5 seeds"
+
+STUDIES = (
+    Study("sac-pendulum", ("algo=sac", "env=pendulum"), 10_000, 5, -180.0, (
+        Published(10_000, -162.0, None, "rl-baselines3-zoo SAC, one run, training return"),
+        Published(20_000, -157.0, None, "the same, 750 episodes"))),
+    Study("td3-pendulum", ("algo=td3", "env=pendulum"), 20_000, 5, -190.0, (
+        Published(20_000, -151.9, None, "rl-baselines3-zoo TD3, one run"),)),
+    Study("sac-pendulum-bf16", ("algo=sac", "env=pendulum", "algo.precision=bf16"), 10_000, 5, -180.0),
+    Study("td3-pendulum-bf16", ("algo=td3", "env=pendulum", "algo.precision=bf16"), 20_000, 5, -190.0),
+    Study("sac-halfcheetah", ("experiment=halfcheetah_sac",), 100_000, 3, 6_000.0, (
+        Published(100_000, 6_156.0, 738.0, SIMBA), Published(100_000, 6_515.0, 514.0, TIANSHOU_SAC))),
+    Study("td3-halfcheetah", ("experiment=halfcheetah_td3",), 100_000, 3, 4_900.0, (
+        Published(100_000, 5_514.0, 554.0, "TD3 paper, v1, 10 seeds"),
+        Published(100_000, 5_336.0, 376.0, "tianshou TD3, v3, 10 seeds, 25k more random steps"))),
+    Study("td3-inverted-pendulum", ("algo=td3", "env=inverted_pendulum"), 25_000, 3, 990.0, (
+        Published(25_000, 1_000.0, 0.0, "TD3 paper, v1, 10 seeds"),)),
+    Study("appo-cartpole", ("algo=appo", "env=cartpole"), 100_000, 5, 490.0),
+    Study("appo-cartpole-alternate", ("algo=appo", "env=cartpole", "collect.mode=alternate"), 100_000, 5, 490.0),
+    Study("appo-cartpole-overlap", ("algo=appo", "env=cartpole", "collect.mode=overlap"), 100_000, 5, 490.0),
+    Study("appo-inverted-pendulum", ("algo=appo", "env=inverted_pendulum"), 100_000, 5, 990.0, (
+        Published(61_000, 1_000.0, 0.0, TIANSHOU_PPO),)),
+    Study("appo-pendulum", ("algo=appo", "env=pendulum"), 150_000, 5, -250.0, (
+        Published(100_000, -166.0, None, "rl-baselines3-zoo PPO, one run"),)),
+    Study("appo-halfcheetah", ("algo=appo", "env=halfcheetah"), 300_000, 5, 2_900.0, (
+        Published(300_000, 868.0, 458.0, FLASH_PPO), Published(215_000, 2_932.0, 769.0, TIANSHOU_PPO))),
+    Study("sac-walker2d", ("algo=sac", "env=walker2d"), 100_000, 3, None, (
+        Published(100_000, 1_305.0, 795.0, TIANSHOU_SAC),)),
+    Study("sac-ant", ("algo=sac", "env=ant"), 100_000, 3, None, (Published(100_000, 1_020.0, 450.0, TIANSHOU_SAC),)),
+    Study("appo-halfcheetah-1m", ("algo=appo", "env=halfcheetah"), 1_000_000, 3, None, (
+        Published(1_000_000, 3_517.0, 1_046.0, FLASH_PPO), Published(1_000_000, 5_784.0, 1_244.0, TIANSHOU_PPO))),
+)  # fmt: skip
+BY_KEY = {study.key: study for study in STUDIES}

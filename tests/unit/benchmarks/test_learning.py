@@ -1,0 +1,232 @@
+"""Learning curves: what is run in which order, what is kept of it, and what the page says."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.journal import MORE_LEFT, Budget
+from benchmarks.learning import __main__ as learning
+from benchmarks.learning import page
+from benchmarks.learning.nothing_learnt import policies
+from benchmarks.learning.page import Judged, details, judged, missing, results_table, row
+from benchmarks.learning.results import path_of, policies_of, runs_of, save_policies, save_run
+from benchmarks.learning.runs import StudyRun
+from benchmarks.learning.studies import BY_KEY, STUDIES, Published, Study, agree, steps_text
+from offpolicy.analysis.bootstrap import interquartile_mean_interval
+from offpolicy.config.overrides import load_config
+
+PENDULUM = Study("small", ("algo=sac", "env=pendulum"), 10_000, 3, -180.0, (Published(10_000, -162.0, 3.0, "zoo"),))
+CALL = {"commit": "abc", "started": "2026", "hardware": {"cpu": "A Cpu"}, "versions": {}}
+
+
+def finished(mean: float, minutes: float = 2.0) -> dict[str, Any]:
+    curve = [[5_000.0, mean - 50.0], [10_000.0, mean]]
+    final = {"episodes": 100, "mean": mean, "std": 80.0}
+    return {"status": "finished", "wall_s": 60.0 * minutes, "calls": [CALL], "evaluations": curve, "final": final}
+
+
+class FakeRun:
+    """Ends after `looks` looks at it; `events` is what happened to all of them, in order."""
+
+    def __init__(self, name: str, looks: int, events: list[str], status: str = "finished") -> None:
+        self.study, self.seed, self.name = PENDULUM, 1, name
+        self._looks, self._events = looks, events
+        self.raw = {"status": status, "wall_s": 1.0, "calls": [CALL], "evaluations": [], "final": {"mean": 1.0}}
+
+    def start(self) -> None:
+        self._events.append(f"start {self.name}")
+
+    def has_ended(self) -> bool:
+        self._looks -= 1
+        return self._looks < 0
+
+    def stop(self) -> None:
+        self._events.append(f"stop {self.name}")
+
+    def finish(self) -> None:
+        self._events.append(f"finish {self.name}")
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "POLL_S", 0.0)
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=100)
+
+
+@pytest.mark.usefixtures("no_pause", "results_directory")
+def test_so_many_runs_stand_beside_each_other_in_the_given_order() -> None:
+    events: list[str] = []
+    runs: Any = [FakeRun("a", 3, events), FakeRun("b", 0, events), FakeRun("c", 0, events)]
+    assert learning.do(runs, 2, Budget(wait_s=0.0), console()) == 0
+    assert events == ["start a", "start b", "finish b", "start c", "finish c", "finish a"]
+    assert runs_of(PENDULUM)[1]["status"] == "finished"
+
+
+@pytest.mark.usefixtures("no_pause", "results_directory")
+def test_what_runs_when_the_time_is_up_is_stopped_and_counted_as_left() -> None:
+    events: list[str] = []
+
+    class Spent(Budget):
+        def has(self, seconds: float) -> bool:
+            return "start b" not in events
+
+    runs: Any = [FakeRun(name, 9, events, "unfinished") for name in "abc"]
+    assert learning.do(runs, 2, Spent(), console()) == 3
+    assert events == ["start a", "start b", "stop a", "stop b", "finish a", "finish b"]
+    assert runs_of(PENDULUM)[1]["status"] == "unfinished"
+
+
+@pytest.mark.usefixtures("no_pause", "results_directory")
+def test_an_interruption_stops_the_runs_and_keeps_what_they_have() -> None:
+    events: list[str] = []
+
+    class Interrupted(FakeRun):
+        def has_ended(self) -> bool:
+            raise KeyboardInterrupt
+
+    runs: Any = [Interrupted("a", 1, events, "unfinished")]
+    with pytest.raises(KeyboardInterrupt):
+        learning.do(runs, 1, Budget(wait_s=0.0), console())
+    assert events == ["start a", "stop a", "finish a"]
+    assert 1 in runs_of(PENDULUM)
+
+
+def test_a_result_of_another_preset_is_none_of_todays(results_directory: Path) -> None:
+    save_run(PENDULUM, 2, finished(-150.0))
+    save_run(PENDULUM, 1, finished(-160.0))
+    assert list(runs_of(PENDULUM)) == [1, 2]
+    text = path_of("small").read_text()
+    stored = json.loads(text)
+    assert stored["command"] == "offpolicy train algo=sac env=pendulum total_timesteps=10000"
+    assert results_directory in path_of("small").parents
+    stored["configuration"]["algo"]["batch_size"] = 1
+    path_of("small").write_text(json.dumps(stored))
+    assert runs_of(PENDULUM) == {}
+    del stored["configuration"]["algo"]["batch_size"]  # a key that the version of then did not know
+    path_of("small").write_text(json.dumps(stored))
+    assert list(runs_of(PENDULUM)) == [1, 2]
+
+
+def test_only_keys_that_both_have_are_compared() -> None:
+    assert agree({"a": {"b": 1, "old": 3}}, {"a": {"b": 1, "new": 2}})
+    assert not agree({"a": {"b": 1}}, {"a": {"b": 2}})
+    assert agree({"a": {"b": "auto"}}, {"a": {"b": "sync"}})
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.key)
+def test_every_study_is_a_configuration_that_exists(study: Study) -> None:
+    config = load_config([*study.arguments(3), "run_dir=unused"])
+    assert (config.seed, config.total_timesteps) == (3, study.env_steps)
+    assert (config.threads.learner, config.threads.collector) == (1, 1)
+    assert agree(study.configuration(), study.configuration())
+    assert len(BY_KEY) == len(STUDIES)
+
+
+def test_policies_that_learn_nothing_are_measured_and_kept(results_directory: Path) -> None:
+    found = policies(load_config(["algo=appo", "env=cartpole", "run_dir=unused"]))
+    assert 15.0 < found["random"]["mean"] < 30.0  # published: about 22
+    assert 8.0 < found["constant"]["mean"] < 11.0  # pushed to one side, the pole falls at once
+    assert found["random"]["episodes"] == 100
+    save_policies("CartPole-v1", found)
+    assert policies_of("CartPole-v1") == found
+    assert policies_of("Ant-v5") == {}
+    assert path_of("nothing-learnt").parent == results_directory / "learning"
+
+
+def test_a_study_is_shown_with_spread_bar_and_the_policies_beside_it(results_directory: Path) -> None:
+    save_policies("Pendulum-v1", {"random": {"mean": -1_229.0}, "constant": {"mean": -1_180.4}})
+    one = Judged(PENDULUM, {1: finished(-150.0), 2: finished(-160.0, 5.0), 3: finished(-170.0)})
+    cells = row(one)
+    assert cells[:4] == ["`small`", "10k", "3", "-160.0 ± 10.0"]
+    assert cells[4].startswith("-160.0 [-170.0, -150.0")
+    assert cells[5:] == ["-180, reached", "-1,229", "-1,180", "2 to 5"]
+    assert results_directory.is_dir()
+
+
+def test_one_seed_and_a_missed_bar_are_said() -> None:
+    cells = row(Judged(PENDULUM, {1: finished(-308.0)}))
+    assert cells[2:6] == ["one seed", "-308.0", "", "-180, **missed**"]
+    assert row(Judged(PENDULUM, {1: finished(-1.0), 2: finished(-2.0)}))[2] == "2 of 3"
+
+
+def test_runs_that_are_not_finished_are_said_and_their_studies_not_judged() -> None:
+    half = {"status": "unfinished", "calls": [CALL], "evaluations": [[4_000.0, -900.0]], "wall_s": 9.0}
+    broken = {"status": "failed", "reason": "learner failed", "calls": [CALL], "wall_s": 9.0}
+    found = [Judged(PENDULUM, {1: half, 2: broken}), Judged(BY_KEY["td3-pendulum"], {})]
+    assert results_table(found) == page.NO_RUN
+    text = details(found)
+    assert "seed 1: unfinished, 4,000 of 10,000 env steps" in text
+    assert "seed 2: failed, learner failed" in text
+    assert "published: -162 ± 3 at 10k (zoo)" in text
+    assert "commit abc; A Cpu" in text
+    assert "td3-pendulum" not in text
+    assert [line.split("`")[1] for line in missing(found).splitlines()] == ["small", "td3-pendulum"]
+
+
+def test_the_curves_of_an_environment_are_one_picture() -> None:
+    found = [Judged(PENDULUM, {1: finished(-150.0), 2: finished(-160.0)}), Judged(BY_KEY["td3-pendulum"], {})]
+    drawn = page.pictures(found)
+    assert list(drawn) == ["learning-pendulum-v1.svg"]
+    assert b"small (2 runs)" in drawn["learning-pendulum-v1.svg"]
+
+
+def test_the_committed_page_is_made_of_the_committed_results() -> None:
+    assert page.PAGE.read_text() == page.render(judged()), "run `make learning-page`"
+
+
+def test_the_interquartile_mean_leaves_out_whole_quarters() -> None:
+    values = np.array([0.0, 1.0, 2.0, 3.0, 100.0])
+    assert interquartile_mean_interval(values).value == 2.0
+    assert interquartile_mean_interval(values[:3]).value == 1.0
+    low, high = interquartile_mean_interval(values)[1:]
+    assert 0.0 <= low < 2.0 < high <= 100.0
+
+
+def test_env_steps_are_written_short() -> None:
+    assert [steps_text(steps) for steps in (61_000, 100_000, 1_000_000)] == ["61k", "100k", "1M"]
+
+
+def test_an_unknown_study_is_refused_with_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--only", "sac-pendulm"], ["--jobs", "0"]):
+        with pytest.raises(SystemExit):
+            learning.main(words)
+    assert "got sac-pendulm, allowed sac-pendulum" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_and_is_judged(results_directory: Path, tmp_path: Path) -> None:
+    study = Study("real", ("algo=sac", "env=pendulum", "algo.learning_starts=500", "log.every_s=0.2"), 2_000, 1)
+    first = StudyRun(study, 1, None, tmp_path)
+    first.start()
+    metrics = first.path / "metrics.jsonl"
+    while not (metrics.is_file() and '"rollout/ep_rew_mean"' in metrics.read_text()):
+        assert not first.has_ended()
+    first.stop()
+    first.finish()
+    assert first.raw["status"] == "unfinished"
+    save_run(study, 1, first.raw)
+    second = StudyRun(study, 1, runs_of(study)[1], tmp_path)
+    second.start()
+    second._process.wait()  # type: ignore[union-attr]
+    second.finish()
+    assert second.raw["status"] == "finished"
+    assert len(second.raw["calls"]) == 2
+    assert second.raw["evaluations"][-1][0] == 2_000.0
+    steps = [at for at, _ in second.raw["evaluations"]]
+    assert steps == sorted(set(steps))  # each once, those of before the interruption too
+    assert steps[0] < 700.0
+    assert len(steps) > 10
+    assert second.raw["final"]["episodes"] == 100
+    assert -2_000.0 < second.raw["final"]["mean"] < 0.0
+    assert "resumed" in second.path.with_suffix(".log").read_text()
+    assert MORE_LEFT == 75
