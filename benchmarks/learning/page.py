@@ -93,7 +93,7 @@ def details(found: Sequence[Judged]) -> str:
 
 def _detail(one: Judged) -> str:
     returns = ", ".join(f"{run['final']['mean']:,.1f}" for run in one.finished.values())
-    lines = [f"- `{one.study.key}`: `{one.study.command}`"]
+    lines = [_named(one.study)]
     if returns:
         seeds = ", ".join(str(seed) for seed in one.finished)
         lines.append(f"  - return of {'seeds' if len(one.finished) > 1 else 'seed'} {seeds}: {returns}")
@@ -109,10 +109,13 @@ def _detail(one: Judged) -> str:
     return "\n".join(lines)
 
 
+def _named(study: Study) -> str:
+    return f"- `{study.key}`:\n  `{study.command}`"
+
+
 def missing(found: Sequence[Judged]) -> str:
     """The studies without a finished run."""
-    names = [f"- `{one.study.key}`: `{one.study.command}`" for one in found if not one.finished]
-    return "\n".join(names) or "None."
+    return "\n".join(_named(one.study) for one in found if not one.finished) or "None."
 
 
 def by_env(found: Sequence[Judged]) -> dict[str, dict[str, Curves]]:
