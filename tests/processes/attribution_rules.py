@@ -60,7 +60,7 @@ class Scene:
     tracks: tuple[str, ...] = ("learner", "collector")
     steps: float = 1.0  # vector steps of a collector per iteration of the learner
     transitions: int = 1  # of them those that the learner is given: the step after an episode's end is none
-    usual: int = 500  # iterations of a stretch without a delay: long enough for whole records
+    usual: int = 1000  # iterations of a stretch without a delay: whole records fit in, at 0.5 ms for one too
 
 
 def phases_of(record: Mapping[str, Any]) -> dict[str, float]:
