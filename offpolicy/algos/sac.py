@@ -56,9 +56,9 @@ class Temperature:
             self._target_entropy.fill_(target)
             self._entropy_in_force = target
 
-    def loss(self, log_prob: Tensor) -> Loss:
-        """Returns the temperature's loss for the log-probabilities [B] of the actor's step."""
-        loss = alpha_loss(self.log_alpha, log_prob, self._target_entropy)
+    def loss(self, entropy: Tensor) -> Loss:
+        """Returns the temperature's loss for the policy's mean entropy [] in the actor's step."""
+        loss = alpha_loss(self.log_alpha, entropy, self._target_entropy)
         return Loss(loss, self.optimizer, write_gradient=lambda: self.optimizer.gradient.copy_(loss))
 
 
@@ -137,9 +137,10 @@ class Sac:
             self._actor_body.pull_back(squashed_sample_gradient(sample, d_action, d_log_prob)[None])
 
         losses = [Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient)]
-        measured: Measured = {"actor": (loss, alpha, -sample.log_prob.mean())}
+        entropy = -sample.log_prob.mean()
+        measured: Measured = {"actor": (loss, alpha, entropy)}
         if self._temperature.is_tuned:
-            losses.append(self._temperature.loss(sample.log_prob))
+            losses.append(self._temperature.loss(entropy))
             measured["temperature"] = (losses[1].value,)
         self.optimizer_step.minimize(*losses)
         return measured

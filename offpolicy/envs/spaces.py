@@ -67,6 +67,11 @@ class Codec:
         return action[0] if self.spec.num_actions else action.reshape(self.action_shape)
 
 
+    def env_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Returns actions [N, A] as a vector of environments takes them: [N] of a Discrete, else [N, shape]."""
+        return actions[:, 0] if self.spec.num_actions else actions.reshape(len(actions), *self.action_shape)
+
+
 @dataclass(frozen=True, slots=True)
 class ActionScale:
     """The map from [-1, 1] to the environment's bounds, exact at both ends."""
