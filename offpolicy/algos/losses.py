@@ -1,4 +1,6 @@
-"""The equations of SAC, TD3 and APPO as pure functions. Shapes: B batch rows, C critics, A action dimensions.
+"""The equations of SAC, TD3 and APPO as pure functions.
+
+Shapes: B batch rows, C critics, A action dimensions, K actions of a discrete space.
 
 Every function checks its shapes: a reward of shape [B, 1] beside a value of shape [B] would broadcast to [B, B] and
 train on nonsense without an error.
@@ -66,6 +68,28 @@ def sac_actor_loss_gradients(q: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
     num_rows = q.shape[1]
     smallest = q.argmin(dim=0, keepdim=True)
     return torch.zeros_like(q).scatter_(0, smallest, -1.0 / num_rows), (alpha / num_rows).expand(num_rows)
+
+
+def expected_soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """V(s) = sum_a pi(a|s) (min_i Q_i(s, a) - alpha log pi(a|s)) of K actions, discrete SAC (arXiv:1910.07207) eq. 10.
+
+    q: [C, B, K], log_probs: [B, K] -> [B].
+    """
+    check_shapes("CBK BK", q=q, log_probs=log_probs)
+    return (log_probs.exp() * torch.addcmul(q.amin(dim=0), alpha, log_probs, value=-1.0)).sum(dim=1)
+
+
+def discrete_actor_loss(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """-mean_B V(s), discrete SAC (arXiv:1910.07207) eq. 12: an expectation, so nothing is sampled."""
+    return -expected_soft_value(q, log_probs, alpha).mean()
+
+
+def discrete_actor_loss_gradient(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """By the logits: pi_k (f_k - sum_j pi_j f_j) / B with f = alpha log pi - min_i Q_i. -> [B, K]."""
+    cost = torch.addcmul(-q.amin(dim=0), alpha, log_probs)
+    probs = log_probs.exp()
+    mean = (probs * cost).sum(dim=1, keepdim=True)
+    return probs.mul_(cost - mean).div_(len(log_probs))
 
 
 def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float | Tensor) -> Tensor:

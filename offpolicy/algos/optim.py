@@ -209,7 +209,7 @@ def norms_of(gradients: Sequence[Tensor]) -> list[Tensor]:
     It does at a norm of 1.8e19. Clipping would make zeros of such a gradient, and without clipping Adam's second moment
     would be infinite and its steps zero for ever after.
     """
-    return list(torch._foreach_norm(gradients))
+    return list(torch._foreach_norm(list(gradients)))
 
 
 def clip(gradient: Tensor, norm: Tensor, max_norm: float) -> None:

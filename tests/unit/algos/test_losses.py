@@ -36,6 +36,23 @@ def test_sac_actor_loss_is_entropy_cost_minus_the_smaller_value() -> None:
     assert float(loss) == pytest.approx(((0.1 - 1.0) + (-0.1 - 3.0)) / 2)
 
 
+def test_the_value_of_discrete_actions_is_an_expectation_of_the_smaller_critic_and_the_entropy() -> None:
+    """Discrete SAC (arXiv:1910.07207) eq. 10: 0.25 (1 - 0.5 log 0.25) + 0.75 (2 - 0.5 log 0.75)."""
+    q, log_probs = B([[[1.0, 4.0]], [[3.0, 2.0]]]), B([[0.25, 0.75]]).log()
+    value = 0.25 * (1.0 - 0.5 * math.log(0.25)) + 0.75 * (2.0 - 0.5 * math.log(0.75))
+    assert losses.expected_soft_value(q, log_probs, B(0.5)).tolist() == pytest.approx([value])
+    assert float(losses.discrete_actor_loss(q, log_probs, B(0.5))) == pytest.approx(-value)
+
+
+def test_the_gradient_of_the_discrete_actors_loss_is_that_of_autograd() -> None:
+    torch.manual_seed(0)
+    q, logits = torch.randn(2, 9, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    alpha, log_probs = B(0.3).double(), logits.log_softmax(dim=-1)
+    (expected,) = torch.autograd.grad(losses.discrete_actor_loss(q, log_probs, alpha), logits)
+    ours = losses.discrete_actor_loss_gradient(q, log_probs.detach(), alpha)
+    assert torch.allclose(ours, expected, rtol=1e-12, atol=1e-12)
+
+
 def alpha_gradient(log_prob: float) -> float:
     log_alpha = B(math.log(0.5), requires_grad=True)
     losses.alpha_loss(log_alpha, B(-log_prob), target_entropy=-2.0).backward()
