@@ -4,7 +4,8 @@ Two documented differences separate SAC from SB3's (docs/algorithms.md): SB3's `
 critics' loss, which is visible through Adam's eps alone. With both removed on SB3's side, what is left is rounding.
 Where an activation or a gradient is near zero rounding decides its sign, and Adam's step has its full size: parameters
 then differ by some steps (3e-4, TD3 1e-3). With batches of `SEED` no activation is, in 100 updates with a fixed
-temperature; with three of four other seeds one was, after 30 or more. A tuned temperature meets such a gradient.
+temperature; with two of three other seeds one was, after 30 or more. Where the temperature is tuned or the means are at
+8, such gradients do occur.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ CASES = {
         Case("sac", alpha=0.1, tunes_alpha=True, is_alike=True),
         Bounds((1e-5, 1e-5, 1e-2), (1e-7, 1e-6, 1e-3)),
     ),
-    "SAC, means at 8": (Case("sac", is_alike=True, mean=8.0), ROUNDING),
+    "SAC, means at 8": (
+        Case("sac", is_alike=True, mean=8.0),
+        Bounds((2e-5, 2e-5, 1e-3), (1e-8, 1e-7, 1e-6)),
+    ),
 }
 
 
