@@ -66,9 +66,9 @@ $(VENV)/.video: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[video]'
 	@touch $@
 
-# The peers of `make bench-peers`, each in an environment of its own: never a dependency of offpolicy. They get our torch
+# The peers of `make bench-peers` and `make test-peers`, each in an environment of its own: never a dependency of offpolicy. They get our torch
 # and mujoco, so that only the trainers differ, and choose the rest. One that cannot be installed is no error here: the
-# benchmark names it, with the reason from install.log, and the next call tries again.
+# benchmark names it, with the reason from install.log, the tests are skipped, and the next call tries again.
 PEER_sb3 := stable-baselines3
 PEER_sbx := sbx-rl
 PEER_STAMPS := .bench/sb3/.installed .bench/sbx/.installed
@@ -84,7 +84,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs clean
+.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -144,6 +144,9 @@ chaos: $(VENV)/.dev ## random faults in every runner and algorithm: make chaos [
 
 test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu --timeout 600 $(args)
+
+test-peers: $(VENV)/.dev .bench/sb3/.installed ## SAC and TD3 beside Stable-Baselines3, V-trace beside rlax's formula
+	@$(BIN)/python -m pytest -m "slow or not slow" -rs tests/peers $(args)
 
 test-all: check test ## what CI runs: lint, types, import layers and all fast tests
 

@@ -31,7 +31,8 @@ class SpaceSpec:
     """The spaces of an environment, as networks and replay need them; plain numbers, so they travel as JSON.
 
     `obs_keys` lists the parts of a Dict observation in the order in which they are flattened (empty for a Box), and
-    `obs_shapes` their shapes. `num_actions` is 0 for a Box action space, else the number of discrete actions.
+    `obs_shapes` their shapes. `num_actions` is the number of actions of a Discrete space, else 0; `nvec` holds those of
+    each choice of a MultiDiscrete space, else nothing.
     """
 
     obs_dim: int
@@ -42,12 +43,23 @@ class SpaceSpec:
     obs_shapes: tuple[tuple[int, ...], ...] = ()
     num_actions: int = 0
     max_episode_steps: int | None = None
+    nvec: tuple[int, ...] = ()
     obs_dtype: str = "float32"  # as the replay stores them: uint8 where all parts are of bytes
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpaceSpec:
         """The inverse of `dataclasses.asdict` after a trip through JSON."""
         return cls(**{name: _as_tuples(value) for name, value in data.items()})
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The number of actions of each discrete choice [A]; empty for a Box."""
+        return (self.num_actions,) if self.num_actions else self.nvec
+
+    @property
+    def action_space(self) -> str:
+        """The kind of action space: Box, Discrete or MultiDiscrete."""
+        return "Discrete" if self.num_actions else "MultiDiscrete" if self.nvec else "Box"
 
     def columns(self, key: str) -> slice:
         """The columns of the part `key` of a Dict observation in the flattened one. Raises `ValueError`."""

@@ -274,7 +274,7 @@ class Collector:
                 warmup_steps=0 if algo.learns_from_rollouts else warmup_steps,
                 noise_at=noise_schedule(algo, self.num_collectors),
             ),
-            action_dim=job.spec.action_dim,
+            spec=job.spec,
             seed=job.cfg.seed,
             path=self._path,
         )

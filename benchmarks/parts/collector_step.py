@@ -138,7 +138,7 @@ def _collector(num_envs: int = 1, *, num_threads: int = 1) -> Iterator[_Collecto
         parts = CollectorParts(
             env=env,
             policy=CollectorPolicy(
-                policy, mailbox, Exploration(warmup_steps=0), action_dim=halfcheetah.SPEC.action_dim, seed=1, path=()
+                policy, mailbox, Exploration(warmup_steps=0), spec=halfcheetah.SPEC, seed=1, path=()
             ),
             writer=ReplayWriter(replay, gamma=0.99, n_step=1),
             gate=CollectorGate(control, 0, WakeEvent.create(), [WakeEvent.create()]),

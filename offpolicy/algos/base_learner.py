@@ -175,11 +175,14 @@ class BaseLearner(ABC):
         return self._algorithm.metrics.totals()
 
     def has_diverged(self) -> bool:
-        """True if a loss was not finite; the parameters are those from before it. Waits for the device."""
+        """True if a loss or a gradient's norm was not finite; the parameters are those from before it.
+
+        Waits for the device.
+        """
         return self._algorithm.optimizer_step.guard.has_tripped()
 
     def is_origin(self) -> bool:
-        """True if a loss of this rank itself was not finite. Waits for the device."""
+        """True if a loss or a gradient's norm of this rank itself was not finite. Waits for the device."""
         step = self._algorithm.optimizer_step
         return (step.origin if step.exchange.num_ranks > 1 else step.guard).has_tripped()
 

@@ -142,6 +142,10 @@ class CriticTrainer:
         """Returns the values, without a graph, and keeps what their gradient needs. [B, O], [B, A] -> [C, B]."""
         return self._twin.evaluate(obs, action).squeeze(-1)
 
+    def pull_back(self, d_q: Tensor, action: Tensor) -> None:
+        """Writes the gradients of the parameters from that of the values of the last `q`, at `action`. [C, B]."""
+        self._twin.pull_back(d_q[..., None])
+
     def action_gradient(self, d_q: Tensor) -> Tensor:
         """Returns the gradient by the action from that by the values of the last `q`. [C, B] -> [B, A]."""
         return self._twin.pull_back_to_input(d_q[..., None], self.online.obs_dim)
@@ -161,7 +165,7 @@ class CriticTrainer:
         loss = critic_loss(q, target_q)
 
         def write_gradient() -> None:
-            self._twin.pull_back(critic_loss_gradient(q, target_q)[..., None])
+            self.pull_back(critic_loss_gradient(q, target_q), batch.action)
 
         self._optimizer_step.minimize(Loss(loss, self.optimizer, self._max_grad_norm, write_gradient))
         return loss, q.mean(), target_q.mean()

@@ -1,4 +1,6 @@
-"""The equations of SAC, TD3 and APPO as pure functions. Shapes: B batch rows, C critics, A action dimensions.
+"""The equations of SAC, TD3 and APPO as pure functions.
+
+Shapes: B batch rows, C critics, A action dimensions, K actions of a discrete space.
 
 Every function checks its shapes: a reward of shape [B, 1] beside a value of shape [B] would broadcast to [B, B] and
 train on nonsense without an error.
@@ -68,30 +70,56 @@ def sac_actor_loss_gradients(q: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(q).scatter_(0, smallest, -1.0 / num_rows), (alpha / num_rows).expand(num_rows)
 
 
-def alpha_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float | Tensor) -> Tensor:
-    """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18; log_alpha: [], log_prob: [B] (no gradient).
+def expected_soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """V(s) = sum_a pi(a|s) (min_i Q_i(s, a) - alpha log pi(a|s)) of K actions, discrete SAC (arXiv:1910.07207) eq. 10.
+
+    q: [C, B, K], log_probs: [B, K] -> [B].
+    """
+    check_shapes("CBK BK", q=q, log_probs=log_probs)
+    return (log_probs.exp() * torch.addcmul(q.amin(dim=0), alpha, log_probs, value=-1.0)).sum(dim=1)
+
+
+def discrete_actor_loss(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """-mean_B V(s), discrete SAC (arXiv:1910.07207) eq. 12: an expectation, so nothing is sampled."""
+    return -expected_soft_value(q, log_probs, alpha).mean()
+
+
+def discrete_actor_loss_gradient(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """By the logits: pi_k (f_k - sum_j pi_j f_j) / B with f = alpha log pi - min_i Q_i. -> [B, K]."""
+    cost = torch.addcmul(-q.amin(dim=0), alpha, log_probs)
+    probs = log_probs.exp()
+    mean = (probs * cost).sum(dim=1, keepdim=True)
+    return probs.mul_(cost - mean).div_(len(log_probs))
+
+
+def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float | Tensor) -> Tensor:
+    """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18, by the policy's mean entropy []; log_alpha: [].
 
     It is its own derivative by log_alpha.
     """
-    check_shapes("B", log_prob=log_prob)
-    return -log_alpha.exp() * (log_prob.detach().mean() + target_entropy)
+    if entropy.shape:
+        raise ValueError(f"entropy has shape {tuple(entropy.shape)}, expected []")
+    return log_alpha.exp() * (entropy.detach() - target_entropy)
 
 
 def smoothed_target_action(action: Tensor, unit_noise: Tensor, noise_std: float, noise_clip: float) -> Tensor:
     """clip(a + clip(std * noise, -c, c), -1, 1), TD3 (arXiv:1802.09477) section 5.3; unit_noise ~ N(0, 1): [B, A]."""
     check_shapes("BA BA", action=action, unit_noise=unit_noise)
-    return (action + (noise_std * unit_noise).clamp(-noise_clip, noise_clip)).clamp(-1.0, 1.0)
+    if noise_std == 0.0:
+        return action.clamp(-1.0, 1.0)
+    most = noise_clip / noise_std
+    return torch.add(action, unit_noise.clamp(-most, most), alpha=noise_std).clamp(-1.0, 1.0)
 
 
-def td3_actor_loss(q1: Tensor) -> Tensor:
-    """-mean_B Q_1(s, pi(s)), TD3 (arXiv:1802.09477) algorithm 1. q1: [B]."""
-    check_shapes("B", q1=q1)
-    return -q1.mean()
+def td3_actor_loss(q1: Tensor, gradient: Tensor) -> Tensor:
+    """-mean_B Q_1(s, pi(s)), TD3 (arXiv:1802.09477) algorithm 1: q1 [B] times its `td3_actor_loss_gradient` [B]."""
+    check_shapes("B B", q1=q1, gradient=gradient)
+    return torch.dot(q1, gradient)
 
 
 def td3_actor_loss_gradient(q1: Tensor) -> Tensor:
     """By q1: -1 / B. -> [B]."""
-    return q1.new_full((), -1.0 / len(q1)).expand(len(q1))
+    return torch.full_like(q1, -1.0 / len(q1))
 
 
 def polyak_update(target: Tensor, source: Tensor, tau: float) -> None:

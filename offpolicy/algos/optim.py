@@ -20,12 +20,12 @@ LEARNING_RATE_RANGE = (1e-6, 1e-2)  # bounds of the adaptive learning rate
 
 
 class DivergenceGuard:
-    """A flag on the device that, once a loss or a gradient is not finite, stops every later step.
+    """A flag on the device that, once a loss or a gradient's norm is not finite, stops every later step.
 
     The fused Adam kernel skips its work where `found_inf` is 1, so parameters and moments stay bit for bit as they
     were before the bad step, and no host thread waits for the device. Gradients are checked as well as the loss,
-    because a finite loss can have an infinite gradient; one fused kernel reads both. Polyak updates need no guard: they
-    only ever average finite numbers (after a trip the targets drift towards the parameters, which no longer move).
+    because a finite loss can have an infinite gradient. Polyak updates need no guard: they only ever average finite
+    numbers (after a trip the targets drift towards the parameters, which no longer move).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -37,9 +37,9 @@ class DivergenceGuard:
         """Trips if any element is not finite."""
         self.flag.copy_(torch.maximum(self.flag, tensor.isfinite().all().logical_not()))
 
-    def watch_step(self, losses: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Trips if a loss or any element of a gradient is not finite; multiplies them in place by one."""
-        torch._amp_foreach_non_finite_check_and_unscale_((*losses, *gradients), self.flag, self._one)
+    def watch_step(self, losses: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
+        """Trips if a loss [] or a gradient's norm [] is not finite; multiplies them in place by one."""
+        torch._amp_foreach_non_finite_check_and_unscale_((*losses, *norms), self.flag, self._one)
 
     def has_tripped(self) -> bool:
         """True if any step was refused. Waits for the device: only for log and checkpoint time."""
@@ -182,8 +182,8 @@ class OptimizerStep:
 
         Only an optimiser's own gradient is written, so no step can leave gradients behind in another network. Several
         losses of one optimiser raise `ValueError`. The guard looks after the averaging, which hands a NaN of one rank
-        to all of them: every rank refuses the same step. It looks before the clipping, which would turn an infinite
-        gradient into zero.
+        to all of them: every rank refuses the same step. It looks before the clipping, which would turn a gradient of
+        infinite norm into zero.
         """
         if len({id(loss.optimizer) for loss in losses}) < len(losses):
             raise ValueError("minimize: got several losses of one optimiser, allowed one each: pass their sum")
@@ -195,20 +195,31 @@ class OptimizerStep:
                 loss.write_gradient()
         gradients = [loss.optimizer.gradient for loss in losses]
         if self.exchange.num_ranks > 1:
-            self.origin.watch_step(values, gradients)
+            self.origin.watch_step(values, norms_of(gradients))
             values = [value.clone() for value in values]  # the caller reports its own
             self.exchange.average([*values, *gradients])
-        self.guard.watch_step(values, gradients)
-        for loss, mean in zip(losses, gradients, strict=True):
+        norms = norms_of(gradients)
+        self.guard.watch_step(values, norms)
+        if self.exchange.num_ranks > 1:
+            self.origin.flag.mul_(self.guard.flag)  # a norm too great here, but not in the mean, has stopped nothing
+        for loss, gradient, norm in zip(losses, gradients, norms, strict=True):
             if loss.max_grad_norm is not None:
-                clip_norm((mean,), loss.max_grad_norm)
+                clip(gradient, norm, loss.max_grad_norm)
             loss.optimizer.step()
 
 
-def clip_norm(gradients: tuple[Tensor, ...], max_norm: float) -> None:
-    """Scales the gradients in place so that their joint L2 norm is at most max_norm."""
-    norm = torch.nn.utils.get_total_norm(gradients)
-    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+def norms_of(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the L2 norm [] of each gradient [P]: not finite if an element is not, or if the sum of squares overflows.
+
+    It does at a norm of 1.8e19. Clipping would make zeros of such a gradient, and without clipping Adam's second moment
+    would be infinite and its steps zero for ever after.
+    """
+    return list(torch._foreach_norm(list(gradients)))
+
+
+def clip(gradient: Tensor, norm: Tensor, max_norm: float) -> None:
+    """Scales a gradient of L2 norm `norm` [] in place so that its norm is at most max_norm."""
+    gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
 
 
 class LearningRate:

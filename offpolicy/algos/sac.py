@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
-from offpolicy.algos.learners import CriticTrainer
-from offpolicy.algos.losses import alpha_loss, sac_actor_loss, sac_actor_loss_gradients, soft_value, td_target
+from offpolicy.algos.losses import alpha_loss, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
+from offpolicy.algos.soft_actions import default_target_entropy, make_soft_actions
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import SquashedGaussianActor, squashed_sample_gradient
+from offpolicy.nets.actors import SoftmaxActor, SquashedGaussianActor
 from offpolicy.nets.critics import make_critic
 from offpolicy.nets.fusing import differentiable, fuse
 from offpolicy.nets.normalizer import RunningMoments
@@ -39,7 +39,8 @@ class Temperature:
         self.is_tuned = algo.auto_alpha
         self._target_entropy = torch.zeros((), device=device)  # a tensor, because updates may be replayed
         self._entropy_in_force = 0.0  # its number
-        self._given_entropy = float(-spec.action_dim) if algo.target_entropy is None else algo.target_entropy
+        default = default_target_entropy(spec)
+        self._given_entropy = default if algo.target_entropy is None else algo.target_entropy
         self._algo = algo
         self.follow_schedules(0)
 
@@ -56,21 +57,21 @@ class Temperature:
             self._target_entropy.fill_(target)
             self._entropy_in_force = target
 
-    def loss(self, log_prob: Tensor) -> Loss:
-        """Returns the temperature's loss for the log-probabilities [B] of the actor's step."""
-        loss = alpha_loss(self.log_alpha, log_prob, self._target_entropy)
+    def loss(self, entropy: Tensor) -> Loss:
+        """Returns the temperature's loss for the policy's mean entropy [] in the actor's step."""
+        loss = alpha_loss(self.log_alpha, entropy, self._target_entropy)
         return Loss(loss, self.optimizer, write_gradient=lambda: self.optimizer.gradient.copy_(loss))
 
 
 class Sac:
-    """SAC's update rule. Actions, log-probabilities and entropies are those of the [-1, 1] space."""
+    """SAC's update rule. Actions, log-probabilities and entropies are those of the [-1, 1] space, or discrete."""
 
     def __init__(self, algo: AlgoConfig, spec: SpaceSpec, device: torch.device, seed: int, exchange: Exchange) -> None:
         seeds = Seeds(seed)
         with seeds.initial_weights():
             self.policy = make_policy(algo, spec).to(device)
             critic = make_critic(algo, spec).to(device)
-        assert isinstance(self.policy.actor, SquashedGaussianActor)  # true by algo.name; narrows the union
+        assert isinstance(self.policy.actor, SquashedGaussianActor | SoftmaxActor)  # true by algo.name
         self.metrics = MetricSums(METRICS, device)
         self.optimizer_step = OptimizerStep(device, exchange)
         self.generator = seeds.generator(device)
@@ -82,8 +83,9 @@ class Sac:
         self._actor_optimizer = GuardedAdam(parameters, actor_lr, guard, is_replayed=replayed)
         gradients = self._actor_optimizer.gradients
         fuse(self._actor, gradients, precision=algo.precision)
-        self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
-        self._critic = CriticTrainer(algo, critic, self.optimizer_step)
+        body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
+        self._actions = make_soft_actions(algo, self._actor, body, critic, self.optimizer_step, self.generator)
+        self._critic = self._actions.critic
         self._temperature = Temperature(algo, spec, self.optimizer_step)
 
     def follow_schedules(self, env_steps: int) -> None:
@@ -99,7 +101,9 @@ class Sac:
         Returns the measured metrics, by group.
         """
         alpha = self._temperature.alpha
-        measured: Measured = {"critic": self._critic.step(batch, self._target_q(batch, alpha))}
+        next_value = self._actions.next_value(batch.next_obs, alpha)
+        target_q = td_target(batch.reward, batch.discount, batch.terminated, next_value)
+        measured: Measured = {"critic": self._critic.step(batch, target_q)}
         if has_actor_step:
             measured |= self._update_actor(batch.obs, alpha)
         self._critic.target.follow()
@@ -118,31 +122,16 @@ class Sac:
         """Returns that of the observations, where they are normalised."""
         return self.policy.named_normalizers()
 
-    def _target_q(self, batch: Batch, alpha: Tensor) -> Tensor:
-        """Returns the Bellman target [B] with a fresh action of the current policy; SAC has no target actor."""
-        next_action, next_log_prob = self._actor.sample(batch.next_obs, self.generator)
-        next_q = self._critic.target_q(batch.next_obs, next_action)
-        next_value = soft_value(next_q, next_log_prob, alpha)
-        return td_target(batch.reward, batch.discount, batch.terminated, next_value)
-
     def _update_actor(self, obs: Tensor, alpha: Tensor) -> Measured:
-        """Updates the actor against the critics just updated, and the temperature with the same sample.
+        """Updates the actor against the critics just updated, and the temperature with the same entropy.
 
         Returns the measured metrics, by group.
         """
-        sample = self._actor.sample_from(self._actor_body.evaluate(obs)[0], self.generator)
-        q = self._critic.q(obs, sample.action)
-        loss = sac_actor_loss(q, sample.log_prob, alpha)
-
-        def write_gradient() -> None:
-            d_q, d_log_prob = sac_actor_loss_gradients(q, alpha)
-            d_action = self._critic.action_gradient(d_q)
-            self._actor_body.pull_back(squashed_sample_gradient(sample, d_action, d_log_prob)[None])
-
-        losses = [Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient)]
-        measured: Measured = {"actor": (loss, alpha, -sample.log_prob.mean())}
+        actor = self._actions.actor_loss(obs, alpha)
+        losses = [Loss(actor.value, self._actor_optimizer, self._algo.max_grad_norm, actor.write_gradient)]
+        measured: Measured = {"actor": (actor.value, alpha, actor.entropy)}
         if self._temperature.is_tuned:
-            losses.append(self._temperature.loss(sample.log_prob))
+            losses.append(self._temperature.loss(actor.entropy))
             measured["temperature"] = (losses[1].value,)
         self.optimizer_step.minimize(*losses)
         return measured

@@ -90,10 +90,11 @@ class Td3:
         """Updates the actor against the first critic just updated; returns the loss []."""
         action = self._actor_body.evaluate(obs)[0].tanh()
         q1 = self._critic.q1(obs, action)
-        loss = td3_actor_loss(q1)
+        d_q1 = td3_actor_loss_gradient(q1)
+        loss = td3_actor_loss(q1, d_q1)
 
         def write_gradient() -> None:
-            d_action = self._critic.action_gradient_of_q1(td3_actor_loss_gradient(q1))
+            d_action = self._critic.action_gradient_of_q1(d_q1)
             self._actor_body.pull_back(torch.ops.aten.tanh_backward(d_action, action)[None])
 
         self.optimizer_step.minimize(Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from offpolicy.collect.episode_hook import Interval
+from offpolicy.collect.policy import random_actions
 from offpolicy.collect.post import Episode
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import with_time_limit
@@ -139,9 +140,7 @@ def deterministic_actor(policy: Policy) -> Actor:
 def random_actor(spec: SpaceSpec, seed: int) -> Actor:
     """Returns uniformly random actions, from [-1, 1] or from the numbers of discrete ones."""
     rng = generator(seed, "random_policy")
-    if spec.num_actions:
-        return lambda obs: rng.integers(spec.num_actions, size=(len(obs), 1)).astype(np.float32)
-    return lambda obs: rng.uniform(-1.0, 1.0, (len(obs), spec.action_dim)).astype(np.float32)
+    return lambda obs: random_actions(spec, rng, len(obs))
 
 
 def run_episodes(

@@ -12,7 +12,7 @@ from offpolicy.nets.few_rows import FewRows, can_act
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.seeding import generator, torch_seed
-from offpolicy.types import Choice, Float32
+from offpolicy.types import Choice, Float32, SpaceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class CollectorPolicy:
         mailbox: Mailbox,
         exploration: Exploration,
         *,
-        action_dim: int,
+        spec: SpaceSpec,
         seed: int,
         path: tuple[int, ...],
     ) -> None:
         """`seed` and `path` name its random streams: every collector has others."""
         self._policy, self._mailbox = policy.eval(), mailbox
-        self._exploration, self._action_dim = exploration, action_dim
+        self._exploration, self._spec = exploration, spec
         self._flat = np.zeros(flat_size(policy), dtype=np.float32)
         adopt_flat(policy, self._flat)
         self._few_rows: dict[int, FewRows] = {}  # by rows
@@ -66,14 +66,20 @@ class CollectorPolicy:
     def act(self, obs: Float32, env_steps: int) -> Choice:
         """Returns exploratory actions [N, A] for obs [N, O]."""
         if self.is_random(env_steps):
-            action = self.warmup_rng.uniform(-1.0, 1.0, (len(obs), self._action_dim)).astype(np.float32)
-            return Choice(action, None, self.version)
+            return Choice(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
         if self._exploration.noise_at is not None:
             self._policy.explore_with(self._exploration.noise_at(env_steps))
         if can_act(self._policy, len(obs)):
             if len(obs) not in self._few_rows:
-                self._few_rows[len(obs)] = FewRows(self._policy, len(obs), self._action_dim)
+                self._few_rows[len(obs)] = FewRows(self._policy, len(obs), self._spec.action_dim)
             return Choice(self._few_rows[len(obs)].explore(obs, self.policy_rng), None, self.version)
         with torch.inference_mode():
             drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
         return Choice(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
+
+
+def random_actions(spec: SpaceSpec, rng: np.random.Generator, count: int) -> Float32:
+    """Returns uniformly random actions [count, A], from [-1, 1] or from the numbers of discrete ones."""
+    if spec.choices:
+        return rng.integers(spec.choices, size=(count, spec.action_dim)).astype(np.float32)
+    return rng.uniform(-1.0, 1.0, (count, spec.action_dim)).astype(np.float32)

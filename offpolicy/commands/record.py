@@ -27,8 +27,8 @@ def record(path: Path, choice: PolicyChoice, *, out: Path, episodes: int) -> int
     if out.suffix != ".npz" or out.exists() or not out.parent.is_dir():
         raise ConfigError(f"--out: got {str(out)!r}, allowed a new file in a directory that exists, ending in .npz")
     run = SavedRun.find(path, choice)
-    if run.spec.num_actions:
-        raise ConfigError(f"run: {path} has Discrete actions; only SAC and TD3, which need a Box, learn from files")
+    if run.spec.nvec:
+        raise ConfigError(f"run: {path} has MultiDiscrete actions; only SAC and TD3, which take none, learn from files")
     seed = run.cfg.seed if choice.seed is None else choice.seed
     recorder = Recorder(run.spec)
     found = run_episodes(

@@ -22,7 +22,7 @@ from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec
 
 # The fields of the spaces that a policy was made for.
-KEPT = ("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "action_low", "action_high")
+KEPT = ("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "nvec", "action_low", "action_high")
 CHANGEABLE = ("env.kwargs", "env.measure", "env.step_timeout_s")
 
 

@@ -27,7 +27,7 @@ ROLLOUT_CURVES = (
 class PolicyKind(StrEnum):
     """The actor of a policy, as `nets/policy.py` builds it."""
 
-    SQUASHED_GAUSSIAN = "squashed_gaussian"
+    SQUASHED_GAUSSIAN = "squashed_gaussian"  # for discrete actions a softmax
     DETERMINISTIC = "deterministic"
     STOCHASTIC = "stochastic"  # a Gaussian for a Box, a categorical for discrete actions
     TEACHER = "teacher"
@@ -43,15 +43,20 @@ class AlgorithmInfo:
     curves: tuple[str, ...]  # the `train/` metrics that the panel shows, the most wanted first
     learns_from_rollouts: bool = False  # each transition is used in one batch of rollouts; else sampled from a replay
     stage: str | None = None  # None: the algorithm has no stages
+    action_spaces: tuple[str, ...] = ("Box",)
 
 
-SAC = AlgorithmInfo("sac", PolicyKind.SQUASHED_GAUSSIAN, REPLAY_CURVES)
+ALL_SPACES = ("Box", "Discrete", "MultiDiscrete")
+SAC = AlgorithmInfo("sac", PolicyKind.SQUASHED_GAUSSIAN, REPLAY_CURVES, action_spaces=("Box", "Discrete"))
 TD3 = AlgorithmInfo("td3", PolicyKind.DETERMINISTIC, REPLAY_CURVES)
-APPO = AlgorithmInfo("appo", PolicyKind.STOCHASTIC, ROLLOUT_CURVES, learns_from_rollouts=True)
-HORA_TEACH = AlgorithmInfo("hora", PolicyKind.TEACHER, ROLLOUT_CURVES, learns_from_rollouts=True, stage="teach")
+APPO = AlgorithmInfo("appo", PolicyKind.STOCHASTIC, ROLLOUT_CURVES, learns_from_rollouts=True, action_spaces=ALL_SPACES)
+HORA_TEACH = AlgorithmInfo(
+    *("hora", PolicyKind.TEACHER, ROLLOUT_CURVES),
+    learns_from_rollouts=True, stage="teach", action_spaces=ALL_SPACES,
+)  # fmt: skip
 HORA_ADAPT = AlgorithmInfo(
     *("hora", PolicyKind.STUDENT, ("latent_loss", "latent_explained", "learning_rate")),
-    learns_from_rollouts=True, stage="adapt",
+    learns_from_rollouts=True, stage="adapt", action_spaces=ALL_SPACES,
 )  # fmt: skip
 ALGORITHMS = (SAC, TD3, APPO, HORA_TEACH, HORA_ADAPT)
 
@@ -117,8 +122,9 @@ class AlgoConfig:
     )
     auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=(SAC,))
     target_entropy: Scheduled | None = option(
-        None, "target entropy in the [-1, 1] space; null: -action_dim", only=(SAC,)
-    )
+        None, "target entropy in nats; null: -action_dim, of the [-1, 1] space; 0.98 log K of K discrete actions",
+        only=(SAC,),
+    )  # fmt: skip
     # TD3
     exploration_noise: Scheduled = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=(TD3,))
     target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=(TD3,))

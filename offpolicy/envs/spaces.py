@@ -4,7 +4,7 @@ Observations: a Box of numbers of rank 0 or 1, or a small one of higher rank, or
 flattened in Gymnasium's own order, the order of `space.spaces` (sorted keys for a plain dict), which is the order of
 `gymnasium.spaces.utils.flatten`. `SpaceSpec.obs_keys` records it, nested keys joined by `/`.
 Actions: a Box of floats with finite bounds, of any shape; row-major when not one-dimensional. Or a Discrete, whose
-actions are their numbers from 0 on, as floats [A = 1].
+actions are their numbers from 0 on, as floats [A = 1], or a MultiDiscrete, of one such number for each choice [A].
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ class Codec:
         """Returns an action [A] as the environment takes it."""
         return action[0] if self.spec.num_actions else action.reshape(self.action_shape)
 
+    def env_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Returns actions [N, A] as a vector of environments takes them: [N] of a Discrete, else [N, shape]."""
+        return actions[:, 0] if self.spec.num_actions else actions.reshape(len(actions), *self.action_shape)
+
 
 @dataclass(frozen=True, slots=True)
 class ActionScale:
@@ -93,20 +97,24 @@ class ActionScale:
 
 @dataclass(frozen=True, slots=True)
 class ActionNumber:
-    """The map from the number of a discrete action to the action."""
+    """The map from the numbers of discrete actions to the actions."""
 
-    start: int
-    num_actions: int
+    start: NDArray[np.int64]  # [A]
+    choices: NDArray[np.int64]  # [A] the number of actions of each choice
+
+    @classmethod
+    def of(cls, spec: SpaceSpec) -> ActionNumber:
+        """Returns the map of a discrete action space."""
+        return cls(np.asarray(spec.action_low, np.int64), np.asarray(spec.choices, np.int64))
 
     def apply(self, action: Float32) -> NDArray[np.int64]:
-        """Returns environment actions [N, 1]. action: [N, 1], numbers from 0 on; each becomes the nearest action."""
-        return self.start + np.clip(np.rint(action), 0, self.num_actions - 1).astype(np.int64)
+        """Returns environment actions [N, A]. action: [N, A], numbers from 0 on; each becomes the nearest action."""
+        return self.start + np.clip(np.rint(action), 0, self.choices - 1).astype(np.int64)
 
 
 def action_map(codec: Codec) -> ActionScale | ActionNumber:
     """Returns the map from the policy's actions to those of the environment."""
-    spec = codec.spec
-    return ActionNumber(int(spec.action_low[0]), spec.num_actions) if spec.num_actions else ActionScale.of(codec)
+    return ActionNumber.of(codec.spec) if codec.spec.choices else ActionScale.of(codec)
 
 
 def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps: int | None) -> Codec:
@@ -126,6 +134,7 @@ def describe(obs_space: Space[Any], action_space: Space[Any], max_episode_steps:
         obs_keys=tuple(leaf.name for leaf in leaves if leaf.path),
         obs_shapes=tuple(leaf.shape for leaf in leaves if leaf.path),
         num_actions=int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0,
+        nvec=tuple(action_space.nvec.ravel().tolist()) if isinstance(action_space, spaces.MultiDiscrete) else (),
         max_episode_steps=max_episode_steps,
         obs_dtype="uint8" if {leaf.dtype for leaf in leaves} == {"uint8"} else "float32",
     )
@@ -159,8 +168,14 @@ def _walk(space: Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any,
 def _bounds(space: Space[Any], problems: list[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if isinstance(space, spaces.Discrete):
         return (float(space.start),), (float(space.start + space.n - 1),)
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.size:
+        start = space.start.ravel()
+        return tuple(start.astype(float).tolist()), tuple((start + space.nvec.ravel() - 1).astype(float).tolist())
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
-        problem = "allowed a Box of floats with finite bounds, or a Discrete (with algo=appo)"
+        problem = (
+            "allowed a Box of floats with finite bounds, a Discrete (with algo=sac or algo=appo) or a MultiDiscrete"
+            " (with algo=appo)"
+        )
     elif not space.low.size:
         problem = "it holds no action, allowed a Box of at least one float"
     elif not (np.all(np.abs(space.low) < UNBOUNDED) and np.all(np.abs(space.high) < UNBOUNDED)):

@@ -256,6 +256,25 @@ class DiscreteToy(gymnasium.Env[Float32, np.int64]):
         return np.array([self._place], np.float32), float(self._place == 4), self._place == 4, False, {}
 
 
+class Locks(gymnasium.Env[Float32, NDArray[np.int64]]):
+    """Two dials, of three and of two numbers, which must show what is observed."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0.0, 2.0, (2,), np.float32)
+        self.action_space = spaces.MultiDiscrete([3, 2])
+        self._wanted = np.zeros(2, np.int64)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Float32, Info]:
+        super().reset(seed=seed)
+        self._wanted = self.np_random.integers([3, 2])
+        return self._wanted.astype(np.float32), {}
+
+    def step(self, action: NDArray[np.int64]) -> tuple[Float32, float, bool, bool, Info]:
+        reward = float((action == self._wanted).sum())
+        self._wanted = self.np_random.integers([3, 2])
+        return self._wanted.astype(np.float32), reward, False, False, {}
+
+
 class SlowStep(PointMass):
     """A point mass whose step takes `step_ms` longer and whose reset takes `reset_ms` longer, without using the CPU."""
 
@@ -280,6 +299,7 @@ _TOYS: dict[str, tuple[Callable[..., gymnasium.Env[Any, Any]], int | None]] = {
     "DictObs-v0": (DictObs, 10),
     "OddBounds-v0": (OddBounds, 10),
     "DiscreteToy-v0": (DiscreteToy, 50),
+    "Locks-v0": (Locks, 10),
     "SlowStep-v0": (SlowStep, 100),
 }
 

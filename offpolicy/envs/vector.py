@@ -28,6 +28,7 @@ from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec, StepOutcome
 
+NO_LIMIT = 2**31 - 1  # steps of an episode that no episode has; the largest number that every vector can count to
 RESET_MASK = "reset_mask"  # option of a vector's reset, and a claim in its metadata that it takes the option
 
 
@@ -199,7 +200,7 @@ class NativeVector:
     def step(self, actions: NDArray[Any]) -> tuple[Float32, Float64, Bool, Bool, dict[str, Any]]:
         """One vector step; actions: [N, A]."""
         try:
-            obs, reward, terminated, truncated, info = self.env.step(actions)
+            obs, reward, terminated, truncated, info = self.env.step(self._codec.env_actions(actions))
         except EnvFailure:  # it names the environment itself
             raise
         except Exception as error:
@@ -239,6 +240,8 @@ def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) ->
     if spec.vector_entry_point is None:
         return _make_batched(cfg, num_envs, first, num_threads)
     kwargs = {key: value for key, value in cfg.kwargs.items() if (key, value) != ("max_episode_steps", None)}
+    if kwargs.get("max_episode_steps") == -1:  # an agreement of `gymnasium.make`, of which a vector knows nothing
+        kwargs["max_episode_steps"] = NO_LIMIT
     try:
         env = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **kwargs)
     except ConfigError:

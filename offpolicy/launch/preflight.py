@@ -11,6 +11,7 @@ from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, read_spec
+from offpolicy.config.sections import ALGORITHMS
 from offpolicy.envs.probe import check_id, probe
 from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
@@ -56,10 +57,13 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
 
 def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
     """Refuses an action space that the algorithm cannot act in. Raises `ConfigError`."""
-    if spec.num_actions and not cfg.algo.learns_from_rollouts:
+    allowed = cfg.algo.info.action_spaces
+    if spec.action_space not in allowed:
+        takers = dict.fromkeys(f"algo={info.name}" for info in ALGORITHMS if spec.action_space in info.action_spaces)
+        space = f"{spec.action_space}({', '.join(map(str, spec.choices))})"
         raise ConfigError(
-            f"env.id: got {cfg.env.id}, whose actions are Discrete({spec.num_actions}); {cfg.algo.name} needs a Box"
-            " action space: algo=appo takes Discrete actions"
+            f"env.id: got {cfg.env.id}, whose actions are {space}; {cfg.algo.name} needs a {' or '.join(allowed)}"
+            f" action space: {' or '.join(takers)} takes {spec.action_space} actions"
         )
 
 
@@ -214,5 +218,6 @@ def _text(value: object) -> str:
 
 def _shapes(spec: SpaceSpec) -> list[tuple[str, object]]:
     """Returns the shapes that teacher and student must have in common, by name."""
-    action = f"{spec.num_actions} choices" if spec.num_actions else f"{spec.action_dim} numbers"
+    numbers = f"{spec.action_dim} numbers"
+    action = f"{' x '.join(map(str, spec.choices))} choices" if spec.choices else numbers
     return [*((f"group {group}", spec.shape_of(group)) for group in (OBS, PRIVILEGED)), ("the action", action)]

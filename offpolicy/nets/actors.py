@@ -1,6 +1,7 @@
 """Actors: observations [..., O] to actions [..., A], for acting and for learning.
 
-Continuous actions live in the [-1, 1] space; a discrete one is its number, in a last dimension of size 1.
+Continuous actions live in the [-1, 1] space; a discrete one is its number, in a last dimension of size 1 (of several
+at once: as many).
 `act` is deterministic. `explore` adds the algorithm's noise from the caller's generator and returns the action and its
 log-probability [...] where the algorithm learns from it, else None. Neither keeps state.
 """
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.distributions import Categorical, DiagonalGaussian, drawn
+from offpolicy.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, drawn
 from offpolicy.nets.mlp import mlp, orthogonal_
 from offpolicy.types import SpaceSpec
 
@@ -164,12 +165,12 @@ class GaussianActor(nn.Module):
         return drawn(self.distribution(obs), generator)
 
 
-class CategoricalActor(nn.Module):
-    """APPO's policy for discrete actions: softmax(net(s)). Orthogonal initialisation, as `GaussianActor`."""
+class SoftmaxActor(nn.Module):
+    """SAC's policy for discrete actions: softmax(net(s)), with torch's default initialisation (arXiv:1910.07207)."""
 
     def __init__(self, obs_dim: int, num_actions: int, hidden_dims: Sequence[int], activation: str) -> None:
         super().__init__()
-        self.body = orthogonal_(mlp(obs_dim, hidden_dims, num_actions, activation), head_gain=POLICY_GAIN)
+        self.body = mlp(obs_dim, hidden_dims, num_actions, activation)
 
     def distribution(self, obs: Tensor) -> Categorical:
         """[..., O] -> a distribution of actions [..., 1]."""
@@ -181,12 +182,60 @@ class CategoricalActor(nn.Module):
         return self.distribution(obs).log_probs.argmax(dim=-1, keepdim=True).to(obs.dtype)
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
+        """Returns a sample of the policy. [..., O] -> [..., 1]."""
+        return self.distribution(obs).sample(generator), None
+
+
+class CategoricalActor(SoftmaxActor):
+    """APPO's policy for discrete actions: softmax(net(s)). Orthogonal initialisation, as `GaussianActor`."""
+
+    def __init__(self, obs_dim: int, num_actions: int, hidden_dims: Sequence[int], activation: str) -> None:
+        super().__init__(obs_dim, num_actions, hidden_dims, activation)
+        orthogonal_(self.body, head_gain=POLICY_GAIN)
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """Returns a sample of the policy. [..., O] -> [..., 1], [...]."""
         return drawn(self.distribution(obs), generator)
 
 
-def stochastic_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> GaussianActor | CategoricalActor:
+class MultiCategoricalActor(nn.Module):
+    """APPO's policy for several discrete actions at once: a softmax for each. Initialised as `CategoricalActor`."""
+
+    def __init__(self, obs_dim: int, nvec: tuple[int, ...], hidden_dims: Sequence[int], activation: str) -> None:
+        super().__init__()
+        self.nvec = nvec
+        self.body = orthogonal_(mlp(obs_dim, hidden_dims, sum(nvec), activation), head_gain=POLICY_GAIN)
+
+    def distribution(self, obs: Tensor) -> MultiCategorical:
+        """[..., O] -> a distribution of actions [..., A]."""
+        logits: Tensor = self.body(obs)
+        parts = torch.split(logits, list(self.nvec), dim=-1)
+        return MultiCategorical(torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1), self.nvec)
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Returns the likeliest actions. [..., O] -> [..., A]."""
+        parts = self.distribution(obs).parts()
+        return torch.stack([part.log_probs.argmax(dim=-1) for part in parts], dim=-1).to(obs.dtype)
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
+        """Returns a sample of the policy. [..., O] -> [..., A], [...]."""
+        return drawn(self.distribution(obs), generator)
+
+
+TrunkActor = GaussianActor | CategoricalActor | MultiCategoricalActor
+
+
+def soft_actor(algo: AlgoConfig, spec: SpaceSpec) -> SquashedGaussianActor | SoftmaxActor:
+    """Returns SAC's actor for the action space of `spec`."""
+    if spec.num_actions:
+        return SoftmaxActor(spec.obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
+    return SquashedGaussianActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation)
+
+
+def stochastic_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> TrunkActor:
     """Returns APPO's actor of inputs [obs_dim] for the action space of `spec`."""
+    if spec.nvec:
+        return MultiCategoricalActor(obs_dim, spec.nvec, algo.hidden_dims, algo.activation)
     if spec.num_actions:
         return CategoricalActor(obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
     return GaussianActor(obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.init_log_std)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import CategoricalActor, GaussianActor
+from offpolicy.nets.actors import CategoricalActor, GaussianActor, MultiCategoricalActor
 from offpolicy.nets.distributions import PolicyDistribution
 from offpolicy.nets.fused import FusedMlp
 from offpolicy.nets.hora import TeacherActor
@@ -16,7 +16,7 @@ from offpolicy.nets.mlp import mlp, orthogonal_
 from offpolicy.nets.normalizer import ValueNormalizer
 from offpolicy.types import SpaceSpec
 
-StochasticActor = GaussianActor | CategoricalActor | TeacherActor
+StochasticActor = GaussianActor | CategoricalActor | MultiCategoricalActor | TeacherActor
 
 
 class TwinCritic(nn.Module):
@@ -25,12 +25,18 @@ class TwinCritic(nn.Module):
     fused: FusedMlp | None = None  # both networks, where a learner has fused them
 
     def __init__(
-        self, obs_dim: int, action_dim: int, hidden_dims: Sequence[int], activation: str, layer_norm: bool = False
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden_dims: Sequence[int],
+        activation: str,
+        layer_norm: bool = False,
+        num_outputs: int = 1,
     ) -> None:
         super().__init__()
         self.obs_dim = obs_dim
-        self.first = mlp(obs_dim + action_dim, hidden_dims, 1, activation, layer_norm)
-        self.second = mlp(obs_dim + action_dim, hidden_dims, 1, activation, layer_norm)
+        self.first = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
+        self.second = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Returns both values. [B, O], [B, A] -> [C=2, B]."""
@@ -56,8 +62,37 @@ class TwinCritic(nn.Module):
         return torch.stack((self.first(pair).squeeze(-1), self.second(pair).squeeze(-1)))
 
 
+class DiscreteTwinCritic(TwinCritic):
+    """Two independent Q networks with an output for each of K discrete actions (arXiv:1910.07207)."""
+
+    def __init__(
+        self, obs_dim: int, num_actions: int, hidden_dims: Sequence[int], activation: str, layer_norm: bool = False
+    ) -> None:
+        super().__init__(obs_dim, 0, hidden_dims, activation, layer_norm, num_actions)
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Returns both values of every action. [B, O] -> [C=2, B, K]."""
+        return torch.stack((self.first(obs), self.second(obs))) if self.fused is None else self.fused(obs)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns both values of the actions taken. [B, O], [B, 1] -> [C=2, B]."""
+        return taken(self.values(obs), action)
+
+    def q1(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns the first critic's values of the actions taken. -> [B]."""
+        return self.forward(obs, action)[0]
+
+
+def taken(values: Tensor, action: Tensor) -> Tensor:
+    """Returns the values of the actions taken, of those of every action. [C, B, K], [B, 1] -> [C, B]."""
+    return values.gather(2, action.long().expand(len(values), -1, 1)).squeeze(2)
+
+
 def make_critic(algo: AlgoConfig, spec: SpaceSpec) -> TwinCritic:
     """Returns the twin critics on the CPU, initialised from torch's global CPU generator."""
+    if spec.num_actions:
+        sizes = (spec.obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
+        return DiscreteTwinCritic(*sizes, algo.critic_layer_norm)
     return TwinCritic(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.critic_layer_norm)
 
 

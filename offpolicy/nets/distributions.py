@@ -78,7 +78,43 @@ class Categorical(NamedTuple):
         return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(dim=-1)
 
 
-PolicyDistribution = DiagonalGaussian | Categorical
+class MultiCategorical(NamedTuple):
+    """One discrete action of each of A independent choices, of `nvec` actions each; actions are their indices."""
+
+    log_probs: Tensor  # [..., sum(nvec)], normalised choice by choice
+    nvec: tuple[int, ...]
+
+    def parts(self) -> list[Categorical]:
+        """Returns the distribution of each choice."""
+        return [Categorical(part) for part in torch.split(self.log_probs, list(self.nvec), dim=-1)]
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """Returns one action per state, from the caller's generator. -> [..., A]."""
+        return torch.cat([part.sample(generator) for part in self.parts()], dim=-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[..., A] -> [...]."""
+        choices = zip(self.parts(), torch.split(action, 1, dim=-1), strict=True)
+        return torch.stack([part.log_prob(own) for part, own in choices]).sum(dim=0)
+
+    def entropy(self) -> Tensor:
+        """[...], in nats."""
+        return -(self.log_probs.exp() * self.log_probs).sum(dim=-1)
+
+    def rows(self, index: Tensor) -> MultiCategorical:
+        """Returns the distributions of the states `index` [n] of [M]."""
+        return MultiCategorical(self.log_probs[index], self.nvec)
+
+    def flat(self) -> MultiCategorical:
+        """Returns the distributions of states [T, B] as those of [T * B]."""
+        return MultiCategorical(self.log_probs.flatten(0, 1), self.nvec)
+
+    def kl_to(self, other: MultiCategorical) -> Tensor:
+        """KL(this || other). -> [...]."""
+        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(dim=-1)
+
+
+PolicyDistribution = DiagonalGaussian | Categorical | MultiCategorical
 
 
 def drawn(distribution: PolicyDistribution, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -90,6 +126,8 @@ def drawn(distribution: PolicyDistribution, generator: torch.Generator) -> tuple
 def kl_divergence(old: PolicyDistribution, new: PolicyDistribution) -> Tensor:
     """KL(old || new) of two distributions of one kind. -> [...]."""
     if isinstance(old, DiagonalGaussian) and isinstance(new, DiagonalGaussian):
+        return old.kl_to(new)
+    if isinstance(old, MultiCategorical) and isinstance(new, MultiCategorical):
         return old.kl_to(new)
     assert isinstance(old, Categorical)
     assert isinstance(new, Categorical)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import CategoricalActor, Explored, GaussianActor, stochastic_actor
+from offpolicy.nets.actors import Explored, TrunkActor, stochastic_actor
 from offpolicy.nets.distributions import PolicyDistribution
 from offpolicy.nets.mlp import mlp
 from offpolicy.types import HISTORY, OBS, PRIVILEGED, SpaceSpec
@@ -118,6 +118,6 @@ class StudentActor(nn.Module):
         return action, action.new_zeros(action.shape[:-1])
 
 
-def _trunk(algo: AlgoConfig, spec: SpaceSpec) -> GaussianActor | CategoricalActor:
+def _trunk(algo: AlgoConfig, spec: SpaceSpec) -> TrunkActor:
     columns = spec.columns(OBS)
     return stochastic_actor(algo, spec, obs_dim=columns.stop - columns.start + algo.latent_dim)

@@ -11,7 +11,10 @@ from offpolicy.nets.actors import (
     DeterministicActor,
     Explored,
     GaussianActor,
+    MultiCategoricalActor,
+    SoftmaxActor,
     SquashedGaussianActor,
+    soft_actor,
     stochastic_actor,
 )
 from offpolicy.nets.flat import joined, offsets, views
@@ -19,11 +22,13 @@ from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments
 from offpolicy.types import Float32, SpaceSpec
 
-Actor = SquashedGaussianActor | DeterministicActor | GaussianActor | CategoricalActor | TeacherActor | StudentActor
+FromReplay = SquashedGaussianActor | SoftmaxActor | DeterministicActor
+FromRollouts = GaussianActor | CategoricalActor | MultiCategoricalActor | TeacherActor | StudentActor
+Actor = FromReplay | FromRollouts
 
 
 class Policy(nn.Module):
-    """An optional observation normaliser and an actor: raw observations in, actions in [-1, 1] out."""
+    """An optional observation normaliser and an actor: raw observations in, actions in [-1, 1] or their numbers out."""
 
     def __init__(self, actor: Actor, normalizer: ObsNormalizer | None) -> None:
         super().__init__()
@@ -62,7 +67,7 @@ def make_actor(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
     sizes = (spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation)
     match algo.info.policy:
         case PolicyKind.SQUASHED_GAUSSIAN:
-            return SquashedGaussianActor(*sizes)
+            return soft_actor(algo, spec)
         case PolicyKind.DETERMINISTIC:
             return DeterministicActor(*sizes, algo.value(algo.exploration_noise, 0))
         case PolicyKind.STOCHASTIC:

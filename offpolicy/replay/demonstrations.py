@@ -34,7 +34,7 @@ class Transitions:
     """M transitions, episode after episode, each in the order in which it happened."""
 
     obs: Float32  # [M, O]
-    action: Float32  # [M, A] in [-1, 1]
+    action: Float32  # [M, A] in [-1, 1], or the numbers of discrete ones
     reward: Float64  # [M]
     next_obs: Float32  # [M, O]
     terminated: Bool  # [M]
@@ -97,15 +97,21 @@ def demonstration_rows(found: Transitions, layout: RowLayout, *, gamma: float, n
 
 
 def to_env(action: Float32, spec: SpaceSpec) -> Float32:
-    """Returns actions [N, A] of [-1, 1], clipped to it, in the environment's units."""
+    """Returns actions [N, A] of [-1, 1], clipped to it, or the numbers of discrete ones, in the environment's units."""
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+    if spec.choices:
+        numbers: Float32 = (action + low).astype(np.float32)
+        return numbers
     scaled: Float32 = (np.clip(action, -1.0, 1.0) * (high - low) / 2.0 + (high + low) / 2.0).astype(np.float32)
     return scaled
 
 
-def _from_env(action: Float64, spec: SpaceSpec) -> Float32:
+def from_env(action: Float64, spec: SpaceSpec) -> Float32:
     """The inverse of `to_env`; 0 where there is nothing to choose."""
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+    if spec.choices:
+        numbers: Float32 = np.rint(action - low).astype(np.float32)
+        return numbers
     half = np.where(high > low, (high - low) / 2.0, np.inf)
     scaled: Float32 = np.clip((action - (high + low) / 2.0) / half, -1.0, 1.0).astype(np.float32)
     return scaled
@@ -150,7 +156,7 @@ def _checked(source: str, arrays: Arrays, spec: SpaceSpec) -> Transitions:
         raise ConfigError(problems)
     return Transitions(
         obs=fields["obs"].astype(np.float32),
-        action=_from_env(fields["action"], spec),
+        action=from_env(fields["action"], spec),
         reward=fields["reward"],
         next_obs=fields["next_obs"].astype(np.float32),
         terminated=fields["terminated"] != 0,

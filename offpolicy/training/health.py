@@ -1,4 +1,4 @@
-"""The health of the ranks: no loss was NaN or Inf, and their common tensors are equal on all of them."""
+"""The health of the ranks: losses and norms of gradients are finite, and common tensors are equal on all ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HealthCheck:
         self._cfg, self._learner, self._ranks = cfg, learner, ranks
 
     def facts(self, *, is_averaged: bool) -> tuple[float, float, float]:
-        """Returns if a loss was not finite, if it was this rank's, and the checksum of the ranks' common tensors.
+        """Returns if the learner diverged, if by this rank's numbers, and the checksum of the ranks' common tensors.
 
         `is_averaged` says that the networks were averaged just now; between two averagings ranks may differ.
         """
@@ -39,8 +39,8 @@ class HealthCheck:
             step_sizes = "algo.lr" if self._cfg.algo.learns_from_rollouts else "algo.actor_lr or algo.critic_lr"
             where = f" on {_names(np.flatnonzero(table[:, 1]).tolist())}" if len(table) > 1 else ""
             raise NumericsError(
-                f"a loss became NaN or Inf{where} before env step {env_steps}; the parameters were kept from then"
-                f" on. Lower {step_sizes}, set algo.max_grad_norm, or check the reward's scale"
+                f"a gradient's norm or a loss became NaN or Inf{where} before env step {env_steps}; the parameters were"
+                f" kept from then on. Lower {step_sizes}, set algo.max_grad_norm, or check the reward's scale"
             )
         others = np.flatnonzero(table[:, 2] != table[0, 2]).tolist()
         if others:

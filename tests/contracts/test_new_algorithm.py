@@ -19,7 +19,7 @@ import torch
 
 from offpolicy.algos.base_learner import Seeds, TensorGroups
 from offpolicy.algos.learners import CriticTrainer, TargetNetwork
-from offpolicy.algos.losses import td3_actor_loss, td_target
+from offpolicy.algos.losses import td_target
 from offpolicy.algos.base_learner import MetricSums
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep
 from offpolicy.nets.critics import make_critic
@@ -51,7 +51,7 @@ class Ddpg:
             target_q = td_target(batch.reward, batch.discount, batch.terminated, next_q)
         measured = {"critic": self._critic.step(batch, target_q)}
         action = self._actor.forward(batch.obs)
-        loss = td3_actor_loss(self._critic.online.q1(batch.obs, action))
+        loss = -self._critic.online.q1(batch.obs, action).mean()
         self.optimizer_step.minimize(Loss(loss, self._optimizer))
         measured["actor"] = (loss.detach(), (action.detach().abs() > 0.99).float().mean())
         self._critic.target.follow()

@@ -35,12 +35,14 @@ def final_return(tmp_path: Path, seed: int, *overrides: str) -> float:
         (("algo=sac", "env=pendulum", "total_timesteps=10000", "algo.precision=bf16"), -180.0),
         (("algo=td3", "env=pendulum", "total_timesteps=20000", "algo.precision=bf16"), -190.0),
         (("algo=td3", "env=inverted_pendulum", "total_timesteps=25000"), 990.0),
+        (("algo=sac", "env=cartpole", "total_timesteps=20000"), 475.0),
         (("algo=appo", "env=pendulum", "total_timesteps=150000"), -250.0),
         (("algo=appo", "env=inverted_pendulum", "total_timesteps=100000"), 990.0),
         (("algo=appo", "env=cartpole", "total_timesteps=100000"), 490.0),
     ],
     ids=[
         *("sac-pendulum", "td3-pendulum", "sac-pendulum-bf16", "td3-pendulum-bf16", "td3-inverted-pendulum"),
+        "sac-cartpole",
         *("appo-pendulum", "appo-inverted-pendulum", "appo-cartpole"),
     ],
 )

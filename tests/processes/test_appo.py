@@ -60,8 +60,9 @@ def test_a_run_completes_and_its_time_account_closes(start_run: StartRun, traces
     traces.assert_none()
 
 
-def test_discrete_actions_train(start_run: StartRun) -> None:
-    run = start_run("env.id=CartPole-v1", command=TINY_APPO)
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "offpolicy.envs.toy:Locks-v0"])
+def test_discrete_actions_train(start_run: StartRun, env_id: str) -> None:
+    run = start_run(f"env.id={env_id}", command=TINY_APPO)
     assert run.finish()[::2] == (0, "")
     assert run.summary()["eval"]["episodes"] == 1
 

@@ -159,7 +159,7 @@ def test_an_environment_that_fails_before_training_leaves_no_directory(start_run
     ("override", "words"),
     [
         ("env.id=Pendlum-v1", ["env.id", "Pendlum-v1", "Pendulum"]),
-        ("env.id=offpolicy.envs.toy:DiscreteToy-v0", ["Discrete", "appo"]),
+        ("algo=td3 env.id=offpolicy.envs.toy:DiscreteToy-v0", ["Discrete(2)", "td3", "algo=sac or algo=appo"]),
         ("replay.capacity=50", ["replay.capacity", "learning_starts"]),
         ("algo.learning_starts=600", ["algo.learning_starts", "total_timesteps"]),
         ("algo.gama=0.9", ["algo.gama", "algo.gamma"]),
@@ -174,7 +174,7 @@ def test_a_bad_value_is_refused_with_exit_2(
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", "/nonexistent")
-    run = start_run(override)
+    run = start_run(*override.split())
     code, _, err = run.finish()
     assert code == 2, err
     assert [word for word in words if word not in err] == []

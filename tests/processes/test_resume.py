@@ -20,6 +20,7 @@ COMPARED = ("learner.safetensors", "collector-0.safetensors")
 VARIANTS = {
     "sac": ("algo.normalize_obs=true", "algo.n_step=3", "env.num_envs=2"),
     "td3": ("algo=td3", "env.id=Pendulum-v1", "replay.capacity=300"),
+    "discrete": ("env.id=CartPole-v1", "env.num_envs=2", "algo.n_step=2"),
     "mujoco": ("env.id=InvertedPendulum-v5", "algo.utd=0.5"),
     "batch": ("env.id=Hopper-v5", "env.num_envs=4", "algo.utd=0.25"),  # one batch of MuJoCo, by default
 }
@@ -31,7 +32,7 @@ def saved_files(checkpoint: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "variant", ["sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "mujoco", "batch"))]
+    "variant", ["sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "discrete", "mujoco", "batch"))]
 )
 def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: Any, variant: str) -> None:
     options = (*VARIANTS[variant], "total_timesteps=700", "checkpoint.every=100")

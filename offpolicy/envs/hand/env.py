@@ -135,7 +135,7 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
 
 
 class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
-    """Many hands in one call, with Gymnasium's NEXT_STEP autoreset."""
+    """Many hands in one call, with Gymnasium's NEXT_STEP autoreset; `max_episode_steps` -1 is no limit."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "reset_mask": True}  # noqa: RUF012  # Gymnasium's own name
 
@@ -153,7 +153,7 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._hands = HandRotations(make_hand(hand), num_envs, ranges_of(physics), num_threads)
-        self._max_episode_steps = max_episode_steps
+        self._limit = np.iinfo(np.int64).max if max_episode_steps == -1 else max_episode_steps
         self._rngs = [np.random.default_rng(env) for env in range(num_envs)]
         self._age = np.zeros(num_envs, np.int64)  # steps of the episode
         self._turned = np.zeros(num_envs)
@@ -181,7 +181,7 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self._age += 1
         self._turned += outcome.rotation
         terminated = outcome.dropped & ~self._was_done
-        truncated = (self._age >= self._max_episode_steps) & ~self._was_done
+        truncated = (self._age >= self._limit) & ~self._was_done
         reward = np.where(self._was_done, 0.0, outcome.reward)
         if len(resetting):
             self._start_episodes(resetting.tolist())

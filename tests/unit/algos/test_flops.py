@@ -133,6 +133,12 @@ def test_updates_from_a_replay_are_counted(name: str, obs_dim: int, policy_delay
     assert_exact(replay_run(name, policy_delay=policy_delay), spec_of(obs_dim, action_dim=6))
 
 
+@pytest.mark.parametrize("obs_dim", [3, 400])
+@pytest.mark.parametrize("options", [{}, {"policy_delay": 2}, {"normalize_obs": True}, {"activation": "silu"}], ids=str)
+def test_updates_with_discrete_actions_are_counted(obs_dim: int, options: dict[str, Any]) -> None:
+    assert_exact(replay_run("sac", **options), spec_of(obs_dim, num_actions=5))
+
+
 @pytest.mark.parametrize("name", REPLAY_ALGOS)
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
 @pytest.mark.parametrize("hidden_dims", [[5], [16, 16], [9, 24, 7, 3]])

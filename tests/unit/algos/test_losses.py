@@ -36,9 +36,26 @@ def test_sac_actor_loss_is_entropy_cost_minus_the_smaller_value() -> None:
     assert float(loss) == pytest.approx(((0.1 - 1.0) + (-0.1 - 3.0)) / 2)
 
 
+def test_the_value_of_discrete_actions_is_an_expectation_of_the_smaller_critic_and_the_entropy() -> None:
+    """Discrete SAC (arXiv:1910.07207) eq. 10: 0.25 (1 - 0.5 log 0.25) + 0.75 (2 - 0.5 log 0.75)."""
+    q, log_probs = B([[[1.0, 4.0]], [[3.0, 2.0]]]), B([[0.25, 0.75]]).log()
+    value = 0.25 * (1.0 - 0.5 * math.log(0.25)) + 0.75 * (2.0 - 0.5 * math.log(0.75))
+    assert losses.expected_soft_value(q, log_probs, B(0.5)).tolist() == pytest.approx([value])
+    assert float(losses.discrete_actor_loss(q, log_probs, B(0.5))) == pytest.approx(-value)
+
+
+def test_the_gradient_of_the_discrete_actors_loss_is_that_of_autograd() -> None:
+    torch.manual_seed(0)
+    q, logits = torch.randn(2, 9, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    alpha, log_probs = B(0.3).double(), logits.log_softmax(dim=-1)
+    (expected,) = torch.autograd.grad(losses.discrete_actor_loss(q, log_probs, alpha), logits)
+    ours = losses.discrete_actor_loss_gradient(q, log_probs.detach(), alpha)
+    assert torch.allclose(ours, expected, rtol=1e-12, atol=1e-12)
+
+
 def alpha_gradient(log_prob: float) -> float:
     log_alpha = B(math.log(0.5), requires_grad=True)
-    losses.alpha_loss(log_alpha, B([log_prob, log_prob]), target_entropy=-2.0).backward()
+    losses.alpha_loss(log_alpha, B(-log_prob), target_entropy=-2.0).backward()
     assert log_alpha.grad is not None
     return float(log_alpha.grad)
 
@@ -52,8 +69,8 @@ def test_too_much_entropy_lowers_the_temperature() -> None:
 
 
 def test_alpha_loss_gives_the_policy_no_gradient() -> None:
-    log_prob = B([1.0], requires_grad=True)
-    assert losses.alpha_loss(B(0.0), log_prob, -1.0).requires_grad is False
+    entropy = B(1.0, requires_grad=True)
+    assert losses.alpha_loss(B(0.0), entropy, -1.0).requires_grad is False
 
 
 def test_smoothed_target_action_clips_the_noise_and_then_the_action() -> None:
@@ -64,7 +81,8 @@ def test_smoothed_target_action_clips_the_noise_and_then_the_action() -> None:
 
 
 def test_td3_actor_loss_is_minus_the_mean_value() -> None:
-    assert float(losses.td3_actor_loss(B([1.0, 3.0]))) == -2.0
+    q1 = B([1.0, 3.0])
+    assert float(losses.td3_actor_loss(q1, losses.td3_actor_loss_gradient(q1))) == -2.0
 
 
 def test_polyak_moves_the_target_by_tau_of_the_gap() -> None:
@@ -81,6 +99,7 @@ def test_gradients_written_out_are_those_of_autograd() -> None:
     log_prob.requires_grad_()
     log_alpha = torch.tensor(-0.7, dtype=torch.float64, requires_grad=True)
     alpha = log_alpha.detach().exp()
+    by_q1 = losses.td3_actor_loss_gradient(q.detach()[0])
     pairs = [
         (losses.critic_loss(q, target_q), (q,), (losses.critic_loss_gradient(q.detach(), target_q),)),
         (
@@ -88,9 +107,9 @@ def test_gradients_written_out_are_those_of_autograd() -> None:
             (q, log_prob),
             losses.sac_actor_loss_gradients(q.detach(), alpha),
         ),
-        (losses.td3_actor_loss(q[0]), (q,), (torch.stack((losses.td3_actor_loss_gradient(q[0]), 0.0 * q[1])),)),
+        (losses.td3_actor_loss(q[0], by_q1), (q,), (torch.stack((by_q1, 0.0 * q[1])),)),
     ]
-    temperature = losses.alpha_loss(log_alpha, log_prob, -2.0)
+    temperature = losses.alpha_loss(log_alpha, -log_prob.mean(), -2.0)
     pairs.append((temperature, (log_alpha,), (temperature.detach(),)))
     for loss, inputs, written in pairs:
         for expected, ours in zip(torch.autograd.grad(loss, inputs), written, strict=True):
@@ -118,10 +137,10 @@ def test_critic_loss_refuses_shapes_that_would_broadcast(q: Tensor, target_q: Te
 def test_actor_and_alpha_losses_refuse_a_column() -> None:
     with pytest.raises(ValueError, match="log_prob has shape"):
         losses.sac_actor_loss(PAIR, COLUMN, B(1.0))
-    with pytest.raises(ValueError, match="log_prob has shape"):
-        losses.alpha_loss(B(0.0), COLUMN, -1.0)
+    with pytest.raises(ValueError, match="entropy has shape"):
+        losses.alpha_loss(B(0.0), ROW, -1.0)
     with pytest.raises(ValueError, match="q1 has shape"):
-        losses.td3_actor_loss(COLUMN)
+        losses.td3_actor_loss(COLUMN, ROW)
 
 
 def test_smoothing_refuses_noise_shared_by_the_rows() -> None:

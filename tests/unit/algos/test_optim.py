@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -13,12 +14,15 @@ from offpolicy.algos.optim import (
     Loss,
     OptimizerStep,
     SoloExchange,
-    clip_norm,
+    clip,
+    norms_of,
 )
+from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import TwinCritic
 from offpolicy.nets.fusing import fuse
 from offpolicy.nets.mlp import mlp
+from offpolicy.types import Batch, Batches, SpaceSpec
 
 CPU = torch.device("cpu")
 
@@ -162,16 +166,48 @@ def test_only_the_parameters_of_the_optimiser_are_differentiated() -> None:
     assert float(weight.detach()) != 2.0
 
 
-def test_clipping_scales_all_gradients_to_the_norm() -> None:
-    gradients = (torch.tensor([3.0]), torch.tensor([[4.0]]))
-    clip_norm(gradients, 1.0)
-    assert [float(gradient) for gradient in gradients] == pytest.approx([0.6, 0.8], rel=1e-5)
+def test_clipping_scales_a_gradient_to_the_norm() -> None:
+    gradient = torch.tensor([3.0, 4.0])
+    clip(gradient, norms_of((gradient,))[0], 1.0)
+    assert gradient.tolist() == pytest.approx([0.6, 0.8], rel=1e-5)
 
 
-def test_clipping_leaves_small_gradients_alone() -> None:
-    gradients = (torch.tensor([0.3]), torch.tensor([0.4]))
-    clip_norm(gradients, 1.0)
-    assert [float(gradient) for gradient in gradients] == pytest.approx([0.3, 0.4])
+def test_clipping_leaves_a_small_gradient_alone() -> None:
+    gradient = torch.tensor([0.3, 0.4])
+    clip(gradient, norms_of((gradient,))[0], 1.0)
+    assert gradient.tolist() == pytest.approx([0.3, 0.4])
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 1.0])
+@pytest.mark.parametrize(
+    ("elements", "overflows"), [((1e18, -1e18), False), ((2e19, 0.0), True), ((1.5e19,) * 3, True)]
+)
+def test_a_gradient_whose_squared_norm_overflows_stops_the_run(
+    elements: tuple[float, ...], overflows: bool, max_grad_norm: float | None
+) -> None:
+    """Clipping made a step of zero of it, and Adam without clipping an infinite moment, and nobody was told."""
+    weight, optimizer_step = nn.Parameter(torch.ones(len(elements))), OptimizerStep(CPU, SoloExchange())
+    adam = GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard)
+    optimizer_step.minimize(Loss((weight * torch.tensor(elements)).sum(), adam, max_grad_norm))
+    assert optimizer_step.guard.has_tripped() == overflows
+    assert bool((weight.detach() == 1.0).all()) == overflows
+    assert all(bool(tensor.isfinite().all()) for tensor in adam.tensors().values())
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_learner_whose_gradient_overflows_has_diverged(name: str, activation: str) -> None:
+    """relu: gradients that fused networks write; silu: those of autograd. Losses and gradients are finite numbers."""
+    algo = AlgoConfig(name=name, activation=activation, hidden_dims=(8,), max_grad_norm=1.0)
+    learner = make_learner(algo, SpaceSpec(3, 1, (-1.0,), (1.0,)), CPU, seed=0)
+    before = learner.state().tensors
+    obs, reward = torch.full((4, 3), 1e9), torch.full((4,), 1e11)
+    batch = Batch(obs, torch.zeros(4, 1), reward, obs, torch.ones(4), torch.ones(4))
+    learner.update(Batches((batch,), fresh_obs=None))
+    assert learner.has_diverged()
+    names = [name for name in before if name.startswith("policy.") or name.startswith("critic")]
+    assert all(torch.equal(learner.state().tensors[name], before[name]) for name in names)
+    assert all(math.isfinite(total) for total in learner.read_metrics().sums[:3])
 
 
 @pytest.mark.parametrize(("max_grad_norm", "expected"), [(None, 4.0), (0.5, 0.5)])
@@ -223,6 +259,16 @@ def test_a_nan_of_another_rank_stops_the_step_here_and_is_not_called_ours() -> N
     adam = GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard)
     optimizer_step.minimize(Loss(weight.square().sum(), adam))
     assert float(weight.detach()) == 2.0
+    assert (optimizer_step.guard.has_tripped(), optimizer_step.origin.has_tripped()) == (True, False)
+
+
+def test_a_norm_that_overflows_here_and_not_in_the_mean_is_not_called_ours_later() -> None:
+    exchange = Averaging(other=-1.9e19)
+    weight, optimizer_step = nn.Parameter(torch.tensor([2.0])), OptimizerStep(CPU, exchange)
+    adam = GuardedAdam({"weight": weight}, 0.1, optimizer_step.guard)
+    optimizer_step.minimize(Loss(weight.sum() * 2e19, adam))
+    exchange.other = float("nan")
+    optimizer_step.minimize(Loss(weight.sum(), adam))
     assert (optimizer_step.guard.has_tripped(), optimizer_step.origin.has_tripped()) == (True, False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,8 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 from torch.nn.functional import linear, mse_loss, relu
 
 from offpolicy.algos.base_learner import BaseLearner, LearnerState
-from offpolicy.types import Batch, Batches
+from offpolicy.nets import fusing
+from offpolicy.types import Batch, Batches, SpaceSpec
 
 LearnerOf = Callable[..., BaseLearner]
 BatchOf = Callable[..., Batch]
@@ -110,6 +112,58 @@ def test_sac_is_the_paper(learner_of: LearnerOf, batch_of: BatchOf) -> None:
     learner.update(Batches((batch,), None))
     end, metrics = learner.state(), learner.read_metrics()
     expected = [critic_loss, (q1.mean() + q2.mean()) / 2, y.mean(), actor_loss, alpha, -log_prob.mean(), alpha_loss]
+    assert metrics.sums == pytest.approx([value.item() for value in expected], rel=1e-5)
+    for key, gradient in critic_gradients.items():
+        critic[key].grad = gradient
+    assert_same_gradients(end, "critic_optimizer", critic)
+    assert_same_gradients(end, "actor_optimizer", {f"body.{key}": tensor for key, tensor in actor.items()})
+    assert_same_gradients(end, "alpha_optimizer", temperature)
+    assert_same_weights(end, "critic.", critic)
+    assert_same_weights(end, "policy.actor.body.", actor)
+    assert_same_weights(end, "", temperature)
+    assert_same_weights(end, "target_critic.", polyak(target, critic, 0.1))
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_discrete_sac_is_the_paper(
+    is_fused: bool, learner_of: LearnerOf, batch_of: BatchOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """arXiv:1910.07207, eqs. 4, 10, 11 and 12, with networks of 5 actions; its target entropy is 0.98 log 5."""
+    if not is_fused:
+        monkeypatch.setattr(fusing, "can_fuse", lambda _: False)
+    spec = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(4.0,), num_actions=5)
+    learner = learner_of("sac", spec=spec, init_alpha=0.3, actor_lr=1e-3, critic_lr=2e-3, alpha_lr=3e-3, tau=0.1)
+    index = torch.tensor([0, 1, 2, 3, 4, 4, 2, 0])
+    batch = batch_of(terminated=torch.tensor([0.0, 1.0] * 4), action=index[:, None].float())
+    start = move_targets_away(learner)
+    actor, critic = weights(start, "policy.actor.body."), weights(start, "critic.")
+    target, temperature = weights(start, "target_critic."), {"log_alpha": start.tensors["log_alpha"].clone()}
+    alpha = temperature["log_alpha"].requires_grad_().exp().detach()
+    rows = torch.arange(8)
+
+    with torch.no_grad():
+        probs = net(actor, "", batch.next_obs).softmax(1)
+        q = torch.min(net(target, "first.", batch.next_obs), net(target, "second.", batch.next_obs))
+        next_value = (probs * (q - alpha * probs.log())).sum(1)
+        y = batch.reward + batch.discount * (1 - batch.terminated) * next_value
+    q1, q2 = (net(critic, f"{name}.", batch.obs)[rows, index] for name in ("first", "second"))
+    critic_loss = mse_loss(q1, y) + mse_loss(q2, y)
+    descend(critic_loss, critic, 2e-3)
+    critic_gradients = {key: tensor.grad.clone() for key, tensor in critic.items() if tensor.grad is not None}
+    probs = net(actor, "", batch.obs).softmax(1)
+    with torch.no_grad():
+        q = torch.min(net(critic, "first.", batch.obs), net(critic, "second.", batch.obs))
+    actor_loss = (probs * (alpha * probs.log() - q)).sum(1).mean()
+    descend(actor_loss, actor, 1e-3)
+    probs = probs.detach()
+    entropy = -(probs * probs.log()).sum(1).mean()
+    terms = probs * (-temperature["log_alpha"].exp() * (probs.log() + 0.98 * math.log(5.0)))
+    alpha_loss = terms.sum(1).mean()
+    descend(alpha_loss, temperature, 3e-3)
+
+    learner.update(Batches((batch,), None))
+    end, metrics = learner.state(), learner.read_metrics()
+    expected = [critic_loss, (q1.mean() + q2.mean()) / 2, y.mean(), actor_loss, alpha, entropy, alpha_loss]
     assert metrics.sums == pytest.approx([value.item() for value in expected], rel=1e-5)
     for key, gradient in critic_gradients.items():
         critic[key].grad = gradient

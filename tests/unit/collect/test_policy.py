@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.collect.policy import CollectorPolicy, Exploration
+from offpolicy.collect.policy import CollectorPolicy, Exploration, random_actions
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.few_rows import FewRows
 from offpolicy.nets.normalizer import block_moments
@@ -32,7 +32,7 @@ def make(
     nbytes = 4 * flat_size(policy)
     mailbox = Mailbox(memoryview(bytearray(Mailbox.nbytes(nbytes))), nbytes)
     exploration = Exploration(warmup_steps=100, noise_at=noise_at)
-    return CollectorPolicy(policy, mailbox, exploration, action_dim=2, seed=seed, path=path), mailbox
+    return CollectorPolicy(policy, mailbox, exploration, spec=SPEC, seed=seed, path=path), mailbox
 
 
 def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
@@ -43,6 +43,16 @@ def test_actions_are_uniform_in_the_whole_range_until_learning_starts() -> None:
     assert np.abs(actions.var(axis=0) - 1 / 3).max() < 0.02
     assert policy.is_random(99)
     assert not policy.is_random(100)
+
+
+def test_until_learning_starts_discrete_actions_are_uniform_numbers() -> None:
+    spec = SpaceSpec(3, 2, (0.0, 5.0), (2.0, 6.0), nvec=(3, 2))
+    actions = random_actions(spec, np.random.default_rng(0), 600)
+    assert (actions.shape, actions.dtype) == ((600, 2), np.float32)
+    for choice, count in enumerate(spec.nvec):
+        values, numbers = np.unique(actions[:, choice], return_counts=True)
+        assert values.tolist() == list(range(count))
+        assert numbers.min() > 0.8 * 600 / count
 
 
 def test_the_newest_weights_are_acted_with_from_the_next_refresh_on() -> None:

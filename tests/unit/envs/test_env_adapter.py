@@ -20,7 +20,7 @@ def faulty(num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
 
 
 def declare_two_choices(env: gymnasium.Env[Any, Any]) -> None:
-    env.observation_space, env.action_space = spaces.Box(0.0, 4.0, (1,)), spaces.MultiDiscrete([2, 2])
+    env.observation_space, env.action_space = spaces.Box(0.0, 4.0, (1,)), spaces.MultiBinary(2)
 
 
 def step_until_failure(envs: VectorAdapter) -> None:
@@ -104,7 +104,7 @@ def test_nan_and_inf_pass_the_adapter_unchanged() -> None:
 
 def test_unsupported_spaces_are_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offpolicy.envs.toy.DiscreteToy.__init__", declare_two_choices)
-    with pytest.raises(ConfigError, match=r"action space: got MultiDiscrete.*, or a Discrete \(with algo=appo\)"):
+    with pytest.raises(ConfigError, match=r"got MultiBinary.*, a Discrete \(with algo=sac or algo=appo\)"):
         make_vector(EnvConfig(id="offpolicy.envs.toy:DiscreteToy-v0"))
 
 

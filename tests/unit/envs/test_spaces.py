@@ -112,7 +112,7 @@ def test_a_discrete_action_is_counted_from_zero_and_moved_to_its_start() -> None
 
 
 def test_a_number_that_is_no_action_becomes_the_nearest_one() -> None:
-    assert ActionNumber(start=5, num_actions=3).apply(np.array([[-4.0], [0.6], [9.0]], np.float32)).tolist() == [
+    assert ActionNumber(np.array([5]), np.array([3])).apply(np.array([[-4.0], [0.6], [9.0]], np.float32)).tolist() == [
         [5], [6], [7],
     ]  # fmt: skip
 
@@ -122,6 +122,16 @@ def test_an_environment_with_discrete_actions_gets_a_number_of_its_space() -> No
     codec = describe(ACTION, space, None)
     action = codec.env_action(action_map(codec).apply(np.array([[2.0]], np.float32))[0])
     assert action == 12
+    assert space.contains(action)
+
+
+def test_several_discrete_actions_are_counted_from_zero_and_have_the_shape_of_their_space() -> None:
+    space = spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [0, -2]])
+    codec = describe(ACTION, space, None)
+    assert codec.spec == SpaceSpec(1, 4, (0.0, 1.0, 0.0, -2.0), (1.0, 3.0, 3.0, 2.0), nvec=(2, 3, 4, 5))
+    assert (codec.spec.choices, codec.spec.action_space) == ((2, 3, 4, 5), "MultiDiscrete")
+    action = codec.env_action(action_map(codec).apply(np.array([[1.0, 2.0, 9.0, 0.0]], np.float32))[0])
+    assert action.tolist() == [[1, 3], [3, -2]]
     assert space.contains(action)
 
 
@@ -136,7 +146,7 @@ def test_an_action_space_without_a_choice_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "space",
-    [spaces.Box(0, 4, (1,), np.int64), spaces.MultiBinary(2), spaces.MultiDiscrete([2, 2]), spaces.Dict({"a": ACTION})],
+    [spaces.Box(0, 4, (1,), np.int64), spaces.MultiBinary(2), spaces.Dict({"a": ACTION})],
 )
 def test_other_action_spaces_are_refused(space: Space[Any]) -> None:
     assert "allowed a Box of floats with finite bounds" in problems(ACTION, space)
@@ -148,10 +158,10 @@ def test_pixels_are_refused_by_that_name() -> None:
 
 def test_every_unsupported_part_is_named_at_once() -> None:
     obs = spaces.Dict({"a": spaces.Discrete(3), "b": ACTION, "c": spaces.Dict({"d": spaces.Text(5)})})
-    text = problems(obs, spaces.MultiDiscrete([2, 2]))
+    text = problems(obs, spaces.MultiBinary(2))
     assert "key 'a': got Discrete(3)" in text
     assert "key 'c/d': got Text" in text
-    assert "action space: got MultiDiscrete([2 2])" in text
+    assert "action space: got MultiBinary(2)" in text
 
 
 def test_an_observation_without_numbers_is_refused() -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.vector import VectorAdapter, env_seeds, make_vector
+from offpolicy.envs.vectorization import TASKS
 from offpolicy.errors import EnvFailure
 from offpolicy.types import SpaceSpec, StepOutcome
+
+TASK_NAMES = [constructor.rpartition(":")[2].removesuffix("Env") for constructor in TASKS]
 
 
 def toy(name: str, num_envs: int = 1, **kwargs: Any) -> VectorAdapter:
@@ -224,6 +229,37 @@ def test_cart_pole_is_pushed_left_by_zero_and_right_by_one() -> None:
     push = after.next_obs[:, 1] - before[:, 1]  # velocity of the cart
     assert push[0] < 0 < push[1]
     assert after.reward.tolist() == [1.0, 1.0]
+
+
+class CartPoles(CartPoleVectorEnv):
+    """Gymnasium's vector, which takes one seed alone, and a limit as a number alone."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed and seed[0], options=options)
+
+
+gymnasium.register(
+    "CartPoles-v0", "gymnasium.envs.classic_control:CartPoleEnv", vector_entry_point=CartPoles, max_episode_steps=500
+)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "vectorization"),
+    [
+        *((f"{name}-v5", "mujoco") for name in TASK_NAMES),
+        *(("offpolicy.envs.hand:HandRotation-v0", way) for way in ("mujoco", "sync")),
+        ("CartPoles-v0", "mujoco"),
+        *(("Reacher-v5", way) for way in ("sync", "async")),
+    ],
+)
+def test_without_a_time_limit_no_step_is_truncated(env_id: str, vectorization: str) -> None:
+    """Reacher's own limit is 50 steps. Vectors of the hand and of Gymnasium ended every step."""
+    cfg = EnvConfig(id=env_id, num_envs=2, vectorization=vectorization, kwargs={"max_episode_steps": -1})
+    with contextlib.closing(make_vector(cfg)) as envs:
+        assert envs.spec.max_episode_steps is None
+        envs.reset(1)
+        still = np.zeros((2, envs.spec.action_dim), np.float32)
+        assert not any(envs.step(still).truncated.any() for _ in range(60))
 
 
 @pytest.mark.parametrize(("measure", "known"), [("tendon_length", False), ("x_position", True), ("none", False)])

@@ -88,12 +88,18 @@ def test_tasks_differ_by_what_is_simulated_not_by_what_is_seen() -> None:
     assert env_differences(one, other) == differences
 
 
-def test_discrete_actions_are_for_algorithms_that_learn_from_rollouts() -> None:
+def test_an_action_space_that_an_algorithm_does_not_take_is_refused_with_those_that_do() -> None:
     discrete = SpaceSpec(4, 1, (0.0,), (1.0,), num_actions=2)
-    with pytest.raises(ConfigError, match=r"Discrete\(2\); sac needs a Box action space: algo=appo takes Discrete"):
-        preflight.check_actions(config(), discrete)
-    preflight.check_actions(appo(), discrete)
-    preflight.check_actions(config(), SPEC)
+    several = SpaceSpec(4, 2, (0.0, 0.0), (1.0, 2.0), nvec=(2, 3))
+    td3 = RunConfig.from_mapping({"algo": {"name": "td3"}})
+    words = r"Discrete\(2\); td3 needs a Box action space: algo=sac or algo=appo or algo=hora takes Discrete actions"
+    with pytest.raises(ConfigError, match=words):
+        preflight.check_actions(td3, discrete)
+    words = r"MultiDiscrete\(2, 3\); sac needs a Box or Discrete action space: algo=appo or algo=hora takes Multi"
+    with pytest.raises(ConfigError, match=words):
+        preflight.check_actions(config(), several)
+    for cfg, spec in ((appo(), discrete), (appo(), several), (config(), discrete), (config(), SPEC), (td3, SPEC)):
+        preflight.check_actions(cfg, spec)
 
 
 @pytest.mark.parametrize(

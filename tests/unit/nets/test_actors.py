@@ -8,6 +8,7 @@ from torch import Tensor
 
 from offpolicy.nets.actors import (
     DeterministicActor,
+    SoftmaxActor,
     SquashedGaussianActor,
     squashed_gaussian_log_prob,
     squashed_sample,
@@ -55,6 +56,18 @@ def test_log_prob_sums_over_dimensions() -> None:
     pre_tanh, noise = torch.tensor([[0.0, 1.2]]), torch.tensor([[0.0, 1.8]])
     log_std = torch.tensor([[0.0, math.log(0.5)]])
     assert float(squashed_gaussian_log_prob(pre_tanh, noise, log_std)) == pytest.approx(-0.918939 - 0.658413, abs=1e-5)
+
+
+def test_a_softmax_actor_explores_by_its_probabilities_and_acts_by_the_greatest() -> None:
+    actor = SoftmaxActor(3, 4, (8,), "relu")
+    with torch.no_grad():
+        actor.body[-1].weight.zero_()  # type: ignore[operator,union-attr]  # of the last linear layer
+        actor.body[-1].bias.copy_(torch.tensor([0.1, 0.2, 0.3, 0.4]).log())  # type: ignore[operator,union-attr]
+    action, log_prob = actor.explore(torch.zeros(20_000, 3), torch.Generator().manual_seed(0))
+    frequencies = [float((action == number).float().mean()) for number in range(4)]
+    assert frequencies == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.02)
+    assert (action.shape, log_prob) == ((20_000, 1), None)
+    assert actor.act(torch.zeros(2, 3)).tolist() == [[3.0], [3.0]]
 
 
 def fixed_gaussian(mean: float, log_std: float, action_dim: int = 1) -> SquashedGaussianActor:

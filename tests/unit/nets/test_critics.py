@@ -11,8 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.actors import CategoricalActor, GaussianActor
-from offpolicy.nets.critics import ActorCritic, TwinCritic, ValueCritic, make_actor_critic
+from offpolicy.nets.actors import CategoricalActor, GaussianActor, MultiCategoricalActor
+from offpolicy.nets.critics import (
+    ActorCritic,
+    DiscreteTwinCritic,
+    TwinCritic,
+    ValueCritic,
+    make_actor_critic,
+    make_critic,
+)
 from offpolicy.nets.mlp import mlp, orthogonal_
 from offpolicy.nets.normalizer import (
     ObsNormalizer,
@@ -29,7 +36,8 @@ DISCRETE = SpaceSpec(obs_dim=3, action_dim=1, action_low=(0.0,), action_high=(3.
 ALGO = AlgoConfig(name="appo", hidden_dims=(8,), normalize_obs=True, init_log_std=-0.5)
 OBS = torch.linspace(-2.0, 2.0, 12).reshape(4, 3)
 
-specs = pytest.mark.parametrize("spec", [BOX, DISCRETE], ids=["box", "discrete"])
+SEVERAL = SpaceSpec(obs_dim=3, action_dim=2, action_low=(0.0, 0.0), action_high=(3.0, 1.0), nvec=(4, 2))
+specs = pytest.mark.parametrize("spec", [BOX, DISCRETE, SEVERAL], ids=["box", "discrete", "multi-discrete"])
 
 
 def policy_of(spec: SpaceSpec) -> Policy:
@@ -45,6 +53,19 @@ def policy_of(spec: SpaceSpec) -> Policy:
 
 def actor_critic_of(spec: SpaceSpec) -> ActorCritic:
     return make_actor_critic(ALGO, spec, make_policy(ALGO, spec).actor)
+
+
+def test_critics_of_discrete_actions_give_the_value_of_the_one_taken() -> None:
+    critic = make_critic(AlgoConfig(name="sac", hidden_dims=(8,)), DISCRETE)
+    assert isinstance(critic, DiscreteTwinCritic)
+    action = torch.tensor([[0.0], [3.0], [1.0], [3.0]])
+    with torch.no_grad():
+        values, q = critic.values(OBS), critic.forward(OBS, action)
+    assert values.shape == (2, 4, 4)
+    assert [[float(q[net, row]) for row in range(4)] for net in range(2)] == [
+        [float(values[net, row, index]) for row, index in enumerate((0, 3, 1, 3))] for net in range(2)
+    ]
+    assert torch.equal(critic.q1(OBS, action), q[0])
 
 
 @specs
@@ -123,7 +144,7 @@ def test_the_log_prob_of_a_sample_is_that_of_the_distribution(spec: SpaceSpec) -
     policy = policy_of(spec)
     action, log_prob = policy.sample(OBS, torch.Generator())
     assert log_prob is not None
-    assert isinstance(policy.actor, GaussianActor | CategoricalActor)
+    assert isinstance(policy.actor, GaussianActor | CategoricalActor | MultiCategoricalActor)
     assert isinstance(policy.normalizer, ObsNormalizer)
     assert torch.equal(log_prob, policy.actor.distribution(policy.normalizer(OBS)).log_prob(action).detach())
     assert not torch.allclose(log_prob, policy.actor.distribution(OBS).log_prob(action))

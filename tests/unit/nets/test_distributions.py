@@ -11,7 +11,7 @@ from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, Normal, kl_divergence
 
 from offpolicy.nets import distributions
-from offpolicy.nets.distributions import Categorical, DiagonalGaussian, PolicyDistribution
+from offpolicy.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, PolicyDistribution
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -28,7 +28,34 @@ def categorical(seed: int = 0) -> Categorical:
     return Categorical((2.0 * normal(seed, 4, 5, 3)).log_softmax(dim=-1))
 
 
+def several(seed: int = 0) -> MultiCategorical:
+    """Of [4, 5] states, and choices among 3 and among 2 actions."""
+    parts = [(2.0 * normal(seed + part, 4, 5, count)).log_softmax(dim=-1) for part, count in enumerate((3, 2))]
+    return MultiCategorical(torch.cat(parts, dim=-1), (3, 2))
+
+
+def test_several_choices_are_independent() -> None:
+    policy, other = several(), several(10)
+    first, second = policy.parts()
+    action = draws(policy)
+    assert torch.equal(policy.log_prob(action), first.log_prob(action[..., :1]) + second.log_prob(action[..., 1:]))
+    assert torch.allclose(policy.entropy(), first.entropy() + second.entropy(), atol=1e-6)
+    kl = sum(own.kl_to(their) for own, their in zip(policy.parts(), other.parts(), strict=True))
+    assert torch.allclose(distributions.kl_divergence(policy, other), torch.as_tensor(kl), atol=1e-5)
+    picked = policy.flat().rows(torch.tensor([7, 1]))
+    assert torch.equal(picked.log_probs, policy.log_probs.reshape(20, 5)[[7, 1]])
+    assert torch.equal(picked.entropy(), policy.entropy().flatten()[[7, 1]])
+
+
+def test_several_choices_are_drawn_as_often_as_they_are_likely() -> None:
+    policy = MultiCategorical(torch.tensor([0.2, 0.5, 0.3, 0.9, 0.1]).log().expand(20_000, 5), (3, 2))
+    action = draws(policy)
+    frequencies = [float((action[:, choice] == number).float().mean()) for choice, number in ((0, 0), (0, 1), (1, 1))]
+    assert frequencies == pytest.approx([0.2, 0.5, 0.1], abs=0.02)
+
+
 def of_torch(policy: PolicyDistribution) -> torch.distributions.Distribution:
+    assert not isinstance(policy, MultiCategorical)
     if isinstance(policy, DiagonalGaussian):
         return Independent(Normal(policy.mean, policy.log_std.exp()), 1)
     return TorchCategorical(logits=policy.log_probs)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from offpolicy.errors import ConfigError
-from offpolicy.replay.demonstrations import Transitions, read_demos, to_env
+from offpolicy.replay.demonstrations import Transitions, from_env, read_demos, to_env
 from offpolicy.types import SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=2, action_dim=2, action_low=(-2.0, 0.0), action_high=(2.0, 1.0))
@@ -38,6 +38,13 @@ def saved(path: Path, given: dict[str, Any]) -> str:
 
 def read(path: Path, **changes: Any) -> Transitions:
     return read_demos(saved(path, arrays(**changes)), SPEC)
+
+
+def test_discrete_actions_come_by_the_numbers_of_their_space_and_leave_counted_from_zero() -> None:
+    spec = SpaceSpec(obs_dim=2, action_dim=2, action_low=(5.0, -1.0), action_high=(7.0, 0.0), nvec=(3, 2))
+    action = np.array([[0.0, 1.0], [2.0, 0.0]], np.float32)
+    assert to_env(action, spec).tolist() == [[5.0, 0.0], [7.0, -1.0]]
+    assert from_env(np.array([[5.0, 0.0], [7.0, -1.0]]), spec).tolist() == action.tolist()
 
 
 def test_actions_come_in_the_environments_units_and_leave_in_minus_one_to_one(tmp_path: Path) -> None:

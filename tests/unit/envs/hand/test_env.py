@@ -85,6 +85,14 @@ def test_the_row_after_an_end_is_a_reset_row() -> None:
     assert not any(outcome.terminated.any() for outcome in outcomes)
 
 
+def test_minus_one_is_no_limit_of_the_vector_itself() -> None:
+    """Every step was one of an episode of length 1."""
+    hands = HandRotationVector(2, max_episode_steps=-1)
+    hands.reset(seed=0)
+    still = np.zeros((2, NUM_JOINTS), np.float32)
+    assert not any(hands.step(still)[3].any() for _ in range(5))
+
+
 def test_held_out_physics_reach_beyond_those_of_training() -> None:
     observed = HandRotationVector(200, physics="held_out").reset(seed=0)[0]["privileged"][:, 3:]
     own = HandRotationVector(200).reset(seed=0)[0]["privileged"][:, 3:]
