@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.mp
 
 EVERY = ("env.id=offpolicy.envs.toy:PointMass-v0", "eval.episodes=1", "log.every_s=0.05", "threads.learner=1")
-REPLAY = (*EVERY, "total_timesteps=600", "algo.learning_starts=30", "algo.hidden_dims=[16,16]", "algo.batch_size=16")
+REPLAY = (*EVERY, "total_timesteps=3000", "algo.learning_starts=30", "algo.hidden_dims=[16,16]", "algo.batch_size=16")
 ROLLOUTS = (
     *EVERY,
     "algo=appo",
@@ -50,7 +50,7 @@ def test_seeds_a_torn_record_event_files_and_a_run_of_appo_are_compared(run_cli:
     copies = [events_of(run, tmp_path / f"events-{index}") for index, run in enumerate(seeds)]
     appo = train(run_cli, tmp_path / "appo", *ROLLOUTS)
     with (seeds[1] / "metrics.jsonl").open("a") as file:
-        file.write('{"env_steps": 1600, "wal')
+        file.write('{"env_steps": 3600, "wal')
     words = [f"{label}={run}" for label, runs in (("sac", seeds), ("events", copies)) for run in runs]
     lines = compared(run_cli, *words)
     assert "events: no config.yaml, so its settings are not compared" in lines
