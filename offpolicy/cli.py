@@ -1,4 +1,4 @@
-"""The command line: `offpolicy train|resume|list|eval|play|record|explain|trace|compare|report|tensorboard|tune`.
+"""The command line: `offpolicy train|resume|list|eval|play|record|export|prune|explain|trace|compare|...`.
 
 Each command is imported when it is chosen, so that help and refusals need no torch and come within a second. The
 runners are found by name: the library does not depend on them.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from offpolicy.config.schema import RunConfig
 
 RUN_HELP = "a run: its directory, the beginning of its name, or latest (default)"
+POLICY_HELP = "an exported policy, .onnx, in place of the run's own (offpolicy export)"
 TRUST = "--trust"
 NO_PREFIX = "\0"  # keeps argparse from taking `--seed 3` for an option: our own refusal says what to write
 
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     explaining = (_add_explain, _add_trace, _add_compare, _add_report, _add_tensorboard)
-    others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune)
+    others = (_add_list, _add_eval, _add_play, _add_record, _add_export, _add_prune, *explaining, _add_tune)
     for add in (_add_train, _add_resume, *others):
         add(commands)
     return parser
@@ -142,6 +143,7 @@ def _add_eval(commands: Any) -> None:
     parser.add_argument("--episodes", type=_positive, default=10, help="complete episodes of each (default: 10)")
     parser.add_argument("--random", action="store_true", help="random actions as one more policy")
     _add_policy_options(parser)
+    parser.add_argument("--policy", type=Path, help=POLICY_HELP)
     parser.set_defaults(command=_evaluate)
 
 
@@ -165,6 +167,7 @@ def _add_play(commands: Any) -> None:
     )
     parser.add_argument("--episodes", type=_positive, default=1, help="complete episodes (default: 1)")
     _add_policy_options(parser)
+    parser.add_argument("--policy", type=Path, help=POLICY_HELP)
     parser.set_defaults(command=_play)
 
 
@@ -192,10 +195,45 @@ def _record(arguments: argparse.Namespace) -> int:
     return record(arguments.run, _choice(arguments), out=arguments.out, episodes=arguments.episodes)
 
 
+def _add_export(commands: Any) -> None:
+    text = "write a run's policy as a file that needs no offpolicy: offpolicy export RUN --onnx policy.onnx"
+    parser = commands.add_parser("export", help=text, description=text)
+    parser.add_argument("run", nargs="?", default=LATEST, type=_existing_run, help=RUN_HELP)
+    parser.add_argument("--onnx", type=Path, help="file to write, .onnx; needs offpolicy[export]")
+    parser.add_argument("--torch", type=Path, help="file to write, .pt2, a program of torch.export")
+    _add_policy_options(parser)
+    parser.set_defaults(command=_export)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    _check_trust(arguments.run, arguments)
+    from offpolicy.commands.export import export
+
+    files = {"--onnx": arguments.onnx, "--torch": arguments.torch}
+    return export(arguments.run, _choice(arguments), {option: file for option, file in files.items() if file})
+
+
+def _add_prune(commands: Any) -> None:
+    text = "remove old checkpoints of runs, never the newest good one nor the best: offpolicy prune RUN --dry-run"
+    parser = commands.add_parser("prune", help=text, description=text)
+    parser.add_argument("runs", nargs="+", type=_existing_run, metavar="run", help="runs to prune")
+    parser.add_argument("--keep", type=_positive, default=1, help="good checkpoints that stay (default: 1)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+    parser.set_defaults(command=_prune)
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.prune import prune
+
+    return prune(arguments.runs, keep=arguments.keep, is_dry=arguments.dry_run)
+
+
 def _add_policy_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say which policy acts where."""
     parser.add_argument("--seed", type=_not_negative, help="seed of the environments (default: that of the first run)")
-    parser.add_argument("--step", type=_not_negative, help="checkpoint to load, in env steps (default: the newest)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--step", type=_not_negative, help="checkpoint to load, in env steps (default: the newest)")
+    which.add_argument("--best", action="store_true", help="the policy of the run's best evaluation")
     parser.add_argument(TRUST, action="store_true", help="import code that lies in the run's or this directory")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index> (default: auto)")
     parser.add_argument(
@@ -225,7 +263,11 @@ def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is impor
     from offpolicy.commands.saved_run import PolicyChoice
     from offpolicy.config.overrides import load_values
 
-    return PolicyChoice(arguments.seed, arguments.step, arguments.device, load_values(arguments.set))
+    file = getattr(arguments, "policy", None)  # of the commands that can run an exported one
+    if file is not None and (arguments.best or arguments.step is not None):
+        raise ConfigError("--policy: got a file beside --best or --step, allowed one of them")
+    overrides = load_values(arguments.set)
+    return PolicyChoice(arguments.seed, arguments.step, arguments.device, overrides, arguments.best, file)
 
 
 def _add_explain(commands: Any) -> None:

@@ -3,6 +3,7 @@
 A checkpoint is a directory `step-<12 digits>` of safetensors, JSON and raw float32 files under one manifest.
 """
 
+from offpolicy.checkpoint.best import BestPolicy, BestStore, read_best
 from offpolicy.checkpoint.content import CollectorNumbers, RankStreams, SharedState, check_content, state_fields
 from offpolicy.checkpoint.draft import Draft
 from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
@@ -13,6 +14,8 @@ from offpolicy.files import Disk
 
 __all__ = [
     "CHECKPOINTS",
+    "BestPolicy",
+    "BestStore",
     "Checkpoint",
     "CheckpointStore",
     "CollectorNumbers",
@@ -21,6 +24,7 @@ __all__ = [
     "RankStreams",
     "SharedState",
     "check_content",
+    "read_best",
     "read_replay",
     "run_store",
     "state_fields",

@@ -130,6 +130,14 @@ class CheckpointStore:
                 return checkpoint
         raise CheckpointError("\n".join(problems) or f"{self._root / step_name(env_steps)}: no such checkpoint")
 
+    def older_than(self, env_steps: int) -> list[Path]:
+        """Returns the directories of all checkpoints of earlier steps, good or not, newest first."""
+        return [path for path, steps in self._discover() if steps < env_steps and _STEP.fullmatch(path.name)]
+
+    def remove(self, paths: list[Path]) -> None:
+        """Removes checkpoints, each as a whole; files that others share stay with those. Raises `OSError`."""
+        self._discard(paths)
+
     def _without_rows(self) -> Iterator[Checkpoint]:
         """Returns the checkpoints of which at most rows of the replay are damaged, without those, newest first."""
         for path, env_steps in self._discover():
@@ -149,7 +157,8 @@ class CheckpointStore:
     def _open_draft(self, env_steps: int) -> Draft:
         try:
             if not self._root.is_dir():
-                self._disk.mkdir(self._root)
+                with suppress(FileExistsError):  # the process that evaluates makes it too, for the best policy
+                    self._disk.mkdir(self._root)
             self._disk.fsync_dir(self._root.parent)
             self._clean_up()
             path = self._temp_path()

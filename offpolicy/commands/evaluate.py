@@ -14,10 +14,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from offpolicy.analysis.bootstrap import Interval, mean_interval, ratio_interval
+from offpolicy.checkpoint import BestPolicy
 from offpolicy.collect.evaluation import random_actor, run_episodes
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.config.schema import env_differences
 from offpolicy.errors import ConfigError
+from offpolicy.export.exported import ExportedPolicy
 from offpolicy.types import Episodes
 
 RANDOM = "random"
@@ -32,6 +34,8 @@ def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, 
     names = list(paths)
     if with_random and RANDOM in names:
         raise ConfigError(f"run: the label {RANDOM!r} is that of the random actions; write another one")
+    if choice.file is not None and len(paths) > 1:
+        raise ConfigError(f"--policy: got {len(paths)} runs, allowed one: it says where the exported policy acts")
     runs = [SavedRun.find(path, choice) for path in paths.values()]
     reference = runs[0].env
     ids = sorted({run.env.id for run in runs})
@@ -63,6 +67,8 @@ def _record(
     """Appends a result to the run's `eval.jsonl` and returns it."""
     record = {
         "env_steps": run.checkpoint.env_steps,
+        **({"policy": str(run.checkpoint.path)} if isinstance(run.checkpoint, ExportedPolicy) else {}),
+        **({"is_best": True} if isinstance(run.checkpoint, BestPolicy) else {}),
         "episodes": len(found.ep_return),
         "seed": seed,
         "mean_reward": float(found.ep_return.mean()),

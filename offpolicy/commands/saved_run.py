@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, CheckpointStore, check_content
+from offpolicy.checkpoint import CHECKPOINTS, BestPolicy, Checkpoint, CheckpointStore, check_content, read_best
 from offpolicy.collect.evaluation import Actor, deterministic_actor
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
+from offpolicy.export.exported import ExportedPolicy
 from offpolicy.launch.run_lock import is_running
-from offpolicy.nets.policy import make_policy
+from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.training.rank_context import pick_device
 from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec
@@ -34,22 +35,29 @@ class PolicyChoice:
     step: int | None  # checkpoint in env steps; None: the newest
     device: str
     overrides: Mapping[str, Any]  # changes of the environment, such as other physics
+    is_best: bool = False  # the policy of the best evaluation, in place of a checkpoint's
+    file: Path | None = None  # an exported policy, in place of a checkpoint's
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run, one of its checkpoints, and the environment to act in."""
+    """A run, the policy of one of its checkpoints, its best one or an exported one, and the environment to act in."""
 
     path: Path
     cfg: RunConfig
     spec: SpaceSpec
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | BestPolicy | ExportedPolicy
     env: EnvConfig
 
     @classmethod
     def find(cls, path: Path, choice: PolicyChoice) -> SavedRun:
         """Reads the run of a directory. Raises `ConfigError` or `CheckpointError`."""
         cfg, spec = read_config(path), read_spec(path)
+        env = _changed_env(path, cfg, spec, choice.overrides)
+        if choice.file is not None:
+            return cls(path, cfg, spec, ExportedPolicy.open(choice.file, spec), env)
+        if choice.is_best:
+            return cls(path, cfg, spec, read_best(path), env)
         store = CheckpointStore(path / CHECKPOINTS, check=check_content)
         checkpoint = store.newest_valid() if choice.step is None else store.at(choice.step)
         for problem in store.rejected:
@@ -59,18 +67,26 @@ class SavedRun:
         if choice.step is None and is_running(path):
             saved = f"{checkpoint.env_steps:,} of {cfg.total_timesteps:,} env steps"
             sys.stderr.write(f"offpolicy: {path} is in progress; this is its newest checkpoint, of {saved}\n")
-        return cls(path, cfg, spec, checkpoint, _changed_env(path, cfg, spec, choice.overrides))
+        return cls(path, cfg, spec, checkpoint, env)
 
     def actor(self, device: str) -> Actor:
         """Returns the policy, ready to act without noise."""
-        policy = make_policy(self.cfg.algo, self.spec).eval()
-        tensors, prefix = learner_tensors(self.checkpoint), "policy."
+        if isinstance(self.checkpoint, ExportedPolicy):
+            return self.checkpoint.actor()
+        return deterministic_actor(self.policy().to(pick_device(device, 0)))
+
+    def policy(self) -> Policy:
+        """Returns the policy of the checkpoint on the CPU. Raises `CheckpointError`, also for an exported one."""
+        if isinstance(self.checkpoint, ExportedPolicy):
+            raise CheckpointError(f"{self.checkpoint.path}: an exported policy has no networks to read")
+        policy, prefix = make_policy(self.cfg.algo, self.spec).eval(), "policy."
+        tensors = learner_tensors(self.checkpoint)
         own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         try:
             policy.load_state_dict(own)
         except RuntimeError as error:  # other names or shapes
-            raise CheckpointError(f"{self.checkpoint.path / 'learner.safetensors'}: {error}") from error
-        return deterministic_actor(policy.to(pick_device(device, 0)))
+            raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
+        return policy
 
 
 def _why_none(path: Path, cfg: RunConfig) -> str:

@@ -108,14 +108,22 @@ class StudentActor(nn.Module):
         self.trunk = _trunk(algo, spec)
         self._obs = spec.columns(OBS)
 
+    def distribution(self, obs: Tensor) -> PolicyDistribution:
+        """[B, all] -> a distribution of actions [B, A]."""
+        return self.trunk.distribution(self._trunk_input(obs))
+
     def act(self, obs: Tensor) -> Tensor:
         """Returns the trunk's deterministic action. [B, all] -> [B, A]."""
-        return self.trunk.act(torch.cat((obs[..., self._obs], self.adaptation(obs)), dim=-1))
+        return self.trunk.act(self._trunk_input(obs))
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
         """Returns the deterministic action too: the student learns on the states that it visits, as in DAgger."""
         action = self.act(obs)
         return action, action.new_zeros(action.shape[:-1])
+
+    def _trunk_input(self, obs: Tensor) -> Tensor:
+        """Returns the input of the trunk. [B, all] -> [B, O + L]."""
+        return torch.cat((obs[..., self._obs], self.adaptation(obs)), dim=-1)
 
 
 def _trunk(algo: AlgoConfig, spec: SpaceSpec) -> TrunkActor:

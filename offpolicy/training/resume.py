@@ -17,6 +17,7 @@ from offpolicy.algos.adaptation import adopt_teacher
 from offpolicy.algos.base_learner import BaseLearner, LearnerState
 from offpolicy.checkpoint import (
     CHECKPOINTS,
+    BestPolicy,
     Checkpoint,
     CheckpointStore,
     Draft,
@@ -60,8 +61,8 @@ class TrainingStart:
     teacher: str | None  # the teacher that the run started from, as its checkpoints say
 
 
-def learner_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Returns the saved learner's tensors by flat name, as copies."""
+def learner_tensors(checkpoint: Checkpoint | BestPolicy) -> dict[str, Tensor]:
+    """Returns the saved learner's tensors by flat name, as copies; of the best policy only the policy's."""
     return {name: torch.from_numpy(array.copy()) for name, array in checkpoint.tensors("learner").items()}
 
 

@@ -1,0 +1,76 @@
+"""`offpolicy prune RUN ...`: removes old checkpoints of finished runs and says how many bytes that frees."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, check_content
+from offpolicy.errors import SaveError
+from offpolicy.launch.run_lock import RunLock
+from offpolicy.logger.console import shown_path
+
+
+def prune(runs: Sequence[Path], *, keep: int, is_dry: bool) -> int:
+    """Removes all checkpoints of the runs that are older than their `keep` newest good ones, and prints what went.
+
+    The newest good checkpoint and `checkpoints/best` always stay, and so does whatever cannot be read: nobody knows
+    what it is worth. Rows of the replay that a kept checkpoint shares with a removed one stay with it. Raises
+    `RunDirBusyError` for a run in progress, `SaveError` where the disk refuses; then the runs before it are pruned.
+    """
+    console = Console(markup=False, highlight=False)
+    for run in dict.fromkeys(runs):
+        for path in (run, *sorted(run.glob("host-*"))):  # of a run of several hosts
+            if (path / CHECKPOINTS).is_dir():
+                console.print(_prune_one(path, keep=keep, is_dry=is_dry), soft_wrap=True)
+    return 0
+
+
+def _prune_one(run: Path, *, keep: int, is_dry: bool) -> str:
+    """Prunes the checkpoints of one directory and returns what to say."""
+    store = CheckpointStore(run / CHECKPOINTS, check=check_content)
+    # Locked, or a run that goes on might resume from what is being removed; to look harms nothing.
+    with contextlib.nullcontext() if is_dry else _locked(run):
+        kept = store.usable()[:keep]
+        if not kept:
+            return f"{shown_path(run)}: no good checkpoint, so nothing is removed"
+        old = store.older_than(kept[-1].env_steps)
+        freed = freed_bytes(old)
+        try:
+            store.remove([] if is_dry else old)
+        except OSError as error:
+            raise SaveError(f"{run / CHECKPOINTS}: {error.strerror}; nothing else was removed") from error
+    names = ", ".join(f"{checkpoint.env_steps:,}" for checkpoint in kept)
+    done = "would be removed" if is_dry else "removed"
+    count = f"{len(old)} checkpoint{'' if len(old) == 1 else 's'} {done}, {freed / 1e6:,.1f} MB"
+    return f"{shown_path(run)}: {count}; env step {names} stays"
+
+
+@contextlib.contextmanager
+def _locked(run: Path) -> Iterator[None]:
+    """Holds the lock of a run directory. Raises `RunDirBusyError`."""
+    lock = RunLock(run)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def freed_bytes(directories: Sequence[Path]) -> int:
+    """Returns the bytes that the disk gets back if the directories are removed.
+
+    A file that has another name elsewhere, as rows of the replay have in a kept checkpoint, frees none.
+    """
+    files = [status for directory in directories for status in _files(directory)]
+    names = Counter((status.st_dev, status.st_ino) for status in files)
+    sizes = {(status.st_dev, status.st_ino): (status.st_size, status.st_nlink) for status in files}
+    return sum(size for file, (size, links) in sizes.items() if names[file] == links)
+
+
+def _files(directory: Path) -> Iterator[os.stat_result]:
+    return (path.lstat() for path in directory.iterdir())

@@ -1,0 +1,127 @@
+"""`<name>_contract.json` beside an exported policy: what goes in, what comes out, and what it was made of."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offpolicy import __version__
+from offpolicy.envs.make import Env
+from offpolicy.envs.spaces import Codec
+from offpolicy.errors import ConfigError
+from offpolicy.export.env_policy import ACTION, BATCH, PROBABILITY, EnvPolicy
+
+FORMAT = 1  # version of the contract
+PACKAGES = ("torch", "gymnasium", "mujoco", "numpy", "onnx", "onnxscript", "onnxruntime")
+MOST_BYTES = 16 << 20
+# Units of Gymnasium's own tasks, from their documentation; an environment may say its own in `metadata["units"]`.
+UNITS: Mapping[str, Mapping[str, list[str]]] = {
+    "Pendulum-v1": {"obs": ["1 (cosine)", "1 (sine)", "rad/s"], "action": ["N m"]},
+    "CartPole-v1": {"obs": ["m", "m/s", "rad", "rad/s"], "action": ["1 (0: left, 1: right)"]},
+    "MountainCarContinuous-v0": {"obs": ["1 (position)", "1 (velocity)"], "action": ["1 (force)"]},
+}
+
+
+def contract_path(file: Path) -> Path:
+    """Returns the contract's file for that of a policy: `policy.onnx` has `policy_contract.json`."""
+    return file.with_name(f"{file.stem}_contract.json")
+
+
+def describe_ports(module: EnvPolicy, codec: Codec, env: Env, env_id: str) -> dict[str, Any]:
+    """Returns inputs, outputs and what the policy does not read, as JSON data."""
+    units = {**UNITS.get(env_id, {}), **env.metadata.get("units", {})}
+    by_name = {leaf.name or "obs": leaf for leaf in codec.leaves}
+    inputs = [
+        {
+            "name": part.name,
+            "dtype": "float32",
+            "shape": [BATCH, *part.shape],
+            "env_dtype": by_name[part.name].dtype,
+            **_bounds_of(env, by_name[part.name].path),
+            "units": units.get(part.name),
+        }
+        for part in module.parts
+    ]
+    spec = codec.spec
+    action = {
+        "name": ACTION,
+        "dtype": "int64" if spec.choices else codec.action_dtype,
+        "shape": [BATCH, *codec.action_shape],
+        "low": list(spec.action_low),
+        "high": list(spec.action_high),
+        "units": units.get(ACTION),
+    }
+    outputs: list[dict[str, Any]] = [action]
+    if spec.choices:
+        shape = [BATCH, sum(spec.choices)]
+        chances = {"name": PROBABILITY, "dtype": "float32", "shape": shape, "low": 0.0, "high": 1.0, "units": "1"}
+        outputs.append({**chances, "choices": list(spec.choices)})
+    step_s = getattr(env.unwrapped, "dt", None)  # MuJoCo's tasks and some of classic control say it
+    return {
+        "inputs": inputs,
+        "outputs": outputs,
+        "unread": list(module.unread),
+        "step_s": float(step_s) if isinstance(step_s, int | float) else None,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the packages that made the file."""
+    found = {"offpolicy": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def digest(content: bytes) -> str:
+    """Returns the SHA-256 of a file's bytes."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_contract(file: Path, content: bytes) -> dict[str, Any]:
+    """Returns the contract of a policy's file with these bytes. Raises `ConfigError` where it is not of that file."""
+    path = contract_path(file)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"{path.stat().st_size} bytes, allowed {MOST_BYTES}")
+        contract: Any = json.loads(path.read_bytes())
+        listed = contract["files"][file.name]["sha256"]
+        if contract["format"] != FORMAT:
+            raise ValueError(f"format {contract['format']!r}, allowed {FORMAT}")
+        if type(contract["checkpoint"]["env_steps"]) is not int or not all(map(_is_port, contract["inputs"])):
+            raise ValueError("env_steps of the checkpoint, or an input, is none")
+    except FileNotFoundError:
+        raise ConfigError(f"--policy: {file} has no {path.name} beside it, which offpolicy export writes") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(f"--policy: {path} is no contract of {file.name}: {error!r:.200}") from None
+    if listed != digest(content):
+        raise ConfigError(f"--policy: {path} is of another {file.name}: sha256 {listed!s:.64}, got {digest(content)}")
+    result: dict[str, Any] = contract
+    return result
+
+
+def _is_port(port: Any) -> bool:  # Any: JSON data
+    """True for an input with a name and a shape."""
+    return isinstance(port["name"], str) and all(type(size) is int and size >= 0 for size in port["shape"][1:])
+
+
+def _bounds_of(env: Env, path: tuple[Any, ...]) -> dict[str, Any]:
+    """Returns the bounds of a part of the observation, row-major; null where there is none."""
+    space: Any = env.observation_space  # Any: a Box, or a Dict of them
+    for key in path:
+        space = space[key]
+    return {name: _finite(getattr(space, name)) for name in ("low", "high")}
+
+
+def _finite(bounds: Any) -> list[float | None]:
+    return [float(bound) if math.isfinite(bound) else None for bound in np.ravel(bounds).tolist()]
