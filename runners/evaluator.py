@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from offpolicy.collect.evaluations import Evaluations
 from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext, PolicyEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
@@ -41,14 +42,18 @@ class EvaluatorProcess:
             self._should_stop, lambda text: child.send("warning", text=text), self._ledger, hooks
         )
         self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, context)
+        self._evaluations = Evaluations(
+            Path(job.run_dir), job.last_eval_step, job.cfg.stop, lambda text: child.send("warning", text=text)
+        )
         self._requests = evaluation_requests(child, self._evaluation.policy_size)
         self._flat = np.zeros(self._evaluation.policy_size, np.float32)
         self._answered, self._reported, self._skipped = 0, 0, 0
 
     def run(self) -> None:
         """Evaluates until the supervisor ends the run. Raises `EnvFailure`; `ConfigError` for a bad hook."""
-        with contextlib.closing(self._evaluation):
+        with contextlib.closing(self._evaluation), contextlib.closing(self._evaluations):
             self._evaluation.open()
+            self._set_early_stop()
             self._ledger.end_warmup()
             try:
                 while self._wait_request():
@@ -76,11 +81,19 @@ class EvaluatorProcess:
         result = self._evaluation.evaluate(self._flat, asked.env_steps, asked.policy_version)
         if result is not None:
             self._child.send("eval", **result._asdict())
+            self._evaluations.add(result, self._evaluation.tensors())
+            self._set_early_stop()
             self._words.set(EvaluatorWord.EVALUATED_STEPS, asked.env_steps)
             self._words.set(EvaluatorWord.ANSWERED, asked.number)
             self._learner_wake.set()
         self._answered = asked.number
         self._report()
+
+    def _set_early_stop(self) -> None:
+        """Lets rank 0 know if the evaluations so far end the run."""
+        if (reason := self._evaluations.stop_reason) is not None:
+            self._child.send("early_stop", text=reason)
+        self._words.set(EvaluatorWord.STOPS_EARLY, int(reason is not None))
 
     def _count_skipped(self, asked: EvaluationRequest) -> None:
         """Counts the requests that this one has replaced, and warns of the first."""

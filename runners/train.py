@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy import fault
-from offpolicy.checkpoint import run_store
+from offpolicy.checkpoint import SharedState, run_store
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE
@@ -35,7 +35,7 @@ from offpolicy.launch.outcome import (
     record_end,
     unwritten,
 )
-from offpolicy.launch.preflight import check_fits, check_restart, check_same, find_teacher, preflight
+from offpolicy.launch.preflight import check_fits, check_restart, check_same, find_source, find_teacher, preflight
 from offpolicy.launch.resources import plan_host, track_names
 from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_again
 from offpolicy.launch.run_dir import RunDir
@@ -104,6 +104,7 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
         plan = plan_launch(cfg, host)
         host = plan.host  # with what the hosts have agreed on
         teacher_step = find_teacher(plan, spec)
+        plan, init_step = find_source(plan, spec)
         host_plan = plan_host(plan.cfg, host)
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
         check_restart(plan.cfg)
@@ -116,7 +117,7 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
         if host.is_alone and run.checkpoint is not None and is_complete(run, plan.cfg):
             check_same(plan.cfg, read_config(run.path))
             kept.drop()
-            sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg.total_timesteps) + "\n")
+            sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg) + "\n")
             return EXIT_OK
         cfg = _run_config(plan, run, spec)
         provenance = Provenance.of_this_process(unix_s())
@@ -132,6 +133,8 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
             start_step=plan.start_step or (run.checkpoint.env_steps if run.checkpoint else 0),
             checkpoint=run.checkpoint.env_steps if run.checkpoint else None,
             store_port=listener.getsockname()[1] if listener else host.store_port,
+            last_eval_step=SharedState.of(run.checkpoint).last_eval_step if run.checkpoint else 0,
+            init_step=init_step,
             teacher_step=teacher_step,
         )
         with open_train_log(run.path / "train.log") as log_fd:
@@ -240,7 +243,7 @@ def _supervise(
             supervisor.run(on_tick, job.cfg.env.step_timeout_s, monitor.on_signal)
             starts_over = supervisor.must_start_over
             if not starts_over:
-                outcome, failure = outcome_of(supervisor, monitor), supervisor.failure
+                outcome, failure = outcome_of(supervisor, monitor, job.cfg.total_timesteps), supervisor.failure
                 monitor.log_rest()
         except StartError as error:
             failure = not_started(memory.control.env_steps, error)

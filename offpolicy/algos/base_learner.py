@@ -54,6 +54,7 @@ class TensorGroups:
         return self.networks | self.normalizers | self.optimizers
 
 
+TEMPERATURE = "log_alpha"  # SAC's, among the networks because ranks average it with them
 Measured = dict[str, tuple[Tensor, ...]]  # scalars, by the group of metrics that they are
 
 
@@ -210,22 +211,27 @@ class BaseLearner(ABC):
         counts.update({group: int(state.numbers[_count_name(group)]) for group in counts})
         self.num_updates = int(state.numbers["num_updates"])
 
+    def adopt(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes networks and normalisers over from another learner's tensors, and leaves the rest as it is.
+
+        Optimisers, counters and the temperature begin anew. Raises `CheckpointError` naming the first misfit, and then
+        changes nothing.
+        """
+        own = {name: tensor for name, tensor in self._groups.networks.items() if name != TEMPERATURE}
+        own |= self._groups.normalizers
+        for name, tensor in own.items():
+            _check_fit(name, tensor, tensors)
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name])
+
     def _saved_tensors(self) -> dict[str, Tensor]:
         return {**self._tensors, "metrics.sums": self._algorithm.metrics.sums}
 
     def _check(self, state: LearnerState) -> None:
         expected = {**self._saved_tensors(), "generator": self.generator.get_state()}
         for name, tensor in expected.items():
-            if name not in state.tensors:
-                raise CheckpointError(f"learner state has no tensor {name}")
-            got = state.tensors[name]
-            if name != "generator" and (got.shape != tensor.shape or got.dtype != tensor.dtype):
-                raise CheckpointError(
-                    f"learner state: {name} is {got.dtype} {tuple(got.shape)},"
-                    f" this learner needs {tensor.dtype} {tuple(tensor.shape)}"
-                )
-            if got.is_floating_point() and not torch.isfinite(got).all() and not name.startswith("metrics."):
-                raise CheckpointError(f"learner state: {name} holds NaN or Inf, allowed finite numbers")
+            _check_fit(name, tensor, state.tensors)
         for name in sorted(state.tensors.keys() - expected.keys()):
             raise CheckpointError(f"learner state has a tensor {name} that this learner does not know")
         for name in ("num_updates", *map(_count_name, self._algorithm.metrics.counts)):
@@ -239,6 +245,20 @@ class BaseLearner(ABC):
             for block in blocks:
                 self._normalizers[name].absorb(block)
         self._queued.clear()
+
+
+def _check_fit(name: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> None:
+    """Raises `CheckpointError` unless there is a saved tensor of this name, of the shape and dtype of `tensor`."""
+    if name not in tensors:
+        raise CheckpointError(f"learner state has no tensor {name}")
+    got = tensors[name]
+    if name != "generator" and (got.shape != tensor.shape or got.dtype != tensor.dtype):
+        raise CheckpointError(
+            f"learner state: {name} is {got.dtype} {tuple(got.shape)},"
+            f" this learner needs {tensor.dtype} {tuple(tensor.shape)}"
+        )
+    if got.is_floating_point() and not torch.isfinite(got).all() and not name.startswith("metrics."):
+        raise CheckpointError(f"learner state: {name} holds NaN or Inf, allowed finite numbers")
 
 
 def _count_name(group: str) -> str:

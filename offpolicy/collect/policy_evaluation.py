@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from offpolicy.checkpoint.formats import Array
 from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, HookResult, Interval
 from offpolicy.collect.evaluation import EpisodeCallbacks, evaluate
 from offpolicy.collect.post import Episode
+from offpolicy.collect.record_log import Record, RecordLog
 from offpolicy.config.schema import RunConfig
-from offpolicy.files import JsonlFile
 from offpolicy.nets.policy import flat_size, load_flat, make_policy
 from offpolicy.timing.phases import EvaluatorPhase
 from offpolicy.timing.time_account import NullLedger, TimeAccount
@@ -24,40 +25,6 @@ from offpolicy.types import EvalResult, Float32, SpaceSpec
 EPISODES_FILE = "eval_episodes.jsonl"
 NS_PER_S = 1e9
 HOOK_NAMES = ("hook", *Mark)  # names of the records of the hook's trace track
-Record = dict[str, float | str | None]
-
-
-class EpisodeLog:
-    """A file with a line per episode, whole or not at all. One that cannot be written costs a warning, not the run."""
-
-    def __init__(self, path: Path, start_step: int, warn: Callable[[str], None]) -> None:
-        """`start_step`: lines of later env steps are superseded; 0 for a new run. `warn` gets the first failure."""
-        self._name, self._warn = path.name, warn
-        self._has_warned = False
-        self._file: JsonlFile | None = None
-        try:
-            self._file = JsonlFile(path, start_step or None)
-        except OSError as error:
-            self._warn_once(error)
-
-    def append(self, record: Record) -> None:
-        """Writes a line, if that is possible."""
-        try:
-            if self._file is not None:
-                self._file.append(record)
-        except OSError as error:
-            self._warn_once(error)
-
-    def close(self) -> None:
-        """Closes the file; a second call does nothing."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _warn_once(self, error: OSError) -> None:
-        if not self._has_warned:
-            self._warn(f"{self._name} cannot be written: {error}; its lines are dropped while that is so")
-        self._has_warned = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +53,9 @@ class PolicyEvaluation:
         self._pauses: list[Interval] = []
         self.episodes, self.post_failures = 0, 0  # in all evaluations
         self._hook: EpisodeHook | None = None
-        self._log: EpisodeLog | None = None
+        self._log: RecordLog | None = None
         if cfg.eval.hook is not None:
-            self._log = EpisodeLog(run_dir / EPISODES_FILE, start_step, context.warn)
+            self._log = RecordLog(run_dir / EPISODES_FILE, start_step or None, context.warn)
             hook = HookConfig(cfg.eval.hook, cfg.eval.post_queue, cfg.env.step_timeout_s)
             self._hook = EpisodeHook(hook, context.should_stop, self._finish_episode)
 
@@ -96,6 +63,10 @@ class PolicyEvaluation:
     def policy_size(self) -> int:
         """Numbers of the flat policy."""
         return flat_size(self._policy)
+
+    def tensors(self) -> dict[str, Array]:
+        """Returns the policy that was evaluated last, by the names in a checkpoint's learner: views."""
+        return {f"policy.{name}": tensor.numpy() for name, tensor in self._policy.state_dict().items()}
 
     def open(self) -> None:
         """Starts the hook's worker. Raises `ConfigError` if the hook cannot be loaded."""

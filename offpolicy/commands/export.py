@@ -15,7 +15,7 @@ from offpolicy.checkpoint import Checkpoint
 from offpolicy.checkpoint.best import BestPolicy
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.envs.env_adapter import codec_of
-from offpolicy.envs.make import Env, make_env
+from offpolicy.envs.make import make_env
 from offpolicy.envs.spaces import Codec
 from offpolicy.errors import CheckpointError, ConfigError, SaveError
 from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, versions

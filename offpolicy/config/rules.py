@@ -25,7 +25,18 @@ BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has ker
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
-    *("total_timesteps", "device", "log", "eval", "checkpoint", "timing", "threads", "env.step_timeout_s", "runner"),
+    *(
+        "total_timesteps",
+        "device",
+        "log",
+        "eval",
+        "stop",
+        "checkpoint",
+        "timing",
+        "threads",
+        "env.step_timeout_s",
+        "runner",
+    ),
     "algo.compile",
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
     *("collect.hook", "collect.post_queue", "collect.max_restarts"),
@@ -46,7 +57,9 @@ def broken_rules(cfg: RunSections) -> list[str]:
         problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
     if cfg.algo.is_adapting and cfg.algo.lr_schedule == "kl_adaptive":
         problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
-    problems += _schedule_problems(cfg)
+    if cfg.init_from and cfg.algo.is_adapting:
+        problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
+    problems += _schedule_problems(cfg) + _stop_problems(cfg)
     problems += _timing_problems(cfg.timing)
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
         if hook is not None and not re.fullmatch(r"[\w.]+:\w+", hook):
@@ -59,6 +72,17 @@ def broken_rules(cfg: RunSections) -> list[str]:
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
+
+
+def _stop_problems(cfg: RunSections) -> list[str]:
+    """Refuses to wait for evaluations that there are none of."""
+    why = "eval.episodes=0" if not cfg.eval.episodes else "eval.every=0" if not cfg.eval.every else None
+    given = {"reward": (cfg.stop.reward, "null"), "patience": (cfg.stop.patience or None, "0")}
+    return [
+        f"stop.{key}: got {value:g}, allowed {neutral} with {why}: only an evaluation during training stops a run"
+        for key, (value, neutral) in given.items()
+        if value is not None and why
+    ]
 
 
 def owners(infos: Iterable[AlgorithmInfo]) -> list[str]:

@@ -325,6 +325,21 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopConfig:
+    """Ends a run before its budget is spent, by what its evaluations say."""
+
+    reward: float | None = option(
+        None, "stop once an evaluation's mean return is at least this; null: never", gt=-1e300, lt=1e300
+    )
+    patience: int = option(0, "stop after this many evaluations in a row without a better mean return; 0: never", ge=0)
+
+    @property
+    def is_set(self) -> bool:
+        """True if anything but the budget can end the run."""
+        return self.reward is not None or self.patience > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     """The content and interval of checkpoints. One is always saved at the end."""
 
@@ -390,6 +405,7 @@ class RunSections:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)
     timing: TimingConfig = field(default_factory=TimingConfig)
@@ -398,6 +414,9 @@ class RunSections:
     total_timesteps: int = option(20_000, "env steps to train for", ge=1)
     device: str = option("auto", "auto (cuda, else cpu), cpu, cuda or cuda:<index>")
     teacher: str | None = option(None, "stage=adapt: run directory of the teacher, a run of algo=hora")
+    init_from: str | None = option(
+        None, "a run whose networks and normalisers this one begins with: directory, beginning of its name, or latest"
+    )
     run_dir: str | None = option(None, "run directory; null: runs/<algo>/<env id>/<time>-s<seed>")
     resume: str = option("auto", "what to do with an existing run directory", choices=("auto", "must", "never"))
 

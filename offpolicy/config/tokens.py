@@ -16,7 +16,13 @@ from offpolicy.config.parsing import as_override, is_within
 from offpolicy.config.sections import AlgorithmInfo
 from offpolicy.config.usable import example_of, is_fit, specs
 
-FREE_TEXTS = ("run_dir", "teacher", "replay.demos", "log.wandb_project")  # keys whose value may hold a comma
+FREE_TEXTS = (
+    "run_dir",
+    "teacher",
+    "init_from",
+    "replay.demos",
+    "log.wandb_project",
+)  # keys whose value may hold a comma
 Options = Mapping[str, Sequence[str]]
 # Flags of Hydra, which some know from its own programs; ours has another command, or key, for what they do.
 HYDRA_FLAGS = {

@@ -97,9 +97,7 @@ class EnvPolicy(nn.Module):
     def _chosen(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the likeliest actions [batch, shape] and the probabilities of all [batch, K]."""
         actor = self._policy.actor
-        assert isinstance(
-            actor, SoftmaxActor | CategoricalActor | MultiCategoricalActor | TeacherActor | StudentActor
-        )
+        assert isinstance(actor, SoftmaxActor | CategoricalActor | MultiCategoricalActor | TeacherActor | StudentActor)
         log_probs = actor.distribution(obs)[0]
         choices = torch.split(log_probs, list(self._choices), dim=-1)
         number = torch.stack([choice.argmax(dim=-1) for choice in choices], dim=-1)

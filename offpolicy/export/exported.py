@@ -61,7 +61,7 @@ class ExportedPolicy:
         half = np.where(high > low, (high - low) / 2.0, np.inf)
 
         def act(obs: Float32) -> Float32:
-            action = self._run(inputs_of(parts, obs))[ACTION].reshape(len(obs), -1).astype(np.float64)
+            action: Float64 = self._run(inputs_of(parts, obs))[ACTION].reshape(len(obs), -1).astype(np.float64)
             own: Float64 = action - low if self.spec.choices else (action - (high + low) / 2.0) / half
             return cast(Float32, own)
 
@@ -84,7 +84,7 @@ def _misfits(contract: Mapping[str, Any], spec: SpaceSpec) -> list[str]:
         for one in contract["inputs"]
         if sizes.get(one["name"]) != _size(one)
     ]
-    action = next((one for one in contract["outputs"] if one["name"] == ACTION), {})
+    action: Mapping[str, Any] = next((one for one in contract["outputs"] if one["name"] == ACTION), {})
     bounds = (action.get("low"), action.get("high"))
     own = (list(spec.action_low), list(spec.action_high))
     return problems if bounds == own else [*problems, f"action in {bounds}, the run's environment takes {own}"]

@@ -76,7 +76,9 @@ def write_torch(module: EnvPolicy, file: IO[bytes]) -> Runner:
     names, inputs_of = module.output_names, module.input_names
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        found: tuple[Tensor, ...] = loaded(*(torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in inputs_of))
+        found: tuple[Tensor, ...] = loaded(
+            *(torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in inputs_of)
+        )
         return {name: tensor.numpy() for name, tensor in zip(names, found, strict=True)}
 
     return run

@@ -63,7 +63,8 @@ def random_observations(visited: Float32, *, seed: int, rows: int = ROWS) -> Flo
     rng, spread = generator(seed, "random_policy"), visited.std(axis=0, dtype=np.float64)
     spread = np.where(spread > 0.0, SPREAD * spread, 1.0)
     drawn = visited.mean(axis=0, dtype=np.float64) + spread * rng.standard_normal((rows, visited.shape[1]))
-    return drawn.astype(np.float32)
+    found: Float32 = drawn.astype(np.float32)
+    return found
 
 
 def difference(run: Runner, module: EnvPolicy, codec: Codec, policy: Policy, obs: Float32) -> float:
@@ -93,9 +94,7 @@ def inputs_of(parts: tuple[Part, ...], obs: Float32) -> dict[str, Array]:
     }
 
 
-def _of_choices(
-    found: Mapping[str, Array], module: EnvPolicy, codec: Codec, obs: Float32, decided: Float32
-) -> float:
+def _of_choices(found: Mapping[str, Array], module: EnvPolicy, codec: Codec, obs: Float32, decided: Float32) -> float:
     with torch.inference_mode():
         parts = inputs_of(module.parts, obs).values()
         own: Float64 = module(*map(torch.from_numpy, parts))[1].double().numpy()

@@ -70,6 +70,7 @@ class Monitor:
         self._logged_eval: EvalResult | None = None
         self._num_logged = 0
         self.is_complete = False
+        self.early_stop = ""  # why the evaluations end the run before its budget is spent
         self.stopped_by: int | None = None  # rank that requested the stop
         self._agreed_steps: int | None = None  # env steps of all hosts, known at the end
         self.gpu: str | None = None
@@ -97,7 +98,7 @@ class Monitor:
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
                 self._answer_signals(message["env_steps"], message["signals"])
-            case "note" | "warning" | "activity" as kind:
+            case "note" | "warning" | "activity" | "early_stop" as kind:
                 self._show(kind, message["text"])
             case "done":
                 self._read_cores()  # now: the learners' threads are gone when the last record is written
@@ -133,8 +134,10 @@ class Monitor:
     def _show(self, kind: str, text: str) -> None:
         if kind == "activity":
             self._logger.activity(text)
-        else:
-            self._logger.message(text if kind == "note" else f"warning: {text}")
+            return
+        if kind == "early_stop":
+            self.early_stop = text
+        self._logger.message(f"warning: {text}" if kind == "warning" else text)
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         backend = f", {message['backend']}" if message["backend"] else ""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from offpolicy.collect.evaluations import read_scores, stop_reason
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_OK, EXIT_TERMINATED, SaveError, StartError
 from offpolicy.files import atomic_write
@@ -32,11 +33,11 @@ class Outcome(NamedTuple):
     reason: str
 
 
-def outcome_of(supervisor: Supervisor, monitor: Monitor) -> Outcome:
-    """Returns how a run ended whose processes have all exited."""
+def outcome_of(supervisor: Supervisor, monitor: Monitor, total: int) -> Outcome:
+    """Returns how a run of `total` env steps ended whose processes have all exited."""
     failure = supervisor.failure
     if monitor.is_complete and failure is None:
-        return Outcome("completed", EXIT_OK, f"{monitor.snapshot().env_steps:,} env steps done")
+        return Outcome("completed", EXIT_OK, _why_complete(monitor, total))
     saved = f"checkpoint saved at env step {monitor.saved_steps[-1]:,}" if monitor.saved_steps else "nothing saved"
     if supervisor.signal_code and (failure is None or failure.exit_code == 1):
         return Outcome("interrupted", supervisor.signal_code, f"stopped by a signal; {saved}")
@@ -47,20 +48,40 @@ def outcome_of(supervisor: Supervisor, monitor: Monitor) -> Outcome:
     return Outcome("failed", 1, "the learner left before the budget was spent")
 
 
+def _why_complete(monitor: Monitor, total: int) -> str:
+    env_steps = monitor.snapshot().env_steps
+    if env_steps >= total:
+        return f"{env_steps:,} env steps done"
+    return monitor.early_stop or "stopped early by an evaluation on the first host"
+
+
 def is_complete(run: RunDir, cfg: RunConfig) -> bool:
-    """True if the run of a claimed directory has reached the budget of `cfg`, and ended as it should."""
-    if run.checkpoint is None or run.checkpoint.env_steps < cfg.total_timesteps:
+    """True if the run of a claimed directory ended as it should, at the budget of `cfg` or early by its `stop`."""
+    if run.checkpoint is None or known_summary(run.path).get("status") != "completed":
         return False
-    return bool(known_summary(run.path).get("status") == "completed")
+    has_spent = run.checkpoint.env_steps >= cfg.total_timesteps
+    return has_spent or stop_reason(read_scores(run.path), cfg.stop) is not None
 
 
-def already_complete(path: Path, env_steps: int, total: int) -> str:
-    """Returns what to say and to type where a run of `env_steps` has nothing left to do for a budget of `total`."""
-    shown = shown_path(path)
+def already_complete(path: Path, env_steps: int, cfg: RunConfig) -> str:
+    """Returns what to say and to type where a run of `env_steps` has nothing left to do for `cfg`."""
+    shown, total = shown_path(path), cfg.total_timesteps
+    reason = stop_reason(read_scores(path), cfg.stop)
+    if env_steps < total and reason is not None:
+        given = " ".join(text for text, is_set in _neutral(cfg) if is_set)
+        return (
+            f"already complete: {reason}, after {env_steps:,} of {total:,} env steps, in {shown}; nothing was changed\n"
+            f"give other values to go on: offpolicy resume {shown} {given}"
+        )
     return (
         f"already complete: {env_steps:,} of {total:,} env steps, in {shown}; nothing was changed\n"
         f"give total_timesteps=... to go on: offpolicy resume {shown} total_timesteps={2 * env_steps}"
     )
+
+
+def _neutral(cfg: RunConfig) -> list[tuple[str, bool]]:
+    """Returns what switches off each way to stop early, and if it is switched on."""
+    return [("stop.reward=null", cfg.stop.reward is not None), ("stop.patience=0", cfg.stop.patience > 0)]
 
 
 def conclude(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.checkpoint import Checkpoint, run_store, state_fields
@@ -9,7 +10,7 @@ from offpolicy.checkpoint.manifest import LAYOUT_KEY, READABLE_LAYOUTS, fingerpr
 from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
-from offpolicy.config.rules import RESUMABLE
+from offpolicy.config.rules import RESUMABLE, owners
 from offpolicy.config.schema import RunConfig, read_config, read_spec
 from offpolicy.config.sections import ALGORITHMS
 from offpolicy.envs.probe import check_id, probe
@@ -20,12 +21,19 @@ from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import available_memory
 from offpolicy.replay.demonstrations import read_demos
+from offpolicy.run_names import find_run
 from offpolicy.saved_fields import short
 from offpolicy.training.run_memory import check_memory, check_share
 from offpolicy.types import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
 # Configuration of the networks that a student takes over from its teacher.
 TEACHER_KEYS = ("hidden_dims", "activation", "latent_dim", "encoder_dims", "normalize_obs")
+
+# Configuration of the networks, and the spaces, that a run has in common with the one it begins with.
+SOURCE_KEYS = (*TEACHER_KEYS, "critic_layer_norm", "normalize_value")
+SOURCE_SPACES = (
+    *("obs_dim", "obs_keys", "obs_shapes", "action_dim", "num_actions", "nvec", "action_low", "action_high"),
+)
 
 
 def preflight(cfg: RunConfig) -> SpaceSpec:
@@ -131,7 +139,7 @@ def check_resident(cfg: RunConfig, spec: SpaceSpec, free: list[int]) -> None:
 def check_same(cfg: RunConfig, saved: RunConfig) -> None:
     """Refuses to resume a run under another configuration, naming every difference. Raises `ConfigError`."""
     before, now = flatten(saved.to_mapping()), flatten(cfg.to_mapping())
-    free = (*RESUMABLE, "run_dir", "resume", "teacher")  # a checkpoint holds all there is of a teacher
+    free = (*RESUMABLE, "run_dir", "resume", "teacher", "init_from")  # a checkpoint holds all there is of these
     differences = [
         f"{key}: the run has {before.get(key)!r}, this command {now.get(key)!r}; cannot change when a run goes on"
         for key in sorted(before.keys() | now.keys())
@@ -190,6 +198,48 @@ def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
     if checkpoint is None:
         raise ConfigError("\n".join([*store.rejected, f"teacher: {path} holds no usable checkpoint"]))
     return checkpoint.env_steps
+
+
+def find_source(plan: LaunchPlan, spec: SpaceSpec) -> tuple[LaunchPlan, int | None]:
+    """Returns the plan with the directory that `init_from` names, and the env step of that run's newest checkpoint.
+
+    The step is None where this host's learner takes nothing over. Only rank 0 reads it, and only at the start of a run.
+    Raises `ConfigError` naming every difference between the two runs' networks and spaces.
+    """
+    cfg = plan.cfg
+    if cfg.init_from is None or plan.host.index != 0 or plan.start_step > 0:
+        return plan, None
+    if run_store(Path(cfg.run_dir or ".")).usable():
+        return plan, None
+    path = find_run(cfg.init_from)
+    if not (path / "config.yaml").is_file():
+        raise ConfigError(f"init_from: got {cfg.init_from!r}, allowed the directory of a run (it has no config.yaml)")
+    if problems := source_differences(path, cfg, spec):
+        raise ConfigError(problems)
+    store = run_store(path)
+    checkpoint = store.newest_valid()
+    if checkpoint is None:
+        raise ConfigError("\n".join([*store.rejected, f"init_from: {path} holds no usable checkpoint"]))
+    return replace(plan, cfg=replace(cfg, init_from=str(path))), checkpoint.env_steps
+
+
+def source_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:
+    """Returns every reason why the networks of the run at `path` do not fit those of this run."""
+    source, source_spec = read_config(path), read_spec(path)
+    if (source.algo.name, source.algo.info.stage) != (cfg.algo.name, cfg.algo.info.stage):
+        theirs, ours = owners([source.algo.info])[0], owners([cfg.algo.info])[0]
+        return [f"init_from: {path} is a run of algo={theirs}, allowed a run of algo={ours}"]
+    sizes = [
+        f"algo.{name}: got {_text(ours)}, the run {path} has {_text(theirs)}; write algo.{name}={_text(theirs)}"
+        for name in SOURCE_KEYS
+        if (theirs := getattr(source.algo, name)) != (ours := getattr(cfg.algo, name))
+    ]
+    return sizes + [
+        f"env.id: {name} is {getattr(source_spec, name)} in the run {path}, {getattr(spec, name)} in this one:"
+        " allowed the same"
+        for name in SOURCE_SPACES
+        if getattr(source_spec, name) != getattr(spec, name)
+    ]
 
 
 def teacher_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from offpolicy.checkpoint import Checkpoint, run_store
+from offpolicy.checkpoint import Checkpoint, SharedState, run_store
 from offpolicy.checkpoint.replay_rows import has_replay
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError
@@ -48,6 +48,7 @@ def started_again(job: WorkerSpec, checkpoint: Checkpoint | None, learner_restar
         job,
         start_step=step or 0,
         checkpoint=step,
+        last_eval_step=0 if checkpoint is None else SharedState.of(checkpoint).last_eval_step,
         learner_restarts=learner_restarts,
         keeps_rows=keeps_others(job.cfg) and has_rows,
     )

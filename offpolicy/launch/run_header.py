@@ -81,8 +81,15 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         logger.message(f"resuming at env step {job.start_step:,}")
     elif job.teacher_step is not None:
         logger.message(f"teacher: {cfg.teacher}, env step {job.teacher_step:,}")
-        for difference in env_differences(read_config(Path(cfg.teacher or "")).env, cfg.env):
-            logger.message(f"warning: the teacher's environment was another one: {difference}")
+        _announce_differences(logger, cfg, cfg.teacher, "the teacher's environment")
+    elif job.init_step is not None:
+        logger.message(f"networks and normalisers: of {cfg.init_from}, env step {job.init_step:,}")
+        _announce_differences(logger, cfg, cfg.init_from, "its environment")
+
+
+def _announce_differences(logger: OffPolicyLogger, cfg: RunConfig, other: str | None, whose: str) -> None:
+    for difference in env_differences(read_config(Path(other or "")).env, cfg.env):
+        logger.message(f"warning: {whose} was another one: {difference}")
 
 
 def _workers(cfg: RunConfig, plan: HostPlan) -> Iterator[str]:

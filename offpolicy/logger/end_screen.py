@@ -46,6 +46,8 @@ LEAST_COMMANDS = 3  # that are kept on a full screen
 OPTIONAL = ("learning", "cores", "speed-up")  # lines that are left out of a full screen, in this order
 Line = tuple[str, str]
 
+EARLY = "stopped early"  # begins the reason of a run that its evaluations have ended
+
 
 def end_screen(summary: Section, run_dir: Path) -> RenderableType:
     """Returns the last screen of a run from the mapping of `summary.json`; of a run without an update no account.
@@ -86,7 +88,7 @@ def _headline(summary: Section) -> Text:
 
 def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[Line]:
     """Yields why the run ended where that is not its goal, the return, and where everything is."""
-    if summary["status"] != COMPLETED:
+    if summary["status"] != COMPLETED or summary["reason"].startswith(EARLY):
         yield "because", _short(summary["reason"].splitlines()[0] if summary["reason"] else "unknown")
     if (result := summary["eval"])["episodes"]:
         reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
@@ -221,7 +223,9 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     if any(run_dir.glob("events.out.tfevents.*")):
         others = [] if other is None else [shown_path(other)]
         yield f"offpolicy tensorboard {' '.join([*others, run])}"
-    if saved and status == COMPLETED:
+    if saved and status == COMPLETED and summary["reason"].startswith(EARLY):
+        yield f"offpolicy resume {run} stop.reward=null stop.patience=0"
+    elif saved and status == COMPLETED:
         yield f"offpolicy resume {run} total_timesteps={2 * summary['env_steps']}"
 
 

@@ -50,6 +50,7 @@ class EvaluatorWord(IntEnum):
     IS_WAITING = 1  # 1 while there is no request
     ANSWERED = 2  # number of the newest finished request; written after its result was sent
     EVALUATED_STEPS = 3  # env steps of that request
+    STOPS_EARLY = 4  # 1 once the evaluations so far end the run (`stop.*`); written before `ANSWERED`
 
 
 class Stop(IntEnum):

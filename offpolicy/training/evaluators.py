@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from offpolicy.collect.evaluations import Evaluations
 from offpolicy.collect.policy_evaluation import EvaluationContext, PolicyEvaluation
 from offpolicy.errors import EnvFailure, PeerEnvFailure
 from offpolicy.processes.control_page import EvaluatorWord
+from offpolicy.protocols import StopSignal
 from offpolicy.timing.clock import Stopwatch
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import Collectives
@@ -28,6 +30,11 @@ class Evaluator(Protocol):
 
     def evaluate(self, env_steps: int) -> None:
         """Starts an evaluation of the present weights. Raises `EnvFailure`."""
+        ...
+
+    @property
+    def stops_early(self) -> bool:
+        """True once the results so far end the run (`stop.*`)."""
         ...
 
     def wait_result(self) -> bool:
@@ -63,6 +70,11 @@ class PeriodicEvaluation:
         """Env steps of the last evaluation whose result is known: a resumed run repeats the others."""
         return self._evaluator.last_result_step if self._evaluator is not None else self._last_step
 
+    @property
+    def stops_early(self) -> bool:
+        """True on rank 0 once the results so far end the run (`stop.*`); the other ranks agree with it."""
+        return self._evaluator is not None and self._evaluator.stops_early
+
     def is_due(self) -> bool:
         """True if a multiple of `eval.every` env steps was passed since the last time.
 
@@ -80,10 +92,10 @@ class PeriodicEvaluation:
     def run_last(self, *, is_complete: bool) -> bool:
         """Evaluates the end, unless the run was asked to stop, or has just been evaluated.
 
-        True if the run is complete: all ranks agree that its last result is known.
+        True if the run is complete: all ranks agree that its last result is known, or that the results so far end it.
         """
         if not is_complete:
-            return False
+            return self._rank.cfg.stop.is_set and self._collectives.any(self.stops_early)
         if self._evaluated_step != self._collectives.env_steps:
             self._evaluate(self._collectives.env_steps)
         with self._rank.activity("evaluating the final policy"):
@@ -116,6 +128,18 @@ class PeriodicEvaluation:
             raise failure or PeerEnvFailure("the environment failed in the evaluation on rank 0")
 
 
+class EarlyStop:
+    """The wish to stop, of the supervisor or of the evaluations."""
+
+    def __init__(self, supervisor: StopSignal, evaluation: PeriodicEvaluation) -> None:
+        self._supervisor, self._evaluation = supervisor, evaluation
+
+    @property
+    def is_stopping(self) -> bool:
+        """True from the request on, or once the results so far end the run."""
+        return self._supervisor.is_stopping or self._evaluation.stops_early
+
+
 class InlineEvaluator:
     """Evaluates on this thread: training stands still meanwhile."""
 
@@ -125,6 +149,13 @@ class InlineEvaluator:
         job, context = rank.job, EvaluationContext(rank.is_stopping, rank.warn)
         self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, context)
         self._evaluation.open()  # a bad hook is refused here, not in the first evaluation
+        self._evaluations = Evaluations(Path(job.run_dir), last_step, job.cfg.stop, rank.warn)
+        self._send_reason()
+
+    @property
+    def stops_early(self) -> bool:
+        """See `Evaluator`."""
+        return self._evaluations.stop_reason is not None
 
     def evaluate(self, env_steps: int) -> None:
         """Evaluates the present weights and sends the result."""
@@ -134,6 +165,8 @@ class InlineEvaluator:
         self._is_known = result is not None  # a stop leaves an evaluation without a result
         if result is not None:
             self._rank.child.send("eval", **result._asdict())
+            self._evaluations.add(result, self._evaluation.tensors())
+            self._send_reason()
             self.last_result_step = env_steps
 
     def wait_result(self) -> bool:
@@ -143,6 +176,11 @@ class InlineEvaluator:
     def close(self) -> None:
         """Ends the hook's worker."""
         self._evaluation.close()
+        self._evaluations.close()
+
+    def _send_reason(self) -> None:
+        if (reason := self._evaluations.stop_reason) is not None:
+            self._rank.child.send("early_stop", text=reason)
 
 
 class AsyncEvaluator:
@@ -158,6 +196,11 @@ class AsyncEvaluator:
     def last_result_step(self) -> int:
         """Env steps of the last evaluation that the evaluator process has answered."""
         return max(self._last_step, self._words.get(EvaluatorWord.EVALUATED_STEPS))
+
+    @property
+    def stops_early(self) -> bool:
+        """See `Evaluator`."""
+        return bool(self._words.get(EvaluatorWord.STOPS_EARLY))
 
     def evaluate(self, env_steps: int) -> None:
         """Requests an evaluation and returns at once; a request that was not begun yet is replaced."""

@@ -26,7 +26,7 @@ from offpolicy.timing.phases import LearnerPhase
 from offpolicy.training.batch_sources import Replay, source_identity
 from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.device_exchange import ExchangeOutsideTrain
-from offpolicy.training.evaluators import AsyncEvaluator, Evaluator, InlineEvaluator, PeriodicEvaluation
+from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, Evaluator, InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.health import HealthCheck
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.ranks import LearnerRanks
@@ -91,7 +91,7 @@ def train_rank(
             reporter=reporter,
             tuner=tuner,
             world=ranks.world,
-            stop=rank.control,
+            stop=EarlyStop(rank.control, evaluation),
             ledger=rank.ledger,
         )
         try:

@@ -89,6 +89,9 @@ def load_start(rank: RankContext, ranks: LearnerRanks, learner: BaseLearner) -> 
             path = Path(job.cfg.teacher or "")
             tensors = learner_tensors(CheckpointStore(path / CHECKPOINTS).at(job.teacher_step))
             adopt_teacher(learner.start_tensors(), job.spec, tensors, read_spec(path))
+    elif job.init_step is not None and rank.rank == 0:
+        source = CheckpointStore(Path(job.cfg.init_from or "") / CHECKPOINTS).at(job.init_step)
+        learner.adopt(learner_tensors(source))
     metrics = learner.read_metrics()
     facts = (learner.num_updates, start.env_steps, start.updates, last_eval_step, has_rows)
     table = ranks.world.gather((*facts, *metrics.sums, *metrics.counts))

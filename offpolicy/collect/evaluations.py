@@ -1,0 +1,109 @@
+"""The evaluations of a run so far: a line of `evaluations.jsonl` each, the best policy, and whether to stop early.
+
+They belong to the process that evaluates. No torch: the supervisor reads the file too, to see if a run is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from offpolicy.checkpoint import BestStore
+from offpolicy.checkpoint.formats import Array
+from offpolicy.collect.record_log import RecordLog
+from offpolicy.config.sections import StopConfig
+from offpolicy.errors import SaveError
+from offpolicy.types import EvalResult
+
+EVALUATIONS_FILE = "evaluations.jsonl"
+
+
+class Score(NamedTuple):
+    """The result of one evaluation."""
+
+    env_steps: int
+    mean_reward: float
+
+
+def read_scores(run: Path) -> list[Score]:
+    """Returns the evaluations of a run in order; none where there is no file. Lines that are torn are left out."""
+    try:
+        lines = (run / EVALUATIONS_FILE).read_bytes().splitlines()
+    except OSError:
+        return []
+    scores = list[Score]()
+    for line in lines:
+        try:
+            record: Any = json.loads(line)  # Any: whatever the file holds
+            score = Score(int(record["env_steps"]), float(record["mean_reward"]))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            continue
+        scores = with_score(scores, score)
+    return scores
+
+
+def with_score(scores: Sequence[Score], score: Score) -> list[Score]:
+    """Returns the scores with one more, which replaces those of its env step and later: a restart repeats those."""
+    return [*(before for before in scores if before.env_steps < score.env_steps), score]
+
+
+def stop_reason(scores: Sequence[Score], stop: StopConfig) -> str | None:
+    """Returns why a run with these evaluations ends early; None if it goes on."""
+    if not scores:
+        return None
+    last = scores[-1]
+    at = f"the evaluation at env step {last.env_steps:,}"
+    if stop.reward is not None and last.mean_reward >= stop.reward:
+        return f"stopped early: mean return {last.mean_reward:,.1f} in {at}, at least stop.reward={stop.reward:g}"
+    best = best_of(scores)
+    since = sum(score.env_steps > best.env_steps for score in scores)
+    if stop.patience and since >= stop.patience:
+        many = f"{since} evaluation{'s' * (since > 1)} in a row"
+        found = f"{best.mean_reward:,.1f} at env step {best.env_steps:,}"
+        return f"stopped early: {many} without a better mean return than {found} (stop.patience={stop.patience})"
+    return None
+
+
+def best_of(scores: Sequence[Score]) -> Score:
+    """Returns the best of the evaluations, of equal ones the first; NaN is the worst."""
+    return max(scores, key=lambda score: -math.inf if math.isnan(score.mean_reward) else score.mean_reward)
+
+
+class Evaluations:
+    """Writes down each evaluation, keeps the policy of the best one, and says when the run is to stop."""
+
+    def __init__(self, run: Path, last_step: int, stop: StopConfig, warn: Callable[[str], None]) -> None:
+        """`last_step`: env steps of the last evaluation that the checkpoint knows of; later ones are made again."""
+        self._stop, self._warn, self._best = stop, warn, BestStore(run)
+        self._log = RecordLog(run / EVALUATIONS_FILE, last_step, warn)
+        self._scores, self._best_reward, self._has_failed = read_scores(run), self._best.mean_reward(), False
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run is to stop early; None if it goes on."""
+        return stop_reason(self._scores, self._stop)
+
+    def add(self, result: EvalResult, tensors: Mapping[str, Array]) -> None:
+        """Adds an evaluation of the policy with these tensors. A disk that refuses costs a warning, not the run."""
+        self._scores = with_score(self._scores, Score(result.env_steps, result.mean_reward))
+        if math.isfinite(result.mean_reward):
+            record = {name: value for name, value in result._asdict().items() if value is not None}
+            self._log.append(record)
+            if self._best_reward is None or result.mean_reward > self._best_reward:
+                self._save(result, tensors)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._log.close()
+
+    def _save(self, result: EvalResult, tensors: Mapping[str, Array]) -> None:
+        try:
+            self._best.save(tensors, result)
+            self._best_reward, self._has_failed = result.mean_reward, False
+        except SaveError as error:
+            if not self._has_failed:
+                self._warn(f"the best policy so far, of env step {result.env_steps:,}, is not saved: {error}")
+            self._has_failed = True

@@ -1,0 +1,43 @@
+"""A file of JSON lines beside a run: one that cannot be written costs a warning, not the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from offpolicy.files import JsonlFile
+
+Record = dict[str, float | str | None]
+
+
+class RecordLog:
+    """A file with a line per record, whole or not at all."""
+
+    def __init__(self, path: Path, last_step: int | None, warn: Callable[[str], None]) -> None:
+        """`last_step`: lines of later env steps are superseded; None: none is. `warn` gets the first failure."""
+        self._name, self._warn = path.name, warn
+        self._has_warned = False
+        self._file: JsonlFile | None = None
+        try:
+            self._file = JsonlFile(path, last_step)
+        except OSError as error:
+            self._warn_once(error)
+
+    def append(self, record: Record) -> None:
+        """Writes a line, if that is possible."""
+        try:
+            if self._file is not None:
+                self._file.append(record)
+        except OSError as error:
+            self._warn_once(error)
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _warn_once(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._warn(f"{self._name} cannot be written: {error}; its lines are dropped while that is so")
+        self._has_warned = True
