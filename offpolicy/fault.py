@@ -93,6 +93,10 @@ SITES: Mapping[str, Site] = {
     "post.spawn": Site("the process of a hook is started", can_refuse=True),
     "post.send": Site("an episode goes to the hook"),
     "post.wait": Site("the hook's answer is waited for"),
+    "video.spawn": Site("the process of an evaluation's video is started", can_refuse=True),
+    "video.wait": Site("the end of that process, which was killed, is waited for"),
+    "video.mkdir": Site("the directory of the videos is made", can_refuse=True),
+    "video.remove": Site("an old video is removed", can_refuse=True),
     # learner ranks
     "rank.join": Site("a rank joins the group"),
     "rank.gather": Site("the ranks agree on what comes next"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from offpolicy.collect.eval_video import EvalVideo
 from offpolicy.collect.evaluations import Evaluations
 from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext, PolicyEvaluation
 from offpolicy.processes.child import ChildContext
@@ -45,19 +46,25 @@ class EvaluatorProcess:
         self._evaluations = Evaluations(
             Path(job.run_dir), job.last_eval_step, job.cfg.stop, lambda text: child.send("warning", text=text)
         )
+        self._video = EvalVideo(job.cfg, job.spec, Path(job.run_dir), lambda text: child.send("warning", text=text))
         self._requests = evaluation_requests(child, self._evaluation.policy_size)
         self._flat = np.zeros(self._evaluation.policy_size, np.float32)
+        self._was_stopped = False  # True if the run was asked to end before it was done
         self._answered, self._reported, self._skipped = 0, 0, 0
 
     def run(self) -> None:
         """Evaluates until the supervisor ends the run. Raises `EnvFailure`; `ConfigError` for a bad hook."""
-        with contextlib.closing(self._evaluation), contextlib.closing(self._evaluations):
+        with contextlib.ExitStack() as exits:
+            for part in (self._evaluation, self._evaluations, self._video):
+                exits.enter_context(contextlib.closing(part))
             self._evaluation.open()
             self._set_early_stop()
             self._ledger.end_warmup()
             try:
                 while self._wait_request():
                     self._answer()
+                if not self._was_stopped:
+                    self._video.finish()
             finally:
                 self._report()
 
@@ -67,6 +74,7 @@ class EvaluatorProcess:
             self._words.set(EvaluatorWord.IS_WAITING, 1)
             while not self._must_exit() and (self._control.is_stopping or self._requests.newest == self._answered):
                 self._wake_event.wait(POLL_S)
+                self._was_stopped |= self._control.host.get(HostWord.STOP) == Stop.FINISH
                 self._report_if_requested()
             self._words.bump(EvaluatorWord.PROGRESS)
             self._words.set(EvaluatorWord.IS_WAITING, 0)
@@ -86,6 +94,7 @@ class EvaluatorProcess:
             self._words.set(EvaluatorWord.EVALUATED_STEPS, asked.env_steps)
             self._words.set(EvaluatorWord.ANSWERED, asked.number)
             self._learner_wake.set()
+            self._video.film(self._evaluation.tensors(), asked.env_steps)
         self._answered = asked.number
         self._report()
 

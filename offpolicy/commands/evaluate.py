@@ -68,7 +68,7 @@ def _record(
     record = {
         "env_steps": run.checkpoint.env_steps,
         **({"policy": str(run.checkpoint.path)} if isinstance(run.checkpoint, ExportedPolicy) else {}),
-        **({"is_best": True} if isinstance(run.checkpoint, BestPolicy) else {}),
+        **({"policy": "best"} if isinstance(run.checkpoint, BestPolicy) else {}),
         "episodes": len(found.ep_return),
         "seed": seed,
         "mean_reward": float(found.ep_return.mean()),

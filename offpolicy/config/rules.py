@@ -59,7 +59,7 @@ def broken_rules(cfg: RunSections) -> list[str]:
         problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
     if cfg.init_from and cfg.algo.is_adapting:
         problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
-    problems += _schedule_problems(cfg) + _stop_problems(cfg)
+    problems += _schedule_problems(cfg) + _stop_problems(cfg) + _video_problems(cfg)
     problems += _timing_problems(cfg.timing)
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
         if hook is not None and not re.fullmatch(r"[\w.]+:\w+", hook):
@@ -72,6 +72,12 @@ def broken_rules(cfg: RunSections) -> list[str]:
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
     return problems
+
+
+def _video_problems(cfg: RunSections) -> list[str]:
+    if cfg.eval.video and not cfg.eval.episodes:
+        return ["eval.video: got true, allowed false with eval.episodes=0: there is no evaluation to film"]
+    return []
 
 
 def _stop_problems(cfg: RunSections) -> list[str]:

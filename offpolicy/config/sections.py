@@ -322,6 +322,8 @@ class EvalConfig:
         None, "module:function called with each finished episode (offpolicy.collect.post.Episode); null: none"
     )
     post_queue: int = option(2, "finished episodes that may wait for the hook", ge=1, le=1024)
+    video: bool = option(False, "film the first episode of each evaluation, in another process: videos/*.gif")
+    video_mb: int = option(100, "MB that the videos of a run may take; the oldest are removed", ge=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from offpolicy.checkpoint import Checkpoint, run_store, state_fields
 from offpolicy.checkpoint.manifest import LAYOUT_KEY, READABLE_LAYOUTS, fingerprint
 from offpolicy.children import ChildError, call_in_child
+from offpolicy.collect.drawable import check_video_of
 from offpolicy.collect.episode_hook import check_hook
 from offpolicy.config.parsing import flatten, is_within
 from offpolicy.config.rules import RESUMABLE, owners
@@ -56,6 +57,8 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
             found.require_sequences("algo.n_step")
     if cfg.eval.hook is not None and cfg.eval.episodes:
         check_hook(cfg.eval.hook)
+    if cfg.eval.video:
+        check_video_of(cfg.env)
     if cfg.collect.hook is not None:
         check_hook(cfg.collect.hook, "collect.hook")
     if cfg.replay.source == "resident":

@@ -20,7 +20,7 @@ ATTEMPT = "attempt-"
 _PART = re.compile(rf"host-[0-9]+|{ATTEMPT}[0-9]+")
 # What a run writes into its directory; anything else there is somebody's, and is never moved.
 _RECORD = re.compile(
-    r"config\.yaml|spaces\.json|summary\.json|train\.log|trace\.json|trace|checkpoints|wandb|wandb_id"
+    r"config\.yaml|spaces\.json|summary\.json|train\.log|trace\.json|trace|videos|checkpoints|wandb|wandb_id"
     r"|(metrics|episodes|eval|eval_episodes|evaluations)(\.superseded)?\.jsonl|events\.out\.tfevents\..*|bad-row-.*\.json"
     r"|\.snapshot-.*|\..+\.[0-9]+\.tmp"
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from offpolicy.collect.eval_video import EvalVideo
 from offpolicy.collect.evaluations import Evaluations
 from offpolicy.collect.policy_evaluation import EvaluationContext, PolicyEvaluation
 from offpolicy.errors import EnvFailure, PeerEnvFailure
@@ -150,6 +151,7 @@ class InlineEvaluator:
         self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, context)
         self._evaluation.open()  # a bad hook is refused here, not in the first evaluation
         self._evaluations = Evaluations(Path(job.run_dir), last_step, job.cfg.stop, rank.warn)
+        self._video = EvalVideo(job.cfg, job.spec, Path(job.run_dir), rank.warn)
         self._send_reason()
 
     @property
@@ -167,6 +169,7 @@ class InlineEvaluator:
             self._rank.child.send("eval", **result._asdict())
             self._evaluations.add(result, self._evaluation.tensors())
             self._send_reason()
+            self._video.film(self._evaluation.tensors(), env_steps)
             self.last_result_step = env_steps
 
     def wait_result(self) -> bool:
@@ -174,9 +177,11 @@ class InlineEvaluator:
         return self._is_known
 
     def close(self) -> None:
-        """Ends the hook's worker."""
-        self._evaluation.close()
-        self._evaluations.close()
+        """Ends the hook's worker, and the video that is being made: a run that was not stopped gives it some time."""
+        if not self._rank.control.is_stopping:
+            self._video.finish()
+        for part in (self._evaluation, self._evaluations, self._video):
+            part.close()
 
     def _send_reason(self) -> None:
         if (reason := self._evaluations.stop_reason) is not None:

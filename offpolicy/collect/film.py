@@ -1,0 +1,104 @@
+"""The pictures of whole episodes of a policy, for `offpolicy play` and for the videos of evaluations."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium.error import DependencyNotInstalled
+from numpy.typing import NDArray
+
+from offpolicy.collect.evaluation import Actor
+from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
+from offpolicy.envs.make import Env, find_spec, make_env, with_time_limit
+from offpolicy.envs.spaces import action_map
+from offpolicy.envs.vector import env_seeds
+from offpolicy.errors import ConfigError, EnvFailure
+from offpolicy.seeding import env_seed
+
+DEFAULT_FPS = 30
+Picture = NDArray[np.uint8]  # [height, width, 3]
+NO_PICTURE: Picture = np.zeros((0, 0, 3), np.uint8)
+FILE, WINDOW = "rgb_array", "human"  # Gymnasium's render modes
+DRAWN_BY_PYGAME = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text", "gymnasium.envs.box2d")
+
+
+def has_display() -> bool:
+    """True if a window can be opened."""
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def draw_without_window() -> None:
+    """Chooses MuJoCo's renderer that needs no window, where none can be opened; its own choice opens one."""
+    if not has_display():
+        os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+def check_drawing(env_id: str) -> None:
+    """Raises `ConfigError` where the package that draws one of Gymnasium's own environments is missing."""
+    entry = str(find_spec(env_id).entry_point)
+    if entry.startswith(DRAWN_BY_PYGAME) and importlib.util.find_spec("pygame") is None:
+        raise ConfigError(
+            f"env.id: {env_id} is drawn by pygame: pip install 'offpolicy[video]' (make play installs it)"
+        )
+
+
+class Film:
+    """The pictures of `episodes` episodes that begin like those of an evaluation, made while they are iterated."""
+
+    def __init__(self, act: Actor, env: EnvConfig, *, episodes: int, seed: int, mode: str = FILE) -> None:  # noqa: PLR0913
+        """Raises as `make_env`, and `ConfigError` where the environment draws no pictures, or none in a window."""
+        limited = with_time_limit(env) if mode == FILE else env  # a window is closed by whoever looks at it
+        self._cfg, self._mode = dataclasses.replace(limited, kwargs={**limited.kwargs, "render_mode": mode}), mode
+        self._act, self._episodes, self._seed = act, episodes, seed
+        with contextlib.closing(make_env(env)) as plain:
+            modes = plain.metadata.get("render_modes", [])
+        if mode not in modes:
+            instead = "; write --video run.gif" if FILE in modes else ""
+            raise ConfigError(f"env.id: {env.id} has the render modes {modes}, needed {mode}{instead}")
+        self._env: Env = make_env(self._cfg)
+        self.fps = int(self._env.metadata.get("render_fps", DEFAULT_FPS))
+        self.returns: list[float] = []  # of the episodes that are over
+
+    def __iter__(self) -> Iterator[Picture]:
+        """Raises `EnvFailure` if the environment fails, in a step or in drawing."""
+        codec = codec_of(self._env)
+        adapter, actions = EnvAdapter(self._cfg, 0, 1, codec, self._env), action_map(codec)
+        for seed in env_seeds(env_seed(self._seed, "evaluation"), self._episodes):
+            obs, info = adapter.reset(seed=seed)
+            _raise_failure(info)
+            yield self._picture()
+            total, is_over = 0.0, False
+            while not is_over:
+                obs, reward, terminated, truncated, info = adapter.step(actions.apply(self._act(obs[None]))[0])
+                _raise_failure(info)
+                total, is_over = total + reward, terminated or truncated
+                yield self._picture()
+            self.returns.append(total)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        with contextlib.suppress(Exception):  # its pictures are made
+            self._env.close()
+
+    def _picture(self) -> Picture:
+        if self._mode == WINDOW:  # the environment draws by itself
+            return NO_PICTURE
+        try:
+            picture: Any = self._env.render()
+        except (ImportError, DependencyNotInstalled) as error:
+            raise ConfigError(f"env.id: {self._cfg.id} cannot be drawn: {error}") from error
+        except Exception as error:
+            raise EnvFailure(f"{self._cfg.id} could not be drawn: {error!r}; MUJOCO_GL chooses the renderer") from error
+        return np.asarray(picture, np.uint8)
+
+
+def _raise_failure(info: dict[str, Any]) -> None:
+    if FAILURE_KEY in info:
+        raise EnvFailure(info[FAILURE_KEY])
