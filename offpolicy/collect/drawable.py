@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from offpolicy.children import call_in_child
+from offpolicy.children import ChildError, call_in_child
 from offpolicy.config.sections import EnvConfig
-from offpolicy.errors import ConfigError
+from offpolicy.errors import ConfigError, OffPolicyError
 
 MOST_S = 120.0  # seconds for imports, one reset and one picture
 
@@ -22,7 +22,7 @@ def check_video_of(env: EnvConfig) -> None:
         call_in_child("offpolicy.collect.drawable:try_picture", request, timeout_s=MOST_S)
     except ConfigError:
         raise
-    except Exception as error:  # a crash, a hang, or what the renderer raised
+    except (ChildError, OffPolicyError) as error:  # a crash, a hang, or what the renderer raised
         raise ConfigError(f"eval.video: got true, allowed false: {env.id} cannot be drawn here: {error}") from error
 
 

@@ -190,3 +190,29 @@ def test_a_small_value_is_not_lost_beside_a_large_sum() -> None:
     metrics.add("actor", (torch.tensor(2.0**30),))
     metrics.add("actor", (torch.tensor(0.25),))
     assert float(metrics.totals().sums[2]) == 2.0**30 + 0.25
+
+
+@both
+def test_a_learner_that_begins_with_anothers_networks_keeps_its_own_optimisers_and_counters(
+    name: str, learner_of: LearnerOf, batch_of: BatchOf
+) -> None:
+    source = learner_of(name, normalize_obs=True)
+    run(source, batch_of, 0, 5)
+    begun = learner_of(name, seed=99, normalize_obs=True)
+    before, given = begun.state(), source.state()
+    begun.adopt(given.tensors)
+    after = begun.state()
+    assert after.numbers == before.numbers
+    fresh = ("_optimizer.", "log_alpha", "generator", "metrics.", "diverged")
+    for key, tensor in after.tensors.items():
+        expected = before if any(part in key for part in fresh) else given
+        assert torch.equal(tensor, expected.tensors[key]), key
+    assert not torch.equal(given.tensors["policy.normalizer.mean"], before.tensors["policy.normalizer.mean"])
+
+
+def test_networks_of_another_shape_are_refused_and_change_nothing(learner_of: LearnerOf) -> None:
+    begun, other = learner_of("sac"), learner_of("sac", hidden_dims=(8,))
+    before = begun.state()
+    with pytest.raises(CheckpointError, match="learner state"):
+        begun.adopt(other.state().tensors)
+    assert_same(begun.state(), before)

@@ -412,3 +412,14 @@ def test_a_file_that_is_gone_cannot_be_taken_over_and_is_named(root: Path) -> No
     with pytest.raises(SaveError, match=r"step-000000000100/replay\.f32: No such file"), store.begin(200) as draft:
         draft.add_link("rows.f32", base, "replay.f32")
     assert names(root) == ["latest", "step-000000000100"]
+
+
+def test_older_checkpoints_are_named_and_removed_whole(root: Path) -> None:
+    store = CheckpointStore(root, keep=5)
+    for env_steps in (10, 20, 30):
+        save(store, env_steps)
+    (root / "best").mkdir()
+    old = store.older_than(30)
+    assert [path.name for path in old] == ["step-000000000020", "step-000000000010"]
+    store.remove(old)
+    assert names(root) == ["best", "latest", "step-000000000030"]

@@ -206,3 +206,29 @@ def test_rollouts_that_divide_are_accepted(sections: dict[str, Any]) -> None:
 )
 def test_a_share_of_demonstrations_that_cannot_be_is_refused(raw: dict[str, Any], problem: str) -> None:
     assert problems(raw) == (problem,)
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (
+            {"stop": {"patience": 3}, "eval": {"every": 0}},
+            "stop.patience: got 3, allowed 0 with eval.every=0: only an evaluation during training stops a run",
+        ),
+        (
+            {"stop": {"reward": 1.5}, "eval": {"episodes": 0}},
+            "stop.reward: got 1.5, allowed null with eval.episodes=0: only an evaluation during training stops a run",
+        ),
+        (
+            {"eval": {"video": True, "episodes": 0}},
+            "eval.video: got true, allowed false with eval.episodes=0: there is no evaluation to film",
+        ),
+    ],
+)
+def test_what_needs_an_evaluation_is_refused_without_one(raw: dict[str, Any], problem: str) -> None:
+    assert problems(raw) == (problem,)
+
+
+def test_a_student_begins_with_its_teacher_and_no_other_run() -> None:
+    raw = {"algo": {"name": "hora", "stage": "adapt"}, "runner": {"name": "appo"}, "teacher": "a", "init_from": "b"}
+    assert problems(raw) == ("init_from: got 'b', allowed null with stage=adapt: it begins with its teacher",)

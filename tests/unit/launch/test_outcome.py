@@ -50,10 +50,41 @@ def test_every_end_has_a_status_a_code_and_a_reason(
     monitored: dict[str, Any], supervised: dict[str, Any], outcome: Outcome
 ) -> None:
     snapshot = SimpleNamespace(env_steps=1200)
-    facts: dict[str, Any] = {"is_complete": False, "saved_steps": [], "stopped_by": None} | monitored
+    facts: dict[str, Any] = {"is_complete": False, "saved_steps": [], "stopped_by": None, "early_stop": ""} | monitored
     monitor: Any = SimpleNamespace(snapshot=lambda: snapshot, **facts)
     supervisor: Any = SimpleNamespace(**({"failure": None, "signal_code": 0} | supervised))
-    assert outcome_of(supervisor, monitor) == outcome
+    assert outcome_of(supervisor, monitor, 1200) == outcome
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [("stopped early: so good", "stopped early: so good"), ("", "stopped early by an evaluation on the first host")],
+)
+def test_a_run_that_its_evaluations_have_ended_says_why(told: str, reason: str) -> None:
+    facts: dict[str, Any] = {"is_complete": True, "saved_steps": [], "stopped_by": 0, "early_stop": told}
+    monitor: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(env_steps=1200), **facts)
+    supervisor: Any = SimpleNamespace(failure=None, signal_code=0)
+    assert outcome_of(supervisor, monitor, 5000) == Outcome("completed", 0, reason)
+
+
+EARLY = {"total_timesteps": 5000, "algo": {"learning_starts": 100}}
+
+
+@pytest.mark.parametrize(
+    ("stop", "is_over"), [({"reward": 5.0}, True), ({"reward": 6.5}, False), ({"reward": None}, False)]
+)
+def test_a_run_that_has_stopped_early_goes_on_only_with_other_values(
+    tmp_path: Path, stop: dict[str, Any], is_over: bool
+) -> None:
+    (tmp_path / "summary.json").write_text('{"status": "completed"}')
+    (tmp_path / "evaluations.jsonl").write_text('{"env_steps": 900, "mean_reward": 6.0}\n')
+    run: Any = SimpleNamespace(path=tmp_path, checkpoint=SimpleNamespace(env_steps=901))
+    cfg = RunConfig.from_mapping(EARLY | {"stop": stop})
+    assert is_complete(run, cfg) == is_over
+    if is_over:
+        said = already_complete(tmp_path, 901, cfg)
+        assert "already complete: stopped early: mean return 6.0" in said
+        assert said.endswith("stop.reward=null")
 
 
 def test_what_ran_stands_beside_what_was_asked_for(tmp_path: Path) -> None:
@@ -105,6 +136,8 @@ def test_only_a_run_that_ended_as_it_should_is_complete(
 
 
 def test_what_to_type_next_trains_on_from_what_the_run_has_done(tmp_path: Path) -> None:
-    said = already_complete(tmp_path, 10_000, 5_000)  # it used to suggest 10000, which is complete too
+    said = already_complete(
+        tmp_path, 10_000, RunConfig.from_mapping(EARLY)
+    )  # it used to suggest 10000, which is complete too
     assert "already complete: 10,000 of 5,000 env steps" in said
     assert said.endswith("total_timesteps=20000")

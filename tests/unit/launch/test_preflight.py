@@ -18,7 +18,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.launch import preflight
 from offpolicy.launch.hosts import LaunchPlan
-from offpolicy.launch.preflight import find_teacher
+from offpolicy.launch.preflight import find_source, find_teacher
 from offpolicy.types import SpaceSpec
 
 STUDENT = load_config(["algo=hora", "env=hand_rotation", "stage=adapt", "teacher=teacher"])
@@ -214,3 +214,41 @@ def test_a_checkpoint_of_another_shape_is_refused() -> None:
     preflight.check_fits(config(), SPEC, checkpoint)
     with pytest.raises(ConfigError, match="the checkpoint checkpoints/step-1 has"):
         preflight.check_fits(config(), dataclasses.replace(SPEC, obs_dim=18), checkpoint)
+
+
+def warm(tmp_path: Path, *, host: HostInfo = ALONE, **algo: object) -> LaunchPlan:
+    cfg = config(algo=algo, init_from=str(tmp_path / "source"), run_dir=str(tmp_path / "run"))
+    return LaunchPlan(cfg, host, 0)
+
+
+def source_at(path: Path, spec: SpaceSpec = SPEC, **algo: object) -> None:
+    path.mkdir()
+    write_config(path, config(algo=algo), spec)
+
+
+def test_every_difference_from_the_run_to_begin_with_is_named(tmp_path: Path) -> None:
+    source_at(tmp_path / "source", dataclasses.replace(SPEC, action_high=(2.0,) * 6), hidden_dims=[64])
+    with pytest.raises(ConfigError) as caught:
+        find_source(warm(tmp_path), SPEC)
+    sizes, bounds = caught.value.problems
+    assert sizes == (
+        f"algo.hidden_dims: got [256,256], the run {tmp_path / 'source'} has [64]; write algo.hidden_dims=[64]"
+    )
+    assert bounds.startswith("env.id: action_high is (2.0, 2.0")
+
+
+def test_the_networks_of_another_algorithm_are_refused(tmp_path: Path) -> None:
+    source_at(tmp_path / "source", name="td3")
+    with pytest.raises(ConfigError, match=r"init_from: .* is a run of algo=td3, allowed a run of algo=sac$"):
+        find_source(warm(tmp_path), SPEC)
+
+
+def test_a_run_to_begin_with_that_saved_nothing_is_refused(tmp_path: Path) -> None:
+    source_at(tmp_path / "source")
+    with pytest.raises(ConfigError, match="init_from: .* holds no usable checkpoint"):
+        find_source(warm(tmp_path), SPEC)
+
+
+def test_only_the_first_host_looks_for_the_run_to_begin_with(tmp_path: Path) -> None:
+    other = dataclasses.replace(ALONE, index=1, num_hosts=2)
+    assert find_source(warm(tmp_path, host=other), SPEC)[1] is None

@@ -88,8 +88,11 @@ def test_memory_lacks_the_rows_of_a_checkpoint_without_them_that_the_run_itself_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, has_rows: bool, expected: bool
 ) -> None:
     monkeypatch.setattr(restart, "has_replay", lambda _: has_rows)
+    evaluated: Any = SimpleNamespace(of=lambda _: SimpleNamespace(last_eval_step=30))
+    monkeypatch.setattr(restart, "SharedState", evaluated)
     checkpoint: Any = SimpleNamespace(env_steps=step)
-    assert started_again(job_of(tmp_path, 40), checkpoint, 1).keeps_rows == expected
+    again = started_again(job_of(tmp_path, 40), checkpoint, 1)
+    assert (again.keeps_rows, again.last_eval_step) == (expected, 30)
 
 
 def test_a_checkpoint_that_a_start_would_refuse_is_passed_over_and_named(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from offpolicy.checkpoint import read_best
 from offpolicy.errors import EnvFailure, PeerEnvFailure
-from offpolicy.training.evaluators import InlineEvaluator, PeriodicEvaluation
+from offpolicy.training.evaluators import EarlyStop, InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.ranks import Collectives
 from offpolicy.training.weight_publisher import WeightPublisher
 from offpolicy.types import Float64
@@ -22,6 +25,7 @@ class FakeEvaluator:
     def __init__(self, error: EnvFailure | None = None) -> None:
         self.asked: list[int] = []
         self.last_result_step, self._error = 0, error
+        self.stops_early = False
 
     def evaluate(self, env_steps: int) -> None:
         self.asked.append(env_steps)
@@ -140,6 +144,35 @@ def test_a_run_that_was_asked_to_stop_before_waits_for_nothing(make_rank: MakeRa
     assert not periodic.run_last(is_complete=False)
 
 
+@pytest.mark.parametrize(("is_reached", "is_complete"), [(True, True), (False, False)])
+def test_a_run_that_its_results_end_is_complete_and_is_not_evaluated_again(
+    make_rank: MakeRank, is_reached: bool, is_complete: bool
+) -> None:
+    evaluator = FakeEvaluator()
+    periodic, world = evaluation(make_rank, evaluator, stop={"reward": 1.0})
+    world.env_steps, evaluator.stops_early = 150, is_reached
+    assert periodic.run_last(is_complete=False) is is_complete
+    assert evaluator.asked == []
+
+
+def test_every_rank_agrees_with_rank_0_that_the_results_end_the_run(make_rank: MakeRank) -> None:
+    other, _ = evaluation(make_rank, None, FakeWorld(2, lambda own: [np.ones(1)]), stop={"patience": 2})
+    assert not other.stops_early
+    assert other.run_last(is_complete=False)
+
+
+def test_the_results_stop_the_loop_like_the_supervisor(make_rank: MakeRank) -> None:
+    evaluator = FakeEvaluator()
+    periodic, _ = evaluation(make_rank, evaluator, stop={"reward": 1.0})
+    supervisor = SimpleNamespace(is_stopping=False)
+    stop = EarlyStop(supervisor, periodic)
+    assert not stop.is_stopping
+    evaluator.stops_early = True
+    assert stop.is_stopping
+    evaluator.stops_early, supervisor.is_stopping = False, True
+    assert stop.is_stopping
+
+
 def test_ranks_that_may_differ_are_averaged_and_published_before_an_evaluation(make_rank: MakeRank) -> None:
     calls: list[str] = []
     world, evaluator = FakeWorld(), FakeEvaluator()
@@ -164,4 +197,20 @@ def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_ran
         ("activity", {"text": ""}),
     )
     assert (evaluator.last_result_step, evaluator.wait_result()) == (40, True)
+    evaluator.close()
+
+
+def test_the_inline_evaluator_stops_the_run_and_says_why_once_the_return_is_reached(make_rank: MakeRank) -> None:
+    env = {"id": "offpolicy.envs.toy:PointMass-v0"}
+    rank = make_rank(eval={"episodes": 1}, env=env, stop={"reward": -1e9}, **TINY)
+    publisher = WeightPublisher(rank, tiny_learner(rank).policy)
+    publisher.publish()
+    evaluator = InlineEvaluator(rank, publisher, last_step=0)
+    assert not evaluator.stops_early
+    evaluator.evaluate(40)
+    assert evaluator.stops_early
+    kind, fields = rank.child.sent[-1]  # type: ignore[attr-defined]  # a fake child
+    assert (kind, fields["text"][:14]) == ("early_stop", "stopped early:")
+    best = read_best(Path(rank.job.run_dir))
+    assert best.env_steps == 40
     evaluator.close()
