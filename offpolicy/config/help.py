@@ -22,17 +22,8 @@ COMMON = (
     *("env.vectorization", "algo.actor_lr", "algo.critic_lr", "algo.lr", "algo.lr_schedule", "algo.gamma", "algo.tau"),
     *("algo.batch_size", "algo.learning_starts", "algo.utd", "algo.hidden_dims", "algo.epochs", "algo.num_minibatches"),
     *("algo.clip", "algo.ent_coef", "rollout.length", "replay.capacity", "collect.num_collectors", "eval.every"),
-    *(
-        "eval.episodes",
-        "stop.reward",
-        "stop.patience",
-        "init_from",
-        "checkpoint.every",
-        "log.every_s",
-        "log.wandb",
-        "timing.trace",
-        "threads.learner",
-    ),
+    *("eval.episodes", "stop.reward", "init_from", "checkpoint.every", "log.every_s", "log.wandb", "timing.trace"),
+    "threads.learner",
 )
 COMMON_RESUMED = (
     *("total_timesteps", "device", "eval.every", "eval.episodes", "checkpoint.every", "log.every_s", "log.panel"),

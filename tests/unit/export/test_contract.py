@@ -1,0 +1,98 @@
+"""The contract beside a file: what it says, and which files it is refused for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from offpolicy.envs.env_adapter import codec_of
+from offpolicy.envs.spaces import describe
+from offpolicy.errors import ConfigError
+from offpolicy.export.contract import FORMAT, contract_path, describe_ports, digest, read_contract, versions
+from offpolicy.export.env_policy import EnvPolicy
+from tests.unit.export.conftest import MakeScene
+
+
+class Stub(gymnasium.Env[Any, Any]):
+    """An environment with spaces, units and a time step."""
+
+    metadata = {"render_modes": [], "units": {"obs": ["m", "m/s", "V"]}}  # noqa: RUF012  # Gymnasium's own name
+    dt = 0.02
+
+    def __init__(self, observed: spaces.Space[Any], acted: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observed, acted
+
+
+def test_it_says_what_goes_in_and_out(make_scene: MakeScene) -> None:
+    scene = make_scene("sac_discrete")
+    bounds = spaces.Box(np.array([-1.0, -np.inf, 0.0], np.float32), np.array([1.0, np.inf, 5.0], np.float32))
+    ports = describe_ports(scene.module, scene.codec, Stub(bounds, spaces.Discrete(3, start=4)), "Any-v0")
+    (obs,) = ports["inputs"]
+    assert obs == {
+        "name": "obs", "dtype": "float32", "shape": ["batch", 3], "env_dtype": "float32",
+        "low": [-1.0, None, 0.0], "high": [1.0, None, 5.0], "units": ["m", "m/s", "V"],
+    }  # fmt: skip
+    action, chances = ports["outputs"]
+    assert (action["dtype"], action["shape"], action["low"], action["high"]) == ("int64", ["batch"], [4.0], [6.0])
+    assert (chances["name"], chances["shape"], chances["choices"]) == ("probability", ["batch", 3], [3])
+    assert ports["step_s"] == 0.02
+    json.dumps(ports, allow_nan=False)
+
+
+def test_units_of_gymnasiums_own_tasks_fit_their_sizes(make_scene: MakeScene) -> None:
+    env = gymnasium.make("Pendulum-v1")
+    codec = codec_of(env)
+    assert codec == describe(env.observation_space, env.action_space, 200)
+    module = EnvPolicy(make_scene("sac").policy, codec)
+    ports = describe_ports(module, codec, env, "Pendulum-v1")
+    assert [len(port["units"]) for port in (*ports["inputs"], *ports["outputs"])] == [3, 1]
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    file = tmp_path / "policy.onnx"
+    file.write_bytes(b"model")
+    contract = {
+        "format": FORMAT,
+        "files": {"policy.onnx": {"sha256": digest(b"model")}},
+        "checkpoint": {"env_steps": 7},
+        "inputs": [{"name": "obs", "shape": ["batch", 3]}],
+    }
+    contract_path(file).write_text(json.dumps(contract | changes))
+    return file
+
+
+def test_the_contract_of_a_file_is_read(tmp_path: Path) -> None:
+    assert read_contract(written(tmp_path), b"model")["checkpoint"]["env_steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"format": 9}, "format 9, allowed 1"),
+        ({"files": {}}, "KeyError"),
+        ({"files": {"policy.onnx": {"sha256": "0"}}}, "is of another policy.onnx: sha256 0, got"),
+        ({"checkpoint": {"env_steps": "7"}}, "env_steps of the checkpoint"),
+        ({"inputs": [{"name": "obs", "shape": ["batch", "3"]}]}, "or an input, is none"),
+        ({"inputs": 3}, "is no contract of policy.onnx"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_contract(written(tmp_path, **changes), b"model")
+
+
+def test_a_file_without_its_contract_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    contract_path(file).unlink()
+    with pytest.raises(ConfigError, match=r"has no policy_contract\.json beside it, which offpolicy export writes"):
+        read_contract(file, b"model")
+
+
+def test_the_versions_are_those_that_are_installed() -> None:
+    assert {"offpolicy", "torch", "onnx", "onnxruntime"} <= versions().keys()

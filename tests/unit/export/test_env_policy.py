@@ -1,0 +1,48 @@
+"""A policy in the environment's terms decides as the policy and the action map of the run do together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.envs.spaces import action_map
+from offpolicy.export.parity import inputs_of
+from offpolicy.types import Float32
+from tests.unit.export.conftest import KINDS, MakeScene
+
+
+def observed(rows: int, obs_dim: int) -> Float32:
+    return (3.0 * np.random.default_rng(0).standard_normal((rows, obs_dim))).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_actions_are_those_that_the_environment_gets_in_training(kind: str, make_scene: MakeScene) -> None:
+    policy, codec, module = make_scene(kind)
+    obs = observed(500, codec.spec.obs_dim)
+    with torch.inference_mode():
+        outputs = module(*map(torch.from_numpy, inputs_of(module.parts, obs).values()))
+        decided = policy.act(torch.from_numpy(obs)).numpy()
+    expected = codec.env_actions(action_map(codec).apply(decided))
+    np.testing.assert_array_equal(outputs[0].numpy(), expected)
+    assert outputs[0].numpy().dtype == expected.dtype
+    if codec.spec.choices:
+        sizes = np.cumsum([0, *codec.spec.choices])
+        for begin, end in zip(sizes, sizes[1:], strict=False):
+            np.testing.assert_allclose(outputs[1][:, begin:end].sum(dim=1).numpy(), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "unread"),
+    [
+        ("sac", ["obs"], ()),
+        ("hora_teacher", ["obs", "privileged"], ("proprio_hist",)),
+        ("hora_student", ["obs", "proprio_hist"], ("privileged",)),
+    ],
+)
+def test_a_part_that_the_actor_reads_is_an_input_by_name(
+    kind: str, names: list[str], unread: tuple[str, ...], make_scene: MakeScene
+) -> None:
+    module = make_scene(kind).module
+    assert (module.input_names, module.unread) == (names, unread)
+    assert [tuple(tensor.shape[1:]) for tensor in module.example(2)] == [part.shape for part in module.parts]
