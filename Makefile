@@ -66,6 +66,12 @@ $(VENV)/.video: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[video]'
 	@touch $@
 
+# The extra `export`, which writes and runs ONNX files.
+$(VENV)/.export: $(VENV)/.installed
+	@echo "Installing onnx and onnxruntime into $(VENV)." >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[export]'
+	@touch $@
+
 # The peers of `make bench-peers` and `make test-peers`, each in an environment of its own: never a dependency of offpolicy. They get our torch
 # and mujoco, so that only the trainers differ, and choose the rest. One that cannot be installed is no error here: the
 # benchmark names it, with the reason from install.log, the tests are skipped, and the next call tries again.
@@ -84,7 +90,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play compare report explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs clean
+.PHONY: help train resume list tune eval play export prune compare report explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs clean
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -109,6 +115,13 @@ eval: $(VENV)/.installed ## evaluate: make eval [run=runs/sac/... episodes=20], 
 
 play: $(VENV)/.installed $(VENV)/.video ## watch a policy, or film it: make play [run=runs/appo/... video=turning.gif episodes= seed= set=key=value]
 	@$(BIN)/offpolicy play $(call GIVEN_OPTIONS,run set) $(call ENV_OPTIONS) $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
+
+export: $(VENV)/.export ## a policy as a file: make export run=runs/sac/... onnx=policy.onnx [torch=policy.pt2 step= best=1]
+	@$(BIN)/offpolicy export $(call GIVEN_OPTIONS,run set best) $(call ENV_OPTIONS) $(if $(filter-out 0 false,$(best)),--best) \
+	    $(if $(filter run,$(GIVEN_KEYS)),$(call SHELL_QUOTED,$(value run)))
+
+prune: $(VENV)/.installed ## remove old checkpoints: make prune runs="runs/a runs/b" [keep=2 dry=1]
+	@$(BIN)/offpolicy prune $(call GIVEN_OPTIONS,runs dry) $(if $(filter-out 0 false,$(dry)),--dry-run) $(call QUOTED_WORDS,runs)
 
 compare: $(VENV)/.installed $(if $(filter png html,$(GIVEN_KEYS)),$(VENV)/.plot) ## hold runs against the first: make compare runs="a b" [png=x.png html=x.html markdown=x.md reference=-200]
 	@$(BIN)/offpolicy compare $(call GIVEN_OPTIONS,runs) $(call QUOTED_WORDS,runs)

@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/offpolicy").write_text(PROGRAM)
     (tmp_path / ".venv/bin/offpolicy").chmod(0o755)
-    for stamp in (".python", ".installed", ".dev", ".plot", ".video"):
+    for stamp in (".python", ".installed", ".dev", ".plot", ".video", ".export"):
         (tmp_path / ".venv" / stamp).touch()
     return tmp_path
 
