@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,6 +83,7 @@ class Pendulum:
 
     def __init__(self, envs: VectorAdapter) -> None:
         self._envs, self._obs = envs, envs.reset(seed=1)
+        self.spec = envs.spec
         self._generator = torch.Generator().manual_seed(1)
         self.rewards: list[Tensor] = []  # [T, B] of each batch
 
@@ -118,7 +120,7 @@ def pendulum() -> Iterator[Pendulum]:
 
 def values_before_learning(kind: Callable[..., Appo], pendulum: Pendulum, iterations: int) -> list[float]:
     """Returns the mean V over each batch before it is learnt from; for the last batches the tail alone is played."""
-    algorithm = kind(ALGO, pendulum._envs.spec, CPU, 1, SoloExchange())
+    algorithm = kind(ALGO, pendulum.spec, CPU, 1, SoloExchange())
     learner, predicted = RolloutLearner(algorithm, SoloExchange()), list[float]()
     for _ in range(iterations):
         rollouts = pendulum.rollouts(learner.policy)
@@ -157,3 +159,14 @@ def test_values_that_are_stretched_with_their_units_overshoot(pendulum: Pendulum
     predicted = values_before_learning(Stretched, pendulum, iterations=16)
     true = pendulum.true_values()
     assert greatest_share(predicted, true) > 1.4
+
+
+def test_where_ranks_step_by_themselves_the_units_stay_until_they_are_averaged(pendulum: Pendulum) -> None:
+    algorithm = Appo(replace(ALGO, epochs=1), pendulum.spec, CPU, 1, SoloExchange())
+    learner = RolloutLearner(algorithm, SoloExchange(), average_every=2)
+    critic, counts = algorithm._net.critic, list[float]()
+    assert critic.normalizer is not None
+    for _ in range(2):
+        learner.update(pendulum.rollouts(learner.policy))
+        counts.append(float(critic.normalizer.count))
+    assert counts == [0.0, 2 * NUM_ENVS * LENGTH]
