@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
-from offpolicy.algos.learners import UpdateResult, minibatches
+from offpolicy.algos.learners import Absorb, minibatches
 from offpolicy.algos.losses import masked_mean
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.config.sections import AlgoConfig
@@ -47,8 +47,8 @@ class Adaptation:
         parameters = dict(self._module.named_parameters())
         self._optimizer = GuardedAdam(parameters, self._lr.value, self.optimizer_step.guard)
 
-    def learn(self, rollouts: Rollouts) -> UpdateResult:
-        """Makes `epochs` passes over the transitions in `num_minibatches` shuffled parts each."""
+    def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
+        """Makes `epochs` passes over the transitions in `num_minibatches` shuffled parts each; returns the steps."""
         self._lr.follow_progress(rollouts.progress, rollouts.env_steps)
         raw, weight = rollouts.obs[:-1].flatten(0, 1), rollouts.is_valid.flatten()
         history, latent = self._prepare(raw)
@@ -59,8 +59,8 @@ class Adaptation:
                 errors.append(loss * weight[index].sum())
         first_epoch = torch.stack(errors[: self._algo.num_minibatches]).sum()
         self._measure(first_epoch / weight.sum().clamp(min=1.0), latent, weight)
-        moments = weighted_moments(raw[:, self._module.columns], weight)
-        return UpdateResult(self._algo.epochs * self._algo.num_minibatches, {HISTORY: moments})
+        absorb(HISTORY, weighted_moments(raw[:, self._module.columns], weight))
+        return self._algo.epochs * self._algo.num_minibatches
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimiser."""

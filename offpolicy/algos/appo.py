@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from offpolicy.algos.base_learner import MetricSums, Seeds, TensorGroups
-from offpolicy.algos.learners import UpdateResult, minibatches
+from offpolicy.algos.base_learner import Absorbs, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.learners import Absorb, minibatches
 from offpolicy.algos.losses import bounds_loss, clipped_surrogate, clipped_value_loss, masked_mean, value_loss
 from offpolicy.algos.optim import GuardedAdam, LearningRate, Loss, OptimizerStep
 from offpolicy.algos.vtrace import RatioBounds, Steps, Targets, gae, vtrace
@@ -23,7 +23,7 @@ from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import ActorCritic, make_actor_critic
 from offpolicy.nets.distributions import DiagonalGaussian, PolicyDistribution, kl_divergence
 from offpolicy.nets.fusing import fuse
-from offpolicy.nets.normalizer import RunningMoments, all_moments, split_moments, weighted_moments
+from offpolicy.nets.normalizer import all_moments, split_moments, weighted_moments
 from offpolicy.nets.policy import make_policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import Rollouts, SpaceSpec
@@ -71,50 +71,49 @@ class Appo:
         self._optimizer = GuardedAdam(parameters, self._lr.value, self.optimizer_step.guard)
         fuse(self._net, self._optimizer.gradients)
 
-    def learn(self, rollouts: Rollouts) -> UpdateResult:
+    def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
         """Computes targets, then makes `epochs` passes over the rows in `num_minibatches` shuffled parts each."""
         self._lr.follow_progress(rollouts.progress, rollouts.env_steps)
-        samples, value_target = self._prepare(rollouts)
+        samples = self._prepare(rollouts, absorb)
         for _ in range(self._algo.epochs):
             parts = minibatches(len(samples.weight), self._algo.num_minibatches, self.generator)
             kl = torch.stack([self._step(samples.rows(index)) for index in parts]).mean()
             if self._lr.is_adaptive:
                 self._exchange.average([kl])
                 self._lr.follow_kl(kl)
-        rows = {"obs": rollouts.obs[:-1].flatten(0, 1), "value": value_target.reshape(-1, 1)}
-        moments = {name: weighted_moments(rows[name], samples.weight) for name in self.normalizers()}
-        return UpdateResult(self._algo.epochs * self._algo.num_minibatches, moments)
+        absorb("obs", weighted_moments(rollouts.obs[:-1].flatten(0, 1), samples.weight))
+        return self._algo.epochs * self._algo.num_minibatches
 
     def tensor_groups(self) -> TensorGroups:
         """Returns the live tensors of networks, normalisers and optimiser."""
         return TensorGroups.of({"policy": self.policy, "critic": self._net.critic}, {"optimizer": self._optimizer})
 
-    def normalizers(self) -> Mapping[str, RunningMoments]:
+    def normalizers(self) -> Mapping[str, Absorbs]:
         """Returns those of the observations and of the value targets, where they are normalised."""
-        value = self._net.critic.normalizer
-        return self.policy.named_normalizers() | ({} if value is None else {"value": value})
+        critic = self._net.critic
+        return {**self.policy.named_normalizers(), **({} if critic.normalizer is None else {"value": critic})}
 
     @torch.no_grad()
-    def _prepare(self, rollouts: Rollouts) -> tuple[Samples, Tensor]:
-        """Returns what the minibatches pick from, and the value targets [T, B] as returns."""
+    def _prepare(self, rollouts: Rollouts, absorb: Absorb) -> Samples:
+        """Returns what the minibatches pick from, in the critic's units once they hold the targets' moments."""
         obs = self.policy.normalize(rollouts.obs)
-        prediction = self._net.value(obs)
         policy = self._net.actor.distribution(obs[:-1])
-        value = self._net.critic.in_returns(prediction)
+        critic = self._net.critic
+        value = critic.in_returns(self._net.value(obs))
         log_ratio = policy.log_prob(rollouts.action) - rollouts.log_prob
         targets = self._targets(rollouts, value, log_ratio)
         self._measure(rollouts, log_ratio, value[:-1], targets)
-        samples = Samples(
+        absorb("value", weighted_moments(targets.value.reshape(-1, 1), rollouts.is_valid.flatten()))
+        return Samples(
             obs=obs[:-1].flatten(0, 1),
             action=rollouts.action.flatten(0, 1),
             log_prob=rollouts.log_prob.flatten(),
             advantage=self._normalized(targets.advantage.flatten(), rollouts.is_valid.flatten()),
-            value_target=self._net.critic.in_units(targets.value).flatten(),
-            old_value=prediction[:-1].flatten(),
+            value_target=critic.in_units(targets.value).flatten(),
+            old_value=critic.in_units(value[:-1]).flatten(),
             weight=rollouts.is_valid.flatten(),
             old_policy=policy.flat(),
         )
-        return samples, targets.value
 
     def _targets(self, rollouts: Rollouts, value: Tensor, log_ratio: Tensor) -> Targets:
         algo = self._algo

@@ -100,6 +100,14 @@ class MetricSums:
         return MetricTotals(self.names, self.sums.cpu().numpy().copy(), counts)
 
 
+class Absorbs(Protocol):
+    """Running statistics, or what keeps them."""
+
+    def absorb(self, moments: Tensor, /) -> None:
+        """Adds the `moments` of a block of fresh rows."""
+        ...
+
+
 class Algorithm(Protocol):
     """The update rule of an algorithm, as far as every learner uses it."""
 
@@ -112,7 +120,7 @@ class Algorithm(Protocol):
         """Returns the live tensors of networks, normalisers and optimisers."""
         ...
 
-    def normalizers(self) -> Mapping[str, RunningMoments]:
+    def normalizers(self) -> Mapping[str, Absorbs]:
         """Returns the running statistics, by the names under which moments are queued for them."""
         ...
 

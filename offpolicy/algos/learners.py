@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -171,18 +171,21 @@ class CriticTrainer:
         return loss, q.mean(), target_q.mean()
 
 
-class UpdateResult(NamedTuple):
-    """The result of learning from one batch of rollouts."""
-
-    num_updates: int  # gradient steps made
-    moments: Mapping[str, Tensor]  # of the rows that the normalisers have not absorbed, by the normalisers' names
+# Gives the normaliser of that name the moments of fresh rows of this rank, with those of all ranks: at once, or where
+# the ranks step by themselves, when they are next made equal.
+Absorb = Callable[[str, Tensor], None]
 
 
 class RolloutAlgorithm(Algorithm, Protocol):
     """An algorithm that learns from rollouts."""
 
-    def learn(self, rollouts: Rollouts) -> UpdateResult:
-        """Learns from rollouts of raw observations; leaves the normalisers, which scaled what was acted on, alone."""
+    def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
+        """Learns from rollouts of raw observations; returns the number of gradient steps.
+
+        Passes the moments of what it has seen to `absorb`; those of observations after the last step. A normaliser
+        of observations that moved between acting and learning would change every log-probability: ratios other than
+        1 before the first step, and a KL that slams an adaptive step size to its floor.
+        """
         ...
 
 
@@ -194,17 +197,13 @@ class RolloutLearner(BaseLearner):
         self._algorithm: RolloutAlgorithm = algorithm
 
     def update(self, rollouts: Rollouts, /) -> None:
-        """Learns, and only then lets the normalisers move.
-
-        A normaliser that moved between acting and learning would change every log-probability: ratios other than 1
-        before the first step, and a KL that slams an adaptive step size to its floor.
-        """
-        result = self._algorithm.learn(rollouts)
-        self.num_updates += result.num_updates
-        for name, moments in result.moments.items():
-            self.queue_moments(name, moments)
-        self.update_normalizers()
+        """Learns from one batch of rollouts; never waits for the device."""
+        self.num_updates += self._algorithm.learn(rollouts, self._absorb)
         self.end_iteration()
+
+    def _absorb(self, name: str, moments: Tensor) -> None:
+        self.queue_moments(name, moments)
+        self.update_normalizers()
 
 
 def minibatches(num_rows: int, num_parts: int, generator: torch.Generator) -> Iterator[Tensor]:

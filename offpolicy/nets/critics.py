@@ -97,7 +97,11 @@ def make_critic(algo: AlgoConfig, spec: SpaceSpec) -> TwinCritic:
 
 
 class ValueCritic(nn.Module):
-    """V(s), predicted in units of the running mean and spread of its targets, or in returns."""
+    """V(s), predicted in units of the running mean and spread of its targets, or in returns.
+
+    The units never change a prediction: when the statistics move, the last layer is rescaled against them (PopArt,
+    arXiv:1602.07714, section 2.2).
+    """
 
     def __init__(self, obs_dim: int, hidden_dims: Sequence[int], activation: str, *, normalize_value: bool) -> None:
         super().__init__()
@@ -108,6 +112,21 @@ class ValueCritic(nn.Module):
         """Returns the prediction in its own units. [..., O] -> [...]."""
         value: Tensor = self.body(obs)
         return value.squeeze(-1)
+
+    @torch.no_grad()
+    def absorb(self, moments: Tensor) -> None:
+        """Adds `moments` of value targets to the statistics; every V(s) in returns stays, PopArt eq. 3 and 4.
+
+        Raises `RuntimeError` in a critic without statistics.
+        """
+        head = self.body[-1]
+        if self.normalizer is None or not isinstance(head, nn.Linear):
+            raise RuntimeError("this critic predicts returns: it has no statistics of its targets")
+        mean, std = self.normalizer.mean.clone(), self.normalizer.std
+        self.normalizer.absorb(moments)
+        new_mean, new_std = self.normalizer.mean, self.normalizer.std
+        head.weight.copy_(head.weight * (std / new_std))
+        head.bias.copy_((std * head.bias + mean - new_mean) / new_std)
 
     def in_returns(self, prediction: Tensor) -> Tensor:
         """Converts a prediction [...] to a return."""

@@ -66,15 +66,20 @@ class ValueNormalizer(RunningMoments):
     def __init__(self) -> None:
         super().__init__(dim=1)
 
+    @property
+    def std(self) -> Tensor:
+        """The spread that values are measured in. [1] float64."""
+        return (self.var + EPS).sqrt()
+
     @torch.no_grad()
     def normalize(self, value: Tensor) -> Tensor:
         """Returns returns [...] in units of their spread [...]."""
-        return (value - self.mean.float()) * (self.var.float() + EPS).rsqrt()
+        return (value - self.mean.float()) / self.std.float()
 
     @torch.no_grad()
     def denormalize(self, value: Tensor) -> Tensor:
         """Inverts `normalize`."""
-        return value * (self.var.float() + EPS).sqrt() + self.mean.float()
+        return value * self.std.float() + self.mean.float()
 
 
 @torch.no_grad()

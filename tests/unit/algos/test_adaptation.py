@@ -42,6 +42,10 @@ NETWORKS = {"name": "hora", "hidden_dims": (16,), "encoder_dims": (12,), "latent
 STUDENT = {**NETWORKS, "stage": "adapt", "epochs": 3, "num_minibatches": 4}
 
 
+def no_normalizer(_name: str, _moments: Tensor) -> None:
+    """Absorbs nothing."""
+
+
 def algorithm_of(exchange: Exchange | None = None, seed: int = 1, spec: SpaceSpec = SPEC, **algo: Any) -> Adaptation:
     return Adaptation(AlgoConfig(**{**STUDENT, **algo}), spec, CPU, seed, exchange or SoloExchange())
 
@@ -193,7 +197,7 @@ def test_the_normaliser_moves_only_after_the_update(student_rollouts: RolloutsOf
     learner = RolloutLearner(algorithm, SoloExchange())
     rollouts = student_rollouts(learner)
     before = learner.state().tensors["policy.normalizer.mean"]
-    algorithm.learn(rollouts)
+    algorithm.learn(rollouts, no_normalizer)
     assert torch.equal(learner.state().tensors["policy.normalizer.mean"], before)
     learner.update(rollouts)
     assert not torch.equal(learner.state().tensors["policy.normalizer.mean"], before)
@@ -291,7 +295,7 @@ class Picked(Adaptation):
 def test_each_epoch_shuffles_all_rows_into_equal_minibatches(student_rollouts: RolloutsOf) -> None:
     algorithm = Picked(AlgoConfig(**STUDENT), SPEC, CPU, 1, SoloExchange())
     rollouts = student_rollouts(RolloutLearner(algorithm, SoloExchange()))
-    algorithm.learn(rollouts)
+    algorithm.learn(rollouts, no_normalizer)
     assert [len(part) for part in algorithm.picked] == [8] * 4 * 3
     in_order = rollouts.obs[:-1, :, HISTORY.start].flatten().tolist()
     orders = [sum(algorithm.picked[first : first + 4], []) for first in (0, 4, 8)]
@@ -334,7 +338,7 @@ def test_latent_explained_is_zero_for_the_mean(student_rollouts: RolloutsOf) -> 
     torch.nn.init.zeros_(algorithm._module.head.weight)
     with torch.no_grad():
         algorithm._module.head.bias.copy_(latent.mean(dim=0).atanh())
-    algorithm.learn(rollouts)
+    algorithm.learn(rollouts, no_normalizer)
     totals = algorithm.metrics.totals()
     assert totals.sums[totals.names.index("latent_explained")] == pytest.approx(0.0, abs=1e-5)
 

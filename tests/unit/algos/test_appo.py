@@ -13,7 +13,7 @@ from torch import Tensor
 
 from offpolicy.algos.appo import Appo, Samples
 from offpolicy.algos.base_learner import BaseLearner
-from offpolicy.algos.learners import RolloutLearner, UpdateResult
+from offpolicy.algos.learners import Absorb, RolloutLearner
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.vtrace import Targets
 from offpolicy.config.sections import AlgoConfig
@@ -60,6 +60,11 @@ def moved(learner: BaseLearner, rollouts: Rollouts) -> dict[str, float]:
     return {name: float((after[name].double() - before[name].double()).abs().max()) for name in before}
 
 
+def learn(algorithm: Appo, rollouts: Rollouts) -> None:
+    """One update as a learner makes it."""
+    RolloutLearner(algorithm, SoloExchange()).update(rollouts)
+
+
 def assert_equal(left: BaseLearner, right: BaseLearner) -> None:
     """The same state, bit for bit."""
     ours, theirs = left.state(), right.state()
@@ -68,24 +73,35 @@ def assert_equal(left: BaseLearner, right: BaseLearner) -> None:
 
 
 class Watched(Appo):
-    """Records the inputs of the targets, and the counts of the normalisers at that time."""
+    """Records the inputs of the targets, and how many rows the normalisers hold then and at every step."""
 
     log_ratio: Tensor
-    seen: list[float]
+    seen: tuple[float, float]  # observations, value targets
+    seen_at_step: tuple[float, float]
 
     def _targets(self, rollouts: Rollouts, value: Tensor, log_ratio: Tensor) -> Targets:
         self.log_ratio = log_ratio
-        self.seen = [float(normalizer.count) for normalizer in self.normalizers().values()]
+        self.seen = self._counts()
         return super()._targets(rollouts, value, log_ratio)
+
+    def _step(self, batch: Samples) -> Tensor:
+        self.seen_at_step = self._counts()
+        return super()._step(batch)
+
+    def _counts(self) -> tuple[float, float]:
+        obs, value = self.policy.normalizer, self._net.critic.normalizer
+        assert obs is not None
+        assert value is not None
+        return float(obs.count), float(value.count)
 
 
 class AbsorbsFirst(Watched):
     """Seeded bug: the observation normaliser sees the rollouts before they are learnt from."""
 
-    def learn(self, rollouts: Rollouts) -> UpdateResult:
+    def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
         rows = rollouts.obs[:-1].flatten(0, 1)
         self.normalizers()["obs"].absorb(weighted_moments(rows, rollouts.is_valid.flatten()))
-        return super().learn(rollouts)
+        return super().learn(rollouts, absorb)
 
 
 def ratio_error(kind: type[Watched], rollouts_of: RolloutsOf) -> float:
@@ -106,12 +122,13 @@ def test_a_normaliser_that_moves_before_learning_is_caught_by_the_ratio(rollouts
     assert ratio_error(AbsorbsFirst, rollouts_of) > 1e-2
 
 
-def test_the_normalisers_move_after_learning(rollouts_of: RolloutsOf) -> None:
+def test_observations_are_absorbed_after_learning_and_value_targets_before(rollouts_of: RolloutsOf) -> None:
     algorithm = Watched(algo_of(normalize_obs=True), SPEC, CPU, 1, SoloExchange())
     learner = RolloutLearner(algorithm, SoloExchange())
     for seed in range(3):
         learner.update(rollouts_of(learner.policy, seed))
-        assert algorithm.seen == [seed * NUM_VALID, seed * NUM_VALID]
+        assert algorithm.seen == (seed * NUM_VALID, seed * NUM_VALID)
+        assert algorithm.seen_at_step == (seed * NUM_VALID, (seed + 1) * NUM_VALID)
 
 
 def test_the_normalisers_see_every_transition_once_and_autoreset_rows_never(
@@ -140,10 +157,11 @@ def test_targets_are_of_returns_and_the_critic_learns_them_in_its_units(rollouts
     algorithm = Appo(algo_of(gamma=0.0, normalize_advantage=False), SPEC, CPU, 1, SoloExchange())
     algorithm.normalizers()["value"].absorb(block_moments(torch.tensor([[100.0], [104.0]])))  # mean 102, std 2
     rollouts = rollouts_of(algorithm.policy)
-    samples, value_target = algorithm._prepare(rollouts)
+    moments = dict[str, Tensor]()
+    samples = algorithm._prepare(rollouts, moments.__setitem__)  # as where ranks step by themselves: the units stay
     is_valid, reward = samples.weight == 1.0, rollouts.reward.flatten()
     value = 102.0 + 2.0 * samples.old_value
-    assert torch.allclose(value_target.flatten()[is_valid], reward[is_valid], atol=1e-4)
+    assert torch.allclose(moments["value"], block_moments(reward[is_valid][:, None]), atol=1e-4)
     assert torch.allclose(samples.value_target[is_valid], (reward[is_valid] - 102.0) / 2.0, atol=1e-4)
     assert torch.allclose(samples.advantage[is_valid], (reward - value)[is_valid], atol=1e-4)
 
@@ -183,7 +201,7 @@ class Picked(Appo):
 def test_each_epoch_shuffles_all_rows_into_equal_minibatches(rollouts_of: RolloutsOf) -> None:
     algorithm = Picked(algo_of(), SPEC, CPU, 1, SoloExchange())
     rollouts = rollouts_of(algorithm.policy)
-    algorithm.learn(rollouts)
+    learn(algorithm, rollouts)
     assert [len(part) for part in algorithm.picked] == [8] * 4 * 3
     in_order = rollouts.log_prob.flatten().tolist()
     orders = [sum(algorithm.picked[first : first + 4], []) for first in (0, 4, 8)]
@@ -297,7 +315,7 @@ def mean_after(bounds_coef: float, rollouts_of: RolloutsOf) -> float:
     assert isinstance(algorithm.policy.actor, GaussianActor)
     torch.nn.init.constant_(algorithm.policy.actor.body[-1].bias, 3.0)
     rollouts = rollouts_of(algorithm.policy)
-    algorithm.learn(rollouts)
+    learn(algorithm, rollouts)
     return float(algorithm.policy.actor.distribution(rollouts.obs).mean.detach().mean())
 
 
@@ -311,7 +329,7 @@ def critic_moves(value_clip: float | None, rollouts_of: RolloutsOf) -> float:
     algorithm = Appo(algo, SPEC, CPU, 1, SoloExchange())
     rollouts = rollouts_of(algorithm.policy, reward=torch.full((8, 4), 5.0))
     before = algorithm._net.value(rollouts.obs).detach()
-    algorithm.learn(rollouts)
+    learn(algorithm, rollouts)
     return float((algorithm._net.value(rollouts.obs).detach() - before).abs().mean())
 
 
@@ -405,7 +423,7 @@ def test_explained_variance_has_known_values(
         last.weight.copy_(torch.eye(1, 16))
         last.bias.fill_(-20.0)
     rollouts = rollouts_of(algorithm.policy)
-    algorithm.learn(rollouts._replace(reward=slope * rollouts.obs[:-1, :, 0] + shift))  # with gamma 0 it is the target
+    learn(algorithm, rollouts._replace(reward=slope * rollouts.obs[:-1, :, 0] + shift))  # with gamma 0 it is the target
     totals = algorithm.metrics.totals()
     assert totals.sums[totals.names.index("explained_variance")] == pytest.approx(explained, abs=1e-4)
 
@@ -457,7 +475,7 @@ class BesideAnotherKl(Beside):
 def test_the_step_size_adapts_to_the_mean_kl_of_all_ranks(rollouts_of: RolloutsOf) -> None:
     algo = algo_of(lr=1e-5, lr_schedule="kl_adaptive", normalize_advantage=False)
     algorithm = Appo(algo, SPEC, CPU, 1, BesideAnotherKl(torch.zeros(1)))
-    algorithm.learn(rollouts_of(algorithm.policy))
+    learn(algorithm, rollouts_of(algorithm.policy))
     assert float(algorithm.tensor_groups().optimizers["optimizer.step_size"]) == pytest.approx(
         1e-5 / 1.5**3
     )  # alone it would grow
