@@ -124,7 +124,7 @@ class ReplayRing(Ring):
         """
         words, num_envs = self._words, self.num_envs
         start, head = words[COMMITTED], self._head
-        stop, end = start + len(tails), max(head + (0 if obs is None else num_envs), self.end)
+        stop, end = start + len(tails), self.end if obs is None else max(head + num_envs, self.end)
         if len(tails):
             words[NEXT], words[NEXT_STEPS] = stop, env_steps
             words[NEXT_WRITTEN] = words[WRITTEN] + int(np.count_nonzero(tails.view(np.uint32)[:, -1]))

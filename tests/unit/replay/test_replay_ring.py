@@ -175,6 +175,24 @@ def test_a_fresh_observation_is_that_of_a_transition() -> None:
     assert scene.ring.read_obs(0, scene.ring.committed, OBS_DIM).tolist() == list(seen)
 
 
+def test_the_supervisor_takes_over_from_a_writer_in_memory_that_was_cleared_since_the_last_time() -> None:
+    """Its view of the ring is older than the writer's, which begins with the first slot again."""
+    scene = Scene(np.random.default_rng(6), 1, 1, 30, "float32")
+    view_of_supervisor = scene.attached()
+    for _ in range(100):
+        scene.step(0.1, 0.0)
+    view_of_supervisor.take_over(100)
+    scene.memory[:] = bytes(len(scene.memory))
+    scene.ring, scene.rows, scene.time = scene.attached(), [], 0
+    scene.writer = scene.new_writer()
+    scene.writer.begin(0)
+    for _ in range(10):
+        scene.step(0.0, 0.0)
+    view_of_supervisor.take_over(10)
+    assert (scene.ring.committed, scene.ring.end) == (11, 11)  # ten rows, and the last observation
+    assert len(rows_in(scene.ring)) == scene.ring.num_transitions >= 9
+
+
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_a_smaller_ring_takes_the_newest_of_the_saved_transitions(n_step: int) -> None:
     scene = Scene(np.random.default_rng(4), 2, n_step, 60, "float32")
