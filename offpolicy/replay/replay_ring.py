@@ -209,14 +209,23 @@ class ReplayRing(Ring):
         self._give_back(max(start, self.end - self.capacity + kept), self._released)
 
     def _give_back(self, start: int, stop: int) -> None:
-        """Gives the memory of the slots [start, stop) back to the kernel, and of the page in which they begin."""
+        """Gives the memory of the slots [start, stop) back to the kernel, and of the page in which they begin.
+
+        Keeps it all from the first refusal on: some sandboxes have no such call (`machine.gives_memory_back`).
+        """
         if self._memory is None:
             return
         for rows in self.spans(start, stop) if start < stop else []:
             offset = rows.__array_interface__["data"][0] - self._rows.__array_interface__["data"][0] + HEADER_BYTES
             first, last = max(offset // PAGE_BYTES, 1), (offset + rows.nbytes) // PAGE_BYTES  # never the header's page
-            if last > first:
+            if last <= first:
+                continue
+            try:
+                fault.hit("memory.release")
                 self._memory.madvise(mmap.MADV_REMOVE, first * PAGE_BYTES, (last - first) * PAGE_BYTES)
+            except OSError:
+                self._memory = None
+                return
 
     def _count(self) -> int:
         """Returns the number of committed transitions above the floor."""

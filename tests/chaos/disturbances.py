@@ -64,7 +64,7 @@ PASSED_BY = {
     "rank.reduce": (("learner",), 8),
 }
 # Not in any scene: W&B, a bad row, a run without `run_dir`, and a `train.log` that has grown too long.
-NOT_PASSED = {"wandb.write", "bad_row.write", "run_dir.latest", "train_log.trim"}
+NOT_PASSED = {"memory.release", "wandb.write", "bad_row.write", "run_dir.latest", "train_log.trim"}
 # Ends of a run that has written its configuration and saved nothing: the next start moves its records aside.
 LOSSES = tuple(f"{site}@role=supervisor,n=1:kill" for site in ("spawn", "spawn.spec", "message.read", "record.write"))
 LOST_SHARE = 0.125  # of the runs, which would meet such an end by chance once in hundreds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from dataclasses import dataclass
@@ -143,6 +144,32 @@ def test_as_many_transitions_are_kept_however_short_episodes_are_and_no_more_mem
     assert np.array_equal(found[::num_envs, 0], expected[-len(found) // num_envs :])
     assert (found[:, layout.next_obs] == found[:, :1] + 1).all()
     assert most_bytes <= max(size, slots_per_row * most * layout.nbytes) + 2 * RELEASED_BYTES
+
+
+def test_a_kernel_that_takes_no_memory_back_leaves_it_with_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = list[str]()
+
+    def refuse(site: str) -> None:
+        if site == "memory.release":
+            attempts.append(site)
+            raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(replay_ring.fault, "hit", refuse)
+    monkeypatch.setattr(replay_ring, "RELEASED_BYTES", 4096)
+    layout = RowLayout(100, 1)
+    size, room = (of(200, layout, 1, 1) for of in (ReplayRing.nbytes_for, ReplayRing.room_for))
+    block = SharedBlock.create("test-ring", size, room)
+    ring = ReplayRing(block.buffer, layout, 200, num_envs=1)
+    ring.begin(0)
+    ring.write(np.empty((0, 1), np.float32), numbered(0, 1))
+    tails = np.zeros((1, 4), np.float32)
+    tails.view(np.uint32)[:, -1] = 1 << OFFSET_SHIFT
+    for step in range(1, 1500):
+        ring.write(tails, numbered(step, 1))
+    out = np.empty((200, layout.width), np.float32)
+    assert ring.read(np.arange(ring.oldest, ring.committed), out).all()
+    assert out[:, 0].tolist() == list(range(1299, 1499))
+    assert len(attempts) == 1
 
 
 @pytest.mark.parametrize(
