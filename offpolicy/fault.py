@@ -69,6 +69,7 @@ SITES: Mapping[str, Site] = {
     "snapshot.release": Site("the leader lets the collectors go on"),
     # shared memory
     "memory.allocate": Site("a block is allocated", can_refuse=True),
+    "memory.release": Site("memory of old replay rows is given back to the kernel", can_refuse=True),
     "ring.reserved": Site("rows are announced and not yet copied"),
     "ring.copied": Site("rows are copied and not yet revealed"),
     "ring.committed": Site("rows are revealed"),

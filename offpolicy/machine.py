@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
 import os
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -56,6 +58,24 @@ def memory(process: Path = SELF) -> tuple[int, int]:
     if address_space != resource.RLIM_INFINITY:
         available, total = min(available, max(address_space - _mapped_bytes(process), 0)), min(total, address_space)
     return available, total
+
+
+@cache
+def gives_memory_back() -> bool:
+    """True if the kernel takes back pages in the middle of shared memory (`MADV_REMOVE`); some sandboxes refuse."""
+    try:
+        fd = os.memfd_create("offpolicy-probe", os.MFD_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.ftruncate(fd, mmap.PAGESIZE)
+        with mmap.mmap(fd, mmap.PAGESIZE) as page:
+            page.madvise(mmap.MADV_REMOVE)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def _mapped_bytes(process: Path) -> int:

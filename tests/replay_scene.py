@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from offpolicy.checkpoint import Checkpoint, read_replay
 from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_conversion import transitions_of
@@ -180,3 +181,12 @@ class Scene:
             plain = transitions_of(slots, index, ring.layout, self.num_envs)
             assert plain[:, -3:-1].tolist() == [[float(flag) for flag in row.flags] for row in expected]
             assert np.array_equal(plain[:, PLAIN.next_obs], wanted[:, ring.layout.next_obs])
+
+
+def saved_transitions(checkpoint: Checkpoint, ring: int, layout: RowLayout) -> np.ndarray | None:
+    """The transitions [m, 2 O + A + 4] of a ring in a checkpoint of today; None if none were saved."""
+    found = read_replay(checkpoint, ring, layout.slot_width)
+    if found is None:
+        return None
+    slots = np.concatenate([*found.blocks, found.ahead])
+    return transitions_of(slots, np.arange(len(slots) - len(found.ahead)), layout, found.num_envs)

@@ -41,6 +41,7 @@ LAYOUT_KEY = "checkpoint layout"  # of the fingerprint
 MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
 
 SEGMENT = re.compile(r"replay-([0-9]+)-([0-9]{15})\.f32")  # consecutive rows of a ring, see `replay_rows.py`
+_OF_REPLAY = re.compile(r"(replay-[0-9]+(-[0-9]{15})?|ahead-[0-9]+)\.f32")  # all files of rows, of any layout
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -123,7 +124,7 @@ def open_without_rows(path: Path, env_steps: int) -> Checkpoint:
     `CheckpointError`, also where there are no such files.
     """
     listed = _listed_checkpoint(path, env_steps)
-    files = {name: record for name, record in listed.files.items() if not SEGMENT.fullmatch(name)}
+    files = {name: record for name, record in listed.files.items() if not _OF_REPLAY.fullmatch(name)}
     if len(files) == len(listed.files):
         raise CheckpointError(f"{path}: holds no rows that it could do without")
     checkpoint = replace(listed, files=files, has_lost_rows=True)
@@ -157,7 +158,7 @@ def _check_sizes(checkpoint: Checkpoint) -> None:
 def verify_digests(checkpoint: Checkpoint, *, reads_rows: bool = True) -> None:
     """Reads every byte, or all but the rows. Raises `CheckpointError` naming the first bad file and both digests."""
     for name, expected in checkpoint.files.items():
-        if not reads_rows and SEGMENT.fullmatch(name):
+        if not reads_rows and _OF_REPLAY.fullmatch(name):
             continue
         try:
             got = _record(checkpoint.path / name)

@@ -149,10 +149,14 @@ class ReplayWriter:
             codes *= is_stored
 
     def _begin_elsewhere(self, obs: Float32, env_steps: int) -> None:
-        """Writes observations [N, O] that are not those to which the last vector step has led: those stay, too."""
+        """Writes observations [N, O] that are not those to which the last vector step has led: those stay, too.
+
+        Open rows of the environments whose observation is another one are dropped, also where nobody said so.
+        """
         if self._has_obs and self._windows is None:
             self._ring.break_off()
         elif self._has_obs and self._windows is not None:
+            self._windows.abandon(np.flatnonzero((self._ring.newest_obs() != obs).any(axis=1)).tolist())
             self._ring.write(self._windows.skip_step(), None, env_steps)
         self._ring.write(NO_TAILS, obs)
         self._has_obs = True

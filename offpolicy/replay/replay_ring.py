@@ -17,7 +17,7 @@ back. So there is never much more memory in use than `nbytes_for` says, while ep
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ class ReplayRing(Ring):
         """
         words, num_envs = self._words, self.num_envs
         start, head = words[COMMITTED], self._head
-        stop, end = start + len(tails), max(head + (0 if obs is None else num_envs), self.end)
+        stop, end = start + len(tails), self.end if obs is None else max(head + num_envs, self.end)
         if len(tails):
             words[NEXT], words[NEXT_STEPS] = stop, env_steps
             words[NEXT_WRITTEN] = words[WRITTEN] + int(np.count_nonzero(tails.view(np.uint32)[:, -1]))
@@ -203,17 +203,29 @@ class ReplayRing(Ring):
             spare -= here
 
     def _release(self) -> None:
-        """Gives the memory of slots below the floor back to the kernel, which is slow: many at once."""
+        """Gives the memory of slots below the floor back, many at once: the kernel is slow to take it."""
         start, self._released = self._released, self._words[FLOOR]
+        kept = 2 * PAGE_BYTES // self.layout.nbytes + 2  # between what is given back and the newest slots behind it
+        self._give_back(max(start, self.end - self.capacity + kept), self._released)
+
+    def _give_back(self, start: int, stop: int) -> None:
+        """Gives the memory of the slots [start, stop) back to the kernel, and of the page in which they begin.
+
+        Keeps it all from the first refusal on: some sandboxes have no such call (`machine.gives_memory_back`).
+        """
         if self._memory is None:
             return
-        kept = 2 * PAGE_BYTES // self.layout.nbytes + 2  # between what is given back and the newest slots behind it
-        start = max(start, self.end - self.capacity + kept)
-        for rows in self.spans(start, self._released) if start < self._released else []:
+        for rows in self.spans(start, stop) if start < stop else []:
             offset = rows.__array_interface__["data"][0] - self._rows.__array_interface__["data"][0] + HEADER_BYTES
             first, last = max(offset // PAGE_BYTES, 1), (offset + rows.nbytes) // PAGE_BYTES  # never the header's page
-            if last > first:
+            if last <= first:
+                continue
+            try:
+                fault.hit("memory.release")
                 self._memory.madvise(mmap.MADV_REMOVE, first * PAGE_BYTES, (last - first) * PAGE_BYTES)
+            except OSError:
+                self._memory = None
+                return
 
     def _count(self) -> int:
         """Returns the number of committed transitions above the floor."""
@@ -226,28 +238,56 @@ class ReplayRing(Ring):
     def restore_slots(self, first: int, blocks: Sequence[Float32], ahead: Float32, num_written: int = 0) -> None:
         """Fills an unused ring with saved slots [n, slot_width] from `first` on, and `ahead`, the open ones.
 
-        Keeps the newest that fit. `num_written`: transitions ever written. Raises `CheckpointError` for slots that no
-        writer leaves.
+        The rest as `restore_stream`.
         """
-        total = sum(map(len, blocks))
-        committed, end = first + total, first + total + len(ahead)
-        if any(number % self.num_envs for number in (first, total, len(ahead))):
+        committed = first + sum(map(len, blocks))
+        self.restore_stream((first, committed, committed + len(ahead)), (*blocks, ahead), num_written)
+
+    def restore_stream(self, limits: tuple[int, int, int], blocks: Iterable[Float32], num_written: int = 0) -> None:
+        """Fills an unused ring with saved slots [n, slot_width], which are taken one block after the other.
+
+        `limits`: the first slot, the end of the committed ones, and the end of the open ones behind them. Keeps the
+        newest that fit, and never uses more memory than it does while it is written. `num_written`: transitions ever
+        written. Raises `CheckpointError` for slots that no writer leaves; then the ring is unused again.
+        """
+        first, committed, end = limits
+        if any(number % self.num_envs for number in limits) or end - committed >= self.capacity:
             raise CheckpointError(f"replay rows {first} to {end} are not those of {self.num_envs} environments")
-        start = max(first, end - self.capacity)
-        index = first
-        for rows in (*blocks, ahead):
-            for begin in range(max(start - index, 0), len(rows), RESTORED_ROWS):
-                self._place(index + begin, rows[begin : begin + RESTORED_ROWS], end)
+        try:
+            self._fill(limits, blocks)
+            if num_written and not self._words[WRITTEN]:
+                raise CheckpointError(f"replay rows {first} to {committed} hold no transition")
+        except CheckpointError:
+            for word in (FLOOR, RESERVED, COMMITTED, WRITTEN, DROPPED):
+                self._words[word] = 0
+            raise
+        before = max(num_written - self._words[WRITTEN], 0)
+        self._words[WRITTEN] += before
+        self._words[DROPPED] += before
+
+    def _fill(self, limits: tuple[int, int, int], blocks: Iterable[Float32]) -> None:
+        """Writes saved slots as a writer does: the floor rises, and the memory below it is given back on the way."""
+        first, committed, end = limits
+        words, index, start = self._words, first, max(first, end - self.capacity)
+        # What was allocated elsewhere than where the slots go.
+        self._give_back(start - self.capacity + self.num_slots(self._most, self.num_envs, self._n_step), start)
+        self._released = words[FLOOR] = start
+        for rows in blocks:
+            for begin in range(min(max(start - index, 0), len(rows)), len(rows), RESTORED_ROWS):
+                chunk = rows[begin : begin + RESTORED_ROWS]
+                self._place(index + begin, chunk, end)
+                self._reveal(max(words[COMMITTED], start), min(index + begin + len(chunk), committed))
             index += len(rows)
-        words = self._words
-        words[FLOOR], words[RESERVED], words[COMMITTED] = start, end, committed
-        found = self._count()
-        if total and not found:
-            raise CheckpointError(f"replay rows {first} to {committed} hold no transition")
-        words[WRITTEN] = max(num_written, found)
-        words[DROPPED] = words[WRITTEN] - found
-        self._keep_most()
+        words[RESERVED], words[COMMITTED] = end, committed
         self._release()
+
+    def _reveal(self, start: int, stop: int) -> None:
+        """Commits the restored slots [start, stop), and drops the oldest transitions that are too many by now."""
+        self._words[RESERVED] = self._words[COMMITTED] = stop
+        self._words[WRITTEN] += sum(int(np.count_nonzero(codes)) for codes in self._code_spans(start, stop))
+        self._keep_most()
+        if self._words[FLOOR] - self._released >= self._release_every:
+            self._release()
 
     def _place(self, index: int, rows: Float32, end: int) -> None:
         """Copies saved slots to their places. Raises `CheckpointError` for one that refers to another beyond `end`."""

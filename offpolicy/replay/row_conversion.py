@@ -29,16 +29,21 @@ BLOCK_ROWS = 65_536  # transitions that are converted at once
 
 
 def restore_ring(ring: ReplayRing, checkpoint: Checkpoint, index: int) -> None:
-    """Fills an unused ring with the saved rows of collector `index`, if there are any. Raises `CheckpointError`."""
+    """Fills an unused ring with the saved rows of collector `index`, if there are any. Raises `CheckpointError`.
+
+    Besides the ring, it needs memory for `BLOCK_ROWS` rows: saved files are mapped, and those that must be converted
+    are read twice, the first time to count the slots that come of them.
+    """
     saved = _read(checkpoint, index, ring.layout)
     if saved is None:
         return
     if saved.num_envs == ring.num_envs:
         ring.restore_slots(saved.first, saved.blocks, saved.ahead, saved.num_written)
         return
-    *blocks, ahead = _as_slots(_as_transitions(saved, ring.layout), ring.layout, ring.num_envs)
-    end = converted_end(saved.first + sum(map(len, saved.blocks)), ring.num_envs)
-    ring.restore_slots(end - sum(map(len, blocks)), blocks, ahead, saved.num_written)
+    committed = converted_end(saved.first + sum(map(len, saved.blocks)), ring.num_envs)
+    count = sum(map(len, _converted(saved, ring)))
+    end = committed + (ring.num_envs if count else 0)  # the last slots are open
+    ring.restore_stream((end - count, committed, end), _converted(saved, ring), saved.num_written)
 
 
 def restored_ends(checkpoint: Checkpoint, num_envs: int) -> list[int]:
@@ -57,13 +62,7 @@ def why_rows_differ(checkpoint: Checkpoint, num_envs: int) -> str:
 
 def converted_end(end: int, num_envs: int) -> int:
     """Returns the end of converted rows, known without reading them: room for two slots for each, and for breaks."""
-    return num_envs * (4 * end // num_envs + 8)
-
-
-def read_transitions(checkpoint: Checkpoint, index: int, layout: RowLayout) -> Float32 | None:
-    """Returns the saved transitions of a ring [m, 2 O + A + 4], as `TransitionLayout`; None if none were saved."""
-    saved = _read(checkpoint, index, layout)
-    return None if saved is None else np.concatenate(list(_as_transitions(saved, layout)))
+    return num_envs * (4 * end // num_envs + 8) if end else 0
 
 
 def _read(checkpoint: Checkpoint, index: int, layout: RowLayout) -> SavedRows | None:
@@ -78,10 +77,22 @@ def _as_transitions(saved: SavedRows, layout: RowLayout) -> Iterator[Float32]:
             for begin in range(0, len(rows), BLOCK_ROWS):
                 yield rows[begin : begin + BLOCK_ROWS]
         return
-    slots = np.concatenate([*saved.blocks, saved.ahead])
-    num_rows = len(slots) - len(saved.ahead)
+    blocks, num_rows = (*saved.blocks, saved.ahead), sum(map(len, saved.blocks))
     for begin in range(0, num_rows, BLOCK_ROWS):
-        yield transitions_of(slots, np.arange(begin, min(begin + BLOCK_ROWS, num_rows)), layout, saved.num_envs)
+        count = min(BLOCK_ROWS, num_rows - begin)
+        slots = _slice(blocks, begin, begin + count)
+        reach = saved.num_envs * min(int((slots.view(np.uint32)[:, -1] >> OFFSET_SHIFT).max()), MOST_OFFSET)
+        behind = _slice(blocks, begin + count, begin + count + reach)  # what the last of them refer to
+        yield transitions_of(np.concatenate([slots, behind]), np.arange(count), layout, saved.num_envs)
+
+
+def _slice(blocks: Sequence[Float32], start: int, stop: int) -> Float32:
+    """Returns a copy of the rows [start, stop), as far as there are any, of blocks that follow each other."""
+    parts, begin = [], 0
+    for rows in blocks:
+        parts.append(rows[max(start - begin, 0) : max(stop - begin, 0)])
+        begin += len(rows)
+    return np.concatenate(parts)
 
 
 def transitions_of(slots: Float32, index: np.ndarray, layout: RowLayout, num_envs: int) -> Float32:
@@ -105,14 +116,13 @@ def transitions_of(slots: Float32, index: np.ndarray, layout: RowLayout, num_env
     return rows
 
 
-def _as_slots(blocks: Iterator[Float32], layout: RowLayout, num_envs: int) -> Sequence[Float32]:
-    """Returns transitions as blocks of slots, and at last the open slots behind them."""
-    made: list[Float32] = []
-    for rows in blocks:
-        step = BLOCK_ROWS // num_envs * num_envs or num_envs
-        made += [slots_of(rows[begin : begin + step], layout, num_envs) for begin in range(0, len(rows), step)]
-    open_slots = made[-1][-num_envs:]
-    return [*made[:-1], made[-1][:-num_envs], open_slots]
+def _converted(saved: SavedRows, ring: ReplayRing) -> Iterator[Float32]:
+    """Returns the transitions of other slots, or of none, as blocks of slots; the last `num_envs` are open."""
+    num_envs = ring.num_envs
+    step = BLOCK_ROWS // num_envs * num_envs or num_envs
+    for rows in _as_transitions(saved, ring.layout):
+        for begin in range(0, len(rows), step):
+            yield slots_of(rows[begin : begin + step], ring.layout, num_envs)
 
 
 def slots_of(rows: Float32, layout: RowLayout, num_envs: int) -> Float32:

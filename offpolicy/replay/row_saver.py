@@ -85,7 +85,8 @@ class CapturedRows:
     def write(self, draft: Draft) -> None:
         """Links the old rows and writes the new ones. Raises `SaveError`.
 
-        Where files of the base are gone, all rows are written: from the rings, which may recycle the oldest meanwhile.
+        Where files of the base are gone, all rows are written: from the rings, which may recycle the oldest meanwhile
+        and then fail the save, but not the next one (`RowSaver.forget_lost_base`).
         """
         has_base = is_intact(self.base)
         for index, (segments, new) in enumerate(zip(self.linked, self.new, strict=True)):
@@ -131,6 +132,11 @@ class RowSaver:
         """
         self._base, rings = saved, enumerate(self._rings)
         self._segments = [[] if saved is None else listed_segments(saved, index, ring.width) for index, ring in rings]
+
+    def forget_lost_base(self) -> None:
+        """Lets the next save write all rows where files of the base are gone: this one failed, and so would all."""
+        if not is_intact(self._base):
+            self.continue_after(None)
 
     def capture(self) -> CapturedRows:
         """Notes the rows that the rings hold now, reading no file. The collectors must stand still until it returns."""

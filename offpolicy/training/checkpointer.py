@@ -37,10 +37,14 @@ class Save:
 
     def commit(self, store: CheckpointStore, rows: RowSaver) -> None:
         """Writes the checkpoint; the next one takes over its rows. Raises `SaveError`."""
-        with store.begin(self.env_steps, retires=False) as draft:
-            for part in self.parts:
-                adopt(draft, part)
-            self.state.write(draft)
+        try:
+            with store.begin(self.env_steps, retires=False) as draft:
+                for part in self.parts:
+                    adopt(draft, part)
+                self.state.write(draft)
+        except SaveError:
+            rows.forget_lost_base()
+            raise
         rows.continue_after(None if self.state.rows is None else draft.saved)
 
 

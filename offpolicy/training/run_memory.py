@@ -10,7 +10,7 @@ import numpy as np
 from offpolicy.collect.episodes import EPISODE_COLUMNS
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.machine import allow_open_files, available_memory
+from offpolicy.machine import allow_open_files, available_memory, gives_memory_back
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import ControlPage
 from offpolicy.processes.handshake import LearnerGate
@@ -86,8 +86,13 @@ def size_key(cfg: RunConfig) -> str:
 
 
 def check_memory(cfg: RunConfig, spec: SpaceSpec) -> None:
-    """Refuses rings that do not fit into the memory at hand, before anything is allocated. Raises `ConfigError`."""
+    """Refuses rings that do not fit into the memory at hand, before anything is allocated. Raises `ConfigError`.
+
+    Where the kernel takes no memory back, the replay comes to use all the room of its rings, twice as much.
+    """
     needed, available, key = transport_nbytes(cfg, spec), available_memory(), size_key(cfg)
+    if not cfg.algo.learns_from_rollouts and not gives_memory_back():
+        needed = cfg.collect.num_collectors * ReplayRing.room_for(*_replay_size(cfg, spec))
     if needed > 0.9 * available:
         raise ConfigError(
             f"{key}: got {needed / 2**30:.2f} GiB of {transport_name(cfg)}, allowed 90 % of the"

@@ -65,7 +65,7 @@ PASSED_BY = {
 }
 # Not in any scene: W&B, a bad row, a run without `run_dir`, and a `train.log` that has grown too long.
 NOT_PASSED = {
-    *("wandb.write", "bad_row.write", "run_dir.latest", "train_log.trim"),
+    *("memory.release", "wandb.write", "bad_row.write", "run_dir.latest", "train_log.trim"),
     *("video.spawn", "video.wait", "video.mkdir", "video.remove"),
 }
 # Ends of a run that has written its configuration and saved nothing: the next start moves its records aside.

@@ -24,7 +24,18 @@ FUNCTIONS = {
     *("os.link", "os.unlink", "os.remove", "os.pwrite", "os.mkdir", "os.symlink", "shutil.rmtree"),
 }
 METHODS = {
-    *("write_text", "write_bytes", "symlink_to", "hardlink_to", "rename", "mkdir", "unlink", "sendall", "wait"),
+    *(
+        "write_text",
+        "write_bytes",
+        "symlink_to",
+        "hardlink_to",
+        "rename",
+        "mkdir",
+        "unlink",
+        "sendall",
+        "wait",
+        "madvise",
+    ),
 }
 # Objects of ours that have the site themselves, and the device, whose work is on no other process.
 OURS = (
@@ -57,6 +68,7 @@ WITHOUT_SITE = {
     "offpolicy/descendants.py:_wait_for": "waits for killed processes, for a bounded time",
     "offpolicy/logger/logger.py:open_step_logger": "for training loops of others",
     "offpolicy/logger/provenance.py:git_commit": "has a deadline; its failure is an empty field",
+    "offpolicy/machine.py:gives_memory_back": "tries it on a page of its own; a refusal is the answer",
     "offpolicy/processes/oom.py:be_killed_first": "a wish to the kernel; nothing is lost where it is refused",
     "offpolicy/processes/child.py:name_threads": "names of threads, for people",
     "offpolicy/processes/hang_check.py:check": "a pause of 0.2 s",
@@ -130,7 +142,7 @@ def test_every_write_rename_send_wait_and_spawn_of_a_run_has_a_site() -> None:
 @pytest.mark.parametrize(
     "call",
     ["path.with_name('x').rename(path)", "os.link(a, b)", "path.unlink()", "shutil.rmtree(path)", "child.wait(1.0)",
-     "os.pwrite(d, b'', 0)", "socket.sendall(b'')", "path.open('w')", "path.open(mode='ab')"],
+     "os.pwrite(d, b'', 0)", "socket.sendall(b'')", "path.open('w')", "path.open(mode='ab')", "page.madvise(9)"],
 )  # fmt: skip
 def test_a_write_without_a_site_is_found(call: str) -> None:
     tree = ast.parse(f"def save(path):\n    {call}\n")

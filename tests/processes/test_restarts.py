@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
-from offpolicy.replay.row_conversion import read_transitions
 from offpolicy.replay.row_layout import RowLayout, TransitionLayout
 from tests.processes.conftest import ENDLESS, LiveRun, StartRun, find_process
 from tests.processes.test_appo import TINY_APPO
 from tests.processes.test_delays import SLOW_STEP
+from tests.replay_scene import saved_transitions
 
 pytestmark = pytest.mark.mp
 PACE = "env.kwargs.step_ms=2"  # no machine is so fast that a run ends before it is killed
@@ -57,7 +57,7 @@ def bad_rows(run: LiveRun) -> tuple[int, int, int]:
     """Rows of the last checkpoint; those that are not one step of one episode; env steps without their row."""
     checkpoint = CheckpointStore(run.directory / CHECKPOINTS).at(int(run.checkpoints()[-1].removeprefix("step-")))
     state = checkpoint.json("state")
-    parts = [read_transitions(checkpoint, index, LAYOUT) for index in range(len(state["replay_end"]))]
+    parts = [saved_transitions(checkpoint, index, LAYOUT) for index in range(len(state["replay_end"]))]
     rows = np.concatenate([part for part in parts if part is not None])
     obs, next_obs = rows[:, PLAIN.obs], rows[:, PLAIN.next_obs]
     is_right = (next_obs[:, 1] == obs[:, 1] + 1) & (next_obs[:, [0, 2]] == obs[:, [0, 2]]).all(axis=1)

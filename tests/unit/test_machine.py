@@ -162,3 +162,11 @@ def test_the_limit_of_the_address_space_counts_without_what_is_mapped_already(mo
     monkeypatch.setattr(machine, "_mapped_bytes", lambda process: 2**20)
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (3 * 2**20, -1))
     assert machine.memory() == (2 * 2**20, 3 * 2**20)
+
+
+def test_linux_takes_pages_of_shared_memory_back_and_a_sandbox_that_refuses_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert machine.gives_memory_back.__wrapped__()
+    monkeypatch.setattr(machine.mmap, "MADV_REMOVE", 10_000)  # no such advice
+    assert not machine.gives_memory_back.__wrapped__()

@@ -404,6 +404,23 @@ def test_damaged_rows_of_all_checkpoints_do_not_cost_the_networks(root: Path) ->
         CheckpointStore(root).at(200)
 
 
+@pytest.mark.parametrize("damaged", ["replay-0-000000000000000", "ahead-0", "replay-0"])
+def test_damage_in_any_file_of_rows_costs_the_rows_only(root: Path, damaged: str) -> None:
+    """`ahead`: what the last rows refer to; `replay-0`: of layout 2."""
+    with CheckpointStore(root).begin(100) as draft:
+        draft.add_json("state", {"has_replay": True})
+        draft.add_rows("replay-0-000000000000000", [np.zeros((3, 2), np.float32)])
+        draft.add_rows("ahead-0", [np.zeros((1, 2), np.float32)])
+        if damaged == "replay-0":
+            draft.add_rows(damaged, [np.zeros((3, 2), np.float32)])
+    flip(root / "step-000000000100" / f"{damaged}.f32")
+    with_rows, without = CheckpointStore(root).newest_valid(), CheckpointStore(root).newest_valid(reads_rows=False)
+    assert with_rows is not None
+    assert without is not None
+    assert (with_rows.has_lost_rows, list(with_rows.files)) == (True, ["state.json"])
+    assert not without.has_lost_rows
+
+
 def test_a_file_that_is_gone_cannot_be_taken_over_and_is_named(root: Path) -> None:
     store = CheckpointStore(root)
     save(store, 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ import pytest
 from offpolicy.collect.replay_writer import ReplayWriter
 from offpolicy.errors import CheckpointError
 from offpolicy.processes.shared_memory import SharedBlock
+from offpolicy.replay import replay_ring
 from offpolicy.replay.replay_ring import RELEASED_BYTES, ReplayRing
-from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, RowLayout
+from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT, RowLayout
 from offpolicy.types import Choice, StepOutcome
 from tests.replay_scene import OBS_DIM, Scene, layout_of, make_ring, rows_in
 
@@ -144,6 +146,32 @@ def test_as_many_transitions_are_kept_however_short_episodes_are_and_no_more_mem
     assert most_bytes <= max(size, slots_per_row * most * layout.nbytes) + 2 * RELEASED_BYTES
 
 
+def test_a_kernel_that_takes_no_memory_back_leaves_it_with_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = list[str]()
+
+    def refuse(site: str) -> None:
+        if site == "memory.release":
+            attempts.append(site)
+            raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(replay_ring.fault, "hit", refuse)
+    monkeypatch.setattr(replay_ring, "RELEASED_BYTES", 4096)
+    layout = RowLayout(100, 1)
+    size, room = (of(200, layout, 1, 1) for of in (ReplayRing.nbytes_for, ReplayRing.room_for))
+    block = SharedBlock.create("test-ring", size, room)
+    ring = ReplayRing(block.buffer, layout, 200, num_envs=1)
+    ring.begin(0)
+    ring.write(np.empty((0, 1), np.float32), numbered(0, 1))
+    tails = np.zeros((1, 4), np.float32)
+    tails.view(np.uint32)[:, -1] = 1 << OFFSET_SHIFT
+    for step in range(1, 1500):
+        ring.write(tails, numbered(step, 1))
+    out = np.empty((200, layout.width), np.float32)
+    assert ring.read(np.arange(ring.oldest, ring.committed), out).all()
+    assert out[:, 0].tolist() == list(range(1299, 1499))
+    assert len(attempts) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -158,7 +186,7 @@ def test_saved_slots_that_no_writer_leaves_are_refused(change: Any, message: str
     slots, ahead = scene.ring.read_range(0, 12), scene.ring.copy_open()
     change(slots)
     with pytest.raises(CheckpointError, match=message):
-        make_ring(20).restore_slots(0, [slots], ahead)
+        make_ring(20).restore_slots(0, [slots], ahead, 12)
 
 
 def test_saved_slots_of_another_number_of_environments_are_refused() -> None:
@@ -173,6 +201,69 @@ def test_a_fresh_observation_is_that_of_a_transition() -> None:
         scene.step(0.3, 0.0)
     seen.extend(row.obs.tolist() for row in scene.rows)
     assert scene.ring.read_obs(0, scene.ring.committed, OBS_DIM).tolist() == list(seen)
+
+
+def test_the_supervisor_takes_over_from_a_writer_in_memory_that_was_cleared_since_the_last_time() -> None:
+    """Its view of the ring is older than the writer's, which begins with the first slot again."""
+    scene = Scene(np.random.default_rng(6), 1, 1, 30, "float32")
+    view_of_supervisor = scene.attached()
+    for _ in range(100):
+        scene.step(0.1, 0.0)
+    view_of_supervisor.take_over(100)
+    scene.memory[:] = bytes(len(scene.memory))
+    scene.ring, scene.rows, scene.time = scene.attached(), [], 0
+    scene.writer = scene.new_writer()
+    scene.writer.begin(0)
+    for _ in range(10):
+        scene.step(0.0, 0.0)
+    view_of_supervisor.take_over(10)
+    assert (scene.ring.committed, scene.ring.end) == (11, 11)  # ten rows, and the last observation
+    assert len(rows_in(scene.ring)) == scene.ring.num_transitions >= 9
+
+
+@pytest.mark.parametrize("most", [40_000, 20_000])
+def test_a_restored_ring_never_uses_more_memory_than_one_that_is_written(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The saved slots lie across the middle of the room, the first half of which is allocated."""
+    layout, most_bytes = RowLayout(100, 1), 0
+    size = ReplayRing.nbytes_for(most, layout, 1, 1)
+    block = SharedBlock.create("test-ring", size, ReplayRing.room_for(most, layout, 1, 1))
+    ring = ReplayRing(block.buffer, layout, most, num_envs=1)
+    place = ReplayRing._place
+
+    def watched(*given: Any) -> None:
+        nonlocal most_bytes
+        place(*given)
+        most_bytes = max(most_bytes, 512 * os.fstat(block.fd).st_blocks)
+
+    monkeypatch.setattr(replay_ring, "RESTORED_ROWS", 1000)
+    monkeypatch.setattr(ReplayRing, "_place", watched)
+    slots = np.full((40_000, layout.slot_width), 1 << OFFSET_SHIFT, np.uint32).view(np.float32)
+    ring.restore_slots(60_000, [slots], np.zeros((1, layout.slot_width), np.float32), 100_000)
+    assert (ring.num_transitions, ring.num_written) == (most, 100_000)
+    assert most_bytes <= size + 3 * RELEASED_BYTES // 2
+
+
+def test_a_ring_that_could_not_be_restored_is_unused_again() -> None:
+    scene, ring = Scene(np.random.default_rng(1), 1, 1, 20, "float32"), make_ring(20)
+    for _ in range(12):
+        scene.step(0.0, 0.0)
+    slots, ahead = scene.ring.read_range(0, 12), scene.ring.copy_open()
+    bad = slots.copy()
+    bad.view(np.uint32)[-1, -1] = 0xFFFFFFFF
+    with pytest.raises(CheckpointError):
+        ring.restore_slots(0, [slots[:6], bad[6:]], ahead, 12)
+    assert (ring.committed, ring.end, ring.num_transitions) == (0, 0, 0)
+    ring.restore_slots(0, [slots], ahead, 12)
+    assert np.array_equal(rows_in(ring), rows_in(scene.ring))
+
+
+def test_slots_of_which_no_transition_was_ever_made_are_restored() -> None:
+    """All rows of a collector can be bad until its first checkpoint."""
+    ring, slots = make_ring(20), np.zeros((3, layout_of("float32").slot_width), np.float32)
+    ring.restore_slots(0, [slots], slots[:1], 0)
+    assert (ring.committed, ring.num_transitions, ring.num_written) == (3, 0, 0)
 
 
 @pytest.mark.parametrize("n_step", [1, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 
 from offpolicy.checkpoint import Checkpoint, CheckpointStore
 from offpolicy.errors import CheckpointError
+from offpolicy.replay import row_conversion
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_conversion import (
-    read_transitions,
     restore_ring,
     restored_ends,
     slots_of,
@@ -20,6 +21,8 @@ from offpolicy.replay.row_conversion import (
 )
 from offpolicy.replay.row_saver import RowSaver
 from tests.replay_scene import PLAIN, Scene, layout_of, make_ring, rows_in
+
+NO_SLOTS = np.empty((0, layout_of("float32").slot_width), np.float32)
 
 
 def plain_rows(count: int, rng: np.random.Generator, num_envs: int) -> np.ndarray:
@@ -84,7 +87,6 @@ def test_a_ring_holds_the_newest_rows_of_an_older_checkpoint(
     assert np.array_equal(rows_in(ring), as_batch(rows)[-kept:])
     assert [ring.committed] == restored_ends(found, num_envs)
     assert why_rows_differ(found, num_envs) == "its replay is of an older layout"
-    assert np.array_equal(read_transitions(found, 0, layout_of("float32")), rows)
 
 
 def bigger_ring(most: int, num_envs: int, n_step: int = 1) -> ReplayRing:
@@ -101,6 +103,49 @@ def saved(root: Path, scene: Scene) -> Checkpoint:
         saver.capture().write(draft)
     assert draft.saved is not None
     return draft.saved
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_ring_of_which_an_older_checkpoint_has_no_rows_stays_empty(tmp_path: Path, num_envs: int) -> None:
+    found, ring = older(tmp_path, plain_rows(0, np.random.default_rng(0), 1), 2), bigger_ring(30, num_envs)
+    restore_ring(ring, found, 0)
+    assert [ring.committed, ring.num_transitions] == [*restored_ends(found, num_envs), 0] == [0, 0]
+
+
+def test_slots_of_which_none_is_a_transition_are_converted(tmp_path: Path) -> None:
+    slots, ring = np.zeros((4, layout_of("float32").slot_width), np.float32), bigger_ring(30, 3)
+    with CheckpointStore(tmp_path).begin(1000) as draft:
+        numbers = {"replay_first": [0], "replay_end": [4], "replay_envs": 2, "replay_written": [0]}
+        draft.add_json("state", {**numbers, "has_replay": True})
+        draft.add_rows("replay-0-000000000000000", [slots])
+    assert draft.saved is not None
+    restore_ring(ring, draft.saved, 0)
+    assert [ring.committed] == restored_ends(draft.saved, 3)
+    assert ring.num_transitions == 0
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_rows_are_converted_without_holding_all_of_them(
+    tmp_path: Path, is_older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of a restore is the ring and a few blocks, however many rows were saved."""
+    monkeypatch.setattr(row_conversion, "BLOCK_ROWS", 256)
+    if is_older:
+        found = older(tmp_path, plain_rows(20_000, np.random.default_rng(0), 1), 3)
+    else:
+        scene = Scene(np.random.default_rng(5), 2, 3, 20_000, "float32")
+        scene.ring.restore_slots(0, [slots_of(plain_rows(20_000, scene.rng, 2), layout_of("float32"), 2)], NO_SLOTS)
+        found = saved(tmp_path, scene)
+    nbytes = sum(record.size for name, record in found.files.items() if name.startswith("replay"))
+    ring = bigger_ring(20_000, 3)
+    tracemalloc.start()
+    try:
+        restore_ring(ring, found, 0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert ring.num_transitions >= 20_000
+    assert peak < nbytes / 4
 
 
 @pytest.mark.parametrize("num_envs", [2, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterable
 from concurrent.futures import wait
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpolicy.checkpoint import CHECKPOINTS
+from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import PeerSaveError, SaveError
 from offpolicy.processes.control_page import CollectorWord, HostWord
-from offpolicy.training.checkpointer import Checkpointer
+from offpolicy.replay.ring import Ring
+from offpolicy.replay.row_saver import RowSaver
+from offpolicy.training.checkpointer import Checkpointer, Save
 from offpolicy.training.rank_context import RankContext
 from offpolicy.training.worker import SNAPSHOT_DIR
 from offpolicy.types import Float64
@@ -365,6 +368,25 @@ def test_the_loop_waits_for_a_save_whose_rows_the_collectors_would_overwrite(mak
     saver.run()  # waits, and saves no other one
     assert saved(rank) == ["step-000000000100"]
     assert state.eval_steps == [30]
+
+
+def test_a_deleted_checkpoint_costs_one_save_and_not_all_that_follow(tmp_path: Path) -> None:
+    """The collector goes on, and recycles the oldest row, between each capture and its write."""
+    ring, store = Ring(memoryview(bytearray(Ring.nbytes(10, 2, 4))), 2, np.float32), CheckpointStore(tmp_path)
+    rows, outcomes = RowSaver([ring], copied_bytes=32, small_bytes=0), list[bool]()
+    for number in range(4):
+        ring.append(np.zeros((3 if number else 10, 2), np.float32))
+        captured = rows.capture()
+        ring.append(np.zeros((1, 2), np.float32))
+        state: Any = SimpleNamespace(rows=captured, write=captured.write)
+        try:
+            Save(number, (number, 0, 0), state, [], 0).commit(store, rows)
+            outcomes.append(True)
+        except SaveError:
+            outcomes.append(False)
+        if number == 0:
+            shutil.rmtree(tmp_path / "step-000000000000")
+    assert outcomes == [True, False, True, True]
 
 
 def test_an_error_that_is_not_the_disks_ends_the_run(make_rank: MakeRank) -> None:

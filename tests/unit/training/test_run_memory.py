@@ -230,6 +230,15 @@ def test_only_a_run_with_virtual_speedup_has_words_for_its_threads(make_rank: Ma
         assert delays.offset_ns == 0
 
 
+def test_a_kernel_that_takes_no_memory_back_needs_room_for_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = config(total_timesteps=10**6)
+    monkeypatch.setattr(run_memory, "available_memory", lambda: int(1.5 * replay_nbytes(cfg, LARGE_SPEC)))
+    check_memory(cfg, LARGE_SPEC)
+    monkeypatch.setattr(run_memory, "gives_memory_back", lambda: False)
+    with pytest.raises(ConfigError, match="replay.capacity"):
+        check_memory(cfg, LARGE_SPEC)
+
+
 def test_cleared_memory_is_as_it_was_at_first() -> None:
     shared = memory(**SMALL)
     shared.rings[0].append(np.ones((3, shared.rings[0].width), np.float32))
