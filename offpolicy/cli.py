@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     explaining = (_add_explain, _add_trace, _add_compare, _add_report, _add_tensorboard)
-    others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune)
+    others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune, _add_doctor)
     for add in (_add_train, _add_resume, *others):
         add(commands)
     return parser
@@ -338,6 +338,19 @@ def _tune(arguments: argparse.Namespace) -> int:
     _check_source(arguments.overrides, is_trusted=arguments.trust)
     trust = (TRUST,) if arguments.trust else ()
     return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep, trust))
+
+
+def _add_doctor(commands: Any) -> None:
+    text = "check the installation and this machine, and say what will be slow: offpolicy doctor"
+    parser = commands.add_parser("doctor", help=text, description=text)
+    parser.add_argument("--json", action="store_true", help="write the findings as JSON")
+    parser.set_defaults(command=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.doctor import doctor
+
+    return doctor(as_json=arguments.json)
 
 
 def _minutes(text: str) -> float:

@@ -162,3 +162,12 @@ def test_the_limit_of_the_address_space_counts_without_what_is_mapped_already(mo
     monkeypatch.setattr(machine, "_mapped_bytes", lambda process: 2**20)
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (3 * 2**20, -1))
     assert machine.memory() == (2 * 2**20, 3 * 2**20)
+
+
+@pytest.mark.parametrize(("kind", "keeps"), [("x86_64", True), ("AMD64", True), ("aarch64", False), ("i686", False)])
+def test_stores_keep_their_order_on_x86_64_alone(kind: str, keeps: bool) -> None:
+    assert machine.keeps_store_order(kind) == keeps
+
+
+def test_the_kind_of_processor_is_the_kernels() -> None:
+    assert machine.processor() == os.uname().machine

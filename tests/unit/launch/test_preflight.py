@@ -214,3 +214,9 @@ def test_a_checkpoint_of_another_shape_is_refused() -> None:
     preflight.check_fits(config(), SPEC, checkpoint)
     with pytest.raises(ConfigError, match="the checkpoint checkpoints/step-1 has"):
         preflight.check_fits(config(), dataclasses.replace(SPEC, obs_dim=18), checkpoint)
+
+
+def test_a_processor_with_another_order_of_stores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "processor", lambda: "aarch64")
+    with pytest.raises(ConfigError, match="machine: got aarch64, allowed x86_64: the shared-memory rings"):
+        preflight.preflight(RunConfig())
