@@ -1,4 +1,4 @@
-"""The command line: `offpolicy train|resume|list|eval|play|record|explain|trace|compare|report|tensorboard|tune`.
+"""The command line: `offpolicy train|resume|list|eval|play|...`; `offpolicy --help` lists all commands.
 
 Each command is imported when it is chosen, so that help and refusals need no torch and come within a second. The
 runners are found by name: the library does not depend on them.
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     explaining = (_add_explain, _add_trace, _add_compare, _add_report, _add_tensorboard)
-    others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune, _add_doctor)
+    others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune, _add_reproduce, _add_doctor)
     for add in (_add_train, _add_resume, *others):
         add(commands)
     return parser
@@ -338,6 +338,22 @@ def _tune(arguments: argparse.Namespace) -> int:
     _check_source(arguments.overrides, is_trusted=arguments.trust)
     trust = (TRUST,) if arguments.trust else ()
     return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep, trust))
+
+
+def _add_reproduce(commands: Any) -> None:
+    text = "run a finished run again and compare the results: offpolicy reproduce RUN [key=value ...]"
+    parser = commands.add_parser("reproduce", help=text, description=text)
+    parser.add_argument("run", type=_existing_run, help="a run: its directory, the beginning of its name, or latest")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys to change, such as run_dir=runs/again")
+    parser.add_argument(TRUST, action="store_true", help="import code that lies in the run's directory")
+    parser.set_defaults(command=_reproduce)
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.reproduce import reproduce
+
+    _check_source([f"config={arguments.run}", *arguments.overrides], is_trusted=arguments.trust)
+    return reproduce(arguments.run, arguments.overrides, lambda cfg: int(_train_module().train(cfg)))
 
 
 def _add_doctor(commands: Any) -> None:

@@ -162,6 +162,11 @@ def cpu_quotas(process: Path = SELF) -> list[CpuQuota]:
     return quotas
 
 
+def usable_cpus() -> int:
+    """Returns the number of processors that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
 def num_usable_cores() -> int:
     """Returns how many threads of this process can run at once: its cores, within the limits of its cgroup."""
     return max(1, math.ceil(usable_cores(len(os.sched_getaffinity(0)), cpu_quotas())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,7 +137,7 @@ def probe_torch(_: None) -> dict[str, Any]:  # Any: JSON values
     error, found = "", list[dict[str, Any]]()
     try:
         if torch.version.cuda is not None:
-            torch.cuda.init()
+            torch.cuda.current_device()  # raises what is wrong with the driver
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)
             major, minor = torch.cuda.get_device_capability(index)
@@ -147,7 +148,7 @@ def probe_torch(_: None) -> dict[str, Any]:  # Any: JSON values
     return {
         "cuda": torch.version.cuda,
         "vector": torch.backends.cpu.get_cpu_capability(),
-        "mkl": torch.backends.mkl.is_available(),
+        "mkl": torch.backends.mkl.is_available(),  # type: ignore[no-untyped-call]  # of torch
         "gpus": found,
         "error": error,
     }
@@ -209,8 +210,7 @@ def drawing() -> Iterator[Finding]:
 def draw(backend: str) -> bool:
     """Runs in the child of `drawing`: draws a box and raises where the picture is empty."""
     os.environ["MUJOCO_GL"] = backend
-    import mujoco
-
+    mujoco: Any = importlib.import_module("mujoco")  # Any: it has no types
     model = mujoco.MjModel.from_xml_string(SQUARE)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
