@@ -57,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     explaining = (_add_explain, _add_trace, _add_compare, _add_report, _add_tensorboard)
-    others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune, _add_reproduce, _add_doctor)
+    tools = (_add_reproduce, _add_doctor, _add_schema, _add_completion)
+    others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune, *tools)
     for add in (_add_train, _add_resume, *others):
         add(commands)
     return parser
@@ -367,6 +368,32 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.doctor import doctor
 
     return doctor(as_json=arguments.json)
+
+
+def _add_schema(commands: Any) -> None:
+    text = "print the JSON Schema of the configuration, for editors: offpolicy schema > offpolicy.schema.json"
+    parser = commands.add_parser("schema", help=text, description=text)
+    parser.add_argument("--section", help="of a file of one section, such as algo (default: the whole)")
+    parser.set_defaults(command=_schema)
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.schema import schema
+
+    return schema(arguments.section)
+
+
+def _add_completion(commands: Any) -> None:
+    text = "print a script that completes commands and keys: offpolicy completion bash"
+    parser = commands.add_parser("completion", help=text, description=text)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that will read it")
+    parser.set_defaults(command=_completion)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.completion import completion
+
+    return completion(arguments.shell, _parser())
 
 
 def _minutes(text: str) -> float:
