@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     explaining = (_add_explain, _add_trace, _add_compare, _add_report, _add_tensorboard)
-    tools = (_add_reproduce, _add_doctor, _add_schema, _add_completion)
+    tools = (_add_sweep, _add_reproduce, _add_doctor, _add_schema, _add_completion)
     others = (_add_list, _add_eval, _add_play, _add_record, *explaining, _add_tune, *tools)
     for add in (_add_train, _add_resume, *others):
         add(commands)
@@ -355,6 +355,31 @@ def _reproduce(arguments: argparse.Namespace) -> int:
 
     _check_source([f"config={arguments.run}", *arguments.overrides], is_trusted=arguments.trust)
     return reproduce(arguments.run, arguments.overrides, lambda cfg: int(_train_module().train(cfg)))
+
+
+def _add_sweep(commands: Any) -> None:
+    text = "search for the settings that learn best, in parallel: offpolicy sweep space.yaml algo=sac --trials 20"
+    parser = commands.add_parser("sweep", help=text, description=text)
+    parser.add_argument("space", type=Path, help="a YAML file of keys, each with what it may be (docs/sweeps.md)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="what all trials have in common")
+    parser.add_argument("--trials", type=_positive, default=20, help="settings to try (default: 20)")
+    parser.add_argument(
+        "--seeds", type=_positive, default=1, help="runs of each, with seeds from `seed` on (default: 1)"
+    )
+    parser.add_argument("--jobs", type=_positive, help="runs at once, which divide the cores (default: one per core)")
+    parser.add_argument("--out", type=Path, help="directory of the sweep, to go on with too (default: sweeps/<space>)")
+    parser.add_argument("--launcher", choices=("local", "slurm"), default="local", help="where runs are started")
+    parser.add_argument("--sbatch", default="", help="options of sbatch: '--partition=gpu --time=4:00:00'")
+    parser.add_argument("--no-prune", action="store_true", help="train every trial to its end")
+    parser.set_defaults(command=_sweep)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.sweep import SweepOptions, sweep
+
+    names = ("trials", "seeds", "jobs", "out", "launcher", "sbatch")
+    options = {name: getattr(arguments, name) for name in names}
+    return sweep(arguments.space, arguments.overrides, SweepOptions(**options, prunes=not arguments.no_prune))
 
 
 def _add_doctor(commands: Any) -> None:
