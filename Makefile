@@ -90,7 +90,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play export prune compare report explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs clean
+.PHONY: help train resume list tune eval play export prune compare report explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs clean doctor
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -108,6 +108,9 @@ list: $(VENV)/.installed ## list the runs, the newest first
 
 tune: $(VENV)/.installed ## find a faster setting by short trials: make tune algo=td3 env=halfcheetah key=value ...
 	@$(BIN)/offpolicy tune $(GIVEN_WORDS)
+
+doctor: $(VENV)/.installed ## check the installation and this machine, and say what will be slow
+	@$(BIN)/offpolicy doctor
 
 eval: $(VENV)/.installed ## evaluate: make eval [run=runs/sac/... episodes=20], or runs="a=runs/... b=runs/..." [random=1 set=key=value]
 	@$(BIN)/offpolicy eval $(call GIVEN_OPTIONS,run runs random set) $(call ENV_OPTIONS) $(if $(filter-out 0 false,$(random)),--random) \

@@ -1,4 +1,4 @@
-"""The command line: `offpolicy train|resume|list|eval|play|record|export|prune|explain|trace|compare|...`.
+"""The command line: `offpolicy train|resume|list|eval|play|...`; `offpolicy --help` lists all commands.
 
 Each command is imported when it is chosen, so that help and refusals need no torch and come within a second. The
 runners are found by name: the library does not depend on them.
@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
     explaining = (_add_explain, _add_trace, _add_compare, _add_report, _add_tensorboard)
-    others = (_add_list, _add_eval, _add_play, _add_record, _add_export, _add_prune, *explaining, _add_tune)
+    tools = (_add_sweep, _add_reproduce, _add_doctor, _add_schema, _add_completion)
+    using = (_add_list, _add_eval, _add_play, _add_record, _add_export, _add_prune)
+    others = (*using, *explaining, _add_tune, *tools)
     for add in (_add_train, _add_resume, *others):
         add(commands)
     return parser
@@ -380,6 +382,86 @@ def _tune(arguments: argparse.Namespace) -> int:
     _check_source(arguments.overrides, is_trusted=arguments.trust)
     trust = (TRUST,) if arguments.trust else ()
     return tune(arguments.overrides, TuneOptions(arguments.minutes, arguments.out, arguments.keep, trust))
+
+
+def _add_reproduce(commands: Any) -> None:
+    text = "run a finished run again and compare the results: offpolicy reproduce RUN [key=value ...]"
+    parser = commands.add_parser("reproduce", help=text, description=text)
+    parser.add_argument("run", type=_existing_run, help="a run: its directory, the beginning of its name, or latest")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys to change, such as run_dir=runs/again")
+    parser.add_argument(TRUST, action="store_true", help="import code that lies in the run's directory")
+    parser.set_defaults(command=_reproduce)
+
+
+def _reproduce(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.reproduce import reproduce
+
+    _check_source([f"config={arguments.run}", *arguments.overrides], is_trusted=arguments.trust)
+    return reproduce(arguments.run, arguments.overrides, lambda cfg: int(_train_module().train(cfg)))
+
+
+def _add_sweep(commands: Any) -> None:
+    text = "search for the settings that learn best, in parallel: offpolicy sweep space.yaml algo=sac --trials 20"
+    parser = commands.add_parser("sweep", help=text, description=text)
+    parser.add_argument("space", type=Path, help="a YAML file of keys, each with what it may be (docs/sweeps.md)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="what all trials have in common")
+    parser.add_argument("--trials", type=_positive, default=20, help="settings to try (default: 20)")
+    parser.add_argument(
+        "--seeds", type=_positive, default=1, help="runs of each, with seeds from `seed` on (default: 1)"
+    )
+    parser.add_argument("--jobs", type=_positive, help="runs at once, which divide the cores (default: one per core)")
+    parser.add_argument("--out", type=Path, help="directory of the sweep, to go on with too (default: sweeps/<space>)")
+    parser.add_argument("--launcher", choices=("local", "slurm"), default="local", help="where runs are started")
+    parser.add_argument("--sbatch", default="", help="options of sbatch: '--partition=gpu --time=4:00:00'")
+    parser.add_argument("--no-prune", action="store_true", help="train every trial to its end")
+    parser.set_defaults(command=_sweep)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.sweep import SweepOptions, sweep
+
+    names = ("trials", "seeds", "jobs", "out", "launcher", "sbatch")
+    options = {name: getattr(arguments, name) for name in names}
+    return sweep(arguments.space, arguments.overrides, SweepOptions(**options, prunes=not arguments.no_prune))
+
+
+def _add_doctor(commands: Any) -> None:
+    text = "check the installation and this machine, and say what will be slow: offpolicy doctor"
+    parser = commands.add_parser("doctor", help=text, description=text)
+    parser.add_argument("--json", action="store_true", help="write the findings as JSON")
+    parser.set_defaults(command=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.doctor import doctor
+
+    return doctor(as_json=arguments.json)
+
+
+def _add_schema(commands: Any) -> None:
+    text = "print the JSON Schema of the configuration, for editors: offpolicy schema > offpolicy.schema.json"
+    parser = commands.add_parser("schema", help=text, description=text)
+    parser.add_argument("--section", help="of a file of one section, such as algo (default: the whole)")
+    parser.set_defaults(command=_schema)
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.schema import schema
+
+    return schema(arguments.section)
+
+
+def _add_completion(commands: Any) -> None:
+    text = "print a script that completes commands and keys: offpolicy completion bash"
+    parser = commands.add_parser("completion", help=text, description=text)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that will read it")
+    parser.set_defaults(command=_completion)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    from offpolicy.commands.completion import completion
+
+    return completion(arguments.shell, _parser())
 
 
 def _minutes(text: str) -> float:

@@ -17,6 +17,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 SELF = Path("/proc/self")
 NO_LIMIT = 2**60  # bytes; version 1 writes almost 2**63 where there is none
 _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+X86_64 = ("x86_64", "AMD64")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 
 
@@ -28,6 +29,19 @@ def cpu_model() -> str:
         return "unknown"
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else "unknown"
+
+
+def processor() -> str:
+    """Returns the kind of processor as the kernel names it, such as x86_64 or aarch64."""
+    return os.uname().machine
+
+
+def keeps_store_order(kind: str) -> bool:
+    """True for processors on which other cores see a core's stores in program order: x86-64 alone of those we know.
+
+    The rings (`replay/ring.py`) rely on it: a row must be visible before the counter that reveals it.
+    """
+    return kind in X86_64
 
 
 def versions() -> dict[str, str | None]:
@@ -166,6 +180,11 @@ def cpu_quotas(process: Path = SELF) -> list[CpuQuota]:
             if cores is not None:
                 quotas.append(CpuQuota(cores, directory))
     return quotas
+
+
+def usable_cpus() -> int:
+    """Returns the number of processors that this process may run on."""
+    return len(os.sched_getaffinity(0))
 
 
 def num_usable_cores() -> int:

@@ -20,7 +20,7 @@ from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
 from offpolicy.logger.wandb import require_login
-from offpolicy.machine import available_memory
+from offpolicy.machine import X86_64, available_memory, keeps_store_order, processor
 from offpolicy.replay.demonstrations import read_demos
 from offpolicy.run_names import find_run
 from offpolicy.saved_fields import short
@@ -42,6 +42,7 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
 
     Raises `ConfigError`, or `EnvFailure` if the environment itself fails.
     """
+    check_processor(processor())
     check_id(cfg.env.id)
     free = cuda_memory() if asks_for_gpus(cfg) else []
     check_gpus(cfg, len(free))
@@ -64,6 +65,18 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     if cfg.replay.source == "resident":
         check_resident(cfg, spec, free)
     return spec
+
+
+def check_processor(kind: str) -> None:
+    """Refuses a processor that shows stores to other cores in another order than the program's. Raises `ConfigError`.
+
+    A row could be read there before it is whole, and nothing would notice.
+    """
+    if not keeps_store_order(kind):
+        raise ConfigError(
+            f"machine: got {kind}, allowed {X86_64[0]}: the shared-memory rings rely on its order of stores, and"
+            " without it a batch could hold half-written rows; docs/install.md says what is missing"
+        )
 
 
 def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:

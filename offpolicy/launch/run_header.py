@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -119,8 +118,6 @@ def _problems(job: WorkerSpec) -> list[str]:
             f"{job.cfg.env.id} has no time limit: an evaluation cuts its episodes after {MAX_EPISODE_STEPS:,} steps,"
             " training does not; set one with env.kwargs.max_episode_steps=1000"
         )
-    if os.uname().machine not in ("x86_64", "AMD64"):
-        problems.append("the shared-memory protocol is proven on x86-64 only")
     return problems
 
 

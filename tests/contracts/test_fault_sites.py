@@ -55,6 +55,7 @@ WITHOUT_SITE = {
     "offpolicy/envs/worker_pool.py:_answer": "does not wait",
     "offpolicy/envs/worker_pool.py:_death": "has a deadline of 2 s",
     "offpolicy/files.py:remove_temporaries": "what killed writers have left; refusals are ignored",
+    "offpolicy/launch/host_check.py:shared_memory": "a check of `offpolicy doctor`; its failure is a finding",
     "offpolicy/launch/run_dir.py:_remove_left_over": "what killed runs have left; refusals are ignored",
     "offpolicy/launch/run_lock.py:withdraw": "of a start that was refused; its lock file is empty",
     "offpolicy/timing/flight_recorder.py:_next_path": "an old file of an outlier; file.write comes next",

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SHIPPED = ("offpolicy", "runners", "conf", "pyproject.toml", "README.md", "LICENSE")
+SHIPPED = (
+    *("offpolicy", "runners", "conf", "pyproject.toml", "README.md", "LICENSE"),
+    *("Dockerfile", "CITATION.cff", "SECURITY.md", "constraints.txt"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +43,30 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of what goes into it."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what goes into the distributions."""
     root = tmp_path_factory.mktemp("source")
     for name in SHIPPED:
-        source = REPOSITORY / name
-        if source.is_dir():
-            shutil.copytree(source, root / name)
+        if (REPOSITORY / name).is_dir():
+            shutil.copytree(REPOSITORY / name, root / name)
         else:
-            shutil.copy(source, root / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(root / "dist"), str(root)]
+            shutil.copy(REPOSITORY / name, root / name)
+    return root
+
+
+def build(kind: str, source: Path, out: Path) -> Path:
+    """Builds the distribution of a kind, `wheel` or `sdist`."""
+    command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(out), str(source)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-    (built,) = (root / "dist").glob("*.whl")
+    (built,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    """The wheel, built from a checkout."""
+    return build("wheel", source, source / "dist")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +96,19 @@ def test_the_wheel_holds_every_file_of_conf_and_runners(wheel: Path) -> None:
     assert [path for path in files if f"offpolicy/{path.relative_to(REPOSITORY)}" not in names] == []
 
 
+def test_the_wheel_of_the_sdist_is_that_of_the_checkout(wheel: Path, source: Path, tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", source, tmp_path)) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    assert {"Dockerfile", "CITATION.cff", "SECURITY.md"} <= {path.name for path in unpacked.iterdir()}
+    again = build("wheel", unpacked, tmp_path / "dist")
+    first, second = (
+        {entry.filename: entry.CRC for entry in zipfile.ZipFile(path).infolist() if "RECORD" not in entry.filename}
+        for path in (wheel, again)
+    )
+    assert first == second
+
+
 def test_the_wheel_holds_no_tests_and_no_caches(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [name for name in names if "test" in name.split("/") or "tests" in name.split("/") or "cache" in name] == []
@@ -93,6 +120,19 @@ def test_runners_are_importable_inside_the_package_only(installed: Installed) ->
     assert found.stdout.startswith(str(installed.home)), found.stderr
     assert "No module named 'runners'" in installed.run("python", "-c", "import runners").stderr
     assert "No module named 'conf'" in installed.run("python", "-c", "import conf").stderr
+
+
+def test_the_module_is_the_command(installed: Installed) -> None:
+    by_module, by_name = (
+        installed.run("python", "-m", "offpolicy", "--version"),
+        installed.run("offpolicy", "--version"),
+    )
+    assert (by_module.returncode, by_module.stdout) == (0, by_name.stdout)
+
+
+def test_the_installed_command_prints_completion_and_schema(installed: Installed) -> None:
+    assert "complete -o bashdefault -F _offpolicy offpolicy" in installed.run("offpolicy", "completion", "bash").stdout
+    assert json.loads(installed.run("offpolicy", "schema").stdout)["title"] == "offpolicy"
 
 
 def test_the_installed_command_refuses_a_wrong_configuration(installed: Installed) -> None:

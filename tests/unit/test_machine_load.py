@@ -98,3 +98,24 @@ def test_of_gpus_of_several_kinds_only_the_bus_says_which_is_meant(
     load = SystemMonitor("cuda:0").read()
     assert load is not None
     assert load.gpu_pct == expected
+
+
+def test_the_driver_tells_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        def nvmlInit_v2(self) -> int:  # noqa: N802  # NVML's name
+            return 0
+
+        def nvmlSystemGetDriverVersion(self, text: Any, size: Any) -> int:  # noqa: N802
+            text.value = b"570.1"
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
+    assert machine_load.driver_version() == "570.1"
+
+
+def test_without_a_driver_there_is_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError("no such library")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert machine_load.driver_version() is None

@@ -1,0 +1,206 @@
+"""Training runs started by another command: as child processes here, or as jobs of SLURM."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import offpolicy
+from offpolicy.children import describe_exit
+from offpolicy.commands.trial import CHILD
+from offpolicy.errors import ConfigError, OffPolicyError
+from offpolicy.files import atomic_write
+from offpolicy.run_names import TRIAL
+
+STOP_S = 60.0  # seconds that a run may take to save its checkpoint
+LOST_POLLS = 3  # polls after which a job of SLURM that left no exit code is lost: shared disks are late
+JOB, EXIT, SCRIPT = "slurm.json", "exit", "job.sh"
+RUN = "run"
+
+
+class Job(Protocol):
+    """A training run that was started."""
+
+    def poll(self) -> int | None:
+        """Returns the exit code; None while it runs."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it as a user would, so that it saves a checkpoint, and waits where it can."""
+        ...
+
+    def last_error(self) -> str:
+        """Returns the last line that it wrote to stderr, else how it ended."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts training runs. `poll_s` is how often to ask for their state."""
+
+    poll_s: float
+
+    def start(self, words: Sequence[str], directory: Path) -> Job:
+        """Starts `offpolicy train WORDS` in `directory`/run, or goes on with the run there."""
+        ...
+
+
+class LocalLauncher:
+    """Runs on this machine. They die with this process."""
+
+    poll_s = 0.2
+
+    def start(self, words: Sequence[str], directory: Path) -> Job:
+        """Starts a child process, in a session of its own: Ctrl-C ends this process first, which stops the run."""
+        directory.mkdir(parents=True, exist_ok=True)
+        root = str(Path(offpolicy.__file__).parents[1])
+        command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *words, f"run_dir={directory / RUN}"]
+        with (directory / "out").open("ab") as out, (directory / "err").open("wb") as err:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env=os.environ | {TRIAL: "1"},
+            )
+        return LocalJob(process, directory)
+
+
+class LocalJob:
+    """A child process that trains."""
+
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path) -> None:
+        self._process, self._directory = process, directory
+
+    def poll(self) -> int | None:
+        """Returns the exit code; None while it runs."""
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """Stops it with SIGTERM, and kills what has not ended in time."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+        self._process.kill()
+        self._process.wait()
+
+    def last_error(self) -> str:
+        """Returns the last line of stderr, else how the process ended."""
+        return last_line(self._directory / "err") or describe_exit(self._process.returncode)
+
+
+class SlurmLauncher:
+    """Submits each run with `sbatch`. The directory must be on a disk that the nodes share."""
+
+    def __init__(self, options: Sequence[str], poll_s: float = 5.0) -> None:
+        self._options, self.poll_s = tuple(options), poll_s
+
+    def start(self, words: Sequence[str], directory: Path) -> Job:
+        """Submits a job, or finds the one that an earlier sweep has submitted. Raises `OffPolicyError`."""
+        directory.mkdir(parents=True, exist_ok=True)
+        known = _submitted(directory)
+        if known is not None and not (directory / EXIT).exists() and is_queued(known):
+            return SlurmJob(known, directory)
+        (directory / EXIT).unlink(missing_ok=True)
+        script = directory / SCRIPT
+        atomic_write(script, job_script(words, directory), durable=False)
+        answer = _slurm("sbatch", "--parsable", *self._options, str(script))
+        number = answer.strip().partition(";")[0]  # with a cluster's name behind, where there are several
+        if not number.isdigit():
+            raise OffPolicyError(f"sbatch: got {answer.strip()!r}, allowed the number of a job")
+        atomic_write(directory / JOB, json.dumps({"job": number}), durable=False)
+        return SlurmJob(number, directory)
+
+
+def job_script(words: Sequence[str], directory: Path) -> str:
+    """Returns the script of a job: one task, whose exit code is left in a file."""
+    place = directory.resolve()
+    train = [sys.executable, "-m", "offpolicy", "train", "--trust", *words, f"run_dir={place / RUN}"]
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name=offpolicy-{place.parent.name}-{place.name}",
+        f"#SBATCH --output={place / 'out'}",
+        f"#SBATCH --error={place / 'err'}",
+        "#SBATCH --ntasks=1",
+        "#SBATCH --open-mode=append",
+        f"cd {shlex.quote(os.getcwd())} || exit 1",
+        f"export {TRIAL}=1",
+        f"srun {shlex.join(train)}",
+        "code=$?",
+        f"echo $code > {shlex.quote(str(place / EXIT))}.new",
+        f"mv {shlex.quote(str(place / EXIT))}.new {shlex.quote(str(place / EXIT))}",
+        "exit $code",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+class SlurmJob:
+    """A job that was submitted."""
+
+    def __init__(self, number: str, directory: Path) -> None:
+        self._number, self._directory, self._missing = number, directory, 0
+
+    def poll(self) -> int | None:
+        """Returns the exit code that the job has left; 1 for a job that is gone without one."""
+        with suppress(OSError, ValueError):
+            return int((self._directory / EXIT).read_text())
+        self._missing = 0 if is_queued(self._number) else self._missing + 1
+        return 1 if self._missing >= LOST_POLLS else None
+
+    def stop(self) -> None:
+        """Cancels the job: SLURM sends SIGTERM, on which the run saves a checkpoint, and kills it later."""
+        _slurm("scancel", self._number)
+
+    def last_error(self) -> str:
+        """Returns the last line of stderr, else that the job left nothing."""
+        return last_line(self._directory / "err") or f"job {self._number} of SLURM is gone and left no exit code"
+
+
+def check_slurm() -> None:
+    """Refuses a machine without SLURM. Raises `ConfigError`."""
+    _slurm("sbatch", "--version")
+
+
+def is_queued(number: str) -> bool:
+    """True if SLURM knows the job as pending or running."""
+    try:
+        return bool(_slurm("squeue", "--noheader", "--jobs", number, "--format", "%T").strip())
+    except OffPolicyError:  # a job that ended a while ago is an invalid number
+        return False
+
+
+def _submitted(directory: Path) -> str | None:
+    with suppress(OSError, ValueError, KeyError):
+        return str(json.loads((directory / JOB).read_text())["job"])
+    return None
+
+
+def _slurm(*command: str) -> str:
+    """Runs a command of SLURM and returns its output. Raises `ConfigError` where there is none, `OffPolicyError`."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+    except FileNotFoundError:
+        raise ConfigError(f"--launcher: got slurm, but there is no {command[0]} here; use local") from None
+    except subprocess.TimeoutExpired:
+        raise OffPolicyError(f"{command[0]} gave no answer within 60 s") from None
+    if result.returncode != 0:
+        raise OffPolicyError(f"{shlex.join(command)}: {result.stderr.strip() or describe_exit(result.returncode)}")
+    return result.stdout
+
+
+def last_line(file: Path) -> str:
+    """Returns the last line of a file that holds more than spaces; empty where there is none."""
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,95 @@
+"""`offpolicy reproduce RUN key=value ...`: the same run again in a new directory, and both results side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from offpolicy.analysis.reproduction import Circumstances, outcomes, why_not_bitwise
+from offpolicy.config.overrides import load_config, parse_overrides
+from offpolicy.config.parsing import flatten
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import EXIT_OK, ConfigError
+from offpolicy.launch.resources import has_gpu
+from offpolicy.launch.run_dir import default_run_dir
+from offpolicy.logger.console import shown_path
+from offpolicy.logger.provenance import Provenance
+from offpolicy.machine import cpu_model, num_usable_cores, usable_cpus, versions
+from offpolicy.run_names import ROOT
+from offpolicy.timing.clock import unix_s, wall_clock_stamp
+
+DIFFERS = 1  # exit code where equal bits were promised and are not there
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """A run, the configuration of its repetition, and why their bits may differ."""
+
+    run: Path
+    cfg: RunConfig
+    differences: tuple[str, ...]  # of versions and machine
+    reasons: tuple[str, ...]  # others
+
+    @property
+    def is_bitwise(self) -> bool:
+        """True if the results are promised to be equal bit for bit."""
+        return not self.differences and not self.reasons
+
+
+def reproduce(run: Path, words: Sequence[str], train: Callable[[RunConfig], int]) -> int:
+    """Runs the configuration of `run` again, with `words` changed, and prints the differences before and after.
+
+    Returns the exit code of the training, and `DIFFERS` if equal bits were promised and are not there. Raises
+    `ConfigError` before anything is started.
+    """
+    plan = plan_reproduction(run, words)
+    sys.stdout.write("".join(f"{line}\n" for line in _before(plan)))
+    sys.stdout.flush()
+    code = train(plan.cfg)
+    if code != EXIT_OK:
+        sys.stderr.write(f"offpolicy: the repetition ended with {code}: nothing is compared\n")
+        return code
+    return conclude(plan)
+
+
+def plan_reproduction(run: Path, words: Sequence[str]) -> Reproduction:
+    """Returns what will be run, and what differs from before. Raises `ConfigError`."""
+    before = Circumstances.of_run(run)
+    cfg = load_config([f"config={run}", *words])
+    if cfg.run_dir is None:
+        cfg = replace(cfg, run_dir=str(default_run_dir(ROOT, cfg.algo.name, cfg.env.id, wall_clock_stamp(), cfg.seed)))
+    if Path(cfg.run_dir or "").exists():
+        raise ConfigError(f"run_dir: got {cfg.run_dir!r}, allowed a directory that does not exist: the run begins anew")
+    changed = list(flatten(parse_overrides(words).values))
+    reasons = why_not_bitwise(run, cfg, changed, has_gpu=has_gpu(), cores=num_usable_cores())
+    return Reproduction(run, cfg, tuple(before.differences(_now())), tuple(reasons))
+
+
+def _now() -> Circumstances:
+    """Returns the circumstances of a run that starts now."""
+    return Circumstances(versions(), Provenance.of_this_process(unix_s()).git_commit, cpu_model(), usable_cpus())
+
+
+def _before(plan: Reproduction) -> list[str]:
+    lines = [f"reproduce   {shown_path(plan.run)} in {plan.cfg.run_dir}"]
+    lines += [f"differs     {each}" for each in plan.differences]
+    lines += [f"not bitwise {each}" for each in plan.reasons]
+    promise = "versions, machine and settings are those of the run: equal bit for bit" if plan.is_bitwise else None
+    return [*lines, f"promised    {promise or 'no equal bits, for these reasons'}"]
+
+
+def conclude(plan: Reproduction) -> int:
+    """Prints the results of both runs side by side, and returns the exit code."""
+    found = list(outcomes(plan.run, Path(plan.cfg.run_dir or "")))
+    lines = [f"{'equal' if each.is_equal else 'differs':<11} {each.name}: {each.text}" for each in found]
+    is_equal = all(each.is_equal for each in found)
+    if is_equal:
+        lines.append("result      reproduced, bit for bit")
+    elif plan.is_bitwise:
+        lines.append("result      NOT reproduced, though equal bits were promised: please report it")
+    else:
+        lines.append(f"result      other numbers; offpolicy compare {plan.run} {plan.cfg.run_dir} says if they matter")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return DIFFERS if plan.is_bitwise and not is_equal else EXIT_OK

@@ -1,0 +1,337 @@
+"""`offpolicy sweep space.yaml key=value ...`: many runs in parallel that search for the settings that learn best."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from offpolicy.analysis.space import Space, Value, read_space, words_of
+from offpolicy.commands.compare import compare
+from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
+from offpolicy.commands.sweep_study import Row, SweepStudy
+from offpolicy.config.overrides import load_config, parse_overrides
+from offpolicy.config.parsing import flatten, merge, nested
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError
+from offpolicy.launch.preflight import preflight
+from offpolicy.launch.run_lock import RunLock
+from offpolicy.logger.summary import known_summary
+from offpolicy.machine import num_usable_cores
+from offpolicy.timing.clock import Stopwatch
+
+OWN_KEYS = ("seed", "run_dir", "resume", "config")  # what the sweep sets itself, or cannot share between runs
+QUIET = ("log.panel=off", "log.tensorboard=false")
+MOST_SHOWN = 10  # trials in the table
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """The options of the command."""
+
+    trials: int
+    seeds: int
+    jobs: int | None  # runs at once; None: one per core, with slurm all seeds of two trials
+    out: Path | None  # None: sweeps/<name of the file>
+    launcher: str
+    sbatch: str
+    prunes: bool
+
+
+@dataclass(slots=True)
+class ActiveTrial:
+    """A trial whose runs are going on. `jobs` holds one entry per seed that was started."""
+
+    trial: Any  # an Optuna trial
+    values: Mapping[str, Value]
+    directory: Path
+    num_seeds: int
+    jobs: dict[int, Job] = field(default_factory=dict)
+    codes: dict[int, int] = field(default_factory=dict)
+    num_reported: int = 0
+
+    @property
+    def next_seed(self) -> int | None:
+        """The index of the next seed to start; None if all were started."""
+        return len(self.jobs) if len(self.jobs) < self.num_seeds else None
+
+    def run(self, seed: int) -> Path:
+        """Returns the directory of the run of a seed."""
+        return self.directory / f"seed-{seed}" / RUN
+
+
+def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
+    """Runs the trials, or goes on with those of an earlier call, and prints the best overrides.
+
+    Raises `ConfigError` before any run, `OffPolicyError` if the first trial fails.
+    """
+    space = read_space(file)
+    cfg = check_sweep(space, words, options)
+    preflight(cfg)
+    if options.launcher == "slurm":
+        check_slurm()
+    out = options.out or Path("sweeps") / file.stem
+    out.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(out)
+    try:
+        study = SweepStudy(out, space, [*words, f"seeds={options.seeds}"], prunes=options.prunes)
+        default = {each.key: _plain(flatten(cfg.to_mapping()).get(each.key)) for each in space.parameters}
+        if all(each.holds(default[each.key]) for each in space.parameters):
+            study.suggest_first(default)
+        return Sweep(study, cfg, words, options, out).run()
+    finally:
+        lock.release()
+
+
+def _plain(value: Value) -> Value:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> RunConfig:
+    """Returns the configuration that all trials have in common. Raises `ConfigError` with every problem."""
+    given = parse_overrides(words)
+    searched = [each.key for each in space.parameters]
+    problems = [
+        f"{key}: given on the command line, not allowed in a sweep, which sets it for each run"
+        for key in flatten(given.values)
+        if key in OWN_KEYS
+    ]
+    problems += [
+        f"{key}: given on the command line, not allowed: the space searches it"
+        for key in flatten(given.values)
+        if key in searched
+    ]
+    problems += [f"parameters.{key}: not allowed, the sweep sets it" for key in searched if key in OWN_KEYS]
+    if problems:
+        raise ConfigError(problems)
+    cfg = _common(space, words)
+    if cfg.eval.episodes == 0:
+        raise ConfigError("eval.episodes: got 0, allowed 1 or more in a sweep: the final evaluation decides")
+    for each in space.parameters:  # rules that join keys refuse some values only with others: one end must do
+        refusals = [refusal for value in each.extremes if (refusal := _refusal(cfg, {each.key: value}))]
+        if len(refusals) == len(each.extremes):
+            raise ConfigError(refusals[0])
+    return cfg
+
+
+def _common(space: Space, words: Sequence[str]) -> RunConfig:
+    """Returns the configuration without searched values, or with one end of each where it needs them."""
+    refusals = []
+    for end in (None, 0, -1):
+        values = {} if end is None else {each.key: each.extremes[end] for each in space.parameters}
+        try:
+            return load_config([*words, *words_of(values)])
+        except ConfigError as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
+def _refusal(cfg: RunConfig, values: Mapping[str, Value]) -> str:
+    """Returns why values are refused; empty if they are not."""
+    try:
+        RunConfig.from_mapping(merge(cfg.to_mapping(), nested(values)))
+    except ConfigError as error:
+        return error.problems[0]
+    return ""
+
+
+class Sweep:
+    """The loop of a sweep: fills free places with runs, reads their evaluations, and ends trials."""
+
+    def __init__(
+        self, study: SweepStudy, cfg: RunConfig, words: Sequence[str], options: SweepOptions, out: Path
+    ) -> None:
+        self._study, self._cfg, self._options, self._out = study, cfg, options, out
+        self._words = [*words, *QUIET]
+        slurm = options.launcher == "slurm"
+        self._launcher: Launcher = SlurmLauncher(shlex.split(options.sbatch)) if slurm else LocalLauncher()
+        cores = num_usable_cores()
+        self.num_jobs = options.jobs or (2 * options.seeds if slurm else cores)
+        if not slurm:  # nodes of a cluster have cores of their own
+            given = flatten(parse_overrides(words).values)
+            shares = {"threads.learner": max(cores // self.num_jobs, 1), "threads.collector": 1}
+            self._words += [f"{key}={share}" for key, share in shares.items() if key not in given]
+        self._active: list[ActiveTrial] = []
+        self._watch, self._console = Stopwatch(), Console(markup=False, highlight=False)
+
+    def run(self) -> int:
+        """Runs to the end, and prints the result. Ctrl-C stops the runs, which a later call continues."""
+        self._active = [self._activate(trial) for trial in self._study.begun()]
+        for each in self._active:
+            self._say(each, "goes on")
+        try:
+            while self._fill() or self._active:
+                time.sleep(self._launcher.poll_s)
+                for each in list(self._active):
+                    self._advance(each)
+        except BaseException as error:
+            self._stop_all()
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            self._console.print(f"interrupted: the same command goes on; {self._out} keeps the trials", soft_wrap=True)
+            return EXIT_INTERRUPTED
+        return self._conclude()
+
+    def _activate(self, trial: Any) -> ActiveTrial:  # Any: an Optuna trial
+        directory = self._out / f"trial-{trial.number:03d}"
+        values = self._study.values_of(trial.params)
+        return ActiveTrial(trial, values, directory, self._options.seeds)
+
+    def _fill(self) -> bool:
+        """Starts runs while there are free places; True if one was started."""
+        was_started = False
+        while sum(len(each.jobs) - len(each.codes) for each in self._active) < self.num_jobs:
+            waiting = next((each for each in self._active if each.next_seed is not None), None)
+            if waiting is None:
+                if self._study.num_trials >= self._options.trials:
+                    break
+                waiting = self._begin()
+                if waiting is None:
+                    continue
+            self._start(waiting)
+            was_started = True
+        return was_started
+
+    def _begin(self) -> ActiveTrial | None:
+        """Begins a trial; None for one whose values are refused together."""
+        each = self._activate(self._study.ask())
+        if refusal := _refusal(self._cfg, each.values):
+            self._say(each, f"refused: {refusal}")
+            self._study.fail(each.trial, refusal)
+            return None
+        self._active.append(each)
+        return each
+
+    def _start(self, each: ActiveTrial) -> None:
+        seed = len(each.jobs)
+        words = [*self._words, *words_of(each.values), f"seed={self._cfg.seed + seed}"]
+        each.jobs[seed] = self._launcher.start(words, each.directory / f"seed-{seed}")
+        self._say(each, f"seed {self._cfg.seed + seed} starts: {shlex.join(words_of(each.values))}")
+
+    def _advance(self, each: ActiveTrial) -> None:
+        """Reads what the runs of a trial have done, and ends it if they are done, failed, or worse than others."""
+        for seed, job in each.jobs.items():
+            code = each.codes.get(seed, job.poll())
+            if code is None:
+                continue
+            each.codes[seed] = code
+            if code != EXIT_OK:
+                self._fail(each, f"seed {self._cfg.seed + seed} exited with {code}: {job.last_error()}")
+                return
+        if len(each.codes) == each.num_seeds:
+            self._complete(each)
+        elif self._is_hopeless(each):
+            self._end(each)
+            self._study.prune(each.trial)
+            self._say(each, f"pruned after {each.num_reported} evaluations")
+
+    def _complete(self, each: ActiveTrial) -> None:
+        means = [final_return(each.run(seed)) for seed in range(each.num_seeds)]
+        self._active.remove(each)
+        if not all(math.isfinite(mean) for mean in means):
+            self._study.fail(each.trial, "an evaluation has no finite return")
+            self._say(each, "failed: an evaluation has no finite return")
+            return
+        self._study.complete(each.trial, statistics.mean(means))
+        self._say(each, f"return {statistics.mean(means):,.1f} ({', '.join(f'{mean:,.1f}' for mean in means)})")
+
+    def _fail(self, each: ActiveTrial, why: str) -> None:
+        """Ends a failed trial. Raises `OffPolicyError` where no other has gone well: it would go on for ever."""
+        self._end(each)
+        self._study.fail(each.trial, why)
+        self._say(each, f"failed: {why}")
+        if not any(row.state in ("complete", "pruned", "running") for row in self._study.rows()):
+            raise OffPolicyError(f"the sweep stops, its first trial failed: {why}")
+
+    def _is_hopeless(self, each: ActiveTrial) -> bool:
+        """Reports new evaluations, over all seeds that were started; True if the trial should be pruned."""
+        curves = [evaluations(each.run(seed)) for seed in each.jobs]
+        for step in range(each.num_reported, min(map(len, curves), default=0)):
+            each.trial.report(statistics.mean(curve[step] for curve in curves), step)
+            each.num_reported = step + 1
+            if each.trial.should_prune():
+                return True
+        return False
+
+    def _end(self, each: ActiveTrial) -> None:
+        for seed, job in each.jobs.items():
+            if seed not in each.codes:
+                job.stop()
+        self._active.remove(each)
+
+    def _stop_all(self) -> None:
+        for each in list(self._active):
+            self._end(each)
+
+    def _say(self, each: ActiveTrial, text: str) -> None:
+        self._console.print(f"{self._watch.elapsed_s():5.0f} s  trial {each.trial.number}: {text}", soft_wrap=True)
+
+    def _conclude(self) -> int:
+        """Prints the trials, the comparison of the best with the first, and the command to copy."""
+        rows = self._study.rows()
+        self._console.print("", sweep_table(rows, self._options.seeds))
+        done = [row for row in rows if row.state == "complete"]
+        if not done:
+            raise OffPolicyError(f"no trial was completed; {self._out} has what they wrote")
+        best, others = done[0], sorted(done[1:], key=lambda row: row.number)
+        if others:
+            self._compare(others[0], best)
+        own = [word for word in self._words if word not in QUIET and not word.startswith("threads.")]
+        command = shlex.join(["offpolicy", "train", *own, *words_of(best.values)])
+        self._console.print(f"best        trial {best.number}, return {best.mean:,.1f}\n{command}", soft_wrap=True)
+        return EXIT_OK
+
+    def _compare(self, first: Row, best: Row) -> None:
+        """Prints `offpolicy compare` of the best trial with the first one that was completed."""
+        runs = {
+            label: [self._out / f"trial-{row.number:03d}" / f"seed-{seed}" / RUN for seed in range(self._options.seeds)]
+            for label, row in (("first", first), ("best", best))
+        }
+        try:
+            compare([f"{label}={run}" for label, paths in runs.items() for run in paths])
+        except ConfigError as error:  # runs too short to say anything
+            self._console.print(f"not compared: {error.problems[0]}", soft_wrap=True)
+
+
+def sweep_table(rows: Sequence[Row], seeds: int) -> Table:
+    """Returns the best trials, a row each."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=f"mean return of {seeds} seeds")
+    for name in ("trial", "return", "state"):
+        table.add_column(name, no_wrap=True, justify="right" if name == "return" else "left")
+    table.add_column("values", overflow="fold")
+    for row in rows[:MOST_SHOWN]:
+        mean = "" if row.mean is None else f"{row.mean:,.1f}"
+        text = " ".join(words_of(row.values)) + (f" ({row.why})" if row.why else "")
+        table.add_row(str(row.number), mean, row.state, text)
+    return table
+
+
+def evaluations(run: Path) -> list[float]:
+    """Returns the mean return of each evaluation of a run, in order, from its records."""
+    try:
+        lines = (run / "metrics.jsonl").read_text().split("\n")[:-1]  # the last one may not be whole
+    except OSError:
+        return []
+    found: dict[float, float] = {}
+    for line in lines:
+        record = json.loads(line)
+        if "eval/env_steps" in record and isinstance(record.get("eval/mean_reward"), float):
+            found.setdefault(record["eval/env_steps"], record["eval/mean_reward"])
+    return [found[env_steps] for env_steps in sorted(found)]
+
+
+def final_return(run: Path) -> float:
+    """Returns the mean return of the last evaluation of a finished run; NaN where there is none."""
+    found = known_summary(run).get("eval") or {}
+    mean = found.get("mean_reward")
+    return float(mean) if isinstance(mean, int | float) else math.nan

@@ -1,0 +1,135 @@
+"""The study of a sweep, which Optuna keeps in a SQLite file: what to try next, what to prune, what was best.
+
+Needs optuna, which is an extra: `pip install 'offpolicy[sweep]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+try:
+    import optuna
+except ImportError:
+    from offpolicy.errors import ConfigError
+
+    raise ConfigError("sweep: needs optuna; type pip install 'offpolicy[sweep]'") from None
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import Trial, TrialState
+
+from offpolicy.analysis.space import Parameter, Space, Value, words_of
+from offpolicy.errors import ConfigError
+
+DATABASE, NAME, DIGEST, WHY = "study.db", "sweep", "digest", "why"
+STARTUP_TRIALS = 4  # whole trials before one is pruned
+Values = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A trial as the table shows it."""
+
+    number: int
+    values: Values
+    state: str  # complete, pruned, fail, running
+    mean: float | None  # of the last evaluation, over the seeds
+    why: str = ""
+
+
+class SweepStudy:
+    """Optuna's study in the directory of a sweep, new or continued."""
+
+    def __init__(self, directory: Path, space: Space, words: Sequence[str], *, prunes: bool) -> None:
+        """Opens the study. Raises `ConfigError` if the directory holds that of another space or command."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        url = f"sqlite:///{directory / DATABASE}"
+        self._study = optuna.create_study(study_name=NAME, storage=url, direction="maximize", load_if_exists=True)
+        digest = space.digest(words)
+        known = self._study.user_attrs.get(DIGEST)
+        if known not in (None, digest):
+            raise ConfigError(f"--out: {directory} holds a sweep of another space or command; write another --out")
+        self._study.set_user_attr(DIGEST, digest)
+        # Another seed for each start: the same one would propose again what was tried first.
+        self._study.sampler = optuna.samplers.TPESampler(seed=len(self._study.trials), constant_liar=True)
+        # A trial is never pruned at its first evaluation.
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=1)
+        self._study.pruner = pruner if prunes else optuna.pruners.NopPruner()
+        self._by_word = {each.key: {_word(value): value for value in each.values} for each in space.parameters}
+        self._distributions = {each.key: _distribution(each) for each in space.parameters}
+
+    def suggest_first(self, values: Values) -> None:
+        """Makes these values the first trial of a new study."""
+        self._study.enqueue_trial(
+            {key: _word(value) if self._by_word[key] else value for key, value in values.items()}, skip_if_exists=True
+        )
+
+    @property
+    def num_trials(self) -> int:
+        """Trials that were begun, also those that failed."""
+        return sum(trial.state != TrialState.WAITING for trial in self._study.trials)
+
+    def ask(self) -> Trial:
+        """Begins the next trial."""
+        return self._study.ask(self._distributions)
+
+    def begun(self) -> list[Trial]:
+        """Returns the trials that an earlier process began and did not end."""
+        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return [Trial(self._study, trial._trial_id) for trial in running]
+
+    def values_of(self, params: Mapping[str, Any]) -> dict[str, Value]:  # Any: Optuna's parameters
+        """Returns the values of the configuration behind Optuna's parameters."""
+        return {key: self._by_word[key].get(value, value) for key, value in params.items()}
+
+    def complete(self, trial: Trial, value: float) -> None:
+        """Ends a trial with its result."""
+        self._study.tell(trial, value)
+
+    def prune(self, trial: Trial) -> None:
+        """Ends a trial that is worse than the others at the same point."""
+        self._study.tell(trial, state=TrialState.PRUNED)
+
+    def fail(self, trial: Trial, why: str) -> None:
+        """Ends a trial that has no result."""
+        trial.set_user_attr(WHY, why)
+        self._study.tell(trial, state=TrialState.FAIL)
+
+    def rows(self) -> list[Row]:
+        """Returns all trials that were begun, the best first, then those without a result."""
+        found = [
+            Row(
+                trial.number,
+                self.values_of(trial.params),
+                trial.state.name.lower(),
+                trial.value if trial.state == TrialState.COMPLETE else _last(trial.intermediate_values),
+                str(trial.user_attrs.get(WHY, "")),
+            )
+            for trial in self._study.trials
+            if trial.state != TrialState.WAITING
+        ]
+        return sorted(found, key=lambda row: (row.state != "complete", -(row.mean or 0.0), row.number))
+
+
+def _last(values: Mapping[int, float]) -> float | None:
+    return values[max(values)] if values else None
+
+
+def _word(value: Value) -> str:
+    """Returns a value of some as the text that Optuna stores: its choices must be plain."""
+    return words_of({"": value})[0][1:]
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    if parameter.values:
+        return CategoricalDistribution([_word(value) for value in parameter.values])
+    if parameter.is_whole:
+        step = 1 if parameter.step is None else int(parameter.step)
+        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.is_log, step=step)
+    return FloatDistribution(parameter.low, parameter.high, log=parameter.is_log, step=parameter.step)

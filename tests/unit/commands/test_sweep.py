@@ -1,0 +1,236 @@
+"""A sweep fills the cores with runs, ends trials by their evaluations, goes on after a kill, and names the best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy import cli
+from offpolicy.commands import sweep as module
+from offpolicy.commands.sweep import SweepOptions, evaluations, final_return, sweep
+from offpolicy.errors import ConfigError, OffPolicyError, RunDirBusyError
+from offpolicy.launch.run_lock import RunLock
+
+SPACE = "parameters:\n  algo.gamma: {low: 0.9, high: 0.999}\n"
+OPTIONS = SweepOptions(trials=3, seeds=2, jobs=2, out=None, launcher="local", sbatch="", prunes=True)
+Outcome = Callable[[float, int], tuple[int, list[float]]]  # of gamma and seed: exit code and returns
+
+
+class FakeJob:
+    """A run that has written its evaluations, and ends at the second look."""
+
+    def __init__(self, code: int, launcher: FakeLauncher) -> None:
+        self._code, self._launcher, self._polls, self.was_stopped = code, launcher, 0, False
+        launcher.running += 1
+        launcher.most = max(launcher.most, launcher.running)
+
+    def poll(self) -> int | None:
+        self._polls += 1
+        if self._polls == 2:
+            self._launcher.running -= 1
+        return self._code if self._polls >= 2 else None
+
+    def stop(self) -> None:
+        self.was_stopped = True
+        self._launcher.running -= 1
+
+    def last_error(self) -> str:
+        return "offpolicy: said why"
+
+
+class FakeLauncher:
+    """Runs that take no time; `outcome` says what each does."""
+
+    poll_s = 0.0
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome, self.started = outcome, list[tuple[tuple[str, ...], Path]]()
+        self.jobs, self.running, self.most = list[FakeJob](), 0, 0
+
+    def start(self, words: Sequence[str], directory: Path) -> FakeJob:
+        self.started.append((tuple(words), directory))
+        given = dict(word.split("=", 1) for word in words)
+        code, returns = self.outcome(float(given["algo.gamma"]), int(given["seed"]))
+        run = directory / "run"
+        run.mkdir(parents=True, exist_ok=True)
+        lines = [{"eval/env_steps": float(n), "eval/mean_reward": each} for n, each in enumerate(returns)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (run / "summary.json").write_text(json.dumps({"eval": {"mean_reward": returns[-1]}}))
+        self.jobs.append(FakeJob(code, self))
+        return self.jobs[-1]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory with a space; no environment is probed, and nothing is compared."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.yaml").write_text(SPACE)
+    monkeypatch.setattr(module, "preflight", lambda cfg: None)
+    monkeypatch.setattr(module, "compare", lambda words: 0)
+    monkeypatch.setattr(module, "num_usable_cores", lambda: 6)
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> FakeLauncher:
+    launcher = FakeLauncher(outcome)
+    monkeypatch.setattr(module, "LocalLauncher", lambda: launcher)
+    return launcher
+
+
+def swept(*words: str, **options: Any) -> int:
+    return sweep(Path("space.yaml"), words, replace(OPTIONS, **options))
+
+
+def near(gamma: float, seed: int) -> tuple[int, list[float]]:
+    """The nearer gamma is to 0.95, the better."""
+    return 0, [-1000.0, -1000.0 * abs(gamma - 0.95) - seed]
+
+
+def test_the_best_is_printed_as_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    launcher = launched(monkeypatch, near)
+    assert swept("algo=sac", trials=6) == 0
+    tried = {next(word for word in words if word.startswith("algo.gamma=")) for words, _ in launcher.started}
+    best = min(tried, key=lambda word: abs(float(word.split("=")[1]) - 0.95))
+    assert capsys.readouterr().out.splitlines()[-1] == f"offpolicy train algo=sac {best}"
+    assert len(tried) == 6
+
+
+def test_the_default_is_the_first_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = launched(monkeypatch, near)
+    swept()
+    assert [word for word in launcher.started[0][0] if "gamma" in word] == ["algo.gamma=0.99"]
+
+
+def test_every_trial_has_its_seeds_and_a_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = launched(monkeypatch, near)
+    swept("total_timesteps=5000", trials=2, seeds=3, jobs=2)
+    seeds = [word for words, _ in launcher.started for word in words if word.startswith("seed=")]
+    assert sorted(seeds) == sorted(["seed=1", "seed=2", "seed=3"] * 2)
+    assert all(
+        {"threads.learner=3", "threads.collector=1", "total_timesteps=5000"} <= set(words)
+        for words, _ in launcher.started
+    )
+    assert launcher.most == 2
+
+
+def test_given_threads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = launched(monkeypatch, near)
+    swept("threads.learner=2", trials=1)
+    assert [word for word in launcher.started[0][0] if word.startswith("threads.learner")] == ["threads.learner=2"]
+
+
+def test_a_trial_that_is_worse_is_stopped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    launcher = launched(monkeypatch, lambda gamma, seed: (0, [-1.0] * 3 if len(launcher.jobs) < 8 else [-999.0] * 3))
+    assert swept(trials=6, jobs=1, seeds=2) == 0
+    assert "trial 4: pruned after 2 evaluations" in capsys.readouterr().out
+    assert [job.was_stopped for job in launcher.jobs] == [False] * 8 + [True, True]
+
+
+def test_the_first_failure_stops_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch, lambda gamma, seed: (65, [0.0]))
+    with pytest.raises(OffPolicyError, match="its first trial failed: seed 1 exited with 65: offpolicy: said why"):
+        swept(jobs=1)
+
+
+def test_a_later_failure_is_a_trial_without_a_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = launched(monkeypatch, lambda gamma, seed: (65 if len(launcher.jobs) == 2 else 0, [-5.0, -5.0]))
+    assert swept(trials=3, jobs=1) == 0
+    assert "trial 1: failed: seed 1 exited with 65" in capsys.readouterr().out
+
+
+def test_ctrl_c_stops_the_runs_and_the_same_command_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = launched(monkeypatch, near)
+
+    def interrupt(seconds: float) -> None:
+        if len(launcher.jobs) >= 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.time, "sleep", interrupt)
+    assert swept() == 130
+    assert launcher.running == 0
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    again = launched(monkeypatch, near)
+    assert swept() == 0
+    assert "goes on" in capsys.readouterr().out
+    assert {directory for _, directory in again.started} & {directory for _, directory in launcher.started}
+    assert len({directory.parent for _, directory in (*launcher.started, *again.started)}) == 3
+
+
+def test_a_finished_sweep_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch, near)
+    swept()
+    again = launched(monkeypatch, near)
+    assert swept() == 0
+    assert again.started == []
+
+
+def test_values_that_a_rule_refuses_together_fail_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("space.yaml").write_text(
+        "parameters:\n  algo.gamma: {values: [0.9, 0.99]}\n  algo.learning_starts: {values: [600, 10]}\n"
+    )
+    launched(monkeypatch, near)
+    assert swept("total_timesteps=500", trials=8) == 0
+    out = capsys.readouterr().out
+    assert "refused: algo.learning_starts: got 600, allowed less than total_timesteps=500" in out
+    assert "complete" in out
+
+
+def test_two_sweeps_of_one_directory_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launched(monkeypatch, near)
+    (tmp_path / "sweeps/space").mkdir(parents=True)
+    lock = RunLock(tmp_path / "sweeps/space")
+    with pytest.raises(RunDirBusyError):
+        swept()
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["seed=3"], "seed: given on the command line, not allowed in a sweep"),
+        (["algo.gamma=0.9"], "algo.gamma: given on the command line, not allowed: the space searches it"),
+        (["eval.episodes=0"], "eval.episodes: got 0, allowed 1 or more in a sweep"),
+        (["algo.tau=3"], "algo.tau: got 3, allowed a number"),
+        (["--trials", "0"], "--trials"),
+    ],
+)
+def test_bad_input_exits_2_before_any_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
+) -> None:
+    launcher = launched(monkeypatch, near)
+    try:
+        code = cli.main(["sweep", "space.yaml", *words])
+    except SystemExit as refused:
+        code = int(refused.code or 0)
+    assert (code, launcher.started) == (2, [])
+    assert problem in capsys.readouterr().err
+
+
+def test_a_space_whose_values_are_all_refused_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("space.yaml").write_text("parameters:\n  algo.epochs: {low: 2, high: 4}\n")
+    launched(monkeypatch, near)
+    with pytest.raises(ConfigError, match=r"algo.epochs: got 2, allowed nothing with algo=sac"):
+        swept()
+
+
+def test_evaluations_are_read_once_each_and_whole_lines_only(tmp_path: Path) -> None:
+    lines = ['{"eval/env_steps": 200.0, "eval/mean_reward": -2.0}', '{"env_steps": 1}']
+    text = "\n".join(['{"eval/env_steps": 100.0, "eval/mean_reward": -3.0}', *lines, lines[0], '{"eval/env_st'])
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert evaluations(tmp_path) == [-3.0, -2.0]
+    assert evaluations(tmp_path / "none") == []
+
+
+def test_a_run_without_an_evaluation_has_no_return(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"eval": null}')
+    assert str(final_return(tmp_path)) == "nan"

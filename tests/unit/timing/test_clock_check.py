@@ -1,0 +1,43 @@
+"""The check of the clock sees its cost, its smallest step, and steps backwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from offpolicy.timing.clock_check import check_clock
+
+
+class Scripted:
+    """A clock that reads the given instants."""
+
+    def __init__(self, *instants: int) -> None:
+        self._instants = list(instants)
+
+    def now_ns(self) -> int:
+        return self._instants.pop(0)
+
+
+def test_the_smallest_step_and_the_cost_of_a_reading_are_seen() -> None:
+    found = check_clock(Scripted(100, 100, 140, 260), readings=4)
+    assert (found.step_ns, found.backward_steps) == (40, 0)
+    assert found.reading_ns == 160 / 3
+
+
+def test_a_clock_that_steps_back_is_caught() -> None:
+    assert check_clock(Scripted(100, 90, 200, 150), readings=4).backward_steps == 2
+
+
+def test_a_clock_that_stands_still_has_no_step() -> None:
+    assert check_clock(Scripted(5, 5, 5), readings=3).step_ns == 0
+
+
+def test_the_source_is_the_kernels_name_for_it(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("hpet\n")
+    assert check_clock(readings=2, source=tmp_path / "source").source == "hpet"
+    assert check_clock(readings=2, source=tmp_path / "none").source == "unknown"
+
+
+def test_the_clock_of_this_machine_never_steps_back() -> None:
+    found = check_clock()
+    assert found.backward_steps == 0
+    assert found.resolution_ns > 0
