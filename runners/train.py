@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from offpolicy import fault
 from offpolicy.checkpoint import run_store
@@ -89,10 +89,25 @@ def _refuse_less(run: Path, wanted: float) -> None:
         )
 
 
-def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
-    """Trains from the start, or continues the run of the run directory; returns the exit code.
+class Ended(NamedTuple):
+    """How a run has ended."""
 
-    `ends_process`: the caller exits with it. From the end of the run on its signals are ignored, so that none of them
+    code: int  # exit code
+    path: Path  # run directory
+    failure: Failure | None
+
+
+def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
+    """Trains as `train_run`, writes the failure, if there is one, to stderr, and returns the exit code."""
+    ended = train_run(cfg, ends_process=ends_process)
+    print_failure(ended.failure, ended.path)
+    return ended.code
+
+
+def train_run(cfg: RunConfig, *, ends_process: bool = False) -> Ended:
+    """Trains from the start, or continues the run of the run directory.
+
+    `ends_process`: the caller exits then. From the end of the run on its signals are ignored, so that none of them
     changes the code; otherwise the caller's handlers come back.
     """
     watch = Stopwatch()
@@ -117,7 +132,7 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
             check_same(plan.cfg, read_config(run.path))
             kept.drop()
             sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg.total_timesteps) + "\n")
-            return EXIT_OK
+            return Ended(EXIT_OK, run.path, None)
         cfg = _run_config(plan, run, spec)
         provenance = Provenance.of_this_process(unix_s())
         provenance.note(run.path / "config.yaml")
@@ -139,8 +154,7 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
                 code, failure = _run(job, run, memory, log_fd, watch, listener, provenance)
             finally:
                 kept.drop()  # the run has its outcome
-        print_failure(failure, run.path)
-    return code
+    return Ended(code, run.path, failure)
 
 
 def _run(  # noqa: PLR0913  # what a run is made of

@@ -16,7 +16,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.probe import probe
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch.run_lock import is_running
-from offpolicy.nets.policy import make_policy
+from offpolicy.nets.policy import Policy, make_policy
 from offpolicy.training.rank_context import pick_device
 from offpolicy.training.resume import learner_tensors
 from offpolicy.types import SpaceSpec
@@ -63,6 +63,10 @@ class SavedRun:
 
     def actor(self, device: str) -> Actor:
         """Returns the policy, ready to act without noise."""
+        return deterministic_actor(self.policy(device))
+
+    def policy(self, device: str) -> Policy:
+        """Returns the policy with the weights of the checkpoint."""
         policy = make_policy(self.cfg.algo, self.spec).eval()
         tensors, prefix = learner_tensors(self.checkpoint), "policy."
         own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
@@ -70,7 +74,7 @@ class SavedRun:
             policy.load_state_dict(own)
         except RuntimeError as error:  # other names or shapes
             raise CheckpointError(f"{self.checkpoint.path / 'learner.safetensors'}: {error}") from error
-        return deterministic_actor(policy.to(pick_device(device, 0)))
+        return policy.to(pick_device(device, 0))
 
 
 def _why_none(path: Path, cfg: RunConfig) -> str:

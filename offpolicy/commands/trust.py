@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +44,15 @@ def check_trust(run: Path, *, is_trusted: bool, overridden: tuple[str, ...] = ()
             problems.append(f"{named.key}: {named.module} would run {place}, which {why}; read it, then add --trust")
     if problems:
         raise ConfigError(problems)
+
+
+def check_source(words: Sequence[str], *, is_trusted: bool) -> None:
+    """Does the same for the run of `config=RUN` among overrides, whose modules a new run would import."""
+    from offpolicy.config.overrides import config_file
+
+    file, overridden = config_file(words)
+    if file is not None:
+        check_trust(file, is_trusted=is_trusted, overridden=overridden)
 
 
 def named_modules(file: Path, overridden: tuple[str, ...] = ()) -> list[NamedModule]:
