@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from offpolicy.api.training import configure, train
     from offpolicy.config.schema import RunConfig
     from offpolicy.errors import ConfigError, Interrupted, OffPolicyError
+    from offpolicy.logger.callbacks import Callback
 
 __version__ = "0.1.0"
 __all__ = [
+    "Callback",
     "Comparison",
     "ConfigError",
     "Evaluation",
@@ -43,6 +45,7 @@ _MODULES = {
     "TrainedRun": "api.runs",
     **dict.fromkeys(("configure", "train"), "api.training"),
     "RunConfig": "config.schema",
+    "Callback": "logger.callbacks",
     **dict.fromkeys(("ConfigError", "Interrupted", "OffPolicyError"), "errors"),
 }
 

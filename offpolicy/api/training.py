@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -17,6 +17,7 @@ from offpolicy.config.overrides import group_options, load_config
 from offpolicy.config.parsing import as_override
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
+from offpolicy.logger.callbacks import Callback, checked, load_callback
 
 
 def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:  # Any: checked with all others
@@ -36,13 +37,20 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
     return load_config(words, given)
 
 
-def train(*overrides: str | RunConfig, trust: bool = False, **values: Any) -> TrainedRun:
+def train(
+    *overrides: str | RunConfig,
+    callbacks: Sequence[Callback | str] = (),
+    trust: bool = False,
+    **values: Any,  # Any: checked with all others
+) -> TrainedRun:
     """Trains, in processes of its own, and returns the run at its end: `train("algo=sac", "env=pendulum", seed=3)`.
 
-    Takes what `configure` takes, or the `RunConfig` that it returns. In a notebook a line of progress is shown; Ctrl-C
-    (the stop button) ends the run as in the terminal: it saves a checkpoint, and `Interrupted` is raised, which is a
-    `KeyboardInterrupt` and names the run directory. Raises `ConfigError` before any process starts, and for a run
-    that has failed the error of its process. It has to be called from the main thread, which gets the signals.
+    Takes what `configure` takes, or the `RunConfig` that it returns. `callbacks` are objects, see `offpolicy.Callback`,
+    or `module:Name`, called beside those of the configuration with what the run reports. In a notebook a line of
+    progress is shown. Ctrl-C (the stop button) ends the run as in the terminal: it saves a checkpoint, and then
+    `Interrupted` is raised, a `KeyboardInterrupt` that names the run directory. Raises `ConfigError` before any process
+    starts, and for a run that has failed the error of its process. It has to be called from the main thread, which gets
+    the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError("train: got another thread, allowed the main thread: only that one gets Ctrl-C")
@@ -52,7 +60,8 @@ def train(*overrides: str | RunConfig, trust: bool = False, **values: Any) -> Tr
     with _signals_of_caller():
         words = [word for word in overrides if isinstance(word, str)]
         config = configs[0] if configs else configure(*words, trust=trust, **values)
-        ended = train_module().train_run(config)
+        own = [load_callback(one) if isinstance(one, str) else checked(one) for one in callbacks]
+        ended = train_module().train_run(config, own)
     run = TrainedRun(ended.path)
     if ended.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         raise Interrupted(run.run_dir, ended.code, str(run.summary.get("reason", "stopped by a signal")))

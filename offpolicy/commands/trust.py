@@ -17,7 +17,13 @@ from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import read_values
 from offpolicy.errors import ConfigError
 
-KEYS = ("env.id", "eval.hook", "collect.hook")  # their values may be `module:name`
+KEYS = (
+    "env.id",
+    "eval.hook",
+    "collect.hook",
+    "env.wrappers",
+    "callbacks",
+)  # their values may be `module:name`, or many
 
 
 class NamedModule(NamedTuple):
@@ -62,8 +68,9 @@ def named_modules(file: Path, overridden: tuple[str, ...] = ()) -> list[NamedMod
     except ConfigError:  # the command, which reads it in the same way, refuses it
         return []
     found = []
-    for key in KEYS:
-        module, colon, _ = str(values.get(key) or "").rpartition(":")
+    named = [(key, given if isinstance(given, list) else [given]) for key in KEYS if (given := values.get(key))]
+    for key, target in ((key, target) for key, targets in named for target in targets):
+        module, colon, _ = str(target).rpartition(":")
         if colon and module.partition(".")[0] != __name__.partition(".")[0] and key not in overridden:
             found.append(NamedModule(key, module, tuple(_executed(module))))
     return found

@@ -239,6 +239,9 @@ class EnvConfig:
         " 4 or more of Gymnasium's MuJoCo v5 tasks, else sync",
         choices=("auto", "sync", "async", "mujoco"),
     )  # fmt: skip
+    wrappers: tuple[str, ...] = option(
+        (), "module:function of wrappers, each called with the environment before it; the first is the innermost"
+    )
     measure: str | None = option(
         None, "number of info at an episode's end that `offpolicy eval` reports beside the return, such as net_rotation"
     )
@@ -398,6 +401,9 @@ class RunSections:
     total_timesteps: int = option(20_000, "env steps to train for", ge=1)
     device: str = option("auto", "auto (cuda, else cpu), cpu, cuda or cuda:<index>")
     teacher: str | None = option(None, "stage=adapt: run directory of the teacher, a run of algo=hora")
+    callbacks: tuple[str, ...] = option(
+        (), "module:Name of callbacks (offpolicy.logger.callbacks.Callback), called with records and evaluations"
+    )
     run_dir: str | None = option(None, "run directory; null: runs/<algo>/<env id>/<time>-s<seed>")
     resume: str = option("auto", "what to do with an existing run directory", choices=("auto", "must", "never"))
 

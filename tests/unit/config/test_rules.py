@@ -206,3 +206,15 @@ def test_rollouts_that_divide_are_accepted(sections: dict[str, Any]) -> None:
 )
 def test_a_share_of_demonstrations_that_cannot_be_is_refused(raw: dict[str, Any], problem: str) -> None:
     assert problems(raw) == (problem,)
+
+
+@pytest.mark.parametrize(
+    ("key", "raw"), [("callbacks", {"callbacks": ["x"]}), ("env.wrappers", {"env": {"wrappers": ["x"]}})]
+)
+def test_an_entry_of_a_list_names_something_in_a_module(key: str, raw: dict[str, Any]) -> None:
+    assert problems(raw) == (f"{key}: got 'x', allowed module:name, such as mine:Squashed",)
+
+
+def test_wrappers_and_a_batch_are_refused() -> None:
+    (problem,) = problems({"env": {"wrappers": ["mine:f"], "vectorization": "mujoco"}})
+    assert problem.startswith("env.vectorization: got mujoco, allowed auto, sync or async with env.wrappers")
