@@ -7,15 +7,13 @@ runners are found by name: the library does not depend on them.
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from offpolicy import __version__
+from offpolicy.commands.runners import train_module
 from offpolicy.errors import EXIT_INTERRUPTED, ConfigError, OffPolicyError
 from offpolicy.run_names import LATEST, ROOT, find_run
 from offpolicy.start import interrupts_exit, open_streams
@@ -85,7 +83,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
         config = load_config(words)
         _check_source(words, is_trusted=TRUST in arguments.overrides)
-        module = _train_module()
+        module = train_module()
     return int(module.train(config, ends_process=True))
 
 
@@ -112,7 +110,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         from offpolicy.config.parsing import flatten
 
         check_trust(run, is_trusted=TRUST in arguments.words, overridden=tuple(flatten(overrides)))
-        module = _train_module()
+        module = train_module()
     return int(module.resume(run, overrides, ends_process=True))
 
 
@@ -252,12 +250,9 @@ def _check_trust(run: Path, arguments: argparse.Namespace) -> None:
 
 def _check_source(words: Sequence[str], *, is_trusted: bool) -> None:
     """Does the same for the run of `config=RUN`, whose modules a new run would import."""
-    from offpolicy.commands.trust import check_trust
-    from offpolicy.config.overrides import config_file
+    from offpolicy.commands.trust import check_source
 
-    file, overridden = config_file(words)
-    if file is not None:
-        check_trust(file, is_trusted=is_trusted, overridden=overridden)
+    check_source(words, is_trusted=is_trusted)
 
 
 def _choice(arguments: argparse.Namespace) -> Any:  # Any: a class that is imported late
@@ -492,12 +487,6 @@ def _existing_run(path: Path | str) -> Path:
     if not (run / "config.yaml").is_file():
         raise ConfigError(f"run: got {str(run)!r}, allowed the directory of a run (it has no config.yaml)")
     return run
-
-
-def _train_module() -> ModuleType:
-    """Imports `offpolicy.runners.train`, as the wheel installs it, or the checkout's `runners.train`."""
-    package = "offpolicy.runners" if importlib.util.find_spec("offpolicy.runners") else "runners"
-    return importlib.import_module(f"{package}.train")
 
 
 if __name__ == "__main__":

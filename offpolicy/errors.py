@@ -17,6 +17,7 @@ OffPolicyError            1   unexpected
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -100,6 +101,22 @@ class PeerEnvFailure(EnvFailure):
     """The user's environment raised on another learner rank."""
 
     is_consequence = True
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run of `offpolicy.train` was stopped by a signal, after it had saved what there was to save."""
+
+    def __init__(self, run_dir: Path, exit_code: int, reason: str) -> None:
+        self.run_dir, self.exit_code = run_dir, exit_code
+        super().__init__(f"{reason}; offpolicy.TrainedRun.read({str(run_dir)!r}) has what was recorded")
+
+
+def error_of(exit_code: int, cause: str) -> OffPolicyError:
+    """Returns the error of a failed run: of the class that begins its cause, else of one with the exit code."""
+    ours = [kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, OffPolicyError)]
+    named = [kind for kind in ours if cause.startswith(f"{kind.__name__}: ")]
+    direct = [kind for kind in OffPolicyError.__subclasses__() if kind.exit_code == exit_code != 1]
+    return (named or direct or [OffPolicyError])[0](cause)
 
 
 # exit codes that are not errors of ours

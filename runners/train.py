@@ -8,10 +8,10 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from offpolicy import fault
 from offpolicy.checkpoint import SharedState, run_store
@@ -41,6 +41,7 @@ from offpolicy.launch.restart import keeps_others, newest_checkpoint, started_ag
 from offpolicy.launch.run_dir import RunDir
 from offpolicy.launch.run_header import announce, open_run_logger
 from offpolicy.launch.train_log import open_train_log, trim_train_log
+from offpolicy.logger.callbacks import Callback, Callbacks, load_callback
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
@@ -89,10 +90,26 @@ def _refuse_less(run: Path, wanted: float) -> None:
         )
 
 
-def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
-    """Trains from the start, or continues the run of the run directory; returns the exit code.
+class Ended(NamedTuple):
+    """How a run has ended."""
 
-    `ends_process`: the caller exits with it. From the end of the run on its signals are ignored, so that none of them
+    code: int  # exit code
+    path: Path  # run directory
+    failure: Failure | None
+
+
+def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
+    """Trains as `train_run`, writes the failure, if there is one, to stderr, and returns the exit code."""
+    ended = train_run(cfg, ends_process=ends_process)
+    print_failure(ended.failure, ended.path)
+    return ended.code
+
+
+def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_process: bool = False) -> Ended:
+    """Trains from the start, or continues the run of the run directory.
+
+    `callbacks` are called beside those that the configuration names.
+    `ends_process`: the caller exits then. From the end of the run on its signals are ignored, so that none of them
     changes the code; otherwise the caller's handlers come back.
     """
     watch = Stopwatch()
@@ -108,6 +125,7 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
         host_plan = plan_host(plan.cfg, host)
         memory = RunMemory(plan.cfg, spec, host.num_hosts, has_evaluator=host_plan.has_evaluator)
         check_restart(plan.cfg)
+        called = (*map(load_callback, cfg.callbacks), *callbacks) if host.index == 0 else ()
     with (
         signals_queued(ends_process=ends_process) as kept,
         plan.claim() as run,
@@ -118,7 +136,7 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
             check_same(plan.cfg, read_config(run.path))
             kept.drop()
             sys.stdout.write(already_complete(run.path, run.checkpoint.env_steps, plan.cfg) + "\n")
-            return EXIT_OK
+            return Ended(EXIT_OK, run.path, None)
         cfg = _run_config(plan, run, spec)
         provenance = Provenance.of_this_process(unix_s())
         provenance.note(run.path / "config.yaml")
@@ -137,13 +155,12 @@ def train(cfg: RunConfig, *, ends_process: bool = False) -> int:
             init_step=init_step,
             teacher_step=teacher_step,
         )
-        with open_train_log(run.path / "train.log") as log_fd:
+        with open_train_log(run.path / "train.log") as log_fd, contextlib.closing(Callbacks(called)) as own:
             try:
-                code, failure = _run(job, run, memory, log_fd, watch, listener, provenance)
+                code, failure = _run(job, run, memory, log_fd, watch, listener, provenance, own)
             finally:
                 kept.drop()  # the run has its outcome
-        print_failure(failure, run.path)
-    return code
+    return Ended(code, run.path, failure)
 
 
 def _run(  # noqa: PLR0913  # what a run is made of
@@ -154,6 +171,7 @@ def _run(  # noqa: PLR0913  # what a run is made of
     watch: Stopwatch,
     listener: socket.socket | None,
     provenance: Provenance,
+    callbacks: Callbacks,
 ) -> tuple[int, Failure | None]:
     """Runs the processes to their end: again, from the checkpoint, where the death of a learner has ended them all."""
     policy = RestartPolicy(job.cfg.runner.max_restarts if job.host.is_alone else 0)
@@ -165,7 +183,7 @@ def _run(  # noqa: PLR0913  # what a run is made of
             announce(logger, job, run)
             try:
                 limits = _supervisor_config(job, memory, log_fd, watch, deaths)
-                ended = _supervise(job, memory, logger, limits, listener, provenance)
+                ended = _supervise(job, memory, logger, limits, listener, provenance, callbacks)
             finally:  # when no process is left that could still write
                 if job.trace_dir is not None:
                     _write_trace(Path(job.trace_dir), run.path, logger)
@@ -211,13 +229,14 @@ def _run_config(plan: LaunchPlan, run: RunDir, spec: SpaceSpec) -> RunConfig:
     return cfg
 
 
-def _supervise(
+def _supervise(  # noqa: PLR0913  # what it watches and writes to
     job: WorkerSpec,
     memory: RunMemory,
     logger: OffPolicyLogger,
     limits: SupervisorConfig,
     listener: socket.socket | None,
     provenance: Provenance,
+    callbacks: Callbacks,
 ) -> _Ended:
     """Runs the processes and writes the summary; signals are handled until it is written."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
@@ -225,7 +244,7 @@ def _supervise(
     path, num_hosts, elapsed_s = Path(job.run_dir), job.host.num_hosts, limits.elapsed_s
     monitor = Monitor(
         job.cfg, memory, logger, elapsed_s, num_hosts, counters, cores,
-        start_step=job.start_step, learner_restarts=job.learner_restarts,
+        start_step=job.start_step, learner_restarts=job.learner_restarts, callbacks=callbacks,
     )  # fmt: skip
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits, monitor.on_message) as supervisor:
         outcome, starts_over = Outcome("failed", 1, "the supervisor failed"), False

@@ -9,7 +9,7 @@ from offpolicy.checkpoint.draft import Draft
 from offpolicy.checkpoint.formats import write_json, write_rows, write_tensors
 from offpolicy.checkpoint.manifest import Checkpoint
 from offpolicy.checkpoint.replay_rows import read_replay
-from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, run_store
+from offpolicy.checkpoint.store import CHECKPOINTS, CheckpointStore, checkpoint_path, run_store
 from offpolicy.files import Disk
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "RankStreams",
     "SharedState",
     "check_content",
+    "checkpoint_path",
     "read_best",
     "read_replay",
     "run_store",

@@ -297,6 +297,11 @@ def run_store(run: Path) -> CheckpointStore:
     return CheckpointStore(run / CHECKPOINTS, check=check_content)
 
 
+def checkpoint_path(run: Path, env_steps: int) -> Path:
+    """Returns the directory of a run's checkpoint at an env step, whether there is one or not."""
+    return run / CHECKPOINTS / step_name(env_steps)
+
+
 def step_name(env_steps: int) -> str:
     """Returns the directory name of a checkpoint."""
     return f"step-{env_steps:012d}"

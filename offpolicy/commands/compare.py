@@ -42,11 +42,7 @@ def compare(
     if png or html:
         import offpolicy.analysis.plots  # noqa: F401  # refuses a missing matplotlib before anything is read
     compared = read_runs(words)
-    labels, found = tuple(labelled.label for labelled in compared), sections(compared, reference)
-    notes = (*_notes(compared), *_refusals(compared, found), *warnings(compared))
-    report = pages.Report(labels, tuple(found), notes)
-    if not report.sections:
-        raise ConfigError(f"run: {', '.join(labels)} have recorded nothing that could be compared")
+    report = report_of(compared, reference)
     console = Console(markup=False, highlight=False, emoji=False)
     console.print(Text(report.title, "bold"))
     console.print(pages.terminal(report, console.width))
@@ -66,6 +62,15 @@ def compare(
     lines = [f"written: {path}" for path in (png, markdown, html) if path] + [each.line for each in judgements]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return _exit_code(judgements)
+
+
+def report_of(compared: Sequence[LabelledRuns], reference: float | None = None) -> pages.Report:
+    """Returns the tables and notes of runs, the first the baseline. Raises `ConfigError` where there is nothing."""
+    labels, found = tuple(labelled.label for labelled in compared), sections(compared, reference)
+    notes = (*_notes(compared), *_refusals(compared, found), *warnings(compared))
+    if not found:
+        raise ConfigError(f"run: {', '.join(labels)} have recorded nothing that could be compared")
+    return pages.Report(labels, tuple(found), notes)
 
 
 def _exit_code(judgements: Sequence[Judgement]) -> int:

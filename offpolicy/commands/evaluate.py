@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich import box
@@ -27,9 +27,33 @@ LARGE = 1000.0  # value from which a table shows no decimals
 
 
 def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False) -> int:
-    """Evaluates every run on the same episodes, prints the results and appends each to its run's `eval.jsonl`.
+    """Evaluates as `evaluated`, and prints the results."""
+    found = evaluated(paths, choice, episodes=episodes, with_random=with_random)
+    console, (first, *others) = Console(markup=False, highlight=False), found.runs
+    is_alone = len(found.episodes) == 1
+    console.print(_summary(first.path, found.records[0]) if is_alone else comparison(found.episodes, first.env.measure))
+    for run in others:
+        for difference in env_differences(first.env, run.env):
+            console.print(f"the environments differ: {difference} ({first.path}, {run.path})")
+    return 0
 
-    `paths`: the runs' directories by label; `with_random`: uniformly random actions as one more policy.
+
+class Evaluated(NamedTuple):
+    """Evaluations that began alike."""
+
+    episodes: Mapping[str, Episodes]  # by label; those of random actions come last
+    runs: Sequence[SavedRun]  # without random actions, which have none
+    records: Sequence[Mapping[str, Any]]  # of the runs, as in `eval.jsonl`
+    seed: int  # of the environments
+
+
+def evaluated(
+    paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, with_random: bool = False
+) -> Evaluated:
+    """Evaluates every run on the same episodes and appends each result to its run's `eval.jsonl`.
+
+    `paths`: the runs' directories by label; `with_random`: uniformly random actions as one more policy. Raises
+    `ConfigError` where the policies cannot be held side by side.
     """
     names = list(paths)
     if with_random and RANDOM in names:
@@ -52,13 +76,7 @@ def evaluate(paths: Mapping[str, Path], choice: PolicyChoice, *, episodes: int, 
     records = [  # random actions have no run to be recorded in
         _record(run, one, seed, reference.measure, choice.overrides) for run, one in zip(runs, found, strict=False)
     ]
-    labelled = dict(zip(names, found, strict=True))
-    console = Console(markup=False, highlight=False)
-    console.print(comparison(labelled, reference.measure) if len(found) > 1 else _summary(runs[0].path, records[0]))
-    for run in runs[1:]:
-        for difference in env_differences(reference, run.env):
-            console.print(f"the environments differ: {difference} ({runs[0].path}, {run.path})")
-    return 0
+    return Evaluated(dict(zip(names, found, strict=True)), runs, records, seed)
 
 
 def _record(

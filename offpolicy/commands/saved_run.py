@@ -73,20 +73,20 @@ class SavedRun:
         """Returns the policy, ready to act without noise."""
         if isinstance(self.checkpoint, ExportedPolicy):
             return self.checkpoint.actor()
-        return deterministic_actor(self.policy().to(pick_device(device, 0)))
+        return deterministic_actor(self.policy(device))
 
-    def policy(self) -> Policy:
-        """Returns the policy of the checkpoint on the CPU. Raises `CheckpointError`, also for an exported one."""
+    def policy(self, device: str = "cpu") -> Policy:
+        """Returns the policy with the weights of the checkpoint. Raises `CheckpointError`, also for an exported one."""
         if isinstance(self.checkpoint, ExportedPolicy):
             raise CheckpointError(f"{self.checkpoint.path}: an exported policy has no networks to read")
-        policy, prefix = make_policy(self.cfg.algo, self.spec).eval(), "policy."
-        tensors = learner_tensors(self.checkpoint)
+        policy = make_policy(self.cfg.algo, self.spec).eval()
+        tensors, prefix = learner_tensors(self.checkpoint), "policy."
         own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         try:
             policy.load_state_dict(own)
         except RuntimeError as error:  # other names or shapes
-            raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
-        return policy
+            raise CheckpointError(f"{self.checkpoint.path / 'learner.safetensors'}: {error}") from error
+        return policy.to(pick_device(device, 0))
 
 
 def _why_none(path: Path, cfg: RunConfig) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,13 @@ from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import read_values
 from offpolicy.errors import ConfigError
 
-KEYS = ("env.id", "eval.hook", "collect.hook")  # their values may be `module:name`
+KEYS = (
+    "env.id",
+    "eval.hook",
+    "collect.hook",
+    "env.wrappers",
+    "callbacks",
+)  # their values may be `module:name`, or many
 
 
 class NamedModule(NamedTuple):
@@ -46,6 +52,15 @@ def check_trust(run: Path, *, is_trusted: bool, overridden: tuple[str, ...] = ()
         raise ConfigError(problems)
 
 
+def check_source(words: Sequence[str], *, is_trusted: bool) -> None:
+    """Does the same for the run of `config=RUN` among overrides, whose modules a new run would import."""
+    from offpolicy.config.overrides import config_file
+
+    file, overridden = config_file(words)
+    if file is not None:
+        check_trust(file, is_trusted=is_trusted, overridden=overridden)
+
+
 def named_modules(file: Path, overridden: tuple[str, ...] = ()) -> list[NamedModule]:
     """Returns the modules that a run's configuration names, but for our own."""
     try:
@@ -53,8 +68,9 @@ def named_modules(file: Path, overridden: tuple[str, ...] = ()) -> list[NamedMod
     except ConfigError:  # the command, which reads it in the same way, refuses it
         return []
     found = []
-    for key in KEYS:
-        module, colon, _ = str(values.get(key) or "").rpartition(":")
+    named = [(key, given if isinstance(given, list) else [given]) for key in KEYS if (given := values.get(key))]
+    for key, target in ((key, target) for key, targets in named for target in targets):
+        module, colon, _ = str(target).rpartition(":")
         if colon and module.partition(".")[0] != __name__.partition(".")[0] and key not in overridden:
             found.append(NamedModule(key, module, tuple(_executed(module))))
     return found

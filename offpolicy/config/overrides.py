@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from offpolicy.config.foreign_names import without_foreign
@@ -54,9 +55,20 @@ def group_options() -> dict[str, tuple[str, ...]]:
     return {group.name: tuple(sorted(path.stem for path in group.glob("*.yaml"))) for group in groups}
 
 
-def load_config(tokens: Sequence[str]) -> RunConfig:
-    """Returns the configuration that the overrides describe. Raises `ConfigError` listing every problem."""
-    overrides = parse_overrides(tokens)
+def environment_ids() -> dict[str, str]:
+    """Returns the Gymnasium ids of the environments that `env=` takes, by name; `gym`, which takes any, has none."""
+    found = {name: read_values(conf_dir() / "env" / f"{name}.yaml") for name in group_options()["env"]}
+    ids = {name: values.get("env", {}).get("id") for name, values in found.items()}
+    return {name: env_id for name, env_id in ids.items() if env_id != "???"}
+
+
+# Any: values are checked with all others
+def load_config(tokens: Sequence[str], given: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
+    """Returns the configuration that the overrides describe. Raises `ConfigError` listing every problem.
+
+    `given`: nested values that come after those of the tokens, and need no quotes.
+    """
+    overrides = parse_overrides(tokens, given=given)
     problems = list(overrides.problems)
     algo, stage = (overrides.groups.get(group) for group in ("algo", "stage"))
     if stage == "adapt" and algo != "hora":
@@ -123,10 +135,13 @@ def load_values(tokens: Sequence[str], run: Path | None = None) -> dict[str, Any
     return dict(overrides.values)
 
 
-def parse_overrides(tokens: Sequence[str], run: Path | None = None) -> Overrides:
+def parse_overrides(
+    tokens: Sequence[str], run: Path | None = None, given: Mapping[str, Any] = MappingProxyType({})
+) -> Overrides:
     """Sorts `key=value` tokens into groups and values; later ones win. Keys of other trainers become problems.
 
-    `run` is the saved one that the values are for; None: the tokens say which, or choose the algorithm.
+    `run` is the saved one that the values are for; None: the tokens say which, or choose the algorithm. `given`: nested
+    values that come after those of the tokens.
     """
     options, info = group_options(), _algorithm(tokens if run is None else [*tokens, f"config={run}"])
     groups: dict[str, str | None] = {}
@@ -145,7 +160,7 @@ def parse_overrides(tokens: Sequence[str], run: Path | None = None) -> Overrides
                 values = merge(values, nested({key: value}))
         except ConfigError as error:
             problems += error.problems
-    return Overrides(groups, without_foreign(values, info, problems), tuple(problems))
+    return Overrides(groups, without_foreign(merge(values, given), info, problems), tuple(problems))
 
 
 def _algorithm(tokens: Sequence[str]) -> AlgorithmInfo:

@@ -113,7 +113,9 @@ def _convert(raw: Any, hint: Any) -> Any:
     if hint is str:
         return raw if isinstance(raw, str) else _BAD
     if typing.get_origin(hint) is tuple:
-        items = [_convert(item, int) for item in raw] if isinstance(raw, list | tuple) and raw else [_BAD]
+        kind = typing.get_args(hint)[0]  # of texts there may be none: a list of names is one of additions
+        is_list = isinstance(raw, list | tuple) and (bool(raw) or kind is str)
+        items = [_convert(item, kind) for item in raw] if is_list else [_BAD]
         return _BAD if _BAD in items else tuple(items)
     return dict(raw) if isinstance(raw, Mapping) else _BAD
 
@@ -156,8 +158,9 @@ def allowed_text(hint: Any, limits: Mapping[str, Any]) -> str:
     base = typing.get_args(hint)[0] if _is_union(hint) else hint
     if "choices" in limits:
         return "one of " + ", ".join(limits["choices"]) + optional
+    lists = "a list of texts" if str in typing.get_args(base) else "a list of whole numbers"
     name = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}.get(
-        typing.get_origin(base) or base, "a list of whole numbers"
+        typing.get_origin(base) or base, lists
     )
     low = f"[{limits['ge']}" if "ge" in limits else f"({limits['gt']}" if "gt" in limits else "(-inf"
     high = f"{limits['le']}]" if "le" in limits else f"{limits['lt']})" if "lt" in limits else "inf)"

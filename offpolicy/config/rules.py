@@ -21,23 +21,13 @@ from offpolicy.config.sections import (
     TimingConfig,
 )
 
+TARGET = r"[\w.]+:\w+"  # module:name
 BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has kernels for
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
-    *(
-        "total_timesteps",
-        "device",
-        "log",
-        "eval",
-        "stop",
-        "checkpoint",
-        "timing",
-        "threads",
-        "env.step_timeout_s",
-        "runner",
-    ),
-    "algo.compile",
+    *("total_timesteps", "device", "log", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
+    *("env.step_timeout_s", "algo.compile", "callbacks"),
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
     *("collect.hook", "collect.post_queue", "collect.max_restarts"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),
@@ -62,8 +52,9 @@ def broken_rules(cfg: RunSections) -> list[str]:
     problems += _schedule_problems(cfg) + _stop_problems(cfg) + _video_problems(cfg)
     problems += _timing_problems(cfg.timing)
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
-        if hook is not None and not re.fullmatch(r"[\w.]+:\w+", hook):
+        if hook is not None and not re.fullmatch(TARGET, hook):
             problems.append(f"{key}: got {hook!r}, allowed module:function, such as hooks:draw, or null")
+    problems += _list_problems(cfg)
     if cfg.env.kwargs.get("render_mode") == "human":
         problems.append(
             "env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window;"
@@ -89,6 +80,23 @@ def _stop_problems(cfg: RunSections) -> list[str]:
         for key, (value, neutral) in given.items()
         if value is not None and why
     ]
+
+
+def _list_problems(cfg: RunSections) -> list[str]:
+    """Returns the entries of lists that do not name something in a module, and wrappers where none would be called."""
+    named = {"env.wrappers": cfg.env.wrappers, "callbacks": cfg.callbacks}
+    problems = [
+        f"{key}: got {target!r}, allowed module:name, such as mine:Squashed"
+        for key, targets in named.items()
+        for target in targets
+        if not re.fullmatch(TARGET, target)
+    ]
+    if cfg.env.wrappers and cfg.env.vectorization == "mujoco":
+        problems.append(
+            "env.vectorization: got mujoco, allowed auto, sync or async with env.wrappers: they wrap one environment,"
+            " and a batch of MuJoCo is many in one"
+        )
+    return problems
 
 
 def owners(infos: Iterable[AlgorithmInfo]) -> list[str]:

@@ -122,6 +122,9 @@ def read_spec(path: Path) -> SpaceSpec:
 
 def env_differences(one: EnvConfig, other: EnvConfig) -> list[str]:
     """Returns where the tasks of two configurations differ, as `key value, other value`."""
-    first, second = ({"env.id": env.id} | flatten(env.kwargs, "env.kwargs.") for env in (one, other))
+    first, second = (
+        {"env.id": env.id, "env.wrappers": list(env.wrappers)} | flatten(env.kwargs, "env.kwargs.")
+        for env in (one, other)
+    )
     keys = (key for key in first | second if key not in OWN_KWARGS and first.get(key) != second.get(key))
     return [f"{key} {first.get(key)!r}, {second.get(key)!r}" for key in keys]

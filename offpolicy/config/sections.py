@@ -239,6 +239,9 @@ class EnvConfig:
         " 4 or more of Gymnasium's MuJoCo v5 tasks, else sync",
         choices=("auto", "sync", "async", "mujoco"),
     )  # fmt: skip
+    wrappers: tuple[str, ...] = option(
+        (), "module:function of wrappers, each called with the environment before it; the first is the innermost"
+    )
     measure: str | None = option(
         None, "number of info at an episode's end that `offpolicy eval` reports beside the return, such as net_rotation"
     )
@@ -418,6 +421,9 @@ class RunSections:
     teacher: str | None = option(None, "stage=adapt: run directory of the teacher, a run of algo=hora")
     init_from: str | None = option(
         None, "a run whose networks and normalisers this one begins with: directory, beginning of its name, or latest"
+    )
+    callbacks: tuple[str, ...] = option(
+        (), "module:Name of callbacks (offpolicy.logger.callbacks.Callback), called with records and evaluations"
     )
     run_dir: str | None = option(None, "run directory; null: runs/<algo>/<env id>/<time>-s<seed>")
     resume: str = option("auto", "what to do with an existing run directory", choices=("auto", "must", "never"))

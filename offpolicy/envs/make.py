@@ -30,8 +30,9 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 def make_env(cfg: EnvConfig) -> Env:
     """Returns the environment `cfg.id`, unchecked by Gymnasium: `EnvAdapter` checks at less cost.
 
-    Raises `ConfigError` for an unknown id, a missing dependency or wrong `env.kwargs`, and `EnvFailure` with the
-    environment's traceback for anything else that its module or its constructor raises.
+    It is wrapped as `cfg.wrappers` say. Raises `ConfigError` for an unknown id, a missing dependency or wrong
+    `env.kwargs`, and `EnvFailure` with the environment's traceback for anything else that its module, its constructor
+    or a wrapper raises.
     """
     limit = cfg.kwargs.get("max_episode_steps")  # Gymnasium takes this keyword, and the next, itself
     if limit is not None and (type(limit) is not int or limit == 0 or limit < -1):
@@ -45,20 +46,51 @@ def make_env(cfg: EnvConfig) -> Env:
     if mujoco is not None:  # by itself it writes its warnings to stderr and to MUJOCO_LOG.TXT in the cwd
         mujoco.set_mju_user_warning(_log_mujoco_warning)
     try:
-        return gymnasium.make(spec, disable_env_checker=True, **cfg.kwargs)
+        env = gymnasium.make(spec, disable_env_checker=True, **cfg.kwargs)
     except ConfigError:
         raise  # one of our own environments, which names the key itself
     except (Exception, SystemExit) as error:
         raise _construction_problem(cfg, spec, creator, error) from error
+    for target in cfg.wrappers:
+        env = _wrapped(target, env)
+    return env
+
+
+def _wrapped(target: str, env: Env) -> Env:
+    """Returns the environment in one of the user's wrappers, `module:function`. Raises as `make_env`."""
+    module, _, name = target.rpartition(":")
+    _find_own_modules()
+    try:
+        wrapper = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"env.wrappers: got {target!r}: {error}; looked in {os.getcwd()} and sys.path") from error
+    except (Exception, SystemExit) as error:
+        raise EnvFailure(f"importing {module} for env.wrappers failed\n{failure_text(error)}") from error
+    if not callable(wrapper):
+        what = "nothing" if wrapper is None else f"a {type(wrapper).__name__}"
+        raise ConfigError(f"env.wrappers: got {target!r}, allowed module:function: {module} holds {what} of that name")
+    try:
+        wrapped = wrapper(env)
+    except (Exception, SystemExit) as error:
+        raise EnvFailure(f"env.wrappers: {target} failed\n{failure_text(error)}") from error
+    if not isinstance(wrapped, gymnasium.Env):
+        raise ConfigError(
+            f"env.wrappers: {target} returned a {type(wrapped).__name__}, allowed a gymnasium.Env around the one given"
+        )
+    return wrapped
+
+
+def _find_own_modules() -> None:
+    """Lets modules of the working directory be found: a console script has its own directory on the path instead."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def find_spec(env_id: str) -> EnvSpec:
     """Returns the registration of an id; imports the module of `module:EnvId`. Raises as `make_env`."""
     module, _, name = env_id.rpartition(":")
     if module:
-        # A console script has its own directory on the path, not the one that the user works in.
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+        _find_own_modules()
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:

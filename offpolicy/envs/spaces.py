@@ -26,6 +26,11 @@ OBS_ALLOWED = (
     f"a Box of numbers of rank 0 or 1 (of at most {MAX_FLATTENED} numbers if of higher rank) or a Dict of those"
 )
 
+NO_IMAGES = (
+    "images are not supported: they would need convolutional networks, a replay of frames kept once in bytes, and"
+    " updates on a GPU; env.wrappers=[module:function] can turn them into features"
+)
+
 
 class Leaf(NamedTuple):
     """One Box of the observation: its place in the observation and in the flattened vector."""
@@ -150,7 +155,7 @@ def _leaves(space: Space[Any], problems: list[str]) -> Iterator[Leaf]:
             problems.append(f"{where}: got {box}, allowed {OBS_ALLOWED}")
             continue
         if len(box.shape) > 1 and np.prod(box.shape) > MAX_FLATTENED:
-            problems.append(f"{where}: got {box}: pixels are not supported, allowed {OBS_ALLOWED}")
+            problems.append(f"{where}: got {box}: {NO_IMAGES}; allowed {OBS_ALLOWED}")
             continue
         size = int(np.prod(box.shape, dtype=int))
         yield Leaf(path, name, box.shape, str(box.dtype), start, start + size)

@@ -87,8 +87,8 @@ def resolve_vectorization(cfg: EnvConfig) -> EnvConfig:
         return cfg
     if cfg.num_envs < MIN_BATCHED or not is_batched_task(cfg):
         return dataclasses.replace(cfg, vectorization="sync")
-    why = why_not_batched(find_spec(cfg.id), cfg.kwargs)
-    return dataclasses.replace(cfg, vectorization="mujoco" if why is None else "sync")
+    is_batch = not cfg.wrappers and why_not_batched(find_spec(cfg.id), cfg.kwargs) is None
+    return dataclasses.replace(cfg, vectorization="mujoco" if is_batch else "sync")
 
 
 def batch_cost(num_threads: int, num_envs: int) -> float:
@@ -100,7 +100,7 @@ def slower_because(cfg: EnvConfig) -> str | None:
     """Returns why a task is stepped one environment after another though there are enough of them for a batch."""
     if cfg.vectorization != "sync" or cfg.num_envs < MIN_BATCHED or not is_batched_task(cfg):
         return None
-    return why_not_batched(find_spec(cfg.id), cfg.kwargs)
+    return "env.wrappers wrap one environment" if cfg.wrappers else why_not_batched(find_spec(cfg.id), cfg.kwargs)
 
 
 def is_batched_task(cfg: EnvConfig) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from offpolicy.checkpoint import checkpoint_path
 from offpolicy.collect.episodes import unpack_episodes
 from offpolicy.config.schema import RunConfig
 from offpolicy.launch.hellos import Hellos
+from offpolicy.logger.callbacks import Callbacks
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.machine_load import SystemMonitor
 from offpolicy.processes.child_processes import Child
@@ -43,11 +45,13 @@ class Monitor:
         *,
         start_step: int = 0,
         learner_restarts: int = 0,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """`start_step`: env steps of the checkpoint that the run continues, before which it never is.
 
         `learner_restarts`: times that the learners have begun again already.
         """
+        self.callbacks = callbacks or Callbacks()
         self._cfg, self._shared, self._logger, self._elapsed_s = cfg, shared, logger, elapsed_s
         self._trace, self._core_ledger = trace, cores
         self._cores: CoreTotals | None = None  # as read last
@@ -86,6 +90,7 @@ class Monitor:
                 fields = {name: message[name] for name in EvalResult._fields}
                 self.last_eval = EvalResult(**fields)
                 self._logger.log_eval(self.last_eval)
+                self.callbacks.evaluation(self.last_eval)
             case "setting":
                 self._logger.set_speed(message["threads"], message["mode"], _by_threads(message["update_s"]))
                 self._logger.message(message["text"])
@@ -97,6 +102,7 @@ class Monitor:
                 self._on_restart(child, message)
             case "checkpoint":
                 self.saved_steps.append(message["env_steps"])
+                self.callbacks.checkpoint(checkpoint_path(self._logger.run_dir, message["env_steps"]))
                 self._answer_signals(message["env_steps"], message["signals"])
             case "note" | "warning" | "activity" | "early_stop" as kind:
                 self._show(kind, message["text"])
@@ -182,6 +188,7 @@ class Monitor:
         """Logs the finished episodes, and a record when the requested reports have come."""
         self._logger.tick()
         self.drain_episodes()
+        self._show_warnings()
         if self._trace is not None:
             self._trace_levels(self._trace)
         if self._save_due is not None and self._save_due.is_due():
@@ -245,7 +252,13 @@ class Monitor:
         snapshot = self.snapshot()
         is_behind = self._num_lost(snapshot) > 0
         if self._hellos.are_complete and snapshot.learners and not is_behind and not self._has_logged(snapshot):
-            self._logger.log_interval(snapshot)
+            self.callbacks.record(self._logger.log_interval(snapshot))
+        self.callbacks.settle()
+        self._show_warnings()
+
+    def _show_warnings(self) -> None:
+        for warning in self.callbacks.take_warnings():
+            self._logger.message(warning)
 
     def _has_logged(self, snapshot: Snapshot) -> bool:
         """True if a record of this very state was written: same steps, same updates, no evaluation since."""
@@ -282,6 +295,7 @@ class Monitor:
             if self._must_catch_up(snapshot) or (self._num_logged == 0 and self._has_logged(snapshot)):
                 return
             record = self._logger.log_interval(snapshot)
+            self.callbacks.record(record)
             lag = record.get("perf/policy_lag")
             if self._trace is not None and isinstance(lag, float):
                 self._trace.count(LAG, MonotonicClock.now_ns(), lag)

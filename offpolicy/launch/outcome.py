@@ -122,6 +122,8 @@ def record_end(
         config_mapping=logger.config_mapping,
     )
     summary["run"] = provenance.section()
+    if called := monitor.callbacks.section():
+        summary["callbacks"] = called
     note_what_ran(path / "config.yaml", logger.header)
     try:
         write_summary(path / "summary.json", summary)

@@ -11,6 +11,7 @@ from rich.text import Text
 from offpolicy.logger.console import PlainLines, View, number
 from offpolicy.logger.job_control import JobControl, is_foreground
 from offpolicy.logger.keyboard import Keyboard
+from offpolicy.logger.notebook import NotebookView, notebook_display
 from offpolicy.logger.panel_layout import LEAST_HEIGHT, LEAST_WIDTH, Room, render, render_help, render_status
 from offpolicy.logger.panel_lines import Shown
 from offpolicy.logger.record import Record, RunHeader
@@ -177,9 +178,12 @@ class Panel:
 def open_view(panel: str, stream: TextIO, header: RunHeader) -> View:
     """Returns the panel if `panel` is on, or auto or full on a terminal that can draw one; else plain lines.
 
-    A run that is started in the background has plain lines, as other jobs there.
+    A run that is started in the background has plain lines, as other jobs there. A notebook has a line of progress
+    that is written anew, unless `panel` is off.
     """
     plain = PlainLines(stream, header)
+    if panel != "off" and (display := notebook_display()) is not None:
+        return SafeView(NotebookView(display, header), plain)
     console = PanelConsole(file=stream, force_terminal=True if panel == "on" else None)
     if panel == "on" or (panel in ("auto", "full") and _can_draw(console, stream)):
         return SafeView(Panel(console, header, sys.stdin, is_full=panel == "full"), plain)

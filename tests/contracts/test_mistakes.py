@@ -137,7 +137,7 @@ WITH_FIX = [row for row in MISTAKES if row[3] and row[3] not in NEEDS_RUNS]
 def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]) -> str:
     """Returns what `offpolicy train WORDS` says; fails if it would have trained."""
     monkeypatch.setattr(
-        cli, "_train_module", lambda: SimpleNamespace(train=lambda config, **_: pytest.fail("it trains"))
+        cli, "train_module", lambda: SimpleNamespace(train=lambda config, **_: pytest.fail("it trains"))
     )
     assert cli.main(["train", *words]) == 2
     return capsys.readouterr().err

@@ -101,7 +101,7 @@ def refusal(
     def no_process(*_: Any, **__: Any) -> None:
         raise AssertionError("a process is started")
 
-    monkeypatch.setattr(cli, "_train_module", lambda: SimpleNamespace(train=lambda config, **_: 0))
+    monkeypatch.setattr(cli, "train_module", lambda: SimpleNamespace(train=lambda config, **_: 0))
     monkeypatch.setattr(subprocess, "Popen", no_process)
     monkeypatch.setattr(os, "fork", no_process)
     monkeypatch.setattr(os, "posix_spawn", no_process)

@@ -29,7 +29,7 @@ class Runners:
         return SimpleNamespace(train=self._record, resume=self._record)
 
     def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cli, "_train_module", lambda: self.train_module)
+        monkeypatch.setattr(cli, "train_module", lambda: self.train_module)
         for name in ("evaluate", "play", "compare"):
             monkeypatch.setattr(f"offpolicy.commands.{name}.{name}", self._record)
 

@@ -150,3 +150,17 @@ def owned_by_another(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def test_an_installed_module_needs_no_trust(run: Path) -> None:
     assert why_not_trusted(run / "config.yaml", Path(os.__file__)) is None
+
+
+def test_every_module_of_a_list_is_announced(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "config.yaml").write_text("env:\n  wrappers: [evilmod:f, other:g]\ncallbacks: [third:C]\n")
+    (run / "evilmod.py").write_text(EVIL)
+    sys.path.insert(0, str(run))
+    with pytest.raises(ConfigError, match=r"env.wrappers: evilmod would run .* lies inside the run's directory"):
+        check_trust(run, is_trusted=False)
+    err = capsys.readouterr().err
+    assert [line.split(": ")[2].split(",")[0] for line in err.splitlines()] == [
+        "env.wrappers imports evilmod",
+        "env.wrappers imports other",
+        "callbacks imports third",
+    ]

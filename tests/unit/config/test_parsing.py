@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from offpolicy.config.parsing import flatten, is_within, merge
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import ConfigError
 
 
 def test_a_nested_mapping_is_flattened_to_dotted_keys() -> None:
@@ -23,3 +25,16 @@ def test_mappings_merge_and_everything_else_replaces() -> None:
         "seed": [2],
     }
     assert base == {"algo": {"gamma": 0.9, "tau": 0.1}, "seed": 1}
+
+
+def test_a_list_of_texts_may_be_empty_and_one_of_numbers_may_not() -> None:
+    config = RunConfig.from_mapping({"env": {"wrappers": ["a:b", "c:d"]}, "callbacks": []})
+    assert config.env.wrappers == ("a:b", "c:d")
+    assert config.callbacks == ()
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_mapping({"env": {"wrappers": [3]}, "callbacks": "a:b", "algo": {"hidden_dims": []}})
+    assert caught.value.problems == (
+        "algo.hidden_dims: got [] (list), allowed a list of whole numbers in [1, inf)",
+        "env.wrappers: got [3] (list), allowed a list of texts",
+        "callbacks: got 'a:b' (str), allowed a list of texts",
+    )

@@ -232,3 +232,15 @@ def test_what_needs_an_evaluation_is_refused_without_one(raw: dict[str, Any], pr
 def test_a_student_begins_with_its_teacher_and_no_other_run() -> None:
     raw = {"algo": {"name": "hora", "stage": "adapt"}, "runner": {"name": "appo"}, "teacher": "a", "init_from": "b"}
     assert problems(raw) == ("init_from: got 'b', allowed null with stage=adapt: it begins with its teacher",)
+
+
+@pytest.mark.parametrize(
+    ("key", "raw"), [("callbacks", {"callbacks": ["x"]}), ("env.wrappers", {"env": {"wrappers": ["x"]}})]
+)
+def test_an_entry_of_a_list_names_something_in_a_module(key: str, raw: dict[str, Any]) -> None:
+    assert problems(raw) == (f"{key}: got 'x', allowed module:name, such as mine:Squashed",)
+
+
+def test_wrappers_and_a_batch_are_refused() -> None:
+    (problem,) = problems({"env": {"wrappers": ["mine:f"], "vectorization": "mujoco"}})
+    assert problem.startswith("env.vectorization: got mujoco, allowed auto, sync or async with env.wrappers")

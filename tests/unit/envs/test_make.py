@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 from offpolicy.config.sections import EnvConfig
@@ -125,3 +126,55 @@ def test_a_warning_of_mujoco_that_matters_is_logged_once(caplog: pytest.LogCaptu
 )
 def test_an_environment_without_a_time_limit_gets_one(env_id: str, kwargs: Any, expected: Any) -> None:
     assert with_time_limit(EnvConfig(id=env_id, kwargs=kwargs)).kwargs == expected
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `mine_wrappers` in the working directory."""
+    text = (
+        "import gymnasium\n"
+        "def doubled(env):\n    return gymnasium.wrappers.TransformReward(env, lambda reward: 2 * reward)\n"
+        "def added(env):\n    return gymnasium.wrappers.TransformReward(env, lambda reward: reward + 1)\n"
+        "def lost(env):\n    return None\n"
+        "def broken(env):\n    raise ValueError('no hinge')\n"
+        "number = 3\n"
+    )
+    (tmp_path / "mine_wrappers.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def wrapped_reward(*names: str) -> float:
+    env = make_env(EnvConfig(wrappers=tuple(f"mine_wrappers:{name}" for name in names)))
+    env.reset(seed=3)
+    return float(env.step(np.zeros(1, np.float32))[1])
+
+
+@pytest.mark.usefixtures("mine")
+def test_the_first_wrapper_is_the_innermost() -> None:
+    plain = wrapped_reward()
+    assert wrapped_reward("doubled", "added") == pytest.approx(2 * plain + 1)
+    assert wrapped_reward("added", "doubled") == pytest.approx(2 * (plain + 1))
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("nowhere_at_all:f", "No module named 'nowhere_at_all'; looked in"),
+        ("mine_wrappers:halved", "mine_wrappers holds nothing of that name"),
+        ("mine_wrappers:number", "mine_wrappers holds a int of that name"),
+        ("mine_wrappers:lost", "returned a NoneType, allowed a gymnasium.Env around the one given"),
+    ],
+)
+def test_a_wrapper_that_cannot_be_used_is_refused(target: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_env(EnvConfig(wrappers=(target,)))
+    assert str(caught.value).startswith("env.wrappers: ")
+    assert problem in str(caught.value)
+
+
+@pytest.mark.usefixtures("mine")
+def test_what_a_wrapper_raises_comes_with_its_traceback() -> None:
+    with pytest.raises(EnvFailure, match=r"(?s)mine_wrappers:broken failed.*no hinge"):
+        make_env(EnvConfig(wrappers=("mine_wrappers:broken",)))

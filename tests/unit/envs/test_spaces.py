@@ -153,7 +153,9 @@ def test_other_action_spaces_are_refused(space: Space[Any]) -> None:
 
 
 def test_pixels_are_refused_by_that_name() -> None:
-    assert "pixels are not supported" in problems(spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTION)
+    assert "images are not supported: they would need convolutional networks" in problems(
+        spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTION
+    )
 
 
 def test_every_unsupported_part_is_named_at_once() -> None:

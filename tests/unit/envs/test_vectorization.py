@@ -40,6 +40,7 @@ def wrapped() -> Any:
         ({"id": "HalfCheetah-v5", "num_envs": 3}, "sync"),
         ({"id": "HalfCheetah-v5", "num_envs": 64, "vectorization": "sync"}, "sync"),
         ({"id": "HalfCheetah-v5", "num_envs": 1, "vectorization": "mujoco"}, "mujoco"),
+        ({"id": "HalfCheetah-v5", "num_envs": 4, "wrappers": ("mine:f",)}, "sync"),
         ({"id": "HalfCheetah-v4", "num_envs": 8}, "sync"),
         ({"id": "HumanoidStandup-v5", "num_envs": 8}, "sync"),
         ({"id": "Pendulum-v1", "num_envs": 8}, "sync"),
@@ -156,3 +157,8 @@ def test_a_model_that_a_batch_refuses_is_a_mistake_of_the_configuration(monkeypa
 
 def test_the_cost_of_a_batch_falls_with_threads_to_a_floor() -> None:
     assert [batch_cost(n, 64) for n in (1, 2, 1000)] == pytest.approx([1.0, 0.55, 0.1 + 0.9 / 64])
+
+
+def test_wrappers_are_a_reason_to_step_one_after_another() -> None:
+    env = EnvConfig(id="HalfCheetah-v5", num_envs=8, vectorization="sync", wrappers=("mine:f",))
+    assert slower_because(env) == "env.wrappers wrap one environment"

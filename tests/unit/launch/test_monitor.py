@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from offpolicy.collect.episodes import EPISODE_COLUMNS, pack_episodes
 from offpolicy.config.schema import RunConfig
 from offpolicy.launch.monitor import LATE_S, Monitor
+from offpolicy.logger.callbacks import Callback, Callbacks
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, RankWord
 from offpolicy.replay.ring import Ring
 from offpolicy.types import (
@@ -64,6 +66,8 @@ class FakeCores:
 class FakeLogger:
     """Keeps the name and the arguments of every call."""
 
+    run_dir = Path("run")
+
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.last_snapshot: Snapshot | None = None
@@ -116,11 +120,16 @@ class Run:
         self.shared, self.cores = shared, FakeCores()
         self.monitor = self._monitor()
 
-    def _monitor(self, *, start_step: int = 0, **tree: Any) -> Monitor:
+    def _monitor(self, *, start_step: int = 0, callbacks: Callbacks | None = None, **tree: Any) -> Monitor:
         cfg, logger = RunConfig.from_mapping({"log": {"every_s": EVERY_S}, **tree}), self.logger
         clock: Any = lambda: self.now_s  # noqa: E731
         cores: Any = self.cores
-        return Monitor(cfg, self.shared, logger, clock, 1, None, cores, start_step=start_step)  # type: ignore[arg-type]
+        later: dict[str, Any] = {"start_step": start_step, "callbacks": callbacks}
+        return Monitor(cfg, self.shared, logger, clock, 1, None, cores, **later)  # type: ignore[arg-type]
+
+    def call(self, callback: Callback) -> None:
+        """Begins again with a callback."""
+        self.monitor = self._monitor(callbacks=Callbacks([callback]))
 
     def resume_from(self, start_step: int) -> None:
         self.monitor = self._monitor(start_step=start_step)
@@ -416,3 +425,37 @@ def test_learners_that_begin_again_are_counted_and_their_updates_recorded_once(r
     run.learner_updates(40)  # a stop before they have caught up
     run.monitor.log_rest()
     assert len(run.logger.of("log_interval")) == 2
+
+
+class Kept(Callback):
+    """Keeps what it gets; fails at the second record."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def on_record(self, record: Any) -> None:
+        if "record" in self.got:
+            raise ValueError("enough")
+        self.got.append("record")
+
+    def on_evaluation(self, result: EvalResult) -> None:
+        self.got.append(result.mean_reward)
+
+    def on_checkpoint(self, path: Path) -> None:
+        self.got.append(path)
+
+
+def test_callbacks_get_records_evaluations_and_checkpoints_and_their_failure_is_shown(run: Run) -> None:
+    kept = Kept()
+    run.call(kept)
+    run.start()
+    run.tick(EVERY_S)
+    run.report()
+    run.tick(EVERY_S + 0.1)
+    run.send("learner", "checkpoint", env_steps=200, signals=0)
+    run.send("learner", "eval", **EvalResult(10, -2.0, 0.5, 50.0, 3)._asdict())
+    run.monitor.log_rest()
+    assert kept.got == ["record", Path("run/checkpoints/step-000000000200"), -2.0]
+    assert [text for text in run.logger.of("message") if "callback" in text][0].endswith("ValueError: enough")
+    assert run.monitor.callbacks.section()[0]["calls"] == 4
+    run.monitor.callbacks.close()

@@ -1,0 +1,124 @@
+"""`offpolicy.load`: the policy of a run as a function of observations, in this process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from offpolicy.commands.saved_run import PolicyChoice, SavedRun
+from offpolicy.commands.trust import check_trust
+from offpolicy.envs.spaces import Codec, action_map
+from offpolicy.errors import ConfigError, NumericsError
+from offpolicy.run_names import find_run
+from offpolicy.seeding import torch_seed
+from offpolicy.types import Float32, SpaceSpec
+
+Observation = ArrayLike | Mapping[str, Any]  # Any: arrays, or mappings of arrays where Dict spaces are nested
+
+
+def load(
+    run: str | Path,
+    *,
+    step: int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    trust: bool = False,
+) -> LoadedPolicy:
+    """Returns the policy of a run's newest checkpoint, or of the one at env step `step`. No process is started.
+
+    `run` is a directory, the beginning of a run's name, or `latest`. `seed` is that of actions with exploration. Raises
+    `ConfigError`, also for a run whose configuration names code that may not be the caller's own (`trust=True` allows
+    it, as `--trust` does), and `CheckpointError` where there is no usable checkpoint.
+    """
+    path = find_run(run)
+    check_trust(path, is_trusted=trust)
+    return LoadedPolicy(SavedRun.find(path, PolicyChoice(seed, step, device, {})), device, seed)
+
+
+class LoadedPolicy:
+    """A policy that keeps no state: `policy(obs)` is the environment's action.
+
+    What HORA's student infers from the past it reads from the observation's own part `history`, which the environment
+    keeps: its policy is a function of the observation like every other.
+    """
+
+    def __init__(self, saved: SavedRun, device: str, seed: int) -> None:
+        self.run_dir, self.env_steps = saved.path, saved.checkpoint.env_steps
+        self.spec: SpaceSpec = saved.spec
+        self._policy = saved.policy(device).eval()
+        self._device = next(self._policy.parameters()).device
+        self._generator = torch.Generator(self._device)
+        self._generator.manual_seed(torch_seed(seed, "exploration"))
+        shape = () if self.spec.num_actions else (self.spec.action_dim,)
+        self._codec = Codec(self.spec, (), shape, "int64" if self.spec.choices else "float32")
+        self._actions = action_map(self._codec)
+
+    def __call__(self, obs: Observation, *, deterministic: bool = True) -> NDArray[Any]:  # Any: floats or integers
+        """Returns the action for one observation, or the actions for many, as the environment takes them.
+
+        obs: [O] or [N, O]; of a Box of a higher rank or a Dict, arrays of its shapes, with or without a first dimension
+        N. The actions of a Box are float32 [A] or [N, A] in its bounds (row-major where its shape has a higher rank),
+        of a Discrete int64 [] or [N], of a MultiDiscrete int64 [A] or [N, A]. `deterministic=False` draws from the
+        policy that explores: the same policy draws others at every call. Raises `ConfigError` for another shape, and
+        `NumericsError` for NaN or Inf.
+        """
+        rows, is_one = self.flatten(obs)
+        with torch.inference_mode():
+            inputs = torch.from_numpy(rows).to(self._device)
+            chosen = self._policy.act(inputs) if deterministic else self._policy.sample(inputs, self._generator)[0]
+        actions = self._codec.env_actions(self._actions.apply(chosen.cpu().numpy()))
+        found: NDArray[Any] = np.asarray(actions[0]) if is_one else actions
+        return found
+
+    def flatten(self, obs: Observation) -> tuple[Float32, bool]:
+        """Returns observations as the network takes them [N, O], and whether one was given, without N."""
+        if not self.spec.obs_keys:
+            rows, is_one = _rows("obs", obs, (self.spec.obs_dim,))
+        else:
+            names = zip(self.spec.obs_keys, self.spec.obs_shapes, strict=True)
+            parts = [_rows(f"obs[{name!r}]", _part(obs, name), shape) for name, shape in names]
+            if len({(len(part), part_is_one) for part, part_is_one in parts}) > 1:
+                raise ConfigError("obs: its parts hold different numbers of observations")
+            rows, is_one = np.concatenate([part for part, _ in parts], axis=1), parts[0][1]
+        if not np.isfinite(rows).all():
+            raise NumericsError("obs: holds NaN or Inf")
+        return rows, is_one
+
+    def __repr__(self) -> str:
+        return f"LoadedPolicy({str(self.run_dir)!r}, env_steps={self.env_steps})"
+
+
+def _rows(name: str, given: Any, shape: tuple[int, ...]) -> tuple[Float32, bool]:  # Any: not checked yet
+    """Returns arrays of `shape`, flattened, as rows [N, size], and whether there was one without N.
+
+    Of a Box only the number of its values is known: an observation of the shape (2, 3) has 6.
+    """
+    size = math.prod(shape)
+    try:
+        array = np.asarray(given, np.float32)
+    except (TypeError, ValueError):
+        array = np.empty((0,), np.float32)  # texts, ragged lists: of no allowed shape
+        size = size or 1
+    is_many = array.ndim > len(shape) and math.prod(array.shape[1:]) == size
+    if not is_many and array.size != size:
+        got = f"a {type(given).__name__}" if not array.size else f"an array of the shape {array.shape}"
+        raise ConfigError(f"{name}: got {got}, allowed {list(shape)} or [N, {', '.join(map(str, shape))}]")
+    return array.reshape(-1, size), not is_many
+
+
+def _part(obs: Any, name: str) -> Any:  # Any: not checked yet
+    """Returns the part of a Dict observation whose name has nested keys joined by `/`."""
+    if isinstance(obs, Mapping):
+        if name in obs:
+            return obs[name]
+        head, _, rest = name.partition("/")
+        if rest and head in obs:
+            return _part(obs[head], rest)
+    got = f"the keys {', '.join(map(str, obs))}" if isinstance(obs, Mapping) else f"a {type(obs).__name__}"
+    raise ConfigError(f"obs: got {got}, allowed a mapping with {name!r}")

@@ -1,0 +1,156 @@
+"""`offpolicy.evaluate` and `offpolicy.compare`: what the commands `eval` and `compare` find, as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, overload
+
+from rich.console import Console
+
+from offpolicy.analysis import report as pages
+from offpolicy.analysis.report import Report
+from offpolicy.analysis.runs import read_runs
+from offpolicy.api.runs import TrainedRun
+from offpolicy.commands.compare import report_of
+from offpolicy.commands.trust import check_trust
+from offpolicy.errors import ConfigError
+from offpolicy.run_names import find_run
+from offpolicy.types import Float64
+
+TEXT_WIDTH = 120  # characters of a comparison as text
+AnyRun = str | Path | TrainedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Complete episodes of one policy without noise; episode i begins alike for all policies of one call."""
+
+    label: str
+    ep_return: Float64  # [E] raw
+    ep_length: Float64  # [E] vector steps
+    measure: Float64  # [E] what `env.measure` names; NaN where nothing is measured
+    seed: int  # of the environments
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean of the returns."""
+        return float(self.ep_return.mean())
+
+    @property
+    def std_reward(self) -> float:
+        """The standard deviation of the returns."""
+        return float(self.ep_return.std())
+
+    def __repr__(self) -> str:
+        spread = f"mean_reward={self.mean_reward:.2f}, std_reward={self.std_reward:.2f}"
+        return f"Evaluation({self.label!r}, {spread}, episodes={len(self.ep_return)}, seed={self.seed})"
+
+
+class EvaluateOptions(TypedDict, total=False):
+    """The options of `evaluate`."""
+
+    episodes: int  # complete episodes of each policy; 10
+    seed: int | None  # of the environments; None: that of the first run
+    step: int | None  # checkpoint in env steps; None: the newest
+    device: str  # auto
+    trust: bool  # as `offpolicy eval --trust`
+    random: bool  # random actions as one more policy, labelled `random`; with several runs, or a list of one
+    changes: Mapping[str, Any]  # of the environments, nested: {"env": {"kwargs": {"g": 9.0}}}; Any: checked values
+
+
+@overload  # a str is a Sequence[str] too: the first one that fits is meant
+def evaluate(run: AnyRun, **options: Unpack[EvaluateOptions]) -> Evaluation: ...  # type: ignore[overload-overlap]
+
+
+@overload
+def evaluate(
+    run: Sequence[AnyRun] | Mapping[str, AnyRun], **options: Unpack[EvaluateOptions]
+) -> dict[str, Evaluation]: ...
+
+
+def evaluate(
+    run: AnyRun | Sequence[AnyRun] | Mapping[str, AnyRun], **options: Unpack[EvaluateOptions]
+) -> Evaluation | dict[str, Evaluation]:
+    """Returns the evaluation of one run, or those of several by label: fresh environments, the same episodes for all.
+
+    Labels are the keys of a mapping, else the names of the directories. Each result is added to its run's
+    `eval.jsonl`. Raises `ConfigError`, `CheckpointError` and `EnvFailure`.
+    """
+    if not isinstance(run, str | Path | TrainedRun):
+        return _evaluations(dict(_labelled(run)), options)
+    if options.get("random"):
+        raise ConfigError(
+            "random: got True with one run, allowed with a list or a mapping: evaluate([run], random=True)"
+        )
+    (found,) = _evaluations(dict(_labelled([run])), options).values()
+    return found
+
+
+def _evaluations(paths: Mapping[str, Path], options: EvaluateOptions) -> dict[str, Evaluation]:
+    from offpolicy.commands.evaluate import evaluated  # these import torch
+    from offpolicy.commands.saved_run import PolicyChoice
+
+    for path in paths.values():
+        check_trust(path, is_trusted=options.get("trust", False))
+    device, changes = options.get("device", "auto"), options.get("changes", {})
+    choice = PolicyChoice(options.get("seed"), options.get("step"), device, changes)
+    is_random = options.get("random", False)
+    found = evaluated(paths, choice, episodes=options.get("episodes", 10), with_random=is_random)
+    return {
+        label: Evaluation(label, one.ep_return, one.length, one.measure, found.seed)
+        for label, one in found.episodes.items()
+    }
+
+
+def _labelled(runs: Sequence[AnyRun] | Mapping[str, AnyRun]) -> Iterator[tuple[str, Path]]:
+    if isinstance(runs, Mapping):
+        yield from ((label, _path(one)) for label, one in runs.items())
+        return
+    names: dict[str, int] = {}
+    for path in map(_path, runs):
+        names[path.name] = names.get(path.name, 0) + 1
+        yield (path.name if names[path.name] == 1 else f"{path.name}-{names[path.name]}"), path
+
+
+def _path(run: AnyRun) -> Path:
+    return run.run_dir if isinstance(run, TrainedRun) else find_run(run)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The tables of `offpolicy compare`: printed as text, shown as Markdown by a notebook."""
+
+    report: Report  # its sections hold the rows, each with a cell per label: value, change, interval, verdict
+
+    def markdown(self) -> str:
+        """Returns the tables and notes as Markdown."""
+        return pages.markdown(self.report, None)
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown()
+
+    def __str__(self) -> str:
+        console = Console(width=TEXT_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+        with console.capture() as capture:
+            console.print(self.report.title)
+            console.print(pages.terminal(self.report, TEXT_WIDTH))
+        return capture.get()
+
+
+def compare(
+    runs: Sequence[AnyRun] | Mapping[str, AnyRun | Sequence[AnyRun]], *, reference: float | None = None
+) -> Comparison:
+    """Returns phases, rates and learning curves of runs side by side; the first label is the baseline.
+
+    The runs of one label are seeds of one thing: `{"sac": [one, two], "td3": [three, four]}`. `reference` is the score
+    to reach, None: chosen from the curves. Raises `ConfigError`.
+    """
+    if not isinstance(runs, Mapping):
+        return Comparison(report_of(read_runs([str(_path(run)) for run in runs]), reference))
+    words = []
+    for label, given in runs.items():
+        own = [given] if isinstance(given, str | Path | TrainedRun) else given
+        words += [f"{label}={_path(run)}" for run in own]
+    return Comparison(report_of(read_runs(words), reference))

@@ -1,0 +1,92 @@
+"""`offpolicy.train`: the run of `offpolicy train`, started and waited for by a Python program or a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from offpolicy.api.runs import TrainedRun
+from offpolicy.children import SAVE_SIGNAL
+from offpolicy.commands.runners import train_module
+from offpolicy.commands.trust import check_source
+from offpolicy.config.overrides import group_options, load_config
+from offpolicy.config.parsing import as_override
+from offpolicy.config.schema import RunConfig
+from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
+from offpolicy.logger.callbacks import Callback, checked, load_callback
+
+
+def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:  # Any: checked with all others
+    """Returns the checked configuration of a run; nothing is started.
+
+    `overrides` are words as `offpolicy train` takes them: "algo=td3", "env.num_envs=8". `values` come after them:
+    `total_timesteps=5000`, `algo="td3"` for a group, and mappings for sections, such as `replay={"capacity": 10_000}`.
+    `trust` is that of `offpolicy train --trust`. Raises `ConfigError` with every problem.
+    """
+    options = group_options()
+    is_choice = {key: key in options and not isinstance(value, Mapping) for key, value in values.items()}
+    words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
+    given = {key: value for key, value in values.items() if not is_choice[key]}
+    if "config" in given:
+        words.append(f"config={given.pop('config')}")
+    check_source(words, is_trusted=trust)
+    return load_config(words, given)
+
+
+def train(
+    *overrides: str | RunConfig,
+    callbacks: Sequence[Callback | str] = (),
+    trust: bool = False,
+    **values: Any,  # Any: checked with all others
+) -> TrainedRun:
+    """Trains, in processes of its own, and returns the run at its end: `train("algo=sac", "env=pendulum", seed=3)`.
+
+    Takes what `configure` takes, or the `RunConfig` that it returns. `callbacks` are objects, see `offpolicy.Callback`,
+    or `module:Name`, called beside those of the configuration with what the run reports. In a notebook a line of
+    progress is shown. Ctrl-C (the stop button) ends the run as in the terminal: it saves a checkpoint, and then
+    `Interrupted` is raised, a `KeyboardInterrupt` that names the run directory. Raises `ConfigError` before any process
+    starts, and for a run that has failed the error of its process. It has to be called from the main thread, which gets
+    the signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError("train: got another thread, allowed the main thread: only that one gets Ctrl-C")
+    configs = [word for word in overrides if isinstance(word, RunConfig)]
+    if configs and (len(overrides) > 1 or values):
+        raise ConfigError("train: got a configuration and overrides, allowed one of both; configure takes overrides")
+    with _signals_of_caller():
+        words = [word for word in overrides if isinstance(word, str)]
+        config = configs[0] if configs else configure(*words, trust=trust, **values)
+        own = [load_callback(one) if isinstance(one, str) else checked(one) for one in callbacks]
+        ended = train_module().train_run(config, own)
+    run = TrainedRun(ended.path)
+    if ended.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        raise Interrupted(run.run_dir, ended.code, str(run.summary.get("reason", "stopped by a signal")))
+    if ended.code != EXIT_OK:
+        cause = "no reason is known" if ended.failure is None else ended.failure.cause
+        raise error_of(ended.code, f"{cause}\nwhat the processes printed: {run.run_dir / 'train.log'}")
+    return run
+
+
+@contextlib.contextmanager
+def _signals_of_caller() -> Iterator[None]:
+    """Gives the caller's handlers back at the end, and lets a Ctrl-C before the processes start raise.
+
+    The command ends its process then, with what it has started: `start.interrupts_exit`. A caller's process must live.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, SAVE_SIGNAL)}
+    if before[signal.SIGINT] is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _raise_interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: it was not installed by Python, and cannot be
+                signal.signal(number, handler)
+
+
+def _raise_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

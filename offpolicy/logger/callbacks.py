@@ -1,0 +1,195 @@
+"""Callbacks: the caller's own objects, called with what a run reports, beside the supervisor's own work.
+
+Each callback has a thread of the supervisor's process and a queue: one that raises is dropped, one that blocks is left
+behind, and neither delays the run. What a callback computes takes the interpreter from the panel and the records, not
+from training, which happens in other processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from offpolicy.errors import ConfigError
+from offpolicy.logger.record import Record
+from offpolicy.timing.clock import MonotonicClock
+from offpolicy.types import EvalResult
+
+QUEUE_CALLS = 256  # calls that may wait for a callback; further ones are dropped and counted
+SETTLE_S = 5.0  # seconds that the end of a run waits for callbacks
+METHODS = ("on_record", "on_evaluation", "on_checkpoint")
+NS_PER_S = 1e9
+
+
+class Callback(Protocol):
+    """What is called; a class that inherits from it has a method that does nothing for each that it leaves out."""
+
+    def on_record(self, record: Record) -> None:
+        """Gets each record of `metrics.jsonl`: numbers and texts by key."""
+
+    def on_evaluation(self, result: EvalResult) -> None:
+        """Gets each evaluation, when it has ended."""
+
+    def on_checkpoint(self, path: Path) -> None:
+        """Gets the directory of each checkpoint, when it is whole on the disk; old ones are removed later."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a callback has cost, as `summary.json` has it under `callbacks`."""
+
+    name: str
+    calls: int = 0
+    wall_s: float = 0.0  # of its thread in its methods; it is no phase of any process that trains
+    dropped: int = 0  # calls that were not made: it had failed, or the queue was full
+    error: str | None = None
+
+
+class _Worker:
+    """One callback and its thread, which ends with `None` in the queue."""
+
+    def __init__(self, callback: Callback, warn: Callable[[str], None]) -> None:
+        self.spent = Spent(name_of(callback))
+        self._callback, self._warn = callback, warn
+        self._queue: queue.Queue[tuple[str, Any] | None] = queue.Queue(QUEUE_CALLS)  # Any: the argument of the method
+        self._is_late = False
+        self._thread = threading.Thread(
+            target=self._serve, name="callback", daemon=True
+        )  # one that blocks stays behind
+        self._thread.start()
+
+    def post(self, method: str, argument: Any) -> None:  # Any: that of the method
+        """Queues a call, or counts it as dropped."""
+        try:
+            if self.spent.error is None:
+                self._queue.put_nowait((method, argument))
+                return
+        except queue.Full:
+            if not self._is_late:
+                self._is_late = True
+                self._warn(
+                    f"warning: callback {self.spent.name} is behind: {QUEUE_CALLS} calls wait, others are dropped"
+                )
+        self.spent.dropped += 1
+
+    def settle(self, timeout_s: float) -> bool:
+        """Waits until every call was made; False if it takes longer."""
+        with self._queue.all_tasks_done:
+            return self._queue.all_tasks_done.wait_for(lambda: not self._queue.unfinished_tasks, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the thread; one that is blocked in the callback is left behind."""
+        with contextlib.suppress(queue.Full):  # it is blocked
+            self._queue.put_nowait(None)
+        self._thread.join(timeout_s)
+
+    def _serve(self) -> None:
+        while (call := self._queue.get()) is not None:
+            if self.spent.error is None:
+                self._call(*call)
+            else:
+                self.spent.dropped += 1
+            self._queue.task_done()
+
+    def _call(self, method: str, argument: Any) -> None:
+        begin_ns = MonotonicClock.now_ns()
+        try:
+            getattr(self._callback, method)(argument)
+        except (Exception, SystemExit) as error:  # whatever it raises must not end hours of training
+            cause = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
+            self.spent.error = f"{method}: {cause}"
+            name = self.spent.name
+            self._warn(f"warning: callback {name} is not called any more in this run: {self.spent.error}")
+        self.spent.calls += 1
+        self.spent.wall_s += (MonotonicClock.now_ns() - begin_ns) / NS_PER_S
+
+
+class Callbacks:
+    """All callbacks of a run. Its methods are called by the supervisor and return at once, but for the last two."""
+
+    def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
+        self._warnings: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._workers = [_Worker(callback, self._warnings.put) for callback in callbacks]
+
+    def record(self, record: Record) -> None:
+        """Passes a copy of a record on."""
+        self._post("on_record", dict(record))
+
+    def evaluation(self, result: EvalResult) -> None:
+        """Passes an evaluation on."""
+        self._post("on_evaluation", result)
+
+    def checkpoint(self, path: Path) -> None:
+        """Passes the directory of a checkpoint on."""
+        self._post("on_checkpoint", path)
+
+    def take_warnings(self) -> list[str]:
+        """Returns the warnings since the last call: each callback has at most one of each kind."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._warnings.get_nowait())
+        return found
+
+    def settle(self, timeout_s: float = SETTLE_S) -> None:
+        """Waits for the calls that are queued, and warns of a callback that does not return."""
+        for worker in self._workers:
+            if not worker.settle(timeout_s):
+                self._warnings.put(f"warning: callback {worker.spent.name} did not return within {timeout_s:g} s")
+                timeout_s = 0.0  # the time is that of all
+
+    def section(self) -> list[dict[str, Any]]:  # Any: values of summary.json
+        """Returns the section `callbacks` of `summary.json`."""
+        return [{name: getattr(worker.spent, name) for name in Spent.__slots__} for worker in self._workers]
+
+    def close(self, timeout_s: float = 0.1) -> None:
+        """Ends the threads."""
+        for worker in self._workers:
+            worker.close(timeout_s)
+
+    def _post(self, method: str, argument: Any) -> None:
+        for worker in self._workers:
+            worker.post(method, argument)
+
+
+def name_of(callback: object) -> str:
+    """Returns `module:Class` of a callback."""
+    return f"{type(callback).__module__}:{type(callback).__qualname__}"
+
+
+def load_callback(target: str) -> Callback:
+    """Returns the callback `module:Name`: an instance of a class, made without arguments, or an object as it is.
+
+    Raises `ConfigError` naming the key `callbacks`, what is wrong and why.
+    """
+    module, _, name = target.rpartition(":")
+    if os.getcwd() not in sys.path:  # a console script has its own directory on the path
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name)
+        callback = found() if isinstance(found, type) else found
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        raise ConfigError(
+            f"callbacks: got {target!r}, which cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    return checked(callback, target)
+
+
+def checked(callback: Any, name: str | None = None) -> Callback:  # Any: not checked yet
+    """Returns the callback. Raises `ConfigError` if it lacks a method."""
+    missing = [method for method in METHODS if not callable(getattr(callback, method, None))]
+    if missing:
+        raise ConfigError(
+            f"callbacks: got {name or name_of(callback)!r}, which has no {', '.join(missing)}; inherit from"
+            " offpolicy.logger.callbacks.Callback"
+        )
+    found: Callback = callback
+    return found

@@ -1,0 +1,135 @@
+"""A loaded policy: shapes in and out, the environment's own actions, exploration, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from offpolicy.api import acting
+from offpolicy.api.acting import LoadedPolicy, load
+from offpolicy.config.schema import RunConfig, write_config
+from offpolicy.errors import ConfigError, NumericsError
+from offpolicy.nets.policy import make_policy
+from offpolicy.types import SpaceSpec
+
+BOX = SpaceSpec(3, 2, (-2.0, 0.0), (2.0, 1.0))
+DISCRETE = SpaceSpec(3, 1, (5.0,), (8.0,), num_actions=4)
+SEVERAL = SpaceSpec(3, 2, (0.0, 0.0), (1.0, 2.0), nvec=(2, 3))
+PARTS = SpaceSpec(8, 1, (-1.0,), (1.0,), obs_keys=("a", "b/c"), obs_shapes=((2,), (2, 3)))
+STUDENT = SpaceSpec(
+    44, 2, (-1.0, -1.0), (1.0, 1.0), obs_keys=("history", "obs", "privileged"), obs_shapes=((12, 3), (3,), (5,))
+)
+
+
+def loaded(spec: SpaceSpec, **algo: Any) -> LoadedPolicy:
+    """The policy of a run that was saved right at its beginning."""
+    config = RunConfig.from_mapping({"algo": algo, **({} if algo.get("name") in (None, "td3") else ROLLOUTS)})
+    torch.manual_seed(3)
+    network = make_policy(config.algo, spec)
+    saved = SimpleNamespace(
+        path=Path("run"), checkpoint=SimpleNamespace(env_steps=7), spec=spec, policy=lambda device: network
+    )
+    return LoadedPolicy(saved, "cpu", 0)  # type: ignore[arg-type]  # what it reads of a saved run
+
+
+ROLLOUTS: dict[str, Any] = {"runner": {"name": "appo"}}
+
+
+def test_one_observation_has_one_action_and_many_have_many() -> None:
+    policy, obs = loaded(BOX), np.ones((4, 3))
+    assert policy(obs[0]).shape == (2,)
+    assert policy(obs).shape == (4, 2)
+    assert policy(obs[:1]).shape == (1, 2)
+    np.testing.assert_array_equal(policy(obs)[2], policy(obs[2].tolist()))
+
+
+def test_actions_are_in_the_environments_bounds() -> None:
+    policy = loaded(BOX)
+    actions = policy(np.random.default_rng(0).normal(size=(500, 3)) * 100, deterministic=False)
+    assert actions.dtype == np.float32
+    assert (actions >= [-2.0, 0.0]).all()
+    assert (actions <= [2.0, 1.0]).all()
+    assert actions[:, 1].max() > 0.9
+    assert actions[:, 0].min() < -1.8
+
+
+def test_exploration_draws_and_the_deterministic_action_does_not() -> None:
+    policy, obs = loaded(BOX), np.zeros(3)
+    assert (policy(obs) == policy(obs)).all()
+    assert (policy(obs, deterministic=False) != policy(obs, deterministic=False)).all()
+    first = [loaded(BOX)(obs, deterministic=False).tolist() for _ in range(2)]
+    assert first[0] == first[1], "of the same seed"
+
+
+def test_discrete_actions_are_numbers_of_the_environment() -> None:
+    policy = loaded(DISCRETE, name="appo")
+    one, many = policy(np.zeros(3)), policy(np.random.default_rng(0).normal(size=(50, 3)), deterministic=False)
+    assert (one.shape, one.dtype) == ((), np.int64)
+    assert many.shape == (50,)
+    assert set(many.tolist()) == {5, 6, 7, 8}
+
+
+def test_several_discrete_actions_at_once() -> None:
+    assert loaded(SEVERAL, name="appo")(np.zeros((6, 3))).shape == (6, 2)
+
+
+def test_parts_of_a_dict_observation_are_found_by_name_also_nested() -> None:
+    policy, box = loaded(PARTS), np.arange(6.0).reshape(2, 3)
+    nested = {"b": {"c": box}, "a": np.zeros(2)}
+    assert policy(nested).shape == (1,)
+    flat, is_one = policy.flatten(nested)
+    assert is_one
+    assert flat.tolist() == [[0, 0, 0, 1, 2, 3, 4, 5]]
+    assert policy({"b/c": np.stack([box] * 5), "a": np.zeros((5, 2))}).shape == (5, 1)
+
+
+def test_a_student_reads_its_past_from_the_observation() -> None:
+    student = loaded(STUDENT, name="hora", stage="teach")
+    obs = {"history": np.zeros((12, 3)), "obs": np.ones(3), "privileged": np.ones(5)}
+    assert student(obs).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("obs", "problem"),
+    [
+        ([1.0, 2.0], r"obs: got an array of the shape \(2,\), allowed \[3\] or \[N, 3\]"),
+        (np.zeros((2, 4)), r"got an array of the shape \(2, 4\)"),
+        ("left", "got a str"),
+        ({"a": 1}, "got a dict"),
+    ],
+)
+def test_another_shape_is_refused(obs: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        loaded(BOX)(obs)
+
+
+def test_a_missing_part_is_named() -> None:
+    with pytest.raises(ConfigError, match="got the keys a, allowed a mapping with 'b/c'"):
+        loaded(PARTS)({"a": np.zeros(2)})
+    with pytest.raises(ConfigError, match="different numbers of observations"):
+        loaded(PARTS)({"a": np.zeros((4, 2)), "b/c": np.zeros((5, 2, 3))})
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(NumericsError, match="holds NaN or Inf"):
+        loaded(BOX)([0.0, np.nan, 0.0])
+
+
+def test_a_run_that_names_code_in_its_own_directory_needs_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "evil.py").write_text("raise SystemExit(3)")
+    write_config(run, RunConfig.from_mapping({"env": {"id": "evil:Env-v0"}}), BOX)
+    monkeypatch.syspath_prepend(str(run))
+    with pytest.raises(ConfigError, match=r"evil would run .*evil.py, which lies inside the run's directory"):
+        load(run)
+    monkeypatch.setattr(acting.SavedRun, "find", lambda path, choice: pytest.fail("trusted"))
+    with pytest.raises(pytest.fail.Exception, match="trusted"):
+        load(run, trust=True)

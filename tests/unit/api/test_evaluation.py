@@ -1,0 +1,75 @@
+"""`evaluate` and `compare` of Python: labels, the trust check, and results as arrays and text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpolicy.analysis.report import Report
+from offpolicy.api import evaluation
+from offpolicy.api.evaluation import compare, evaluate
+from offpolicy.api.runs import TrainedRun
+from offpolicy.commands import evaluate as command
+from offpolicy.errors import ConfigError
+from offpolicy.types import Episodes
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """What the command was asked to evaluate, in a directory with the runs a/x, b/x and y."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/x", "b/x", "y"):
+        Path(name).mkdir(parents=True)
+        Path(name, "config.yaml").touch()
+    calls: list[Any] = []
+
+    def evaluated(paths: dict[str, Path], choice: Any, **options: Any) -> SimpleNamespace:
+        calls.append((paths, choice, options))
+        one = Episodes(np.array([1.0, 3.0]), np.array([5.0, 5.0]), np.array([np.nan, np.nan]))
+        return SimpleNamespace(episodes=dict.fromkeys(paths, one), seed=4)
+
+    monkeypatch.setattr(command, "evaluated", evaluated)
+    return calls
+
+
+def test_one_run_has_one_evaluation(asked: list[Any]) -> None:
+    found = evaluate("y", episodes=2, device="cpu")
+    assert (found.label, found.mean_reward, found.std_reward, found.seed) == ("y", 2.0, 1.0, 4)
+    ((paths, choice, options),) = asked
+    assert paths == {"y": Path("y")}
+    assert (choice.device, options) == ("cpu", {"episodes": 2, "with_random": False})
+    assert repr(found) == "Evaluation('y', mean_reward=2.00, std_reward=1.00, episodes=2, seed=4)"
+
+
+def test_several_runs_have_labels_of_their_own(asked: list[Any]) -> None:
+    assert list(evaluate(["a/x", TrainedRun(Path("b/x")), Path("y")])) == ["x", "x-2", "y"]
+    assert list(evaluate({"mine": "y"}, random=True)) == ["mine"]
+    assert asked[1][2]["with_random"]
+
+
+def test_random_actions_need_a_label_beside_them(asked: list[Any]) -> None:
+    with pytest.raises(ConfigError, match=r"evaluate\(\[run\], random=True\)"):
+        evaluate("y", random=True)
+
+
+def test_every_run_is_checked_for_foreign_code(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Any] = []
+    monkeypatch.setattr(evaluation, "check_trust", lambda path, *, is_trusted: checked.append((path, is_trusted)))
+    evaluate(["a/x", "y"], trust=True)
+    assert checked == [(Path("a/x"), True), (Path("y"), True)]
+
+
+def test_labels_of_a_comparison_may_have_seeds(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    words: list[Any] = []
+    monkeypatch.setattr(evaluation, "read_runs", lambda given: words.append(given) or given)
+    monkeypatch.setattr(evaluation, "report_of", lambda given, reference: Report(("one", "two"), (), (f"{reference}",)))
+    found = compare({"one": ["a/x", "b/x"], "two": TrainedRun(Path("y"))}, reference=-200.0)
+    assert words == [["one=a/x", "one=b/x", "two=y"]]
+    assert "two against one" in str(found)
+    assert "-200.0" in found.markdown()
+    assert compare(["a/x", "y"]).report.labels == ("one", "two")
+    assert words[1] == ["a/x", "y"]

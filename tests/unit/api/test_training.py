@@ -1,0 +1,118 @@
+"""`train` and `configure`: what they accept, what they raise, and whose signal handlers are there afterwards."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offpolicy.api import training
+from offpolicy.api.training import configure, train
+from offpolicy.config.overrides import load_config
+from offpolicy.errors import ConfigError, EnvFailure, Interrupted, NumericsError
+from offpolicy.processes.failures import Failure
+from offpolicy.start import interrupts_exit
+
+
+class Runner:
+    """Records what it is asked to train, in place of the runners, and ends as told."""
+
+    def __init__(self, code: int = 0, cause: str = "", act: Any = None) -> None:
+        self.asked: list[Any] = []
+        self._act = act
+        failure = Failure("learner", 0, 1, 5, code, cause) if cause else None
+        self._ended = SimpleNamespace(code=code, path=Path("runs/mine"), failure=failure)
+
+    def train_run(self, config: Any) -> SimpleNamespace:
+        self.asked.append(config)
+        if self._act is not None:
+            self._act()
+        return self._ended
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, runner: Runner, *words: Any, **values: Any) -> Any:
+    monkeypatch.setattr(training, "train_module", lambda: runner)
+    return train(*words, **values)
+
+
+def test_words_and_values_are_those_of_the_command_line() -> None:
+    made = configure("algo=td3", "env.num_envs=2", env="cartpole", algo="sac", seed=3, replay={"capacity": 500_000})
+    same = load_config(["algo=sac", "env=cartpole", "env.num_envs=2", "seed=3", "replay.capacity=500000"])
+    assert made == same
+
+
+def test_a_value_needs_no_quotes() -> None:
+    assert configure(run_dir="runs/a b, {c}").run_dir == "runs/a b, {c}"
+
+
+def test_every_problem_of_words_and_values_is_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        configure("algo.gama=1", learning_rate=1e-3, seed=-1)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["learning_rate", "algo.gama", "seed"]
+
+
+def test_train_takes_a_configuration_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, config = Runner(), configure(seed=9)
+    run = run_with(monkeypatch, runner, config)
+    assert runner.asked == [config]
+    assert run.run_dir == Path("runs/mine")
+
+
+def test_a_configuration_and_overrides_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="allowed one of both"):
+        run_with(monkeypatch, Runner(), configure(), seed=3)
+
+
+def test_a_failed_run_raises_the_error_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvFailure, match=r"the door is stuck\n.*runs/mine/train.log"):
+        run_with(monkeypatch, Runner(1, "EnvFailure: the door is stuck"))
+    with pytest.raises(NumericsError, match="the loss is NaN"):
+        run_with(monkeypatch, Runner(65, "the loss is NaN"))
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_an_interrupted_run_raises_an_interrupt_that_names_the_run(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    with pytest.raises(Interrupted, match="offpolicy.TrainedRun.read") as caught:
+        run_with(monkeypatch, Runner(code))
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert (caught.value.run_dir, caught.value.exit_code) == (Path("runs/mine"), code)
+
+
+def test_ctrl_c_before_the_processes_start_does_not_end_the_callers_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start() -> None:
+        with interrupts_exit():
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_with(monkeypatch, Runner(act=start))
+
+
+def test_the_callers_handlers_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = (signal.SIGINT, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def change() -> None:
+        for number in numbers:
+            signal.signal(number, lambda *_: None)
+
+    run_with(monkeypatch, Runner(act=change))
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_another_thread_is_refused() -> None:
+    caught: list[str] = []
+
+    def work() -> None:
+        try:
+            train()
+        except ConfigError as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert caught == ["train: got another thread, allowed the main thread: only that one gets Ctrl-C"]

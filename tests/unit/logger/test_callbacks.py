@@ -1,0 +1,157 @@
+"""Callbacks are called with what a run reports; one that raises or blocks is named, counted and left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpolicy.errors import ConfigError
+from offpolicy.logger import callbacks as module
+from offpolicy.logger.callbacks import Callback, Callbacks, checked, load_callback
+from offpolicy.types import EvalResult
+
+RESULT = EvalResult(500, -7.0, 1.0, 200.0, 3)
+
+
+class Kept(Callback):
+    """Keeps what it gets, on whatever thread that is."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def on_record(self, record: Any) -> None:
+        self.got.append(record)
+
+    def on_checkpoint(self, path: Path) -> None:
+        self.got.append((path, threading.current_thread().name))
+
+
+class Broken(Callback):
+    def on_record(self, record: Any) -> None:
+        raise ValueError(f"no {record['env_steps']}\nat all")
+
+
+class Stuck(Callback):
+    """Blocks until the test ends."""
+
+    def __init__(self) -> None:
+        self.end = threading.Event()
+
+    def on_record(self, record: Any) -> None:
+        self.end.wait()
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    callback = Stuck()
+    yield callback
+    callback.end.set()
+
+
+def test_calls_come_in_order_on_a_thread_of_their_own() -> None:
+    kept, record = Kept(), {"env_steps": 1.0}
+    called = Callbacks([kept])
+    called.record(record)
+    called.evaluation(RESULT)  # a method that it leaves out does nothing
+    called.checkpoint(Path("checkpoints/step-000000000001"))
+    called.settle()
+    assert kept.got == [record, (Path("checkpoints/step-000000000001"), "callback")]
+    assert kept.got[0] is not record, "what a callback does to a record is not recorded"
+    (spent,) = called.section()
+    assert spent["name"].endswith("test_callbacks:Kept")
+    assert (spent["calls"], spent["dropped"]) == (3, 0)
+    called.close()
+
+
+def test_one_that_raises_is_named_once_and_the_others_go_on() -> None:
+    kept = Kept()
+    called = Callbacks([Broken(), kept])
+    for step in range(3):
+        called.record({"env_steps": float(step)})
+        called.settle()
+    (warning,) = called.take_warnings()
+    assert warning.startswith("warning: callback ")
+    assert ":Broken is not called any more in this run: on_record: ValueError: no 0.0 at all" in warning
+    assert [record["env_steps"] for record in kept.got] == [0.0, 1.0, 2.0]
+    broken = called.section()[0]
+    assert (broken["calls"], broken["dropped"]) == (1, 2)
+    assert broken["error"] == "on_record: ValueError: no 0.0 at all"
+    called.close()
+
+
+def test_one_that_blocks_delays_nothing_and_is_left_behind(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUEUE_CALLS", 2)
+    kept = Kept()
+    called = Callbacks([stuck, kept])
+    for step in range(20):
+        called.record({"env_steps": float(step)})
+        assert called._workers[1].settle(5.0)
+    called.settle(timeout_s=0.01)
+    behind, late = called.take_warnings()
+    assert ":Stuck is behind: 2 calls wait, others are dropped" in behind
+    assert ":Stuck did not return within 0.01 s" in late
+    assert len(kept.got) == 20
+    assert called.section()[0]["dropped"] == 17  # one is being made, two wait
+    called.close(timeout_s=0.01)
+
+
+def test_the_time_of_a_callback_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([1_000_000_000, 3_500_000_000])
+    monkeypatch.setattr(module.MonotonicClock, "now_ns", lambda: next(times))
+    called = Callbacks([Kept()])
+    called.record({"env_steps": 1.0})
+    called.settle()
+    assert called.section()[0]["wall_s"] == 2.5
+    called.close()
+
+
+def test_a_run_without_callbacks_has_no_threads() -> None:
+    before = threading.active_count()
+    called = Callbacks()
+    called.record({"env_steps": 1.0})
+    called.settle()
+    assert (threading.active_count(), called.section(), called.take_warnings()) == (before, [], [])
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `mine_callbacks`."""
+    text = (
+        "from offpolicy.logger.callbacks import Callback\n"
+        "class Good(Callback):\n    pass\n"
+        "class Needy(Callback):\n    def __init__(self, x):\n        pass\n"
+        "good, bad = Good(), object()\n"
+    )
+    (tmp_path / "mine_callbacks.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_class_is_made_and_an_object_taken() -> None:
+    assert type(load_callback("mine_callbacks:Good")).__name__ == "Good"
+    assert load_callback("mine_callbacks:good") is load_callback("mine_callbacks:good")
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("target", "cause"),
+    [
+        ("nowhere_at_all:X", "ModuleNotFoundError"),
+        ("mine_callbacks:Best", "has no attribute 'Best'"),
+        ("mine_callbacks:Needy", "missing 1 required positional argument"),
+    ],
+)
+def test_one_that_cannot_be_loaded_is_refused(target: str, cause: str) -> None:
+    with pytest.raises(ConfigError, match=f"callbacks: got '{target}', which cannot be loaded: .*{cause}"):
+        load_callback(target)
+
+
+def test_an_object_without_the_methods_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="got 'builtins:object', which has no on_record, on_evaluation, on_checkpoint"
+    ):
+        checked(object())
