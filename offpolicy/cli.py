@@ -392,7 +392,7 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.reproduce import reproduce
 
     _check_source([f"config={arguments.run}", *arguments.overrides], is_trusted=arguments.trust)
-    return reproduce(arguments.run, arguments.overrides, lambda cfg: int(_train_module().train(cfg)))
+    return reproduce(arguments.run, arguments.overrides, lambda cfg: int(train_module().train(cfg)))
 
 
 def _add_sweep(commands: Any) -> None:

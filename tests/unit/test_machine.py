@@ -170,6 +170,8 @@ def test_linux_takes_pages_of_shared_memory_back_and_a_sandbox_that_refuses_is_n
     assert machine.gives_memory_back.__wrapped__()
     monkeypatch.setattr(machine.mmap, "MADV_REMOVE", 10_000)  # no such advice
     assert not machine.gives_memory_back.__wrapped__()
+
+
 @pytest.mark.parametrize(("kind", "keeps"), [("x86_64", True), ("AMD64", True), ("aarch64", False), ("i686", False)])
 def test_stores_keep_their_order_on_x86_64_alone(kind: str, keeps: bool) -> None:
     assert machine.keeps_store_order(kind) == keeps

@@ -252,6 +252,8 @@ def test_a_run_to_begin_with_that_saved_nothing_is_refused(tmp_path: Path) -> No
 def test_only_the_first_host_looks_for_the_run_to_begin_with(tmp_path: Path) -> None:
     other = dataclasses.replace(ALONE, index=1, num_hosts=2)
     assert find_source(warm(tmp_path, host=other), SPEC)[1] is None
+
+
 def test_a_processor_with_another_order_of_stores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "processor", lambda: "aarch64")
     with pytest.raises(ConfigError, match="machine: got aarch64, allowed x86_64: the shared-memory rings"):
