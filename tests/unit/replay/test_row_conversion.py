@@ -19,9 +19,11 @@ from offpolicy.replay.row_conversion import (
     transitions_of,
     why_rows_differ,
 )
+from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.row_saver import RowSaver
 from tests.replay_scene import PLAIN, Scene, layout_of, make_ring, rows_in
 
+OLDER_CHECKPOINTS = Path(__file__).parents[2] / "older_checkpoints"
 NO_SLOTS = np.empty((0, layout_of("float32").slot_width), np.float32)
 
 
@@ -87,6 +89,27 @@ def test_a_ring_holds_the_newest_rows_of_an_older_checkpoint(
     assert np.array_equal(rows_in(ring), as_batch(rows)[-kept:])
     assert [ring.committed] == restored_ends(found, num_envs)
     assert why_rows_differ(found, num_envs) == "its replay is of an older layout"
+
+
+@pytest.mark.parametrize("layout", [2, 3])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_rows_of_a_pendulum_saved_by_a_version_of_that_time_obey_its_equations(layout: int, num_envs: int) -> None:
+    """Gymnasium's Pendulum-v1: cos, sin and speed of the angle; torque of up to 2; a step of 0.05 s."""
+    found = CheckpointStore(OLDER_CHECKPOINTS / f"layout_{layout}" / "checkpoints").at(330)
+    columns = RowLayout(obs_dim=3, action_dim=1)
+    memory = memoryview(bytearray(ReplayRing.room_for(200, columns, num_envs, 1)))
+    ring = ReplayRing(memory, columns, 200, num_envs=num_envs)
+    restore_ring(ring, found, 0)
+    rows = rows_in(ring).astype(np.float64)
+    assert len(rows) == 200
+    obs, next_obs, torque = rows[:, columns.obs], rows[:, columns.next_obs], 2 * rows[:, columns.action][:, 0]
+    angle = np.arctan2(obs[:, 1], obs[:, 0])
+    speed = np.clip(obs[:, 2] + (15 * obs[:, 1] + 3 * torque) * 0.05, -8, 8)
+    moved = np.stack([np.cos(angle + speed * 0.05), np.sin(angle + speed * 0.05), speed], axis=1)
+    assert np.allclose(next_obs, moved, atol=1e-4)
+    assert np.allclose(rows[:, columns.reward], -(angle**2 + 0.1 * obs[:, 2] ** 2 + 0.001 * torque**2), atol=1e-4)
+    assert np.allclose(rows[:, columns.discount], 0.99)
+    assert not rows[:, columns.terminated].any()
 
 
 def bigger_ring(most: int, num_envs: int, n_step: int = 1) -> ReplayRing:
