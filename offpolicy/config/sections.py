@@ -372,6 +372,8 @@ class LogConfig:
     )
     wandb: str = option("disabled", "Weights & Biases mode", choices=("disabled", "offline", "online"))
     wandb_project: str = option("offpolicy", "Weights & Biases project")
+    prometheus_port: int | None = option(None, "serve the newest record to Prometheus; null: no", ge=1, le=65535)
+    prometheus_address: str = option("127.0.0.1", "address to serve at, such as 0.0.0.0 for other machines")
     unilab_keys: bool = option(False, "write every value also under the name that UniLab gives it, for its dashboards")
 
 

@@ -407,6 +407,12 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
 
         return WandbSink(run_dir, config, log.wandb_project, "online" if log.wandb == "online" else "offline")
 
+    def prometheus() -> Sink:
+        from offpolicy.logger.prometheus import PrometheusSink  # optional back-end
+
+        assert log.prometheus_port is not None
+        return PrometheusSink(log.prometheus_port, log.prometheus_address, str(run_dir), header)
+
     def jsonl() -> Sink:
         return JsonlSink(run_dir, resume_step, resume_updates, is_unique=not has_steps)
 
@@ -415,5 +421,7 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
         opened.append(open_sink("tensorboard", tensorboard, view.message))
     if log.wandb != "disabled":
         opened.append(open_sink("wandb", wandb, view.message))
+    if log.prometheus_port is not None:
+        opened.append(open_sink("prometheus", prometheus, view.message))
     sinks = [sink for sink in opened if sink is not None]
     return OffPolicyLogger(run_dir, config, header, sinks, view, log, StepTotals(header) if has_steps else None)
