@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from offpolicy import fault
 from offpolicy.checkpoint import SharedState, run_store
 from offpolicy.children import SAVE_SIGNAL, handle_signals, signals_blocked, signals_queued
+from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import flatten, is_within, merge
 from offpolicy.config.rules import RESUMABLE
 from offpolicy.config.schema import RunConfig, read_config, write_config
@@ -139,7 +140,7 @@ def train_run(cfg: RunConfig, callbacks: Sequence[Callback] = (), *, ends_proces
             return Ended(EXIT_OK, run.path, None)
         cfg = _run_config(plan, run, spec)
         provenance = Provenance.of_this_process(unix_s())
-        provenance.note(run.path / "config.yaml")
+        provenance.note(run.path / "config.yaml", plugins_of(cfg))
         if host.index == 0:
             mark_latest(run.path)
         job = WorkerSpec(

@@ -133,3 +133,16 @@ def run_cli(traces: Traces, tmp_path: Path) -> RunCli:
         )
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _own_plugins() -> Iterator[None]:
+    """Looks for installed plug-ins anew in each test that may have used some."""
+    yield
+    plugins, sections = sys.modules.get("offpolicy.plugins"), sys.modules.get("offpolicy.config.sections")
+    if plugins is not None:
+        plugins.installed.cache_clear()
+    if sections is not None:
+        sections.algorithm_info.cache_clear()
+    for name in ("plugs", "encs", "encs_modules"):
+        sys.modules.pop(name, None)

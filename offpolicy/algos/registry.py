@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from offpolicy import plugins
 from offpolicy.algos.adaptation import Adaptation
 from offpolicy.algos.appo import Appo
 from offpolicy.algos.base_learner import BaseLearner
@@ -13,7 +14,16 @@ from offpolicy.algos.learners import ReplayAlgorithm, ReplayLearner, RolloutAlgo
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
-from offpolicy.config.sections import APPO, HORA_ADAPT, HORA_TEACH, SAC, TD3, AlgoConfig, AlgorithmInfo
+from offpolicy.config.sections import (
+    APPO,
+    HORA_ADAPT,
+    HORA_TEACH,
+    SAC,
+    TD3,
+    AlgoConfig,
+    AlgorithmInfo,
+    algorithm_plugin,
+)
 from offpolicy.protocols import Exchange
 from offpolicy.types import SpaceSpec
 
@@ -40,7 +50,10 @@ def make_learner(
     """
     group = exchange or SoloExchange()
     own = SoloExchange() if average_every else group
+    plugin = algorithm_plugin(algo.name)
+    rule = None if plugin is None else plugins.resolve(plugin, algo.info.update_rule)
     if algo.learns_from_rollouts:
-        return RolloutLearner(ROLLOUT_ALGORITHMS[algo.info](algo, spec, device, seed, own), group, average_every)
-    algorithm = REPLAY_ALGORITHMS[algo.info](algo, spec, device, seed, own)
+        make_rollout = rule or ROLLOUT_ALGORITHMS[algo.info]
+        return RolloutLearner(make_rollout(algo, spec, device, seed, own), group, average_every)
+    algorithm = (rule or REPLAY_ALGORITHMS[algo.info])(algo, spec, device, seed, own)
     return ReplayLearner(algorithm, group, average_every, algo.policy_delay)

@@ -27,6 +27,7 @@ from offpolicy.checkpoint.formats import (
     read_rows,
     read_tensors,
 )
+from offpolicy.config.chosen import plugins_of
 from offpolicy.config.parsing import plain
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import CheckpointError
@@ -38,6 +39,7 @@ FORMAT = 1  # version of the manifest
 CHECKPOINT_LAYOUT = 4  # version of the set of files: rows of the replay share their observations
 READABLE_LAYOUTS = (2, 3, 4)  # 2: one replay file per collector; 3: each row is a transition by itself
 LAYOUT_KEY = "checkpoint layout"  # of the fingerprint
+PLUGINS_KEY = "plug-ins"  # of the fingerprint, with their versions: another version is said, not refused
 MAX_ENV_STEPS = 10**12 - 1  # the directory name has twelve digits
 
 SEGMENT = re.compile(r"replay-([0-9]+)-([0-9]{15})\.f32")  # consecutive rows of a ring, see `replay_rows.py`
@@ -206,7 +208,9 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     rollouts = own if algo.learns_from_rollouts else {}
     names = ("stage", "latent_dim", "encoder_dims") if algo.name == "hora" else ()
     hora = {f"algo.{name}": plain(getattr(algo, name)) for name in names}
+    used = [plugin.label for plugin in plugins_of(cfg)]
     return {
+        **({PLUGINS_KEY: used} if used else {}),
         **rollouts,
         **hora,
         LAYOUT_KEY: CHECKPOINT_LAYOUT,

@@ -140,10 +140,10 @@ def without_foreign(
     values: Mapping[str, Any], info: AlgorithmInfo | None, problems: list[str]
 ) -> Mapping[str, Any]:  # Any: values of the configuration
     """Returns `values` without the keys of other trainers; notes for each what to write instead."""
-    known = {key for each in ALGORITHMS for key in keys_for(each)}
+    known = {key for each in (*ALGORITHMS, *([] if info is None else [info])) for key in keys_for(each)}
     kept: dict[str, Any] = {}
     for key, value in flatten(values).items():
-        is_ours = is_within(key, (*known, "env.kwargs"))
+        is_ours = is_within(key, (*known, "env.kwargs", "algo.network", "sinks"))
         name = key.rsplit(".", 1)[-1].lower()
         instead = None if is_ours else advice(name, value, info)
         if instead is None:

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from offpolicy.config.chosen import classes_of
 from offpolicy.config.overrides import group_options, load_config, load_values
 from offpolicy.config.parsing import allowed_text, as_override, is_within
 from offpolicy.config.rules import RESUMABLE, owners
@@ -43,9 +44,11 @@ def train_help(words: Sequence[str]) -> str:
     is_student = "stage=adapt" in tokens and not any(token.startswith("teacher=") for token in tokens)
     cfg = load_config([*tokens, "teacher=RUN"] if is_student else tokens)
     shown = [key for key in COMMON if key in keys_for(cfg.algo.info) and (key != "teacher" or cfg.algo.is_adapting)]
+    found = specs(classes_of(cfg))
+    shown += [key for key in found if key not in specs()]  # of plug-ins
     values = values_by_key(cfg)
     if topic is not None:
-        return _about(topic, specs(), values)
+        return _about(topic, specs(classes_of(cfg)), values)
     groups = {name: options for name, options in group_options().items() if name != "stage" or cfg.algo.name == "hora"}
     return "\n".join(
         [
@@ -56,7 +59,7 @@ def train_help(words: Sequence[str]) -> str:
             _one_line("config=RUN", "the configuration of another run, to change single keys of it"),
             "",
             f"keys that people set, with their values for algo={cfg.algo.name} env.id={cfg.env.id}:",
-            *(_one_line(f"{key}={as_override(values[key])}", specs()[key].limits["doc"]) for key in shown),
+            *(_one_line(f"{key}={as_override(values[key])}", found[key].limits["doc"]) for key in shown),
             "",
             "offpolicy train algo=td3 --help       the values of another algorithm",
             "offpolicy train --help algo.lr        keys with a word in name or meaning",
@@ -91,7 +94,7 @@ def resume_help(words: Sequence[str], config_of: Callable[[str], RunConfig]) -> 
 def values_by_key(cfg: RunConfig) -> dict[str, Any]:  # Any: a value of the configuration
     """Returns the value of every declared key, whole where it is a mapping itself."""
     tree, values = cfg.to_mapping(), dict[str, Any]()
-    for key in specs():
+    for key in specs(classes_of(cfg)):
         value: Any = tree
         for part in key.split("."):
             value = value[part]

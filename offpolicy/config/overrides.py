@@ -17,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from offpolicy import plugins
+from offpolicy.config.extensions import EnvPreset
 from offpolicy.config.foreign_names import without_foreign
 from offpolicy.config.parsing import as_override, flatten, merge, nested
 from offpolicy.config.schema import RunConfig, read_values
@@ -28,6 +30,7 @@ from offpolicy.run_names import find_run
 
 OPTIONAL_GROUPS = ("experiment",)
 NAMED_BY = {"algo.name": "algo", "runner.name": "runner", "algo.stage": "stage"}  # the key that names a group's option
+PLUGIN_GROUPS = {"algo": plugins.ALGOS, "env": plugins.ENVS}  # the groups that plug-ins add options to
 AUTOMATIC_GROUPS = ("algo_env", "stage_env")  # their options follow from other groups
 
 
@@ -52,14 +55,31 @@ def conf_dir() -> Path:
 def group_options() -> dict[str, tuple[str, ...]]:
     """Returns the options of every group that a user can choose: the files of its directory."""
     groups = sorted(path for path in conf_dir().iterdir() if path.is_dir() and path.name not in AUTOMATIC_GROUPS)
-    return {group.name: tuple(sorted(path.stem for path in group.glob("*.yaml"))) for group in groups}
+    ours = {group.name: {path.stem for path in group.glob("*.yaml")} for group in groups}
+    return {group: tuple(sorted(names | set(_plugin_names(group)))) for group, names in ours.items()}
+
+
+def _plugin_names(group: str) -> tuple[str, ...]:
+    """Returns the options of a group that plug-ins add."""
+    return plugins.names(PLUGIN_GROUPS[group]) if group in PLUGIN_GROUPS else ()
+
+
+def _check_clash(group: str, name: str) -> None:
+    """Refuses an option that is ours and a plug-in's, or that of two. Raises `ConfigError`."""
+    if group in PLUGIN_GROUPS:
+        ours = [path.stem for path in (conf_dir() / group).glob("*.yaml")]
+        plugins.find(PLUGIN_GROUPS[group], name, group, ours)
 
 
 def environment_ids() -> dict[str, str]:
-    """Returns the Gymnasium ids of the environments that `env=` takes, by name; `gym`, which takes any, has none."""
-    found = {name: read_values(conf_dir() / "env" / f"{name}.yaml") for name in group_options()["env"]}
+    """Returns the Gymnasium ids of the environments that `env=` takes, by name; of a plug-in's, its entry point.
+
+    `gym`, which takes any, has none.
+    """
+    found = {path.stem: read_values(path) for path in sorted((conf_dir() / "env").glob("*.yaml"))}
     ids = {name: values.get("env", {}).get("id") for name, values in found.items()}
-    return {name: env_id for name, env_id in ids.items() if env_id != "???"}
+    own = {name: env_id for name, env_id in ids.items() if env_id != "???"}
+    return {**{plugin.name: plugin.target for plugin in plugins.installed(plugins.ENVS)}, **own}
 
 
 # Any: values are checked with all others
@@ -90,7 +110,27 @@ def _chosen(groups: Mapping[str, str | None], values: Mapping[str, Any]) -> dict
     # With env.id it is another environment than the group's, whose tuned values say nothing about this one.
     is_other = "id" in values.get("env", {})
     own = dict(groups) | (dict.fromkeys(AUTOMATIC_GROUPS, "none") if is_other else {})
-    return merge(RunConfig().to_mapping(), _composed(own))
+    tree = RunConfig().to_mapping()
+    if (info := algorithm_info(groups.get("algo") or AlgoConfig().name)).options is not None:  # it has no file
+        tree["algo"] = RunConfig(algo=info.options()).to_mapping()["algo"]
+        own |= {"algo": None, **dict.fromkeys(AUTOMATIC_GROUPS, "none")}
+        own |= {"runner": "appo"} if info.learns_from_rollouts and "runner" not in groups else {}
+    preset = _preset(groups.get("env"))
+    if preset is not None:
+        own |= {"env": "gym"} | ({} if is_other or info.options is not None else _tuned(own, info.name, preset.family))
+    return merge(merge(tree, _composed(own)), {} if preset is None else preset.values)
+
+
+def _tuned(groups: Mapping[str, str | None], algo: str, family: str) -> dict[str, str | None]:
+    """Returns the files with the values of one of our algorithms, and its stage, for a family of environments."""
+    stage = groups.get("stage") or AlgoConfig().stage
+    return dict(zip(AUTOMATIC_GROUPS, (f"{algo}_{family}", f"{algo}_{stage}_{family}"), strict=True))
+
+
+def _preset(name: str | None) -> EnvPreset | None:
+    """Returns the environment of a plug-in; None where it is ours. Raises `ConfigError`."""
+    plugin = None if name is None else plugins.find(plugins.ENVS, name, "env")
+    return None if plugin is None else plugins.load(plugin, EnvPreset)
 
 
 def _saved(source: Any, groups: Mapping[str, str | None]) -> dict[str, Any]:
@@ -170,7 +210,7 @@ def _algorithm(tokens: Sequence[str]) -> AlgorithmInfo:
         return saved
     words = " ".join(tokens)
     names, stages = (re.findall(rf"\b{group}[= ](\w+)", words) for group in ("algo", "stage"))
-    known = [name for name in names if any(info.name == name for info in ALGORITHMS)]
+    known = [name for name in names if name in group_options()["algo"]]
     return algorithm_info(known[-1] if known else AlgoConfig().name, stages[-1] if stages else "")
 
 
@@ -181,7 +221,7 @@ def _saved_algorithm(source: str) -> AlgorithmInfo | None:
     except ConfigError:  # reported by what reads it
         return None
     info = algorithm_info(str(algo.get("name")), str(algo.get("stage") or "")) if isinstance(algo, dict) else None
-    return info if info in ALGORITHMS else None
+    return info if info is not None and (info in ALGORITHMS or info.options is not None) else None
 
 
 def _parsed(token: str, options: Mapping[str, Sequence[str]], info: AlgorithmInfo) -> tuple[str, Any]:
@@ -215,6 +255,7 @@ def _choice(group: str, value: Any, names: Sequence[str]) -> str | None:
     if value is None and group in OPTIONAL_GROUPS:
         return None
     if isinstance(value, str) and value in names:
+        _check_clash(group, value)
         return value
     is_id = group == "env" and looks_like_id(str(value))
     near = [] if is_id else difflib.get_close_matches(str(value).lower(), names, 1)
@@ -232,10 +273,19 @@ def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:
 
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            tree = compose("config", [f"{group}={option}" for group, option in groups.items() if option])
+            tree = compose("config", [_hydra_word(group, option) for group, option in groups.items()])
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"{conf_dir()}: {error}") from error
     return _mapping(OmegaConf.to_container(tree))
+
+
+def _hydra_word(group: str, option: str | None) -> str:
+    """Returns the choice of a group as Hydra has it; None leaves the group out."""
+    return (
+        f"{group}={'null' if group in OPTIONAL_GROUPS else option}"
+        if option or group in OPTIONAL_GROUPS
+        else f"~{group}"
+    )
 
 
 def _resolved(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -29,10 +30,18 @@ def option(default: Any, doc: str, **limits: Any) -> Any:  # Any: dataclasses.fi
     return field(default=default, metadata=metadata)
 
 
-def build(cls: type[T], raw: Any, problems: list[str], known: Sequence[str], prefix: str = "") -> T:
+def build(  # noqa: PLR0913  # what is parsed, and what it is held against
+    cls: type[T],
+    raw: Any,
+    problems: list[str],
+    known: Sequence[str],
+    prefix: str = "",
+    chosen: Mapping[type, type] = MappingProxyType({}),
+) -> T:
     """Returns an instance of `cls` from a mapping; problems are collected and defaults stand in for bad values.
 
-    `known` are all dotted keys, to find the one that an unknown key may have meant.
+    `known` are all dotted keys, to find the one that an unknown key may have meant. `chosen` are the classes of
+    sections in place of those that are declared.
     """
     if not isinstance(raw, Mapping):
         problems.append(f"{prefix.rstrip('.')}: got {raw!r}, allowed a mapping of {', '.join(_names(cls))}")
@@ -58,7 +67,8 @@ def build(cls: type[T], raw: Any, problems: list[str], known: Sequence[str], pre
             problems += own
             values[name] = _BAD if own else value
         elif dataclasses.is_dataclass(hint):
-            values[name] = build(hint, raw[name], problems, known, key + ".")  # type: ignore[arg-type]  # a class here
+            section = chosen.get(hint, hint)  # type: ignore[arg-type]  # a class here
+            values[name] = build(section, raw[name], problems, known, key + ".", chosen)
         else:
             values[name] = _value(key, raw[name], hint, spec.metadata, problems)
     return cls(**{name: value for name, value in values.items() if value is not _BAD})
@@ -183,11 +193,14 @@ def _names(cls: Any) -> dict[str, None]:
     return dict.fromkeys(f.name for f in dataclasses.fields(cls))
 
 
-def keys_of(cls: Any, prefix: str = "") -> list[str]:
-    """Returns every dotted key of a configuration."""
+def keys_of(cls: Any, prefix: str = "", chosen: Mapping[type, type] = MappingProxyType({})) -> list[str]:
+    """Returns every dotted key of a configuration; `chosen` as for `build`."""
     keys: list[str] = []
-    for name, hint in typing.get_type_hints(cls).items():
-        keys += keys_of(hint, f"{prefix}{name}.") if dataclasses.is_dataclass(hint) else [prefix + name]
+    hints = typing.get_type_hints(cls)
+    for name, hint in ((spec.name, hints[spec.name]) for spec in dataclasses.fields(cls)):
+        section = chosen.get(hint, hint)
+        is_section = dataclasses.is_dataclass(section)
+        keys += keys_of(section, f"{prefix}{name}.", chosen) if is_section else [prefix + name]
     return keys
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from offpolicy.config.foreign_names import advice
 from offpolicy.config.sections import (
@@ -26,7 +27,7 @@ BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has ker
 
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
-    *("total_timesteps", "device", "log", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
+    *("total_timesteps", "device", "log", "sinks", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
     *("env.step_timeout_s", "algo.compile", "callbacks"),
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
     *("collect.hook", "collect.post_queue", "collect.max_restarts"),
@@ -47,6 +48,10 @@ def broken_rules(cfg: RunSections) -> list[str]:
         problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
     if cfg.algo.is_adapting and cfg.algo.lr_schedule == "kl_adaptive":
         problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
+    if cfg.algo.network.name is not None and cfg.algo.name == "hora":
+        problems.append(
+            f"algo.network.name: got {cfg.algo.network.name}, allowed null with algo=hora: its encoders are its own"
+        )
     if cfg.init_from and cfg.algo.is_adapting:
         problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
     problems += _schedule_problems(cfg) + _stop_problems(cfg) + _video_problems(cfg)
@@ -128,9 +133,9 @@ def _unused_options(cfg: RunSections) -> list[str]:
     name = "hora stage=adapt" if algo.is_adapting else algo.name
     problems = [
         f"algo.{spec.name}: got {getattr(algo, spec.name)!r}, allowed nothing with algo={name}:"
-        f" it is for {', '.join(owners(spec.metadata['only']))}{_instead(spec.name, algo)}"
+        f" {_owners_text(spec)}{_instead(spec.name, algo)}"
         for spec in dataclasses.fields(algo)
-        if algo.info not in spec.metadata.get("only", ALGORITHMS) and getattr(algo, spec.name) != spec.default
+        if not algo.info.reads(spec) and getattr(algo, spec.name) != getattr(type(algo)(), spec.name)
     ]
     section, name = (cfg.replay, "replay") if has_rollouts else (cfg.rollout, "rollout")
     users = ", ".join(owners(FROM_REPLAY if has_rollouts else FROM_ROLLOUTS))
@@ -145,6 +150,11 @@ def _unused_options(cfg: RunSections) -> list[str]:
             f"collect.band: got {cfg.collect.band}, allowed nothing with algo={algo.name}: rollout.slots bounds it"
         )
     return problems
+
+
+def _owners_text(spec: dataclasses.Field[Any]) -> str:  # Any: the type of an option
+    only = spec.metadata.get("only")
+    return "the plug-in does not read it" if only is None else f"it is for {', '.join(owners(only))}"
 
 
 def _instead(name: str, algo: AlgoConfig) -> str:
@@ -194,6 +204,7 @@ def _precision_problems(algo: AlgoConfig) -> list[str]:
             len(algo.hidden_dims) < 2,
         f"algo.activation={algo.activation}": algo.activation not in BF16_ACTIVATIONS,
         "algo.critic_layer_norm=true": algo.critic_layer_norm,
+        f"algo.network.name={algo.network.name}": algo.network.name is not None,
     }  # fmt: skip
     return [f"algo.precision: got bf16, allowed fp32 with {reason}" for reason, is_true in reasons.items() if is_true]
 

@@ -16,14 +16,16 @@ from typing import Any
 import yaml
 
 from offpolicy import __version__
+from offpolicy.config.chosen import chosen_classes
 from offpolicy.config.parsing import build, flatten, keys_of
 from offpolicy.config.rules import broken_rules
-from offpolicy.config.sections import ALGORITHMS, EnvConfig, RunSections
+from offpolicy.config.sections import ALGORITHMS, EnvConfig, RunSections, algorithm_info, algorithm_plugin
 from offpolicy.config.usable import keys_for
 from offpolicy.errors import ConfigError, SaveError
 from offpolicy.files import atomic_write
 from offpolicy.types import SpaceSpec
 
+PLUGIN_NOTE = "# plug-in: "  # begins the comment on a plug-in that the start of a run has used
 VERSION_NOTE = "# offpolicy "  # begins the comment on a start of the run, with the version that wrote it
 OWN_KWARGS = ("env.kwargs.groups", "env.kwargs.num_threads")  # observations and stepping: not another task
 
@@ -36,7 +38,10 @@ class RunConfig(RunSections):
     def from_mapping(cls, raw: Mapping[str, Any]) -> RunConfig:
         """Returns the checked configuration. Raises `ConfigError` listing every problem."""
         problems: list[str] = []
-        config = build(cls, raw, problems, _usable_keys(raw))
+        chosen = dict(chosen_classes(raw, problems))
+        if problems:  # the options of a plug-in that cannot be used are unknown
+            raise ConfigError(problems)
+        config = build(cls, raw, problems, _usable_keys(raw), chosen=chosen)
         if not problems:
             problems += broken_rules(config)
         if problems:
@@ -55,6 +60,8 @@ def _usable_keys(raw: Mapping[str, Any]) -> list[str]:
     given = (algo.get("name"), algo.get("stage")) if isinstance(algo, Mapping) else (None, None)
     infos = [info for info in ALGORITHMS if info.name == given[0]]
     infos = [info for info in infos if info.stage == given[1]] or infos[:1]
+    if not infos and isinstance(given[0], str) and algorithm_plugin(given[0]) is not None:
+        infos = [algorithm_info(given[0])]
     return list(keys_for(infos[0])) if infos else all_keys()
 
 
@@ -106,10 +113,16 @@ def read_values(file: Path) -> dict[str, Any]:  # Any: values of a configuration
 
 def _other_version(file: Path) -> list[str]:
     """Returns a line on the version that wrote a configuration which this one refuses."""
-    wrote = re.findall(rf"^{VERSION_NOTE}([\w.+]+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    text = file.read_text(encoding="utf-8")
+    wrote = re.findall(rf"^{VERSION_NOTE}([\w.+]+)", text, re.MULTILINE)
+    used = dict.fromkeys(re.findall(rf"^{PLUGIN_NOTE}(.+)$", text, re.MULTILINE))
+    needed = [f"{file}: used the plug-in {label}; is it installed?" for label in used]
     if not wrote or wrote[-1] == __version__:
-        return []
-    return [f"{file}: written by offpolicy {wrote[-1]}, this is {__version__}; pip install 'offpolicy=={wrote[-1]}'"]
+        return needed
+    return [
+        *needed,
+        f"{file}: written by offpolicy {wrote[-1]}, this is {__version__}; pip install 'offpolicy=={wrote[-1]}'",
+    ]
 
 
 def read_spec(path: Path) -> SpaceSpec:

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from offpolicy import plugins
+from offpolicy.config.extensions import NetworkConfig, SinksConfig
 from offpolicy.config.parsing import option, plain
 from offpolicy.config.schedules import Ramp, Scheduled, value_at
+from offpolicy.errors import ConfigError
 
 RUNNER_DEFAULT_MODE = {"single_gpu": "alternate", "double_buffer": "overlap", "multi_gpu": "overlap", "appo": "free"}
 RANK_RUNNERS = ("multi_gpu", "appo")  # runners that may have several learner ranks
@@ -44,6 +47,16 @@ class AlgorithmInfo:
     learns_from_rollouts: bool = False  # each transition is used in one batch of rollouts; else sampled from a replay
     stage: str | None = None  # None: the algorithm has no stages
     action_spaces: tuple[str, ...] = ("Box",)
+    # Of a plug-in, an entry point of `offpolicy.algos`:
+    options: type[AlgoConfig] | None = None  # its options: a subclass, whose defaults are the algorithm's
+    update_rule: str = ""  # module:Class, a `ReplayAlgorithm` or a `RolloutAlgorithm`; imported where torch is
+    like: AlgorithmInfo | None = None  # the algorithm of ours whose options it has too
+    leaves_out: tuple[str, ...] = ()  # options of that one which it does not read
+
+    def reads(self, spec: dataclasses.Field[Any]) -> bool:  # Any: the type of an option
+        """True if the algorithm reads an option of `AlgoConfig`."""
+        only = spec.metadata.get("only")
+        return spec.name not in self.leaves_out and (only is None or self in only or self.like in only)
 
 
 ALL_SPACES = ("Box", "Discrete", "MultiDiscrete")
@@ -67,6 +80,11 @@ POLICY_GRADIENT = (APPO, HORA_TEACH)
 HORA = (HORA_TEACH, HORA_ADAPT)
 
 
+def algorithm_plugin(name: str, key: str = "algo") -> plugins.Plugin | None:
+    """Returns the plug-in of an algorithm that is none of ours; None where there is none. Raises `ConfigError`."""
+    return None if any(info.name == name for info in ALGORITHMS) else plugins.find(plugins.ALGOS, name, key)
+
+
 @functools.cache
 def algorithm_info(name: str, stage: str = "") -> AlgorithmInfo:
     """Returns the entry of `ALGORITHMS`; `stage` matters only to an algorithm that has stages.
@@ -74,6 +92,11 @@ def algorithm_info(name: str, stage: str = "") -> AlgorithmInfo:
     An algorithm of another trainer, whose times are logged here, has none: its curves are those of a replay.
     """
     found = [info for info in ALGORITHMS if info.name == name]
+    if not found and (plugin := algorithm_plugin(name)) is not None:
+        info = plugins.load(plugin, AlgorithmInfo)
+        if info.name != name or info.options is None or info.options().name != name:
+            raise ConfigError(f"{plugin}: it and the default of its options' name are not {name!r}")
+        return info
     foreign = AlgorithmInfo(name, PolicyKind.STOCHASTIC, REPLAY_CURVES)
     return next((info for info in found if info.stage == stage), found[0] if found else foreign)
 
@@ -86,6 +109,7 @@ class AlgoConfig:
     gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0, only=(*FROM_REPLAY, *POLICY_GRADIENT))
     hidden_dims: tuple[int, ...] = option((256, 256), "units of the hidden layers of actor and critics", ge=1)
     activation: str = option("relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"))
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     normalize_obs: bool = option(False, "normalise observations with running statistics")
     max_grad_norm: float | None = option(None, "clip each loss's gradient norm to this; null: no clipping", gt=0.0)
     # SAC and TD3
@@ -374,6 +398,9 @@ class LogConfig:
     wandb_project: str = option("offpolicy", "Weights & Biases project")
     prometheus_port: int | None = option(None, "serve the newest record to Prometheus; null: no", ge=1, le=65535)
     prometheus_address: str = option("127.0.0.1", "address to serve at, such as 0.0.0.0 for other machines")
+    sinks: tuple[str, ...] = option(
+        (), "further destinations, of plug-ins (offpolicy.sinks); their options: sinks.<name>"
+    )
     unilab_keys: bool = option(False, "write every value also under the name that UniLab gives it, for its dashboards")
 
 
@@ -415,6 +442,7 @@ class RunSections:
     stop: StopConfig = field(default_factory=StopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    sinks: SinksConfig = field(default_factory=SinksConfig)
     timing: TimingConfig = field(default_factory=TimingConfig)
     threads: ThreadsConfig = field(default_factory=ThreadsConfig)
     seed: int = option(1, "one seed for every stream", ge=0, lt=2**31)

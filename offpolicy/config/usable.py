@@ -8,8 +8,9 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from offpolicy.config.chosen import Classes
 from offpolicy.config.parsing import build, is_within, keys_of, nested
-from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, RunSections
+from offpolicy.config.sections import AlgoConfig, AlgorithmInfo, RunSections
 
 FROM_REPLAY_ONLY, FROM_ROLLOUTS_ONLY = ("replay", "collect.band"), ("rollout",)
 
@@ -18,12 +19,9 @@ FROM_REPLAY_ONLY, FROM_ROLLOUTS_ONLY = ("replay", "collect.band"), ("rollout",)
 def keys_for(info: AlgorithmInfo) -> tuple[str, ...]:
     """Returns the dotted keys that are not refused with an algorithm."""
     unused = FROM_REPLAY_ONLY if info.learns_from_rollouts else FROM_ROLLOUTS_ONLY
-    others = {
-        f"algo.{spec.name}"
-        for spec in dataclasses.fields(AlgoConfig)
-        if info not in spec.metadata.get("only", ALGORITHMS)
-    }
-    return tuple(key for key in keys_of(RunSections) if key not in others and not is_within(key, unused))
+    others = {f"algo.{spec.name}" for spec in dataclasses.fields(info.options or AlgoConfig) if not info.reads(spec)}
+    keys = keys_of(RunSections, chosen={AlgoConfig: info.options or AlgoConfig})
+    return tuple(key for key in keys if key not in others and not is_within(key, unused))
 
 
 class Spec(typing.NamedTuple):
@@ -35,17 +33,19 @@ class Spec(typing.NamedTuple):
 
 
 @functools.cache
-def specs() -> Mapping[str, Spec]:
-    """Returns every dotted key of the configuration as it is declared."""
-    return dict(_specs(RunSections, ""))
+def specs(chosen: Classes = ()) -> Mapping[str, Spec]:
+    """Returns every dotted key of the configuration as it is declared, with the classes of `chosen_classes`."""
+    return dict(_specs(RunSections, "", dict(chosen)))
 
 
-def _specs(cls: Any, prefix: str) -> typing.Iterator[tuple[str, Spec]]:  # Any: one of our configuration dataclasses
+# Any: one of the configuration's dataclasses
+def _specs(cls: Any, prefix: str, chosen: Mapping[type, type]) -> typing.Iterator[tuple[str, Spec]]:
     hints, defaults = typing.get_type_hints(cls), cls()
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
         if dataclasses.is_dataclass(hint):
-            yield from _specs(hint, f"{prefix}{field.name}.")
+            section: Any = chosen.get(hint, hint)  # type: ignore[arg-type]  # a class here
+            yield from _specs(section, f"{prefix}{field.name}.", chosen)
         else:
             yield f"{prefix}{field.name}", Spec(hint, field.metadata, getattr(defaults, field.name))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from offpolicy.checkpoint import Checkpoint, run_store, state_fields
-from offpolicy.checkpoint.manifest import LAYOUT_KEY, READABLE_LAYOUTS, fingerprint
+from offpolicy.checkpoint.manifest import LAYOUT_KEY, PLUGINS_KEY, READABLE_LAYOUTS, fingerprint
 from offpolicy.children import ChildError, call_in_child
 from offpolicy.collect.drawable import check_video_of
 from offpolicy.collect.episode_hook import check_hook
@@ -190,7 +190,9 @@ def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
     differences = [
         f"{key}: the checkpoint {checkpoint.path} has {short(saved.get(key))}, this configuration {value}"
         for key, value in now.items()
-        if saved.get(key) != value and not (key == LAYOUT_KEY and saved.get(key) in READABLE_LAYOUTS)
+        if key != PLUGINS_KEY
+        and saved.get(key) != value
+        and not (key == LAYOUT_KEY and saved.get(key) in READABLE_LAYOUTS)
     ]
     if differences:
         raise ConfigError(differences)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from offpolicy.checkpoint import SharedState
+from offpolicy.checkpoint import SharedState, state_fields
+from offpolicy.checkpoint.manifest import PLUGINS_KEY
+from offpolicy.config.chosen import plugins_of
 from offpolicy.config.schema import RunConfig, env_differences, read_config
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.make import MAX_EPISODE_STEPS
@@ -61,7 +63,7 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
         attempt = f", restart {host.attempt}" if host.attempt else ""
         logger.message(f"host {host.index} of {host.num_hosts}, launched by torchrun as {host.job}{attempt}")
     logger.message(memory_line(job))
-    for line in _workers(cfg, job.plan):
+    for line in (*_workers(cfg, job.plan), *_plugin_lines(cfg, run)):
         logger.message(line)
     num_ranks = host.num_hosts * cfg.runner.world_size
     if num_ranks > 1:
@@ -89,6 +91,17 @@ def announce(logger: OffPolicyLogger, job: WorkerSpec, run: RunDir) -> None:
 def _announce_differences(logger: OffPolicyLogger, cfg: RunConfig, other: str | None, whose: str) -> None:
     for difference in env_differences(read_config(Path(other or "")).env, cfg.env):
         logger.message(f"warning: {whose} was another one: {difference}")
+
+
+def _plugin_lines(cfg: RunConfig, run: RunDir) -> Iterator[str]:
+    """Yields the plug-ins of the run, and where the checkpoint that it goes on from had others."""
+    now = [plugin.label for plugin in plugins_of(cfg)]
+    yield from (f"plug-in: {label}" for label in now)
+    if run.checkpoint is None:
+        return
+    before = state_fields(run.checkpoint).fields("fingerprint").as_mapping().get(PLUGINS_KEY, [])
+    if now != before:
+        yield f"warning: plug-ins of the checkpoint: {', '.join(before) or 'none'}; now: {', '.join(now) or 'none'}"
 
 
 def _workers(cfg: RunConfig, plan: HostPlan) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from offpolicy.config.extensions import SinksConfig
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.errors import OffPolicyError
@@ -20,7 +21,7 @@ from offpolicy.logger.panel import open_view
 from offpolicy.logger.predictions import PredictionError, judge_window, possible_advice
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
-from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, Summary, open_sink
+from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, SinkContext, Summary, open_plugins, open_sink
 from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
 from offpolicy.logger.summary import RunResult, build_summary, write_summary
@@ -359,7 +360,10 @@ def open_logger(  # noqa: PLR0913  # a run, and where it goes on
 
     Advice is held against `in_force`, which has what `auto` stands for; None: `cfg`. TensorBoard shows `provenance`.
     """
-    logger = _opened(run_dir, cfg.to_mapping(), cfg.log, header, resume_step, resume_updates, provenance=provenance)
+    logger = _opened(
+        run_dir, cfg.to_mapping(), cfg.log, header, resume_step, resume_updates,
+        provenance=provenance, options=cfg.sinks,
+    )  # fmt: skip
     logger.config_mapping = (in_force or cfg).to_mapping()
     return logger
 
@@ -391,6 +395,7 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
     *,
     has_steps: bool = False,
     provenance: Provenance | None = None,
+    options: SinksConfig = SinksConfig(),  # noqa: B008  # frozen
 ) -> OffPolicyLogger:
     view = open_view(log.panel, sys.stdout, header)
 
@@ -424,4 +429,5 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
     if log.prometheus_port is not None:
         opened.append(open_sink("prometheus", prometheus, view.message))
     sinks = [sink for sink in opened if sink is not None]
+    sinks += open_plugins(log.sinks, options, SinkContext(run_dir, config, None, resume_step), view.message)
     return OffPolicyLogger(run_dir, config, header, sinks, view, log, StepTotals(header) if has_steps else None)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from offpolicy import __version__
-from offpolicy.config.schema import VERSION_NOTE
+from offpolicy.config.schema import PLUGIN_NOTE, VERSION_NOTE
 from offpolicy.files import atomic_write
+from offpolicy.plugins import Plugin
 
 GIT_TIMEOUT_S = 2.0  # a checkout on a slow disk must not delay the start
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -64,10 +65,11 @@ class Provenance:
             "load_after": _load(),
         }
 
-    def note(self, config_file: Path) -> None:
+    def note(self, config_file: Path, plugins: Sequence[Plugin] = ()) -> None:
         """Adds this start to `config.yaml`, as comments: the keys stay what was asked for."""
         commit = f", commit {self.git_commit}" if self.git_commit else ""
-        lines = (f"{VERSION_NOTE}{__version__}, {self.started} on {self.host}{commit}", f"# {self.command}")
+        used = [f"{PLUGIN_NOTE}{plugin.label}" for plugin in plugins]
+        lines = (f"{VERSION_NOTE}{__version__}, {self.started} on {self.host}{commit}", f"# {self.command}", *used)
         with contextlib.suppress(OSError):  # a full disk: the run says so itself
             text = config_file.read_text(encoding="utf-8") + "".join(f"{_comment(line)}\n" for line in lines)
             atomic_write(config_file, text, durable=False)

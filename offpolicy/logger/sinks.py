@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from offpolicy import plugins
+from offpolicy.config.extensions import SinkInfo, SinksConfig, sink_plugin
 from offpolicy.files import JsonlFile, UniqueJsonlFile
 from offpolicy.logger.record import Record
 from offpolicy.types import EpisodeRecord
@@ -33,6 +36,31 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Writes what is pending and frees everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """What the sink of a plug-in is opened with."""
+
+    run_dir: Path
+    config: Mapping[str, Any]  # Any: nested values of the configuration
+    options: Any  # an instance of the dataclass that the plug-in's `SinkInfo` names
+    resume_step: int | None  # env step that the run goes on from: records since are superseded; None: a new run
+
+
+def open_plugins(names: Sequence[str], options: SinksConfig, context: SinkContext, warn: Warn) -> list[SafeSink]:
+    """Returns the guarded sinks of plug-ins by their names, each with its section of the options."""
+    found = []
+    for name in names:
+        plugin = sink_plugin(name)
+        own = replace(context, options=getattr(options, name))
+
+        def factory(plugin: plugins.Plugin = plugin, own: SinkContext = own) -> Sink:
+            sink: Sink = plugins.resolve(plugin, plugins.load(plugin, SinkInfo).open)(own)
+            return sink
+
+        found.append(open_sink(str(plugin), factory, warn))
+    return [sink for sink in found if sink is not None]
 
 
 class SafeSink:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor, MultiCategoricalActor
 from offpolicy.nets.distributions import PolicyDistribution
+from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.fused import FusedMlp
 from offpolicy.nets.hora import TeacherActor
 from offpolicy.nets.mlp import mlp, orthogonal_
@@ -88,12 +89,22 @@ def taken(values: Tensor, action: Tensor) -> Tensor:
     return values.gather(2, action.long().expand(len(values), -1, 1)).squeeze(2)
 
 
-def make_critic(algo: AlgoConfig, spec: SpaceSpec) -> TwinCritic:
-    """Returns the twin critics on the CPU, initialised from torch's global CPU generator."""
+def make_critic(algo: AlgoConfig, spec: SpaceSpec, num_outputs: int = 1) -> TwinCritic:
+    """Returns the twin critics on the CPU, initialised from torch's global CPU generator.
+
+    `num_outputs`: values of each critic for a pair of observation and action, of a Box.
+    """
+    critic = with_encoder(algo, spec, lambda inner: _twin_critic(algo, inner, num_outputs))
+    critic.obs_dim = spec.obs_dim
+    return critic
+
+
+def _twin_critic(algo: AlgoConfig, spec: SpaceSpec, num_outputs: int) -> TwinCritic:
     if spec.num_actions:
         sizes = (spec.obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
         return DiscreteTwinCritic(*sizes, algo.critic_layer_norm)
-    return TwinCritic(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation, algo.critic_layer_norm)
+    sizes = (spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation)
+    return TwinCritic(*sizes, algo.critic_layer_norm, num_outputs)
 
 
 class ValueCritic(nn.Module):
@@ -157,5 +168,8 @@ class ActorCritic(nn.Module):
 def make_actor_critic(algo: AlgoConfig, spec: SpaceSpec, actor: nn.Module) -> ActorCritic:
     """Returns `actor` with the critic that `algo` describes, initialised from torch's global CPU generator."""
     assert isinstance(actor, StochasticActor)  # true by algo.name; narrows the type
-    critic = ValueCritic(spec.obs_dim, algo.hidden_dims, algo.activation, normalize_value=algo.normalize_value)
+    options = (algo.hidden_dims, algo.activation)
+    critic = with_encoder(
+        algo, spec, lambda inner: ValueCritic(inner.obs_dim, *options, normalize_value=algo.normalize_value)
+    )
     return ActorCritic(actor, critic)

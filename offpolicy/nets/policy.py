@@ -17,6 +17,7 @@ from offpolicy.nets.actors import (
     soft_actor,
     stochastic_actor,
 )
+from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.flat import joined, offsets, views
 from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments
@@ -81,7 +82,7 @@ def make_actor(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
 def make_policy(algo: AlgoConfig, spec: SpaceSpec) -> Policy:
     """Returns the policy of `algo` on the CPU, initialised from torch's global CPU generator."""
     normalizer = ObsNormalizer(spec.obs_dim) if algo.normalize_obs else None
-    return Policy(make_actor(algo, spec), normalizer)
+    return Policy(with_encoder(algo, spec, lambda inner: make_actor(algo, inner)), normalizer)
 
 
 def flat_size(policy: Policy) -> int:

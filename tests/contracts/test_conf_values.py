@@ -96,7 +96,7 @@ def test_a_shown_value_is_the_default_or_states_it(entry: Entry) -> None:
 def test_the_file_of_an_algorithm_shows_every_option_that_it_reads(algo: str) -> None:
     """HORA's file adds to that of APPO, and the files of its stages name the stage."""
     read = {
-        f"algo.{spec.name}"
+        f"algo.{spec.name}{'.name' if spec.name == 'network' else ''}"
         for spec in dataclasses.fields(AlgoConfig)
         if algo in {info.name for info in spec.metadata.get("only", ALGORITHMS)}
         and (algo != "hora" or spec.name != "stage")

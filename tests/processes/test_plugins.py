@@ -1,0 +1,144 @@
+"""The example packages, installed as pip installs them, trained with, gone on with and missed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import REPOSITORY, Traces
+
+pytestmark = [pytest.mark.mp, pytest.mark.timeout(600)]
+
+EXAMPLES = ("tqc", "fourier", "sqlite_sink")
+SMALL = ("algo.learning_starts=200", "eval.episodes=1", "threads.learner=1", "threads.collector=1", "run_dir=run")
+MOST_LINES = 60
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples, installed from a copy of their sources."""
+    home = tmp_path_factory.mktemp("examples")
+    for name in EXAMPLES:
+        shutil.copytree(REPOSITORY / "examples" / name, home / name, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index"]
+    command += ["--target", str(home / "site"), *(str(home / name) for name in EXAMPLES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return home / "site"
+
+
+@pytest.fixture
+def cli(site: Path, tmp_path: Path) -> Cli:
+    """The command line beside the examples; `without=True`: without them."""
+
+    def run(*words: str, without: bool = False) -> subprocess.CompletedProcess[str]:
+        traces = Traces()
+        path = str(REPOSITORY) if without else f"{REPOSITORY}:{site}"
+        environ = {**os.environ, **traces.environ, "PYTHONPATH": path, "OFFPOLICY_CACHE": str(tmp_path / "cache")}
+        command = [sys.executable, "-m", "offpolicy", *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False
+        )
+        traces.assert_none()
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_short(name: str) -> None:
+    """Lines of code: without blank ones, comments and docstrings."""
+    count = 0
+    for path in (REPOSITORY / "examples" / name).rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        lines = {line for node in ast.walk(tree) for line in _lines_of(node)}
+        count += len(lines)
+    assert 10 < count <= MOST_LINES
+
+
+def _lines_of(node: ast.AST) -> range:
+    if isinstance(node, ast.stmt) and not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.With | ast.If):
+        return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    return range(node.lineno, node.lineno + 1) if isinstance(node, ast.stmt) else range(0)
+
+
+def test_an_algorithm_a_network_an_environment_and_a_sink_train_together(cli: Cli, tmp_path: Path) -> None:
+    words = ("algo=tqc", "env=light_pendulum", "algo.network.name=fourier", "log.sinks=[sqlite]", *SMALL)
+    done = cli("train", *words, "total_timesteps=300", "algo.num_quantiles=7")
+    assert done.returncode == 0, done.stdout + done.stderr
+    config = (tmp_path / "run/config.yaml").read_text()
+    assert yaml.safe_load(config)["env"]["kwargs"] == {"g": 1.0}
+    assert yaml.safe_load(config)["algo"]["num_quantiles"] == 7
+    for label in ("algos tqc of offpolicy-tqc 0.1.0", "networks fourier of offpolicy-fourier 0.1.0"):
+        assert f"plug-in: {label}" in done.stdout
+        assert f"# plug-in: {label}" in config
+    (saved,) = (tmp_path / "run/checkpoints").glob("step-*")
+    assert (
+        "sinks sqlite of offpolicy-sqlite 0.1.0"
+        in json.loads((saved / "state.json").read_text())["fingerprint"]["plug-ins"]
+    )
+    last = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()][-1]
+    assert last["train/n_updates"] == 100
+    with sqlite3.connect(tmp_path / "runs.sqlite") as database:
+        rows = database.execute("SELECT value FROM records WHERE key = 'train/n_updates'").fetchall()
+        ((summary,),) = database.execute("SELECT summary FROM runs").fetchall()
+    database.close()
+    assert rows[-1] == (100,)
+    assert json.loads(summary)["status"] == "completed"
+
+    resumed = cli("resume", "run", "total_timesteps=320")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "warning: plug-ins" not in resumed.stdout
+    evaluated = cli("eval", "run", "--episodes", "1")
+    assert evaluated.returncode == 0, evaluated.stderr
+
+    gone = cli("eval", "run", "--episodes", "1", without=True)
+    assert gone.returncode == 2
+    assert "used the plug-in algos tqc of offpolicy-tqc 0.1.0; is it installed?" in gone.stderr
+
+
+def test_a_resume_under_another_version_says_so(cli: Cli, site: Path, tmp_path: Path) -> None:
+    done = cli("train", "algo.network.name=fourier", *SMALL, "total_timesteps=230")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (metadata,) = site.glob("offpolicy_fourier-*.dist-info")
+    text = (metadata / "METADATA").read_text()
+    (metadata / "METADATA").write_text(text.replace("Version: 0.1.0", "Version: 0.2.0"))
+    try:
+        resumed = cli("resume", "run", "total_timesteps=250")
+    finally:
+        (metadata / "METADATA").write_text(text)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "plug-ins of the checkpoint: networks fourier of offpolicy-fourier 0.1.0; now:" in resumed.stdout
+
+
+def test_options_of_plugins_are_in_the_help_and_are_checked(cli: Cli) -> None:
+    shown = cli("train", "algo=tqc", "log.sinks=[sqlite]", "algo.network.name=fourier", "--help").stdout
+    for line in ("algo.num_quantiles=25", "sinks.sqlite.path=runs.sqlite", "algo.network.num_features=64"):
+        assert line in shown
+    refused = cli("train", "algo=tqc", "algo.num_quantiles=1", "algo.dropd=3")
+    assert refused.returncode == 2
+    assert "algo.num_quantiles: got 1, allowed a whole number in [2, 512]" in refused.stderr
+    assert "algo.dropd: unknown key; did you mean algo.dropped?" in refused.stderr
+
+
+def test_a_sink_that_fails_ends_nothing(cli: Cli) -> None:
+    done = cli("train", "log.sinks=[sqlite]", "sinks.sqlite.path=/no/such/dir/x", *SMALL, "total_timesteps=230")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        "warning: offpolicy-sqlite 0.1.0 (entry point offpolicy.sinks: sqlite = offpolicy_sqlite:SQLITE)" in done.stdout
+    )
+    assert "is disabled for the rest of the run: OperationalError: unable to open database file" in done.stdout

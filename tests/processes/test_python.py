@@ -1,0 +1,70 @@
+"""docs/python.md and the block of the README, run as they stand; Ctrl-C from within a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Traces
+from tests.documents import blocks
+
+pytestmark = [pytest.mark.mp, pytest.mark.timeout(600)]
+
+INTERRUPTED = """
+import os, signal
+import offpolicy
+class Stop(offpolicy.Callback):
+    def on_record(self, record):
+        os.kill(os.getpid(), signal.SIGINT)
+try:
+    offpolicy.train(callbacks=[Stop()], total_timesteps=100_000, log={"every_s": 0.5}, run_dir="runs/mine")
+except offpolicy.Interrupted as stop:
+    run = offpolicy.TrainedRun.read(stop.run_dir)
+    print("stopped", run.status, stop.exit_code, run.policy().env_steps == run.summary["env_steps"])
+"""
+
+
+def run_python(code: str, home: Path, timeout: float = 500) -> str:
+    traces = Traces()
+    environ = {
+        **os.environ, **traces.environ, "PYTHONPATH": str(REPOSITORY), "OFFPOLICY_CACHE": str(home / "cache"),
+    }  # fmt: skip
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=timeout, check=False)
+    traces.assert_none()
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def python_of(page: str) -> list[str]:
+    return [block.text for block in blocks((REPOSITORY / page).read_text()) if block.language == "python"]
+
+
+def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
+    shown = python_of("docs/python.md")
+    assert len(shown) == 7
+    out = run_python("\n".join(shown), tmp_path)
+    assert "(1,) (5, 1)" in out
+    assert "completed" in out
+    assert "learning_rate: unknown key; write algo.actor_lr=0.001" in out
+    assert "HalfCheetah-v5" in out
+    assert "td3 against sac" in out
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"one", "two", "three", "latest"}
+    assert float(out.splitlines()[-1]) > -2000
+
+
+def test_the_readme_trains_loads_and_acts_in_at_most_six_lines(tmp_path: Path) -> None:
+    (shown,) = python_of("README.md")
+    lines = [line for line in shown.splitlines() if line]
+    assert len(lines) <= 6
+    run_python(
+        shown.replace("total_timesteps=6000", "total_timesteps=1100") + "\nassert action.shape == (1,)", tmp_path
+    )
+
+
+def test_ctrl_c_saves_and_raises(tmp_path: Path) -> None:
+    assert "stopped interrupted 130 True" in run_python(INTERRUPTED, tmp_path)
