@@ -42,19 +42,7 @@ def broken_rules(cfg: RunSections) -> list[str]:
         problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
     problems += _rollout_problems(cfg) if cfg.algo.learns_from_rollouts else _replay_problems(cfg)
     problems += _unused_options(cfg) + _runner_problems(cfg)
-    if cfg.algo.is_adapting and not cfg.teacher:
-        problems.append("teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with")
-    if cfg.teacher and not cfg.algo.is_adapting:
-        problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
-    if cfg.algo.is_adapting and cfg.algo.lr_schedule == "kl_adaptive":
-        problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
-    if cfg.algo.network.name is not None and cfg.algo.name == "hora":
-        problems.append(
-            f"algo.network.name: got {cfg.algo.network.name}, allowed null with algo=hora: its encoders are its own"
-        )
-    if cfg.init_from and cfg.algo.is_adapting:
-        problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
-    problems += _schedule_problems(cfg) + _stop_problems(cfg) + _video_problems(cfg)
+    problems += _stage_problems(cfg) + _schedule_problems(cfg) + _stop_problems(cfg) + _video_problems(cfg)
     problems += _timing_problems(cfg.timing)
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
         if hook is not None and not re.fullmatch(TARGET, hook):
@@ -67,6 +55,24 @@ def broken_rules(cfg: RunSections) -> list[str]:
         )
     if not cfg.env.id:
         problems.append("env.id: got '', allowed a Gymnasium id such as Pendulum-v1 or module:EnvId-v0")
+    return problems
+
+
+def _stage_problems(cfg: RunSections) -> list[str]:
+    """Returns what does not fit HORA, its stages, or an algorithm without stages."""
+    problems, algo = list[str](), cfg.algo
+    if algo.is_adapting and not cfg.teacher:
+        problems.append("teacher: got null, allowed a run directory of algo=hora stage=teach, to begin with")
+    if cfg.teacher and not algo.is_adapting:
+        problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
+    if algo.is_adapting and algo.lr_schedule == "kl_adaptive":
+        problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
+    if algo.network.name is not None and algo.name == "hora":
+        problems.append(
+            f"algo.network.name: got {algo.network.name}, allowed null with algo=hora: its encoders are its own"
+        )
+    if cfg.init_from and algo.is_adapting:
+        problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
     return problems
 
 
