@@ -281,11 +281,9 @@ def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:
 
 def _hydra_word(group: str, option: str | None) -> str:
     """Returns the choice of a group as Hydra has it; None leaves the group out."""
-    return (
-        f"{group}={'null' if group in OPTIONAL_GROUPS else option}"
-        if option or group in OPTIONAL_GROUPS
-        else f"~{group}"
-    )
+    if option is None:
+        return f"{group}=null" if group in OPTIONAL_GROUPS else f"~{group}"
+    return f"{group}={option}"
 
 
 def _resolved(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
