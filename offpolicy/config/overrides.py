@@ -273,19 +273,16 @@ def _composed(groups: Mapping[str, str | None]) -> dict[str, Any]:
 
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            tree = compose("config", [_hydra_word(group, option) for group, option in groups.items()])
+            tree = compose("config", _hydra_words(groups))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"{conf_dir()}: {error}") from error
     return _mapping(OmegaConf.to_container(tree))
 
 
-def _hydra_word(group: str, option: str | None) -> str:
-    """Returns the choice of a group as Hydra has it; None leaves the group out."""
-    return (
-        f"{group}={'null' if group in OPTIONAL_GROUPS else option}"
-        if option or group in OPTIONAL_GROUPS
-        else f"~{group}"
-    )
+def _hydra_words(groups: Mapping[str, str | None]) -> list[str]:
+    """Returns the choices of groups as Hydra has them; one of None is left out, as optional ones are by default."""
+    chosen = {group: option for group, option in groups.items() if option or group not in OPTIONAL_GROUPS}
+    return [f"{group}={option}" if option else f"~{group}" for group, option in chosen.items()]
 
 
 def _resolved(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def test_an_algorithm_a_network_an_environment_and_a_sink_train_together(cli: Cl
     for label in ("algos tqc of offpolicy-tqc 0.1.0", "networks fourier of offpolicy-fourier 0.1.0"):
         assert f"plug-in: {label}" in done.stdout
         assert f"# plug-in: {label}" in config
-    (saved,) = (tmp_path / "run/checkpoints").glob("step-*")
+    saved = max((tmp_path / "run/checkpoints").glob("step-*"))  # a slow machine saves one by time too
     assert (
         "sinks sqlite of offpolicy-sqlite 0.1.0"
         in json.loads((saved / "state.json").read_text())["fingerprint"]["plug-ins"]

@@ -14,6 +14,7 @@ from offpolicy.api import training
 from offpolicy.api.training import configure, train
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, EnvFailure, Interrupted, NumericsError
+from offpolicy.logger.callbacks import Callback
 from offpolicy.processes.failures import Failure
 from offpolicy.start import interrupts_exit
 
@@ -27,8 +28,9 @@ class Runner:
         failure = Failure("learner", 0, 1, 5, code, cause) if cause else None
         self._ended = SimpleNamespace(code=code, path=Path("runs/mine"), failure=failure)
 
-    def train_run(self, config: Any) -> SimpleNamespace:
+    def train_run(self, config: Any, callbacks: Any) -> SimpleNamespace:
         self.asked.append(config)
+        self.callbacks = callbacks
         if self._act is not None:
             self._act()
         return self._ended
@@ -116,3 +118,16 @@ def test_another_thread_is_refused() -> None:
     thread.start()
     thread.join()
     assert caught == ["train: got another thread, allowed the main thread: only that one gets Ctrl-C"]
+
+
+class Kept(Callback):
+    """Does nothing."""
+
+
+def test_callbacks_are_objects_or_names_and_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, own = Runner(), Kept()
+    run_with(monkeypatch, runner, callbacks=[own, f"{Runner.__module__}:Kept"])
+    assert runner.callbacks[0] is own
+    assert type(runner.callbacks[1]).__name__ == "Kept"
+    with pytest.raises(ConfigError, match="which has no on_record"):
+        run_with(monkeypatch, Runner(), callbacks=[object()])

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from offpolicy.checkpoint.manifest import PLUGINS_KEY
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.envs import vectorization
-from offpolicy.launch.run_header import announce, open_run_logger
+from offpolicy.launch.run_header import _plugin_lines, announce, open_run_logger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.training.worker import HostPlan, WorkerSpec
 from offpolicy.types import SpaceSpec
@@ -39,7 +40,7 @@ def header(
     job = replace(job, learner_restarts=learner_restarts)
     lines: list[str] = []
     logger: Any = SimpleNamespace(message=lines.append)
-    run: Any = SimpleNamespace(path=Path("runs/x"), warnings=rejected)
+    run: Any = SimpleNamespace(path=Path("runs/x"), warnings=rejected, checkpoint=None)
     announce(logger, job, run)
     return lines
 
@@ -158,3 +159,19 @@ def test_records_beyond_the_checkpoint_are_superseded_also_at_step_0(
     open_run_logger(job, run, Provenance("offpolicy train", None, "abc", "2026", "host", None)).close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["env_steps"] for line in lines] == kept
+
+
+def test_plugins_are_named_and_a_checkpoint_with_others_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = iter(["sinks good of plugs 1.3"])
+    monkeypatch.setattr(
+        "offpolicy.launch.run_header.plugins_of", lambda cfg: [SimpleNamespace(label=label) for label in labels]
+    )
+    saved = SimpleNamespace(as_mapping=lambda: {PLUGINS_KEY: ["sinks good of plugs 1.2"]})
+    monkeypatch.setattr(
+        "offpolicy.launch.run_header.state_fields", lambda checkpoint: SimpleNamespace(fields=lambda name: saved)
+    )
+    run: Any = SimpleNamespace(checkpoint="one")
+    assert list(_plugin_lines(RunConfig(), run)) == [
+        "plug-in: sinks good of plugs 1.3",
+        "warning: plug-ins of the checkpoint: sinks good of plugs 1.2; now: sinks good of plugs 1.3",
+    ]
