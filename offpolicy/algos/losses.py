@@ -102,6 +102,28 @@ def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float | Tenso
     return log_alpha.exp() * (entropy.detach() - target_entropy)
 
 
+def projected(log_probs: Tensor, bins: Tensor, reward: Tensor, factor: Tensor, bonus: Tensor) -> Tensor:
+    """The distribution of r + factor (z + bonus) on the bins [K], for z of log_probs [B, K]; the rest [B]. -> [B, K].
+
+    C51 (arXiv:1707.06887) algorithm 1: returns beyond the bins count as the outermost, others are shared by both
+    neighbours. The entropy bonus shifts the returns, FlashSAC (arXiv:2604.04539).
+    """
+    check_shapes("BK K B B B", log_probs=log_probs, bins=bins, reward=reward, factor=factor, bonus=bonus)
+    last = len(bins) - 1
+    returns = torch.addcmul(reward[:, None], factor[:, None], bins + bonus[:, None])
+    place = (returns - bins[0]).mul_(last / (bins[-1] - bins[0])).clamp_(0.0, float(last))
+    lower = place.floor().clamp_(max=last - 1.0)
+    probs, upper_share, index = log_probs.exp(), place - lower, lower.long()
+    result = torch.zeros_like(probs).scatter_add_(1, index, probs * (1.0 - upper_share))
+    return result.scatter_add_(1, index + 1, probs * upper_share)
+
+
+def cross_entropy(target: Tensor, log_probs: Tensor) -> Tensor:
+    """-mean_CB sum_K target log p_i of distributions [B, K] and [C, B, K], FlashSAC (arXiv:2604.04539). -> []."""
+    check_shapes("BK CBK", target=target, log_probs=log_probs)
+    return -(target * log_probs).sum(dim=-1).mean()
+
+
 def smoothed_target_action(action: Tensor, unit_noise: Tensor, noise_std: float, noise_clip: float) -> Tensor:
     """clip(a + clip(std * noise, -c, c), -1, 1), TD3 (arXiv:1802.09477) section 5.3; unit_noise ~ N(0, 1): [B, A]."""
     check_shapes("BA BA", action=action, unit_noise=unit_noise)

@@ -204,10 +204,12 @@ def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     own = {"rollout.length": cfg.rollout.length, "algo.normalize_value": algo.normalize_value}
     rollouts = own if algo.learns_from_rollouts else {}
     names = ("stage", "latent_dim", "encoder_dims") if algo.name == "hora" else ()
-    hora = {f"algo.{name}": plain(getattr(algo, name)) for name in names}
+    if algo.name == "flashsac":
+        names = ("actor_width", "critic_width", "num_blocks", "num_bins", "value_max", "scale_reward")
+    own_names = {f"algo.{name}": plain(getattr(algo, name)) for name in names}
     return {
         **rollouts,
-        **hora,
+        **own_names,
         LAYOUT_KEY: CHECKPOINT_LAYOUT,
         "algo.name": algo.name,
         "algo.hidden_dims": list(algo.hidden_dims),

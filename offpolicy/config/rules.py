@@ -140,6 +140,11 @@ def _replay_problems(cfg: RunSections) -> list[str]:
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of"
             f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
         )
+    if cfg.algo.scales_reward and cfg.algo.n_step > 1:
+        problems.append(
+            f"algo.n_step: got {cfg.algo.n_step}, allowed 1 with algo.scale_reward=true: the running return is one of"
+            " single rewards, and rows of n steps hold sums; write algo.scale_reward=false"
+        )
     if cfg.algo.compile == "graph" and cfg.device == "cpu":
         problems.append(
             "algo.compile: got graph, allowed off, auto or reduce-overhead with device=cpu: CUDA alone captures graphs"
