@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.categorical import CategoricalTrainer

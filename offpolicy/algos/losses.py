@@ -1,4 +1,4 @@
-"""The equations of SAC, TD3 and APPO as pure functions.
+"""The equations of SAC, TD3, FlashSAC and APPO as pure functions.
 
 Shapes: B batch rows, C critics, A action dimensions, K actions of a discrete space.
 

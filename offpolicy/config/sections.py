@@ -125,9 +125,7 @@ class AlgoConfig:
     n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=FROM_REPLAY)
     # SAC and FlashSAC
     alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=SOFT)
-    init_alpha: float = option(
-        1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=SOFT
-    )
+    init_alpha: float = option(1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=SOFT)
     auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=SOFT)
     target_entropy: Scheduled | None = option(
         None, "target entropy in nats; null: -action_dim, of the [-1, 1] space; 0.98 log K of K discrete actions;"

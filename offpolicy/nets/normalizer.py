@@ -99,7 +99,9 @@ class ReturnScale(RunningMoments):
     def absorb(self, moments: Tensor) -> None:
         """Adds a block's moments [4]. A block with a NaN or Inf is left out as a whole."""
         super().absorb(torch.where(moments.isfinite().all(), moments, 0.0)[:3])
-        self.largest.copy_(torch.where(moments.isfinite().all(), torch.maximum(self.largest, moments[3:]), self.largest))
+        self.largest.copy_(
+            torch.where(moments.isfinite().all(), torch.maximum(self.largest, moments[3:]), self.largest)
+        )
 
     def joined(self, first: Tensor, second: Tensor) -> Tensor:
         """See `RunningMoments`."""

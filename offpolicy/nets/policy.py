@@ -97,8 +97,9 @@ def flatten_into(policy: Policy, out: Float32) -> None:
     """Writes everything `policy` needs to act into out [flat_size] float32, with one device-to-host copy.
 
     The block holds the actor's parameters, laid out as `nets/flat.py` joins them, then the statistics of its batch
-    norms, if it has any, then the normaliser's mean and variance rounded to float32, which is how `ObsNormalizer` uses them: a policy loaded from the block acts bit for bit
-    like this one. The normaliser's count is left out: only the learner, which updates the statistics, needs it.
+    norms, if it has any, then the normaliser's mean and variance rounded to float32, which is how `ObsNormalizer` uses
+    them: a policy loaded from the block acts bit for bit like this one. The normaliser's count is left out: only the
+    learner, which updates the statistics, needs it.
     """
     if out.shape != (flat_size(policy),):
         raise ValueError(f"out has shape {out.shape}, expected ({flat_size(policy)},)")
@@ -107,10 +108,10 @@ def flatten_into(policy: Policy, out: Float32) -> None:
     if block is not None and not _statistics(policy):
         host.copy_(block)
     elif tensors[0].device.type == "cpu":
-        _write(policy, tensors, host)
+        torch._foreach_copy_(_pieces(policy, host), tensors)
     else:
         staged = torch.zeros(len(out), device=tensors[0].device)
-        _write(policy, tensors, staged)
+        torch._foreach_copy_(_pieces(policy, staged), tensors)
         host.copy_(staged)
 
 
@@ -140,8 +141,7 @@ def adopt_flat(policy: Policy, flat: Float32) -> None:
 def adopt_statistics(policy: Policy, flat: Float32) -> None:
     """Copies the statistics of batch norms and of the normaliser from the block, if there are any."""
     if statistics := _statistics(policy):
-        pieces = views(torch.from_numpy(flat), _shapes(policy))
-        torch._foreach_copy_(statistics, list(pieces[len(pieces) - len(statistics) :]))
+        torch._foreach_copy_(statistics, _pieces(policy, torch.from_numpy(flat))[-len(statistics) :])
 
 
 def load_flat(policy: Policy, flat: Float32) -> None:
@@ -149,8 +149,7 @@ def load_flat(policy: Policy, flat: Float32) -> None:
     if flat.shape != (flat_size(policy),):
         raise ValueError(f"flat has shape {flat.shape}, expected ({flat_size(policy)},)")
     tensors = _tensors(policy)
-    block = torch.from_numpy(flat).to(tensors[0].device)
-    torch._foreach_copy_(tensors, list(views(block, _shapes(policy))))
+    torch._foreach_copy_(tensors, _pieces(policy, torch.from_numpy(flat).to(tensors[0].device)))
 
 
 def _statistics(policy: Policy) -> list[Tensor]:
@@ -165,8 +164,12 @@ def _tensors(policy: Policy) -> list[Tensor]:
 
 
 def _shapes(policy: Policy) -> list[torch.Size]:
-    return [tensor.shape for tensor in _tensors(policy)]
+    """Returns the shapes of what lies in the flat block: mean and variance of the normaliser are one, [2, O]."""
+    shapes = [tensor.shape for tensor in _tensors(policy)]
+    return shapes if policy.normalizer is None else [*shapes[:-2], torch.Size((2, *shapes[-1]))]
 
 
-def _write(policy: Policy, tensors: list[Tensor], out: Tensor) -> None:
-    torch._foreach_copy_(list(views(out, _shapes(policy))), tensors)
+def _pieces(policy: Policy, block: Tensor) -> list[Tensor]:
+    """Returns views of the flat block, one for each of `_tensors`."""
+    pieces = views(block, _shapes(policy))
+    return list(pieces if policy.normalizer is None else (*pieces[:-1], *pieces[-1]))

@@ -30,7 +30,7 @@ class RunningReturns:
         self._fresh: list[Float64] = []
 
     def add_rows(self, number: int, start: int, stop: int) -> None:
-        """Continues with the rows [start, stop) of a ring, whole vector steps. Those recycled meanwhile are left out."""
+        """Continues with the rows [start, stop) of a ring, whole vector steps; those recycled are left out."""
         slots = self._rings[number].read_range(start, stop)
         returns = self._returns[number]
         shape = len(slots) // len(returns), len(returns)
