@@ -20,7 +20,7 @@ from offpolicy.types import SpaceSpec
 
 REPLAY_ALGORITHMS: Mapping[
     AlgorithmInfo, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], ReplayAlgorithm]
-] = {SAC: Sac, TD3: Td3, FLASHSAC: FlashSac}
+] = {FLASHSAC: FlashSac, SAC: Sac, TD3: Td3}
 ROLLOUT_ALGORITHMS: Mapping[
     AlgorithmInfo, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], RolloutAlgorithm]
 ] = {APPO: Appo, HORA_TEACH: Appo, HORA_ADAPT: Adaptation}

@@ -8,8 +8,16 @@ from torch import nn
 
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.few_rows import can_act
-from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size, flat_view, flatten_into, load_flat
-from offpolicy.nets.policy import make_policy
+from offpolicy.nets.policy import (
+    Policy,
+    adopt_flat,
+    adopt_statistics,
+    flat_size,
+    flat_view,
+    flatten_into,
+    load_flat,
+    make_policy,
+)
 from offpolicy.nets.residual import BatchNorm, ResidualNet, statistics_of
 from offpolicy.types import SpaceSpec
 
