@@ -105,6 +105,7 @@ class Batches(NamedTuple):
     updates: tuple[Batch, ...]  # length U
     fresh_obs: Tensor | None  # [M, O] observations not seen before, for the normaliser; None when it is off
     env_steps: int = 0  # of the whole run, the same on all ranks: schedules depend on them
+    fresh_returns: Tensor | None = None  # moments [4] of the discounted returns of fresh rows; None: rewards stay
 
 
 class Rollouts(NamedTuple):

@@ -87,6 +87,7 @@ def steps_text(env_steps: int) -> str:
 SIMBA = "SAC of SimbaV2's repository, v4, 10 seeds"
 TIANSHOU_SAC = "tianshou SAC, v3, 10 seeds, 10k more random steps"
 TIANSHOU_PPO = "tianshou PPO, v3, 10 seeds"
+FLASH = "FlashSAC at its published size, v4, 5 seeds"
 FLASH_PPO = "PPO of FlashSAC's repository, v4, 5 seeds"
 
 STUDIES = (
@@ -113,9 +114,14 @@ STUDIES = (
         Published(100_000, -166.0, None, "rl-baselines3-zoo PPO, one run"),)),
     Study("appo-halfcheetah", ("algo=appo", "env=halfcheetah"), 300_000, 5, 2_900.0, (
         Published(300_000, 868.0, 458.0, FLASH_PPO), Published(215_000, 2_932.0, 769.0, TIANSHOU_PPO))),
+    Study("flashsac-halfcheetah", ("algo=flashsac", "env=halfcheetah"), 100_000, 3, None, (
+        Published(100_000, 9_815.0, 173.0, FLASH),)),
     Study("sac-walker2d", ("algo=sac", "env=walker2d"), 100_000, 3, None, (
         Published(100_000, 1_305.0, 795.0, TIANSHOU_SAC),)),
     Study("sac-ant", ("algo=sac", "env=ant"), 100_000, 3, None, (Published(100_000, 1_020.0, 450.0, TIANSHOU_SAC),)),
+    Study("flashsac-walker2d", ("algo=flashsac", "env=walker2d"), 100_000, 3, None, (
+        Published(100_000, 3_300.0, None, FLASH),)),
+    Study("flashsac-ant", ("algo=flashsac", "env=ant"), 100_000, 3, None, (Published(100_000, 3_200.0, None, FLASH),)),
     Study("appo-halfcheetah-1m", ("algo=appo", "env=halfcheetah"), 1_000_000, 3, None, (
         Published(1_000_000, 3_517.0, 1_046.0, FLASH_PPO), Published(1_000_000, 5_784.0, 1_244.0, TIANSHOU_PPO))),
 )  # fmt: skip

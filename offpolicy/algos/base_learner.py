@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from offpolicy.algos.optim import GuardedAdam, OptimizerStep
 from offpolicy.errors import CheckpointError
-from offpolicy.nets.normalizer import RunningMoments, joined_moments
+from offpolicy.nets.normalizer import RunningMoments
 from offpolicy.nets.policy import Policy
 from offpolicy.protocols import Exchange
 from offpolicy.types import MetricTotals
@@ -151,7 +151,7 @@ class BaseLearner(ABC):
         """Keeps the `moments` of fresh rows for the normaliser `name`, if there is one, until it absorbs them."""
         if name in self._normalizers:
             before = self._queued.get(name)
-            self._queued[name] = moments if before is None else joined_moments(before, moments)
+            self._queued[name] = moments if before is None else self._normalizers[name].joined(before, moments)
 
     def update_normalizers(self) -> None:
         """Updates the normalisers with every rank's queued moments; with `average_every`, `settle` does that."""

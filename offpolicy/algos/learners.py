@@ -82,6 +82,8 @@ class ReplayLearner(BaseLearner):
         """Absorbs the fresh observations, then makes one gradient update per batch; never waits for the device."""
         if batches.fresh_obs is not None:
             self.queue_moments("obs", block_moments(batches.fresh_obs))
+        if batches.fresh_returns is not None:
+            self.queue_moments("returns", batches.fresh_returns)
         self.update_normalizers()
         self._algorithm.follow_schedules(batches.env_steps)
         for raw in batches.updates:

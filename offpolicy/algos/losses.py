@@ -1,4 +1,4 @@
-"""The equations of SAC, TD3 and APPO as pure functions.
+"""The equations of SAC, TD3, FlashSAC and APPO as pure functions.
 
 Shapes: B batch rows, C critics, A action dimensions, K actions of a discrete space.
 
@@ -100,6 +100,28 @@ def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float | Tenso
     if entropy.shape:
         raise ValueError(f"entropy has shape {tuple(entropy.shape)}, expected []")
     return log_alpha.exp() * (entropy.detach() - target_entropy)
+
+
+def projected(log_probs: Tensor, bins: Tensor, reward: Tensor, factor: Tensor, bonus: Tensor) -> Tensor:
+    """The distribution of r + factor (z + bonus) on the bins [K], for z of log_probs [B, K]; the rest [B]. -> [B, K].
+
+    C51 (arXiv:1707.06887) algorithm 1: returns beyond the bins count as the outermost, others are shared by both
+    neighbours. The entropy bonus shifts the returns, FlashSAC (arXiv:2604.04539).
+    """
+    check_shapes("BK K B B B", log_probs=log_probs, bins=bins, reward=reward, factor=factor, bonus=bonus)
+    last = len(bins) - 1
+    returns = torch.addcmul(reward[:, None], factor[:, None], bins + bonus[:, None])
+    place = (returns - bins[0]).mul_(last / (bins[-1] - bins[0])).clamp_(0.0, float(last))
+    lower = place.floor().clamp_(max=last - 1.0)
+    probs, upper_share, index = log_probs.exp(), place - lower, lower.long()
+    result = torch.zeros_like(probs).scatter_add_(1, index, probs * (1.0 - upper_share))
+    return result.scatter_add_(1, index + 1, probs * upper_share)
+
+
+def cross_entropy(target: Tensor, log_probs: Tensor) -> Tensor:
+    """-mean_CB sum_K target log p_i of distributions [B, K] and [C, B, K], FlashSAC (arXiv:2604.04539). -> []."""
+    check_shapes("BK CBK", target=target, log_probs=log_probs)
+    return -(target * log_probs).sum(dim=-1).mean()
 
 
 def smoothed_target_action(action: Tensor, unit_noise: Tensor, noise_std: float, noise_clip: float) -> Tensor:

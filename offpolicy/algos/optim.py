@@ -101,7 +101,11 @@ class GuardedAdam:
         Copies: autograd promises no strides, and Adam's kernel on the CPU, which reads blocks, would apply a transposed
         gradient without an error.
         """
-        gradients = torch.autograd.grad(loss, self.parameters)
+        self.pull_back(loss, None)
+
+    def pull_back(self, output: Tensor, d_output: Tensor | None) -> None:
+        """As `differentiate`, from the gradient of an output of any shape."""
+        gradients = torch.autograd.grad(output, self.parameters, d_output)
         torch._foreach_copy_(list(self.gradients.values()), gradients)
 
     @torch.no_grad()

@@ -10,12 +10,14 @@ from offpolicy import plugins
 from offpolicy.algos.adaptation import Adaptation
 from offpolicy.algos.appo import Appo
 from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.algos.flashsac import FlashSac
 from offpolicy.algos.learners import ReplayAlgorithm, ReplayLearner, RolloutAlgorithm, RolloutLearner
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.algos.sac import Sac
 from offpolicy.algos.td3 import Td3
 from offpolicy.config.sections import (
     APPO,
+    FLASHSAC,
     HORA_ADAPT,
     HORA_TEACH,
     SAC,
@@ -29,7 +31,7 @@ from offpolicy.types import SpaceSpec
 
 REPLAY_ALGORITHMS: Mapping[
     AlgorithmInfo, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], ReplayAlgorithm]
-] = {SAC: Sac, TD3: Td3}
+] = {FLASHSAC: FlashSac, SAC: Sac, TD3: Td3}
 ROLLOUT_ALGORITHMS: Mapping[
     AlgorithmInfo, Callable[[AlgoConfig, SpaceSpec, torch.device, int, Exchange], RolloutAlgorithm]
 ] = {APPO: Appo, HORA_TEACH: Appo, HORA_ADAPT: Adaptation}

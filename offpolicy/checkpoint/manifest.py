@@ -201,18 +201,23 @@ def _record(path: Path) -> FileRecord:
         return FileRecord(file.tell(), digest.hexdigest())
 
 
+OWN_OPTIONS = {  # of algorithms, which decide the shape or the meaning of what is learnt
+    "hora": ("stage", "latent_dim", "encoder_dims"),
+    "flashsac": ("actor_width", "critic_width", "num_blocks", "num_bins", "value_max", "scale_reward"),
+}
+
+
 def fingerprint(cfg: RunConfig, spec: SpaceSpec) -> dict[str, Any]:
     """Returns, as JSON data, what must be equal for a checkpoint to fit a configuration."""
     algo = cfg.algo
     own = {"rollout.length": cfg.rollout.length, "algo.normalize_value": algo.normalize_value}
     rollouts = own if algo.learns_from_rollouts else {}
-    names = ("stage", "latent_dim", "encoder_dims") if algo.name == "hora" else ()
-    hora = {f"algo.{name}": plain(getattr(algo, name)) for name in names}
+    own_names = {f"algo.{name}": plain(getattr(algo, name)) for name in OWN_OPTIONS.get(algo.name, ())}
     used = [plugin.label for plugin in plugins_of(cfg)]
     return {
         **({PLUGINS_KEY: used} if used else {}),
         **rollouts,
-        **hora,
+        **own_names,
         LAYOUT_KEY: CHECKPOINT_LAYOUT,
         "algo.name": algo.name,
         "algo.hidden_dims": list(algo.hidden_dims),

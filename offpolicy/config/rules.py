@@ -67,9 +67,9 @@ def _stage_problems(cfg: RunSections) -> list[str]:
         problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
     if algo.is_adapting and algo.lr_schedule == "kl_adaptive":
         problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
-    if algo.network.name is not None and algo.name == "hora":
+    if algo.network.name is not None and algo.name in ("hora", "flashsac"):
         problems.append(
-            f"algo.network.name: got {algo.network.name}, allowed null with algo=hora: its encoders are its own"
+            f"algo.network.name: got {algo.network.name}, allowed null with algo={algo.name}: its networks are its own"
         )
     if cfg.init_from and algo.is_adapting:
         problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
@@ -193,6 +193,11 @@ def _replay_problems(cfg: RunSections) -> list[str]:
         problems.append(
             f"algo.batch_size: got {cfg.algo.batch_size}, allowed a multiple of"
             f" runner.world_size={cfg.runner.world_size}: each rank takes an equal part of the batch"
+        )
+    if cfg.algo.scales_reward and cfg.algo.n_step > 1:
+        problems.append(
+            f"algo.n_step: got {cfg.algo.n_step}, allowed 1 with algo.scale_reward=true: the running return is one of"
+            " single rewards, and rows of n steps hold sums; write algo.scale_reward=false"
         )
     if cfg.algo.compile == "graph" and cfg.device == "cpu":
         problems.append(

@@ -32,6 +32,7 @@ class PolicyKind(StrEnum):
 
     SQUASHED_GAUSSIAN = "squashed_gaussian"  # for discrete actions a softmax
     DETERMINISTIC = "deterministic"
+    RESIDUAL = "residual"  # a squashed Gaussian of residual blocks with batch norm
     STOCHASTIC = "stochastic"  # a Gaussian for a Box, a categorical for discrete actions
     TEACHER = "teacher"
     STUDENT = "student"
@@ -62,6 +63,7 @@ class AlgorithmInfo:
 ALL_SPACES = ("Box", "Discrete", "MultiDiscrete")
 SAC = AlgorithmInfo("sac", PolicyKind.SQUASHED_GAUSSIAN, REPLAY_CURVES, action_spaces=("Box", "Discrete"))
 TD3 = AlgorithmInfo("td3", PolicyKind.DETERMINISTIC, REPLAY_CURVES)
+FLASHSAC = AlgorithmInfo("flashsac", PolicyKind.RESIDUAL, (*REPLAY_CURVES, "reward_scale"))
 APPO = AlgorithmInfo("appo", PolicyKind.STOCHASTIC, ROLLOUT_CURVES, learns_from_rollouts=True, action_spaces=ALL_SPACES)
 HORA_TEACH = AlgorithmInfo(
     *("hora", PolicyKind.TEACHER, ROLLOUT_CURVES),
@@ -71,12 +73,14 @@ HORA_ADAPT = AlgorithmInfo(
     *("hora", PolicyKind.STUDENT, ("latent_loss", "latent_explained", "learning_rate")),
     learns_from_rollouts=True, stage="adapt", action_spaces=ALL_SPACES,
 )  # fmt: skip
-ALGORITHMS = (SAC, TD3, APPO, HORA_TEACH, HORA_ADAPT)
+ALGORITHMS = (SAC, TD3, FLASHSAC, APPO, HORA_TEACH, HORA_ADAPT)
 
 # Algorithms that an option is for.
 FROM_REPLAY = tuple(info for info in ALGORITHMS if not info.learns_from_rollouts)
 FROM_ROLLOUTS = tuple(info for info in ALGORITHMS if info.learns_from_rollouts)
 POLICY_GRADIENT = (APPO, HORA_TEACH)
+PERCEPTRONS = tuple(info for info in ALGORITHMS if info is not FLASHSAC)
+SOFT = (SAC, FLASHSAC)
 HORA = (HORA_TEACH, HORA_ADAPT)
 
 
@@ -107,12 +111,16 @@ class AlgoConfig:
 
     name: str = option("sac", "algorithm", choices=tuple(dict.fromkeys(info.name for info in ALGORITHMS)))
     gamma: float = option(0.99, "discount factor", ge=0.0, le=1.0, only=(*FROM_REPLAY, *POLICY_GRADIENT))
-    hidden_dims: tuple[int, ...] = option((256, 256), "units of the hidden layers of actor and critics", ge=1)
-    activation: str = option("relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"))
+    hidden_dims: tuple[int, ...] = option(
+        (256, 256), "units of the hidden layers of actor and critics", ge=1, only=PERCEPTRONS
+    )
+    activation: str = option(
+        "relu", "activation of the hidden layers", choices=("relu", "elu", "silu", "tanh"), only=PERCEPTRONS
+    )
     network: NetworkConfig = field(default_factory=NetworkConfig)
     normalize_obs: bool = option(False, "normalise observations with running statistics")
     max_grad_norm: float | None = option(None, "clip each loss's gradient norm to this; null: no clipping", gt=0.0)
-    # SAC and TD3
+    # SAC, TD3 and FlashSAC
     tau: float = option(0.005, "Polyak coefficient of the target networks", gt=0.0, le=1.0, only=FROM_REPLAY)
     batch_size: int = option(256, "rows per gradient update", ge=1, only=FROM_REPLAY)
     learning_starts: int = option(1000, "env steps of random actions before the first update", ge=1, only=FROM_REPLAY)
@@ -125,12 +133,12 @@ class AlgoConfig:
     )
     actor_lr: Scheduled = option(3e-4, "Adam step size of the actor", gt=0.0, only=FROM_REPLAY)
     critic_lr: Scheduled = option(3e-4, "Adam step size of the critics", gt=0.0, only=FROM_REPLAY)
-    critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=FROM_REPLAY)
+    critic_layer_norm: bool = option(False, "layer norm after each hidden layer of the critics", only=(SAC, TD3))
     policy_delay: int = option(1, "critic updates per actor update", ge=1, only=FROM_REPLAY)
     precision: str = option(
         "fp32",
         "fp32; bf16: products between hidden layers with bfloat16 factors, parameters and optimiser stay float32",
-        choices=("fp32", "bf16"), only=FROM_REPLAY,
+        choices=("fp32", "bf16"), only=(SAC, TD3),
     )  # fmt: skip
     compile: str = option(
         "off",
@@ -139,16 +147,27 @@ class AlgoConfig:
         choices=("off", "auto", "graph", "reduce-overhead"), only=FROM_REPLAY,
     )  # fmt: skip
     n_step: int = option(1, "steps of reward summed before bootstrapping", ge=1, le=64, only=FROM_REPLAY)
-    # SAC
-    alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=(SAC,))
-    init_alpha: float = option(
-        1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=(SAC,)
-    )
-    auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=(SAC,))
+    # SAC and FlashSAC
+    alpha_lr: Scheduled = option(3e-4, "Adam step size of the temperature", gt=0.0, only=SOFT)
+    init_alpha: float = option(1.0, "initial temperature (the temperature when auto_alpha is false)", gt=0.0, only=SOFT)
+    auto_alpha: bool = option(True, "tune the temperature towards the target entropy", only=SOFT)
     target_entropy: Scheduled | None = option(
-        None, "target entropy in nats; null: -action_dim, of the [-1, 1] space; 0.98 log K of K discrete actions",
-        only=(SAC,),
+        None, "target entropy in nats; null: -action_dim, of the [-1, 1] space; 0.98 log K of K discrete actions;"
+        " FlashSAC: that of algo.target_sigma",
+        only=SOFT,
     )  # fmt: skip
+    # FlashSAC
+    actor_width: int = option(64, "units of the residual stream of the actor", ge=1, le=16384, only=(FLASHSAC,))
+    critic_width: int = option(64, "units of the residual stream of each critic", ge=1, le=16384, only=(FLASHSAC,))
+    num_blocks: int = option(2, "residual blocks of actor and critics", ge=1, le=64, only=(FLASHSAC,))
+    num_bins: int = option(51, "bins of the distribution of returns", ge=2, le=4096, only=(FLASHSAC,))
+    value_max: float = option(5.0, "the bins lie in +- this, in scaled returns", gt=0.0, only=(FLASHSAC,))
+    scale_reward: bool = option(
+        True, "divide rewards by the spread of the running discounted returns", only=(FLASHSAC,)
+    )
+    target_sigma: float = option(
+        0.15, "std of the Gaussian whose entropy is the target's, in the [-1, 1] space", gt=0.0, only=(FLASHSAC,)
+    )
     # TD3
     exploration_noise: Scheduled = option(0.1, "std of the action noise, in the [-1, 1] space", ge=0.0, only=(TD3,))
     target_noise: float = option(0.2, "std of the target-policy smoothing noise", ge=0.0, only=(TD3,))
@@ -201,6 +220,11 @@ class AlgoConfig:
     def learns_from_rollouts(self) -> bool:
         """True if each transition is used in one batch of rollouts, rather than sampled from a replay."""
         return self.info.learns_from_rollouts
+
+    @property
+    def scales_reward(self) -> bool:
+        """True if rewards are divided by the spread of the running discounted returns."""
+        return self.info is FLASHSAC and self.scale_reward
 
     @property
     def warmup(self) -> int:

@@ -18,12 +18,14 @@ from torch.nn import functional
 
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, drawn
-from offpolicy.nets.mlp import mlp, orthogonal_
+from offpolicy.nets.mlp import Mlp, mlp, orthogonal_
+from offpolicy.nets.residual import ResidualNet
 from offpolicy.types import SpaceSpec
 
 Explored = tuple[Tensor, Tensor | None]
 LOG_STD_MIN = -20.0
 LOG_STD_MAX = 2.0
+RESIDUAL_LOG_STD_MIN = -10.0
 _LOG_DENSITY_CONSTANT = 0.5 * math.log(2.0 * math.pi) + 2.0 * math.log(2.0)
 
 
@@ -79,7 +81,7 @@ class SquashedGaussianActor(nn.Module):
 
     def __init__(self, obs_dim: int, action_dim: int, hidden_dims: Sequence[int], activation: str) -> None:
         super().__init__()
-        self.body = mlp(obs_dim, hidden_dims, 2 * action_dim, activation)
+        self.body: Mlp = mlp(obs_dim, hidden_dims, 2 * action_dim, activation)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """[B, O] -> mean [B, A] and log std [B, A] before the squashing."""
@@ -106,6 +108,24 @@ class SquashedGaussianActor(nn.Module):
         mean, log_std = self.forward(obs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         return torch.addcmul(mean, log_std.exp(), noise).tanh(), None
+
+
+class ResidualActor(SquashedGaussianActor):
+    """FlashSAC's policy (arXiv:2604.04539): as SAC's, from residual blocks, log std by tanh into [-10, 2]."""
+
+    def __init__(self, obs_dim: int, action_dim: int, width: int, num_blocks: int) -> None:
+        nn.Module.__init__(self)  # another body than that of a SquashedGaussianActor
+        self.body = ResidualNet(obs_dim, width, num_blocks, 2 * action_dim, BoundedLogStd())
+
+
+class BoundedLogStd(nn.Module):
+    """Means [..., A] as they are, and log stds [..., A] by tanh into [-10, 2], side by side."""
+
+    def forward(self, output: Tensor) -> Tensor:
+        """[..., 2 A] -> [..., 2 A]."""
+        mean, raw = output.chunk(2, dim=-1)
+        half = 0.5 * (LOG_STD_MAX - RESIDUAL_LOG_STD_MIN)
+        return torch.cat((mean, raw.tanh() * half + (LOG_STD_MAX - half)), dim=-1)
 
 
 class DeterministicActor(nn.Module):

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from offpolicy.config.sections import AlgoConfig
+from offpolicy.config.sections import FLASHSAC, AlgoConfig
 from offpolicy.nets.actors import CategoricalActor, GaussianActor, MultiCategoricalActor
 from offpolicy.nets.distributions import PolicyDistribution
 from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.fused import FusedMlp
 from offpolicy.nets.hora import TeacherActor
-from offpolicy.nets.mlp import mlp, orthogonal_
+from offpolicy.nets.mlp import Mlp, mlp, orthogonal_
 from offpolicy.nets.normalizer import ValueNormalizer
+from offpolicy.nets.residual import ResidualNet
 from offpolicy.types import SpaceSpec
 
 StochasticActor = GaussianActor | CategoricalActor | MultiCategoricalActor | TeacherActor
@@ -36,8 +37,8 @@ class TwinCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.obs_dim = obs_dim
-        self.first = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
-        self.second = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
+        self.first: Mlp = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
+        self.second: Mlp = mlp(obs_dim + action_dim, hidden_dims, num_outputs, activation, layer_norm)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Returns both values. [B, O], [B, A] -> [C=2, B]."""
@@ -84,6 +85,40 @@ class DiscreteTwinCritic(TwinCritic):
         return self.forward(obs, action)[0]
 
 
+class CategoricalTwinCritic(TwinCritic):
+    """Two distributions of the return over K bins, of residual blocks (FlashSAC, arXiv:2604.04539; C51, 1707.06887)."""
+
+    bins: Tensor  # [K]
+
+    def __init__(self, obs_dim: int, action_dim: int, width: int, num_blocks: int, bins: Tensor) -> None:
+        """`bins` [K] are the returns that the distributions are of, equally spaced."""
+        nn.Module.__init__(self)  # other networks than those of a TwinCritic
+        self.obs_dim = obs_dim
+        self.first = ResidualNet(obs_dim + action_dim, width, num_blocks, len(bins))
+        self.second = ResidualNet(obs_dim + action_dim, width, num_blocks, len(bins))
+        self.register_buffer("bins", bins, persistent=False)
+
+    def log_probs(self, pair: Tensor, *, of_batch: bool) -> Tensor:
+        """Returns both distributions, normalised, with the statistics of the batch or the running ones. -> [C, B, K].
+
+        `pair` [B, O + A] are observations beside actions.
+        """
+        nets = (net for net in (self.first, self.second) if isinstance(net, ResidualNet))
+        return torch.stack([net.forward(pair, of_batch=of_batch) for net in nets]).log_softmax(dim=-1)
+
+    def means(self, log_probs: Tensor) -> Tensor:
+        """Returns the expected returns. [C, B, K] -> [C, B]."""
+        return (log_probs.exp() * self.bins).sum(dim=-1)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns both expected values, with the running statistics. [B, O], [B, A] -> [C=2, B]."""
+        return self.means(self.log_probs(torch.cat((obs, action), dim=-1), of_batch=False))
+
+    def q1(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Returns the first critic's expected values. -> [B]."""
+        return self.forward(obs, action)[0]
+
+
 def taken(values: Tensor, action: Tensor) -> Tensor:
     """Returns the values of the actions taken, of those of every action. [C, B, K], [B, 1] -> [C, B]."""
     return values.gather(2, action.long().expand(len(values), -1, 1)).squeeze(2)
@@ -94,6 +129,9 @@ def make_critic(algo: AlgoConfig, spec: SpaceSpec, num_outputs: int = 1) -> Twin
 
     `num_outputs`: values of each critic for a pair of observation and action, of a Box.
     """
+    if algo.info is FLASHSAC:
+        bins = torch.linspace(-algo.value_max, algo.value_max, algo.num_bins)
+        return CategoricalTwinCritic(spec.obs_dim, spec.action_dim, algo.critic_width, algo.num_blocks, bins)
     critic = with_encoder(algo, spec, lambda inner: _twin_critic(algo, inner, num_outputs))
     critic.obs_dim = spec.obs_dim
     return critic

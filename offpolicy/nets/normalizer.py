@@ -42,6 +42,10 @@ class RunningMoments(nn.Module):
         self.var.copy_(torch.where(is_usable, square_sum / total, self.var))
         self.count.copy_(torch.where(is_usable, total, self.count))
 
+    def joined(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the moments of two blocks, each as `absorb` takes them, as one block."""
+        return joined_moments(first, second)
+
     def part(self, columns: slice) -> RunningMoments:
         """Returns the statistics of some dimensions: views of these, with a separate count that starts at 0."""
         part = RunningMoments(0)
@@ -80,6 +84,37 @@ class ValueNormalizer(RunningMoments):
     def denormalize(self, value: Tensor) -> Tensor:
         """Inverts `normalize`."""
         return value * self.std.float() + self.mean.float()
+
+
+class ReturnScale(RunningMoments):
+    """The divisor of rewards: max(sqrt(Var G + eps), max|G| / value_max), FlashSAC (arXiv:2604.04539) section 4.
+
+    G are the running discounted returns of all transitions in the order in which they were made. A block's moments are
+    [4] float64: number of rows, mean, sum of squared deviations, and the greatest |G|.
+    """
+
+    largest: Tensor  # [1] float64, the greatest |G| so far
+
+    def __init__(self, value_max: float) -> None:
+        super().__init__(dim=1)
+        self.register_buffer("largest", torch.zeros(1, dtype=torch.float64))
+        self._value_max = value_max
+
+    @torch.no_grad()
+    def absorb(self, moments: Tensor) -> None:
+        """Adds a block's moments [4]. A block with a NaN or Inf is left out as a whole."""
+        super().absorb(torch.where(moments.isfinite().all(), moments, 0.0)[:3])
+        self.largest.copy_(
+            torch.where(moments.isfinite().all(), torch.maximum(self.largest, moments[3:]), self.largest)
+        )
+
+    def joined(self, first: Tensor, second: Tensor) -> Tensor:
+        """See `RunningMoments`."""
+        return torch.cat((joined_moments(first[:3], second[:3]), torch.maximum(first[3:], second[3:])))
+
+    def forward(self) -> Tensor:
+        """Returns the divisor [], float32."""
+        return torch.maximum((self.var + EPS).sqrt(), self.largest / self._value_max).float().squeeze(0)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from offpolicy.nets.actors import (
     Explored,
     GaussianActor,
     MultiCategoricalActor,
+    ResidualActor,
     SoftmaxActor,
     SquashedGaussianActor,
     soft_actor,
@@ -21,6 +22,7 @@ from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.flat import joined, offsets, views
 from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments
+from offpolicy.nets.residual import statistics_of
 from offpolicy.types import Float32, SpaceSpec
 
 FromReplay = SquashedGaussianActor | SoftmaxActor | DeterministicActor
@@ -71,6 +73,8 @@ def make_actor(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
             return soft_actor(algo, spec)
         case PolicyKind.DETERMINISTIC:
             return DeterministicActor(*sizes, algo.value(algo.exploration_noise, 0))
+        case PolicyKind.RESIDUAL:
+            return ResidualActor(spec.obs_dim, spec.action_dim, algo.actor_width, algo.num_blocks)
         case PolicyKind.STOCHASTIC:
             return stochastic_actor(algo, spec, spec.obs_dim)
         case PolicyKind.TEACHER:
@@ -93,21 +97,22 @@ def flat_size(policy: Policy) -> int:
 def flatten_into(policy: Policy, out: Float32) -> None:
     """Writes everything `policy` needs to act into out [flat_size] float32, with one device-to-host copy.
 
-    The block holds the actor's parameters, laid out as `nets/flat.py` joins them, then the normaliser's mean and
-    variance rounded to float32, which is how `ObsNormalizer` uses them: a policy loaded from the block acts bit for bit
-    like this one. The normaliser's count is left out: only the learner, which updates the statistics, needs it.
+    The block holds the actor's parameters, laid out as `nets/flat.py` joins them, then the statistics of its batch
+    norms, if it has any, then the normaliser's mean and variance rounded to float32, which is how `ObsNormalizer` uses
+    them: a policy loaded from the block acts bit for bit like this one. The normaliser's count is left out: only the
+    learner, which updates the statistics, needs it.
     """
     if out.shape != (flat_size(policy),):
         raise ValueError(f"out has shape {out.shape}, expected ({flat_size(policy)},)")
     host, block = torch.from_numpy(out), joined(tuple(policy.actor.parameters()))
-    tensors = [parameter.detach() for parameter in policy.actor.parameters()]
-    if block is not None and policy.normalizer is None:
+    tensors = _tensors(policy)
+    if block is not None and not _statistics(policy):
         host.copy_(block)
     elif tensors[0].device.type == "cpu":
-        _write(policy, tensors, host)
+        torch._foreach_copy_(_pieces(policy, host), tensors)
     else:
         staged = torch.zeros(len(out), device=tensors[0].device)
-        _write(policy, tensors, staged)
+        torch._foreach_copy_(_pieces(policy, staged), tensors)
         host.copy_(staged)
 
 
@@ -117,7 +122,7 @@ def flat_view(policy: Policy) -> Float32 | None:
     It does where an optimiser on the CPU has joined them, alone or before others, and there are no statistics.
     """
     block = joined(tuple(policy.actor.parameters()))
-    if block is None or policy.normalizer is not None or block.device.type != "cpu":
+    if block is None or _statistics(policy) or block.device.type != "cpu":
         return None
     view: Float32 = block.numpy()
     return view
@@ -135,37 +140,37 @@ def adopt_flat(policy: Policy, flat: Float32) -> None:
 
 
 def adopt_statistics(policy: Policy, flat: Float32) -> None:
-    """Copies the normaliser's mean and variance from the block, if there is one."""
-    if policy.normalizer is not None:
-        statistics = views(torch.from_numpy(flat), _shapes(policy))[-1]
-        policy.normalizer.mean.copy_(statistics[0])
-        policy.normalizer.var.copy_(statistics[1])
+    """Copies the statistics of batch norms and of the normaliser from the block, if there are any."""
+    if statistics := _statistics(policy):
+        torch._foreach_copy_(statistics, _pieces(policy, torch.from_numpy(flat))[-len(statistics) :])
 
 
 def load_flat(policy: Policy, flat: Float32) -> None:
     """Loads the block [flat_size] written by `flatten_into`, with one host-to-device copy."""
     if flat.shape != (flat_size(policy),):
         raise ValueError(f"flat has shape {flat.shape}, expected ({flat_size(policy)},)")
-    tensors = [parameter.detach() for parameter in policy.actor.parameters()]
-    if policy.normalizer is not None:
-        tensors += [policy.normalizer.mean, policy.normalizer.var]
-    block = torch.from_numpy(flat).to(tensors[0].device)
-    pieces = views(block, _shapes(policy))
-    if policy.normalizer is not None:
-        pieces = (*pieces[:-1], *pieces[-1])
-    torch._foreach_copy_(tensors, list(pieces))
+    tensors = _tensors(policy)
+    torch._foreach_copy_(tensors, _pieces(policy, torch.from_numpy(flat).to(tensors[0].device)))
+
+
+def _statistics(policy: Policy) -> list[Tensor]:
+    """Returns what a policy acts with beside its parameters: those of the actor's batch norms and of the normaliser."""
+    statistics, normalizer = statistics_of(policy.actor), policy.normalizer
+    return statistics if normalizer is None else [*statistics, normalizer.mean, normalizer.var]
+
+
+def _tensors(policy: Policy) -> list[Tensor]:
+    """Returns the tensors in the flat block, in its order."""
+    return [*(parameter.detach() for parameter in policy.actor.parameters()), *_statistics(policy)]
 
 
 def _shapes(policy: Policy) -> list[torch.Size]:
-    """Returns the shapes of the tensors in the flat block, in its order; statistics are [2, O]."""
-    shapes = [parameter.shape for parameter in policy.actor.parameters()]
-    normalizer = policy.normalizer
-    return shapes if normalizer is None else [*shapes, torch.Size((2, *normalizer.mean.shape))]
+    """Returns the shapes of what lies in the flat block: mean and variance of the normaliser are one, [2, O]."""
+    shapes = [tensor.shape for tensor in _tensors(policy)]
+    return shapes if policy.normalizer is None else [*shapes[:-2], torch.Size((2, *shapes[-1]))]
 
 
-def _write(policy: Policy, tensors: list[Tensor], out: Tensor) -> None:
-    pieces = views(out, _shapes(policy))
-    torch._foreach_copy_(list(pieces[: len(tensors)]), tensors)
-    if policy.normalizer is not None:
-        pieces[-1][0].copy_(policy.normalizer.mean)
-        pieces[-1][1].copy_(policy.normalizer.var)
+def _pieces(policy: Policy, block: Tensor) -> list[Tensor]:
+    """Returns views of the flat block, one for each of `_tensors`."""
+    pieces = views(block, _shapes(policy))
+    return list(pieces if policy.normalizer is None else (*pieces[:-1], *pieces[-1]))

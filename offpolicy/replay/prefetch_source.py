@@ -277,12 +277,13 @@ class PrefetchSource(RateLimitedSource):
         state = self._packer.random_state(self._in_use)
         if self._is_postponed:  # what `release` will ask for
             state["requests"] += [request.to_json() for request in (*self._resumed, *self._postponed())]
-        return state
+        return state | self.returns_state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Continues the sampler's stream and the open requests, if the state has any. Raises `CheckpointError`."""
         fields = Fields("sampler", state)
         self._packer.sampler.set_state(state)
+        self.set_returns_state(state)
         requests = fields.value("requests") if "requests" in fields else []
         if not isinstance(requests, list) or len(requests) > self._plan.num_slots:
             raise fields.refused("requests", f"a list of at most replay.slots={self._plan.num_slots} requests")

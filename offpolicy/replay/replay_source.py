@@ -14,8 +14,10 @@ from offpolicy.protocols import StepCount, StepGate
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
+from offpolicy.replay.running_returns import RunningReturns
 from offpolicy.replay.sampler import SampleAges, Sampler
 from offpolicy.replay.staging import CopyStream, StagingBlock, host_block, nbytes_text
+from offpolicy.saved_fields import Fields
 from offpolicy.timing.device_timer import StreamSync
 from offpolicy.types import Account, Batches, Float32
 
@@ -29,7 +31,8 @@ class SourceSpec:
     batch_size: int  # rows per update of this rank
     device: torch.device
     normalize_obs: bool
-    fresh_rings: tuple[int, ...] = ()  # rings whose observations this rank passes to the normaliser
+    fresh_rings: tuple[int, ...] = ()  # rings whose observations and returns this rank passes to the normalisers
+    return_discount: float | None = None  # of the running returns that rewards are scaled by; None: they are not
 
     @property
     def block_shape(self) -> tuple[int, int, int]:
@@ -48,6 +51,8 @@ class RateLimitedSource:
         self.updates = updates
         self.first_unseen_row = [0] * len(self._rings)
         self._fresh: Float32 | None = None
+        discount = spec.return_discount
+        self._returns = None if discount is None else RunningReturns(rings, spec.layout, discount)
 
     @property
     def rollouts(self) -> None:
@@ -75,7 +80,8 @@ class RateLimitedSource:
         device, layout = self._spec.device, self._spec.layout
         updates = tuple(layout.split(batch) for batch in rows.to(device, non_blocking=True))
         fresh = None if self._fresh is None else self._fresh_on(device, torch.from_numpy(self._fresh))
-        return Batches(updates, fresh, self._steps.env_steps)
+        moments = None if self._returns is None else self._fresh_on(device, self._returns.take_moments())
+        return Batches(updates, fresh, self._steps.env_steps, moments)
 
     def _fresh_on(self, device: torch.device, fresh: Tensor) -> Tensor:
         """Queues the copy of the fresh observations: from pageable memory the host would wait for the stream."""
@@ -91,17 +97,30 @@ class RateLimitedSource:
         self._spec = replace(self._spec, rate_limiter=limiter)
 
     def gather_fresh(self) -> None:
-        """Reads the observations written since the last time, of the rings that this rank passes to the normaliser."""
-        if not self._spec.normalize_obs:
+        """Reads what was written since the last time, of the rings that this rank passes to the normalisers."""
+        if not self._spec.normalize_obs and self._returns is None:
             return
         obs_dim = self._spec.layout.obs_dim
         blocks = [np.empty((0, obs_dim), dtype=np.float32)]
         for number in self._spec.fresh_rings:
             ring = self._rings[number]
             stop = ring.committed
-            blocks.append(ring.read_obs(self.first_unseen_row[number], stop, obs_dim))
+            if self._spec.normalize_obs:
+                blocks.append(ring.read_obs(self.first_unseen_row[number], stop, obs_dim))
+            if self._returns is not None:
+                self._returns.add_rows(number, self.first_unseen_row[number], stop)
             self.first_unseen_row[number] = stop
-        self._fresh = np.concatenate(blocks)
+        if self._spec.normalize_obs:
+            self._fresh = np.concatenate(blocks)
+
+    def returns_state(self) -> dict[str, Any]:
+        """Returns the running returns as JSON data; nothing where rewards are not scaled."""
+        return {} if self._returns is None else {"returns": self._returns.state()}
+
+    def set_returns_state(self, state: dict[str, Any]) -> None:
+        """Continues from what `returns_state` returned. Raises `CheckpointError`."""
+        if self._returns is not None:
+            self._returns.set_state(Fields("sampler", state))
 
     def packer_account(self) -> Account | None:
         """None: nothing is packed ahead."""
@@ -162,10 +181,11 @@ class ReplaySource(RateLimitedSource):
         return batches
 
     def random_state(self) -> dict[str, Any]:
-        return self._sampler.state()
+        return self._sampler.state() | self.returns_state()
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         self._sampler.set_state(state)
+        self.set_returns_state(state)
 
     def describe(self) -> str:
         size = nbytes_text(self._staging.values.nbytes)

@@ -255,7 +255,7 @@ class ResidentSource(RateLimitedSource):
         """Returns the state of the device's random stream."""
         state = self._sampler.generator.get_state().numpy().tobytes().hex()
         demos = {"demos": self._demos.share.rows.state()} if self._demos else {}
-        return {"device": self._spec.device.type, "generator": state, **demos}
+        return {"device": self._spec.device.type, "generator": state, **demos, **self.returns_state()}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Continues the random stream. Raises `CheckpointError` for that of another kind of device or source."""
@@ -267,6 +267,7 @@ class ResidentSource(RateLimitedSource):
         self._sampler.generator.set_state(values)
         if self._demos:
             self._demos.share.rows.set_state(fields.value("demos"))
+        self.set_returns_state(state)
 
     def describe(self) -> str:
         demos = self._demos.share.describe() if self._demos else ""

@@ -60,8 +60,9 @@ class Replay:
             batch_size=cfg.algo.batch_size // rank.num_ranks,
             device=rank.device,
             normalize_obs=cfg.algo.normalize_obs,
-            # The normaliser takes every observation from exactly one rank.
-            fresh_rings=tuple(rank.own_collectors()) if cfg.algo.normalize_obs else (),
+            # The normalisers take every row from exactly one rank.
+            fresh_rings=tuple(rank.own_collectors()) if cfg.algo.normalize_obs or cfg.algo.scales_reward else (),
+            return_discount=cfg.algo.gamma if cfg.algo.scales_reward else None,
         )
         return cls(rank, ranks, rings, demonstrations(rank), source_spec, start.updates)
 

@@ -18,9 +18,10 @@ from offpolicy.types import Batch, Batches, SpaceSpec
 # So many observations that the CPU makes the gradient of the first layer with one kernel, as CUDA does.
 SPEC = SpaceSpec(obs_dim=80, action_dim=6, action_low=(-1.0,) * 6, action_high=(1.0,) * 6)
 HOST_READS = ("_local_scalar_dense", "nonzero", "equal", "item", "is_nonzero")
-LAUNCHES = {"sac": 123, "td3": 85}  # 201 and 118 with one kernel per network and equation
+LAUNCHES = {"sac": 123, "td3": 85, "flashsac": 499}  # 201 and 118 with one kernel per network and equation
 
 both = pytest.mark.parametrize("name", ["sac", "td3"])
+replayed = pytest.mark.parametrize("name", ["sac", "td3", "flashsac"])
 
 
 def learner_of(name: str, **algo: Any) -> BaseLearner:
@@ -68,7 +69,7 @@ def operations_of_an_update(name: str) -> Operations:
     return operations
 
 
-@both
+@replayed
 def test_an_update_with_an_actor_step_launches_few_kernels(name: str) -> None:
     launches = operations_of_an_update(name).launches
     assert launches.total() <= LAUNCHES[name], launches.most_common()
@@ -108,6 +109,13 @@ def test_no_update_reads_a_number_back(name: str, options: dict[str, Any]) -> No
             learner.has_diverged()
 
 
+@pytest.mark.parametrize("options", [{}, {"policy_delay": 2, "max_grad_norm": 1.0}, {"compile": "graph"}], ids=str)
+def test_no_update_of_flashsac_reads_a_number_back(options: dict[str, Any]) -> None:
+    learner = learner_of("flashsac", **options)
+    with HostReads():
+        learner.update(Batches((batch_of(0), batch_of(1)), None, 0, torch.ones(4, dtype=torch.float64)))
+
+
 def test_a_branch_on_a_number_of_the_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learner_of("td3")
     algorithm = learner._algorithm
@@ -121,8 +129,9 @@ def test_a_branch_on_a_number_of_the_device_is_found(monkeypatch: pytest.MonkeyP
         learner.update(Batches((batch_of(0),), None))
 
 
-@both
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("name", "precision"), [("sac", "fp32"), ("sac", "bf16"), ("td3", "fp32"), ("td3", "bf16"), ("flashsac", "fp32")]
+)
 def test_an_update_is_a_function_of_the_state_alone(name: str, precision: str) -> None:
     """Whatever was in the memory that updates share, and whatever has been learnt before by the same objects."""
     learner, other = learner_of(name, precision=precision), learner_of(name, precision=precision)

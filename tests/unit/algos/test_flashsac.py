@@ -1,0 +1,144 @@
+"""FlashSAC's update: the order of its parts, what ranks share, what a checkpoint holds, and what an update asks for."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from offpolicy.algos.flashsac import target_entropy
+from offpolicy.algos.flops import count_work
+from offpolicy.algos.learners import ReplayLearner
+from offpolicy.algos.registry import make_learner
+from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.residual import statistics_of
+from offpolicy.types import Batch, Batches, SpaceSpec
+
+SPEC = SpaceSpec(obs_dim=7, action_dim=3, action_low=(-1.0,) * 3, action_high=(1.0,) * 3)
+SMALL: dict[str, Any] = {"actor_width": 8, "critic_width": 16, "num_bins": 11, "policy_delay": 2, "init_alpha": 0.01}
+
+
+def learner_of(exchange: Any = None, **algo: Any) -> ReplayLearner:
+    config = AlgoConfig(**{"name": "flashsac", **SMALL, **algo})
+    learner = make_learner(config, SPEC, torch.device("cpu"), seed=3, exchange=exchange)
+    assert isinstance(learner, ReplayLearner)
+    return learner
+
+
+def batch_of(seed: int, rows: int = 32) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    obs, action, next_obs = (torch.randn((rows, n), generator=generator) for n in (7, 3, 7))
+    reward = torch.randn(rows, generator=generator)
+    return Batch(obs, action.tanh(), reward, next_obs, torch.zeros(rows), torch.full((rows,), 0.99))
+
+
+def moments(count: float, mean: float, square_sum: float, largest: float) -> Tensor:
+    return torch.tensor([count, mean, square_sum, largest], dtype=torch.float64)
+
+
+def test_only_every_second_update_moves_the_actor_and_its_statistics() -> None:
+    learner = learner_of()
+    before = copy.deepcopy(learner.state().tensors)
+    learner.update(Batches((batch_of(0),), None))
+    middle = copy.deepcopy(learner.state().tensors)
+    learner.update(Batches((batch_of(1),), None))
+    after = learner.state().tensors
+    names = [name for name in before if name.startswith("policy.") or name == "log_alpha"]
+    assert any("running_mean" in name for name in names)
+    assert all(torch.equal(before[name], middle[name]) for name in names)
+    assert not any(torch.equal(middle[name], after[name]) for name in names)
+    assert not torch.equal(before["critic.first.1.weight"], middle["critic.first.1.weight"])
+
+
+def test_targets_follow_and_use_the_statistics_of_the_batch() -> None:
+    """Running statistics of the target that are nonsense change nothing that is learnt."""
+    one, other = learner_of(), learner_of()
+    target = other._algorithm._critic.target.module  # type: ignore[attr-defined]
+    for tensor in statistics_of(target):
+        tensor.fill_(1e6)
+    for learner in (one, other):
+        learner.update(Batches((batch_of(0), batch_of(1)), None))
+    first, second = one.state().tensors, other.state().tensors
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]) == (not (name.startswith("target") and "running" in name)), name
+
+
+def test_rewards_are_divided_by_the_scale() -> None:
+    """Std 2 and a greatest return of 20: 20 / 5 = 4 is the greater divisor."""
+    scaled, plain = learner_of(), learner_of()
+    scaled.update(Batches((batch_of(0),), None, 0, moments(100, 0.0, 400.0, 20.0)))
+    batch = batch_of(0)
+    plain.update(Batches((batch._replace(reward=batch.reward / 4.0),), None))
+    one, other = scaled.state().tensors, plain.state().tensors
+    assert torch.equal(one["critic.first.1.weight"], other["critic.first.1.weight"])
+    totals = scaled.read_metrics()
+    assert totals.sums[totals.names.index("reward_scale")] == pytest.approx(4.0)
+
+
+def test_a_restored_learner_continues_bit_for_bit() -> None:
+    learner, other = learner_of(), learner_of(init_alpha=0.5)
+    learner.update(Batches((batch_of(0), batch_of(1)), None, 0, moments(10, 1.0, 50.0, 30.0)))
+    start = copy.deepcopy(learner.state())
+    assert start.tensors["returns.largest"].item() == 30.0
+    other.load_state(start)
+    for used in (learner, other):
+        used.update(Batches((batch_of(2), batch_of(3)), None, 0, moments(5, -1.0, 9.0, 3.0)))
+    ends = [used.state().tensors for used in (learner, other)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+class Halves:
+    """The exchange of two ranks that have made the same update on other rows, in the first rank's place."""
+
+    num_ranks = 2
+
+    def __init__(self) -> None:
+        self.averaged: list[int] = []
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        self.averaged.append(len(tensors))
+
+    def gather(self, vector: Tensor) -> Tensor:
+        return torch.stack((vector, vector))
+
+
+def test_ranks_average_the_statistics_of_all_batch_norms_in_every_update() -> None:
+    exchange = Halves()
+    learner = learner_of(exchange)
+    learner.update(Batches((batch_of(0), batch_of(1)), None))
+    norms = 1 + 2 * 2  # of a network of two blocks
+    assert exchange.averaged.count(2 * norms * (1 + 2 + 2)) == 2
+
+
+@pytest.mark.parametrize("delay", [1, 2])
+def test_the_counted_work_is_that_of_torchs_counter(delay: int) -> None:
+    cfg = RunConfig.from_mapping({"algo": {"name": "flashsac", **SMALL, "policy_delay": delay, "batch_size": 32}})
+    learner = make_learner(cfg.algo, SPEC, torch.device("cpu"), seed=0)
+    with FlopCounterMode(display=False) as counter:
+        learner.update(Batches((batch_of(0),) * (2 * delay), None))
+    work = count_work(cfg, SPEC)
+    assert work.update * 2 * delay == counter.get_total_flops()
+    assert sum(p.flops * p.per_update for p in work.products) == pytest.approx(work.update)
+    assert work.update == closed_form(32, delay)
+
+
+def closed_form(rows: int, delay: int) -> float:
+    """Of the network with blocks of two products of W x 4 W: docs/algorithms.md has the formula."""
+    critic = (7 + 3) * 16 + 2 * 8 * 16**2 + 16 * 11
+    actor = 7 * 8 + 2 * 8 * 8**2 + 8 * 6
+    update = 2 * (2 * rows) * 4 * critic + rows * actor  # critics three passes, targets one; the next action
+    actor_step = 2 * rows * 3 * actor + 2 * rows * 2 * critic  # and through both critics to the action
+    return 2.0 * (update + actor_step / delay)
+
+
+def test_the_target_entropy_is_that_of_the_gaussian() -> None:
+    gaussian = torch.distributions.Normal(0.0, 0.15).entropy().item()
+    assert target_entropy(3, 0.15) == pytest.approx(3 * gaussian, rel=1e-6)
+    assert math.isclose(target_entropy(1, 0.15), -0.478, abs_tol=1e-3)

@@ -1,0 +1,75 @@
+"""Residual networks: which statistics they use, which they move, and that they travel with the weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from offpolicy.config.sections import AlgoConfig
+from offpolicy.nets.few_rows import can_act
+from offpolicy.nets.policy import (
+    Policy,
+    adopt_flat,
+    adopt_statistics,
+    flat_size,
+    flat_view,
+    flatten_into,
+    load_flat,
+    make_policy,
+)
+from offpolicy.nets.residual import BatchNorm, ResidualNet, statistics_of
+from offpolicy.types import SpaceSpec
+
+SPEC = SpaceSpec(obs_dim=5, action_dim=2, action_low=(-1.0,) * 2, action_high=(1.0,) * 2)
+
+
+def test_batch_norm_is_torchs() -> None:
+    own, theirs = BatchNorm(4), nn.BatchNorm1d(4, momentum=0.01)
+    for _ in range(3):
+        rows = torch.randn(8, 4) * 3.0 + 1.0
+        torch.testing.assert_close(own(rows, of_batch=True), theirs(rows))
+    torch.testing.assert_close(own.running_var, theirs.running_var)
+    torch.testing.assert_close(own(rows), theirs.eval()(rows))
+
+
+def test_the_running_statistics_move_only_where_the_batchs_are_used() -> None:
+    net = ResidualNet(5, 8, 2, 3)
+    before = [tensor.clone() for tensor in statistics_of(net)]
+    net.forward(torch.randn(16, 5))
+    assert all(torch.equal(one, other) for one, other in zip(before, statistics_of(net), strict=True))
+    net.forward(torch.randn(16, 5), of_batch=True)
+    assert not any(torch.equal(one, other) for one, other in zip(before, statistics_of(net), strict=True))
+
+
+def policy_of(seed: int, *, normalize_obs: bool) -> Policy:
+    torch.manual_seed(seed)
+    policy = make_policy(AlgoConfig(name="flashsac", actor_width=8, normalize_obs=normalize_obs), SPEC)
+    for tensor in statistics_of(policy):
+        tensor.add_(torch.rand_like(tensor))
+    return policy
+
+
+def test_a_policy_from_the_block_acts_bit_for_bit_alike() -> None:
+    obs = torch.randn(3, 5)
+    for normalize_obs in (False, True):
+        sender, receiver, mapped = (policy_of(seed, normalize_obs=normalize_obs) for seed in (1, 2, 3))
+        flat = np.zeros(flat_size(sender), np.float32)
+        flatten_into(sender, flat)
+        load_flat(receiver, flat)
+        own = np.zeros_like(flat)
+        adopt_flat(mapped, own)
+        own[:] = flat
+        adopt_statistics(mapped, own)
+        assert torch.equal(sender.act(obs), receiver.act(obs))
+        assert torch.equal(sender.act(obs), mapped.act(obs))
+        assert flat_view(sender) is None  # the statistics lie elsewhere
+        assert not can_act(sender, 1)
+
+
+def test_log_stds_are_bounded() -> None:
+    policy = policy_of(4, normalize_obs=False)
+    with torch.no_grad():
+        output = policy.actor.body(torch.randn(50, 5) * 100.0)  # type: ignore[union-attr, operator]
+    log_std = output.chunk(2, dim=1)[1]
+    assert -10.0 <= float(log_std.min()) <= float(log_std.max()) <= 2.0
