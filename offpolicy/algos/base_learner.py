@@ -107,6 +107,10 @@ class Absorbs(Protocol):
         """Adds the `moments` of a block of fresh rows."""
         ...
 
+    def joined(self, first: Tensor, second: Tensor, /) -> Tensor:
+        """Returns the moments of two blocks as those of one."""
+        ...
+
 
 class Algorithm(Protocol):
     """The update rule of an algorithm, as far as every learner uses it."""

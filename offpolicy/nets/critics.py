@@ -14,7 +14,7 @@ from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.fused import FusedMlp
 from offpolicy.nets.hora import TeacherActor
 from offpolicy.nets.mlp import Mlp, mlp, orthogonal_
-from offpolicy.nets.normalizer import ValueNormalizer
+from offpolicy.nets.normalizer import ValueNormalizer, joined_moments
 from offpolicy.nets.residual import ResidualNet
 from offpolicy.types import SpaceSpec
 
@@ -163,6 +163,10 @@ class ValueCritic(nn.Module):
         return value.squeeze(-1)
 
     @torch.no_grad()
+    def joined(self, first: Tensor, second: Tensor) -> Tensor:
+        """Returns the moments of two blocks of value targets as those of one."""
+        return joined_moments(first, second)
+
     def absorb(self, moments: Tensor) -> None:
         """Adds `moments` of value targets to the statistics; every V(s) in returns stays, PopArt eq. 3 and 4.
 
