@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.algos import adaptation, appo, sac, td3
+from offpolicy.algos import adaptation, appo, flashsac, sac, td3
 from offpolicy.logger.metrics import (
     COMPOSITES,
     FOREIGN,
@@ -93,7 +93,7 @@ main()
 
 
 def learner_metrics() -> set[str]:
-    tables = (module.METRICS for module in (adaptation, appo, sac, td3))
+    tables = (module.METRICS for module in (adaptation, appo, flashsac, sac, td3))
     return {name for table in tables for names in table.values() for name in names}
 
 
