@@ -72,7 +72,7 @@ EDITS = (  # file, what is replaced, which occurs once, and by what
     (
         "offpolicy/algos/registry.py",
         ("import Td3\n", "import Td3\nfrom offpolicy.algos.ddpg import Ddpg\n"),
-        ("import APPO,", "import DDPG, APPO,"),
+        ("    APPO,\n", "    APPO,\n    DDPG,\n"),
         ("TD3: Td3}", "TD3: Td3, DDPG: Ddpg}"),
     ),
     (
