@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from offpolicy.commands import jobs as module
-from offpolicy.commands.jobs import Job, LocalLauncher, SlurmLauncher, check_slurm, is_queued, job_script, last_line
+from offpolicy.commands.jobs import (
+    Job,
+    LocalLauncher,
+    SlurmJob,
+    SlurmLauncher,
+    check_slurm,
+    is_queued,
+    job_script,
+    last_line,
+)
 from offpolicy.errors import ConfigError, OffPolicyError
 from tests import fake_slurm
 
@@ -115,6 +124,7 @@ def test_a_job_that_is_gone_without_a_code_is_lost(submitted: Path, tmp_path: Pa
     number = json.loads((tmp_path / "trial-000/seed-0/slurm.json").read_text())["job"]
     waited(lambda: not is_queued(number))
     (tmp_path / "trial-000/seed-0/exit").unlink()
+    job = SlurmJob(number, tmp_path / "trial-000/seed-0")  # one that has not missed the job at its start
     polls = [job.poll() for _ in range(module.LOST_POLLS)]
     assert polls == [None] * (module.LOST_POLLS - 1) + [1]
 
