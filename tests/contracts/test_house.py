@@ -21,7 +21,7 @@ WITHOUT_TESTS = {"offpolicy/errors.py", "offpolicy/protocols.py"}
 # Claims about several modules at once.
 ACROSS_MODULES = {
     *("algos/test_probe_environments.py", "algos/test_schedules.py", "algos/test_transcription.py"),
-    "algos/test_launches.py",
+    *("algos/test_launches.py", "algos/test_value_scale.py"),
     *(
         "test_simulated_device.py",
         "test_traces.py",
