@@ -88,7 +88,8 @@ def _part(hint: Any, limits: Limits) -> Schema:
     if hint is Ramp:
         return _ramp(limits)
     if typing.get_origin(hint) is tuple:
-        return {"type": "array", "minItems": 1, "items": _part(int, limits)}
+        (item, _) = typing.get_args(hint)
+        return {"type": "array", "minItems": int(item is int), "items": _part(item, limits)}
     bounds = {word: limits[name] for name, word in BOUNDS.items() if name in limits}
     if hint is int:
         return {"anyOf": [{"type": "integer"} | bounds, GROUPED_DIGITS]}

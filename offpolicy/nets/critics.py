@@ -162,11 +162,11 @@ class ValueCritic(nn.Module):
         value: Tensor = self.body(obs)
         return value.squeeze(-1)
 
-    @torch.no_grad()
     def joined(self, first: Tensor, second: Tensor) -> Tensor:
         """Returns the moments of two blocks of value targets as those of one."""
         return joined_moments(first, second)
 
+    @torch.no_grad()
     def absorb(self, moments: Tensor) -> None:
         """Adds `moments` of value targets to the statistics; every V(s) in returns stays, PopArt eq. 3 and 4.
 

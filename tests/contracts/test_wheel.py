@@ -138,7 +138,7 @@ def test_the_installed_command_prints_completion_and_schema(installed: Installed
 def test_the_installed_command_refuses_a_wrong_configuration(installed: Installed) -> None:
     result = installed.run("offpolicy", "train", "algo=sca")
     assert (result.returncode, list(installed.cwd.iterdir())) == (2, [])
-    assert "allowed one of appo, hora, sac, td3" in result.stderr
+    assert "allowed one of appo, flashsac, hora, sac, td3" in result.stderr
 
 
 @pytest.mark.mp

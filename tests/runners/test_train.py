@@ -13,6 +13,7 @@ from offpolicy.config.schema import RunConfig, write_config
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.launch import preflight
 from offpolicy.launch.outcome import Outcome
+from offpolicy.logger.callbacks import Callbacks
 from offpolicy.processes.child import resolve
 from offpolicy.processes.failures import Failure
 from offpolicy.timing.clock import Stopwatch
@@ -113,7 +114,7 @@ def test_processes_that_cannot_begin_again_leave_a_summary_and_name_the_dead_lea
     if site != "newest_checkpoint":
         monkeypatch.setattr(train, "newest_checkpoint", lambda _: (None, ()))
     monkeypatch.setattr(train, "_supervise", lambda *_: train._Ended(None, death, written.append))
-    got, failure = train._run(job, run, memory, 2, Stopwatch(), None, job)
+    got, failure = train._run(job, run, memory, 2, Stopwatch(), None, job, Callbacks(()))
     assert failure is not None
     assert (got, failure.exit_code, failure.index, [outcome.exit_code for outcome in written]) == (
         code,

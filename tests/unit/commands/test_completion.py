@@ -41,7 +41,7 @@ def test_words_are_groups_keys_and_their_values() -> None:
     [
         (("offpolicy", "doc"), {"doctor"}),
         (("offpolicy", "train", "algo", "=", "s"), {"sac"}),
-        (("offpolicy", "train", "algo", "="), {"appo", "hora", "sac", "td3"}),
+        (("offpolicy", "train", "algo", "="), {"appo", "flashsac", "hora", "sac", "td3"}),
         (("offpolicy", "train", "seed", "=", "3", "algo.gam"), {"algo.gamma="}),
         (("offpolicy", "tune", "resume", "=", "m"), {"must"}),
         (("offpolicy", "reproduce", "latest", "algo.gam"), {"algo.gamma="}),

@@ -78,7 +78,7 @@ def test_digits_in_groups_are_a_number_for_editors() -> None:
 
 def test_every_key_has_its_meaning_and_default() -> None:
     algo = json_schema()["properties"]["algo"]["properties"]
-    assert algo["tau"]["description"] == "SAC, TD3: Polyak coefficient of the target networks"
+    assert algo["tau"]["description"] == "SAC, TD3, FLASHSAC: Polyak coefficient of the target networks"
     assert (algo["tau"]["default"], algo["tau"]["exclusiveMinimum"], algo["tau"]["maximum"]) == (0.005, 0.0, 1.0)
 
 

@@ -132,14 +132,14 @@ def test_references_to_other_keys_are_filled_in() -> None:
 @pytest.mark.parametrize(
     ("token", "problem"),
     [
-        ("algo=sca", "algo: got 'sca', allowed one of appo, hora, sac, td3; did you mean sac?"),
+        ("algo=sca", "algo: got 'sca', allowed one of appo, flashsac, hora, sac, td3; did you mean sac?"),
         (
             "algo.stage=adapt",
             "algo.stage=adapt: alone it would leave the group's other values behind; write stage=adapt",
         ),
         ("stage=adapt", "stage: got adapt, allowed nothing with algo=sac: only algo=hora has stages"),
-        ("algo=null", "algo: got None, allowed one of appo, hora, sac, td3"),
-        ("algo=", "algo: got '', allowed one of appo, hora, sac, td3"),
+        ("algo=null", "algo: got None, allowed one of appo, flashsac, hora, sac, td3"),
+        ("algo=", "algo: got '', allowed one of appo, flashsac, hora, sac, td3"),
         ("--seed=3", "--seed=3: overrides have no dashes; write seed=3"),
         ("--resume", "--resume: overrides have no dashes; write resume=auto"),
         ("td3", "td3: no '=' in it; write algo=td3"),

@@ -102,20 +102,20 @@ def adapting(**sections: Any) -> dict[str, Any]:
         ),
         (
             {"algo": {"name": "td3", "auto_alpha": False}},
-            "algo.auto_alpha: got False, allowed nothing with algo=td3: it is for sac",
+            "algo.auto_alpha: got False, allowed nothing with algo=td3: it is for sac, flashsac",
         ),
         ({"algo": {"target_noise": 0.1}}, "algo.target_noise: got 0.1, allowed nothing with algo=sac: it is for td3"),
-        (appo(algo={"tau": 0.01}), "algo.tau: got 0.01, allowed nothing with algo=appo: it is for sac, td3"),
+        (appo(algo={"tau": 0.01}), "algo.tau: got 0.01, allowed nothing with algo=appo: it is for sac, td3, flashsac"),
         ({"rollout": {"length": 8}}, "rollout.length: got 8, allowed nothing with algo=sac: it is for appo, hora"),
         (
             appo(replay={"capacity": 5000}),
-            "replay.capacity: got 5000, allowed nothing with algo=appo: it is for sac, td3",
+            "replay.capacity: got 5000, allowed nothing with algo=appo: it is for sac, td3, flashsac",
         ),
         (
             appo(replay={"demos": "a.npz"}),
-            "replay.demos: got 'a.npz', allowed nothing with algo=appo: it is for sac, td3",
+            "replay.demos: got 'a.npz', allowed nothing with algo=appo: it is for sac, td3, flashsac",
         ),
-        (appo(algo={"utd": 2}), "algo.utd: got 2.0, allowed nothing with algo=appo: it is for sac, td3"),
+        (appo(algo={"utd": 2}), "algo.utd: got 2.0, allowed nothing with algo=appo: it is for sac, td3, flashsac"),
         (appo(algo={"latent_dim": 4}), "algo.latent_dim: got 4, allowed nothing with algo=appo: it is for hora"),
         (
             adapting(algo={"clip": 0.3}),
