@@ -99,7 +99,7 @@ def test_appo_brings_its_runner_and_many_environments() -> None:
 
 def test_values_of_appo_for_an_environment_are_loaded_with_it_and_yields_to_the_command_line() -> None:
     own, other = load_config(["algo=appo", "env=pendulum"]), load_config(["algo=sac", "env=pendulum"])
-    assert (own.algo.gamma, own.algo.lr_schedule, other.algo.gamma) == (0.9, "linear", 0.99)
+    assert (own.algo.gamma, own.algo.lr_schedule, other.algo.gamma) == (0.95, "linear", 0.99)
     assert load_config(["algo=appo", "env=pendulum", "algo.gamma=0.5"]).algo.gamma == 0.5
 
 
