@@ -57,7 +57,12 @@ def _cut(directory: Path, plan: Plan) -> Iterator[Stretch]:
     first = 0
     for delays, length in plan:
         low, high = first + SETTLING, first + length - 2
-        inside = [at for at in range(1, len(records)) if low <= ends[at - 1] < ends[at] <= high]
+        inside = [
+            at
+            for at in range(1, len(records))
+            # A collector's report that comes after the record is made is part of the next one.
+            if low <= ends[at - 1] < ends[at] <= high and "perf/collector_cycle_ms" in records[at]
+        ]
         stretch = Stretch([records[at] for at in inside], [ends[at] - ends[at - 1] for at in inside])
         assert sum(stretch.iterations) >= FEWEST, f"{delays or 'usual'}: {stretch.iterations} iterations in records"
         yield stretch
