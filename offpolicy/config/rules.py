@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from offpolicy.config.foreign_names import advice
 from offpolicy.config.sections import (
@@ -47,7 +48,7 @@ def broken_rules(cfg: RunSections) -> list[str]:
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
         if hook is not None and not re.fullmatch(TARGET, hook):
             problems.append(f"{key}: got {hook!r}, allowed module:function, such as hooks:draw, or null")
-    problems += _list_problems(cfg)
+    problems += _list_problems(cfg) + _endpoint_problems(cfg.log.otlp_endpoint)
     if cfg.env.kwargs.get("render_mode") == "human":
         problems.append(
             "env.kwargs.render_mode: got 'human', allowed rgb_array or nothing: training opens no window;"
@@ -108,6 +109,19 @@ def _list_problems(cfg: RunSections) -> list[str]:
             " and a batch of MuJoCo is many in one"
         )
     return problems
+
+
+def _endpoint_problems(endpoint: str | None) -> list[str]:
+    """Returns what is wrong with the address of an OpenTelemetry collector."""
+    if endpoint is None:
+        return []
+    try:
+        parts = urlsplit(endpoint)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        is_good = False
+    allowed = "allowed an address such as http://127.0.0.1:4318, or with the path where it takes metrics"
+    return [] if is_good else [f"log.otlp_endpoint: got {endpoint!r}, {allowed}"]
 
 
 def owners(infos: Iterable[AlgorithmInfo]) -> list[str]:

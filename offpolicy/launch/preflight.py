@@ -19,6 +19,7 @@ from offpolicy.errors import ConfigError
 from offpolicy.launch.hosts import LaunchPlan
 from offpolicy.launch.run_dir import has_saved_nothing
 from offpolicy.launch.run_lock import is_running
+from offpolicy.logger.otlp import require_otlp
 from offpolicy.logger.prometheus import require_prometheus
 from offpolicy.logger.wandb import require_login
 from offpolicy.machine import X86_64, available_memory, keeps_store_order, processor
@@ -51,6 +52,8 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
         require_login()
     if cfg.log.prometheus_port is not None:
         require_prometheus()
+    if cfg.log.otlp_endpoint is not None:
+        require_otlp()
     spec = probe(cfg.env)
     check_actions(cfg, spec)
     check_groups(cfg, spec)

@@ -418,6 +418,12 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
         assert log.prometheus_port is not None
         return PrometheusSink(log.prometheus_port, log.prometheus_address, str(run_dir), header)
 
+    def otlp() -> Sink:
+        from offpolicy.logger.otlp import OtlpSink  # optional back-end
+
+        assert log.otlp_endpoint is not None
+        return OtlpSink(log.otlp_endpoint, str(run_dir), header, view.message)
+
     def jsonl() -> Sink:
         return JsonlSink(run_dir, resume_step, resume_updates, is_unique=not has_steps)
 
@@ -428,6 +434,8 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
         opened.append(open_sink("wandb", wandb, view.message))
     if log.prometheus_port is not None:
         opened.append(open_sink("prometheus", prometheus, view.message))
+    if log.otlp_endpoint is not None:
+        opened.append(open_sink("otlp", otlp, view.message))
     sinks = [sink for sink in opened if sink is not None]
     sinks += open_plugins(log.sinks, options, SinkContext(run_dir, config, None, resume_step), view.message)
     return OffPolicyLogger(run_dir, config, header, sinks, view, log, StepTotals(header) if has_steps else None)

@@ -7,17 +7,15 @@ that nobody asks for costs a reference.
 from __future__ import annotations
 
 import importlib.util
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from offpolicy.errors import ConfigError
-from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
+from offpolicy.logger.exposed import PREFIX, exposed, run_labels
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import Summary
 from offpolicy.types import EpisodeRecord
 
-PREFIX = "offpolicy_"
 STOP_S = 5.0  # for a request that is being answered at the end
 
 
@@ -36,7 +34,7 @@ class PrometheusSink:
     def __init__(self, port: int, address: str, run: str, header: RunHeader) -> None:
         from prometheus_client import CollectorRegistry, start_http_server
 
-        self._info = {"run": run, "algo": header.algo, "env": header.env_id, "seed": str(header.seed)}
+        self._info = run_labels(run, header)
         self._record: Record = {}
         registry = CollectorRegistry()
         registry.register(self)
@@ -72,23 +70,12 @@ def families(record: Record, info: Mapping[str, str]) -> Iterator[Any]:  # Any: 
 
     yield InfoMetricFamily(f"{PREFIX}run", "the run that this process trains", dict(info))
     of_ranks: dict[str, Any] = {}
-    for key, value in record.items():
-        rank = RANK_IN_KEY.match(key)
-        plain = RANK_IN_KEY.sub("rank/<r>/", key)
-        text = METRICS[plain].help if plain in METRICS else ""
+    for name, text, _, rank, value in exposed(record):
         if isinstance(value, str):
-            yield InfoMetricFamily(metric_name(key), text, {"value": value})
+            yield InfoMetricFamily(name, text, {"value": value})
         elif rank is None:
-            yield GaugeMetricFamily(metric_name(key), text, value=value)
+            yield GaugeMetricFamily(name, text, value=value)
         else:
-            family = of_ranks.setdefault(plain, GaugeMetricFamily(metric_name(plain), text, labels=["rank"]))
-            family.add_metric([rank[0].split("/")[1]], value)
+            family = of_ranks.setdefault(name, GaugeMetricFamily(name, text, labels=["rank"]))
+            family.add_metric([rank], value)
     yield from of_ranks.values()
-
-
-def metric_name(key: str) -> str:
-    """Returns the name of a key: `perf/steps_per_sec` is `offpolicy_perf_steps_per_sec`, `rank/<r>/x` is `rank_each_x`.
-
-    `rank/0/train_ms` and `rank/train_mean_ms` are different metrics, so the former has a word in the rank's place.
-    """
-    return PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", key.replace("<r>", "each"))

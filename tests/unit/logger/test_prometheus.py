@@ -12,8 +12,9 @@ import pytest
 
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError
+from offpolicy.logger.exposed import metric_name
 from offpolicy.logger.metrics import METRICS
-from offpolicy.logger.prometheus import PrometheusSink, families, metric_name, require_prometheus
+from offpolicy.logger.prometheus import PrometheusSink, families, require_prometheus
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import open_sink
 

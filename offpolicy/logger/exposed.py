@@ -1,0 +1,55 @@
+"""A record as other monitoring systems see it: a name for each key, its unit, and ranks as a label."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
+from offpolicy.logger.record import Record, RunHeader
+
+PREFIX = "offpolicy_"
+_UCUM: Mapping[str, str] = {  # units of the table that the Unified Code for Units of Measure has; others are remarks
+    "": "", "text": "", "1": "1", "fraction": "1", "%": "%", "ms": "ms", "s": "s", "W": "W", "GiB": "GiBy",
+}  # fmt: skip
+
+
+class Exposed(NamedTuple):
+    """One value of a record: a number, or a text."""
+
+    name: str
+    help: str
+    unit: str  # of the metric table
+    rank: str | None  # of a key of one rank
+    value: float | str
+
+
+def exposed(record: Record) -> Iterator[Exposed]:
+    """Yields every value of a record under its name; the keys of all ranks have one name."""
+    for key, value in record.items():
+        if value is None:
+            continue
+        rank = RANK_IN_KEY.match(key)
+        plain = RANK_IN_KEY.sub("rank/<r>/", key)
+        metric = METRICS.get(plain)
+        text, unit = (metric.help, metric.unit) if metric is not None else ("", "")
+        yield Exposed(metric_name(plain), text, unit, rank[0].split("/")[1] if rank else None, value)
+
+
+def run_labels(run: str, header: RunHeader) -> dict[str, str]:
+    """Returns what names a run."""
+    return {"run": run, "algo": header.algo, "env": header.env_id, "seed": str(header.seed)}
+
+
+def metric_name(key: str) -> str:
+    """Returns the name of a key: `perf/steps_per_sec` is `offpolicy_perf_steps_per_sec`, `rank/<r>/x` is `rank_each_x`.
+
+    `rank/0/train_ms` and `rank/train_mean_ms` are different metrics, so the former has a word in the rank's place.
+    """
+    return PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", key.replace("<r>", "each"))
+
+
+def ucum(unit: str) -> str:
+    """Returns a unit of the metric table as UCUM, which OpenTelemetry asks for: `ms/env step` is `ms/{env step}`."""
+    return "/".join(_UCUM.get(part, f"{{{part}}}") for part in unit.split("/"))

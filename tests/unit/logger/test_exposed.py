@@ -1,0 +1,42 @@
+"""Every key has one name outside, with the unit and the meaning of the table; ranks are a label."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from offpolicy.logger.exposed import exposed, metric_name, ucum
+from offpolicy.logger.metrics import METRICS
+
+
+def test_a_key_of_a_rank_is_the_metric_of_all_ranks_with_a_label() -> None:
+    first, second = exposed({"rank/0/train_ms": 4.0, "rank/11/train_ms": 5.0})
+    assert (first.name, first.rank, first.value) == ("offpolicy_rank_each_train_ms", "0", 4.0)
+    assert (second.name, second.rank, second.value) == ("offpolicy_rank_each_train_ms", "11", 5.0)
+    assert first.unit == second.unit == METRICS["rank/<r>/train_ms"].unit
+
+
+def test_a_value_has_help_and_unit_of_the_table_and_a_key_of_others_none() -> None:
+    ours, foreign = exposed({"perf/steps_per_sec": 1.0, "perf/utd": None, "unilab/speed": 2.0})
+    assert (ours.help, ours.unit) == (METRICS["perf/steps_per_sec"].help, "env steps/s")
+    assert (foreign.name, foreign.help, foreign.unit) == ("offpolicy_unilab_speed", "", "")
+
+
+def test_names_are_distinct_and_need_no_escape() -> None:
+    names = [metric_name(key) for key in METRICS]
+    assert len(set(names)) == len(METRICS)
+    assert [name for name in names if not re.fullmatch(r"[a-z_][a-zA-Z0-9_]*", name)] == []
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [("ms/env step", "ms/{env step}"), ("env steps/s", "{env steps}/s"), ("fraction", "1"), ("text", ""), ("%", "%")],
+)
+def test_units_are_those_of_ucum(unit: str, expected: str) -> None:
+    assert ucum(unit) == expected
+
+
+def test_no_unit_of_the_table_breaks_a_remark_of_ucum() -> None:
+    pattern = r"([\w%]*|\{[^{}/]+\})(/([\w%]+|\{[^{}/]+\}))?"
+    assert [m.unit for m in METRICS.values() if not re.fullmatch(pattern, ucum(m.unit))] == []
