@@ -88,12 +88,9 @@ class OtlpSink:
         self._is_closing = True
         self._wake.set()
         self._thread.join(0.0 if self._is_failing else STOP_S)
-        is_sending = self._thread.is_alive()
-        if is_sending and self._failure is None:
+        if self._thread.is_alive() and self._failure is None:
             self._failure = f"no answer within {STOP_S:g} s at the end of the run"
         self._exporter.shutdown()  # ends the wait between two tries
-        if not is_sending:  # else its messages would reach the terminal
-            self._reason.remove()
         self._report()
 
     def _report(self) -> None:
@@ -104,13 +101,14 @@ class OtlpSink:
 
     def _send_all(self) -> None:
         """The sending thread: one request for all that is pending, whenever there is something."""
-        while not self._is_closing or (self._pending and not self._is_failing):
-            self._wake.wait()
-            self._wake.clear()
-            records = [self._pending.popleft() for _ in range(len(self._pending))]
-            if records:
-                failure = self._send(records)
-                self._is_failing, self._failure = failure is not None, self._failure or failure
+        with self._reason:
+            while not self._is_closing or (self._pending and not self._is_failing):
+                self._wake.wait()
+                self._wake.clear()
+                records = [self._pending.popleft() for _ in range(len(self._pending))]
+                if records:
+                    failure = self._send(records)
+                    self._is_failing, self._failure = failure is not None, self._failure or failure
 
     def _send(self, records: Sequence[Dated]) -> str | None:
         """Returns why the collector has not taken the records; None if it has."""
@@ -166,21 +164,27 @@ def _points(
                 yield name, text, unit, {} if rank is None else {"rank": rank}, float(value), time_unix_ns
 
 
-class _FirstMessage(logging.Handler):
-    """Keeps the exporter's first message on a request, which has no other way to say why; the terminal gets none."""
+class _FirstMessage(logging.Filter):
+    """Keeps the exporter's first message on a request, which has no other way to say why; the terminal gets none.
+
+    Only messages of the thread that enters it are kept.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.text = ""
-        self._logger = logging.getLogger(_EXPORTER_LOG)
-        self._logger.addHandler(self)
-        self._logger.propagate = False
+        self._thread: int | None = None
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        logging.getLogger(_EXPORTER_LOG).addFilter(self)
+
+    def __exit__(self, *exc_info: object) -> None:
+        logging.getLogger(_EXPORTER_LOG).removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
         """Keeps a message, unless there is one: a later one says that the tries are over."""
+        if record.thread != self._thread:
+            return True
         self.text = self.text or record.getMessage().replace("\n", " ")
-
-    def remove(self) -> None:
-        """Leaves the exporter's log as it was."""
-        self._logger.removeHandler(self)
-        self._logger.propagate = True
+        return False
