@@ -17,6 +17,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.packages import package_advice
 from offpolicy.errors import ConfigError, EnvFailure
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -94,7 +95,9 @@ def find_spec(env_id: str) -> EnvSpec:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            raise ConfigError(f"env.id: got {env_id!r}: {error}; looked in {os.getcwd()} and sys.path") from error
+            advice = package_advice(name, module)
+            problem = f", {advice}" if advice is not None else f": {error}; looked in {os.getcwd()} and sys.path"
+            raise ConfigError(f"env.id: got {env_id!r}{problem}") from error
         except (Exception, SystemExit) as error:
             raise EnvFailure(f"importing {module} for env.id={env_id} failed\n{failure_text(error)}") from error
     try:
@@ -119,6 +122,8 @@ def _unknown_id(module: str, name: str) -> str:
     namespace, _, own = name.rpartition("/")
     if namespace == "ALE":
         return "allowed an environment that observes numbers, not pixels; write env.id=CartPole-v1 algo=appo"
+    if (advice := package_advice(name, module)) is not None:
+        return advice
     ids = {known.lower(): known for known in gymnasium.registry}
     near = [ids[match] for match in difflib.get_close_matches(name.lower(), list(ids), 3, 0.7)]
     stem = own.rpartition("-v")[0]

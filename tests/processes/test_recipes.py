@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+from typing import Any, NamedTuple
 
 import pytest
+from packaging.version import Version
 
 from offpolicy.config.sections import EnvConfig
+from offpolicy.envs.packages import package_of
 from offpolicy.envs.probe import probe
+from tests.processes.conftest import StartRun
 
-pytestmark = [pytest.mark.mp, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mp, pytest.mark.timeout(900)]
+
+BROKEN_FROM = Version("3.12")  # MuJoCo with which the robots of gymnasium-robotics and metaworld are not constructed
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("shimmy") is None or importlib.util.find_spec("dm_control") is None,
-    reason="needs shimmy[dm-control]",
-)
-def test_dm_control_through_shimmy() -> None:
-    spec = probe(EnvConfig(id="shimmy:dm_control/cartpole-swingup-v0", kwargs={"max_episode_steps": 1000}))
-    assert (spec.obs_keys, spec.obs_dim) == (("position", "velocity"), 5)
-    assert (spec.action_low, spec.action_high, spec.max_episode_steps) == ((-1.0,), (1.0,), 1000)
+class Recipe(NamedTuple):
+    """An environment, and what is known of it."""
+
+    env_id: str
+    kwargs: dict[str, Any]
+    obs_dim: int
+    action_dim: int
+    max_episode_steps: int
+    obs_keys: tuple[str, ...] = ()
+    needs_old_mujoco: bool = False
+
+    def skip_without(self) -> None:
+        """Skips the test where the environment cannot be constructed."""
+        package = package_of(self.env_id.partition(":")[2])
+        assert package is not None
+        for name in package.needs:
+            if importlib.util.find_spec(name) is None:
+                pytest.skip(f"needs {package.pip}")
+        if self.needs_old_mujoco and Version(importlib.metadata.version("mujoco")) >= BROKEN_FROM:
+            pytest.skip(f"needs mujoco<{BROKEN_FROM}")
+
+
+GOAL = ("achieved_goal", "desired_goal", "observation")
+RECIPES = {
+    "dm_control": Recipe(
+        "shimmy:dm_control/cartpole-swingup-v0", {"max_episode_steps": 1000}, 5, 1, 1000, ("position", "velocity")
+    ),
+    "maze": Recipe("gymnasium_robotics:PointMaze_UMaze-v3", {}, 8, 2, 300, GOAL),
+    "fetch": Recipe("gymnasium_robotics:FetchReach-v4", {}, 16, 4, 50, GOAL, needs_old_mujoco=True),
+    "metaworld": Recipe(
+        "metaworld:Meta-World/MT1", {"env_name": "reach-v3", "max_episode_steps": 500}, 39, 4, 500,
+        needs_old_mujoco=True,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=RECIPES)
+def recipe(request: pytest.FixtureRequest) -> Recipe:
+    found = RECIPES[request.param]
+    found.skip_without()
+    return found
+
+
+def test_its_spaces_are_those_of_the_page(recipe: Recipe) -> None:
+    spec = probe(EnvConfig(id=recipe.env_id, kwargs=recipe.kwargs))
+    assert (spec.obs_dim, spec.action_dim) == (recipe.obs_dim, recipe.action_dim)
+    assert (spec.obs_keys, spec.max_episode_steps) == (recipe.obs_keys, recipe.max_episode_steps)
+
+
+@pytest.mark.slow
+def test_it_trains(recipe: Recipe, start_run: StartRun) -> None:
+    kwargs = [f"env.kwargs.{key}={value}" for key, value in recipe.kwargs.items()]
+    run = start_run(f"env.id={recipe.env_id}", *kwargs, "total_timesteps=1500", "eval.episodes=1")
+    code, _, err = run.finish_while_alive(120.0)
+    assert code == 0, err
+    assert run.records()[-1]["env_steps"] == 1500
+    assert run.summary()["eval"]["episodes"] == 1
