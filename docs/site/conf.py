@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import offpolicy  # noqa: E402  # of this checkout
+from docs.site import reference  # noqa: E402
 
 project = "offpolicy"
 author = "offpolicy contributors"
@@ -81,12 +82,21 @@ def docstrings(marker: re.Match[str]) -> str:
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
 
 
+GENERATED = re.compile(r"<!-- generated: (\w+) -->")
+
+
+def generated(marker: re.Match[str]) -> str:
+    """Returns what `reference` makes of the code for a marker `<!-- generated: name -->`."""
+    text: str = getattr(reference, marker[1])()
+    return text
+
+
 ADDED = {"README": navigation, "docs/adr/README": decision_records}
 
 
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Adds what a code host would show as text: tables of contents, and docstrings."""
-    source[0] = AUTODOC.sub(docstrings, source[0])
+    """Adds what a code host would show as text: tables of contents, docstrings, options."""
+    source[0] = GENERATED.sub(generated, AUTODOC.sub(docstrings, source[0]))
     if docname in ADDED:
         source[0] = f"{source[0]}\n\n{ADDED[docname]()}\n"
 
