@@ -72,6 +72,12 @@ $(VENV)/.export: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[export]'
 	@touch $@
 
+# What builds the documentation site.
+$(VENV)/.docs: $(VENV)/.installed
+	@echo "Installing Sphinx into $(VENV)." >&2
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --group docs
+	@touch $@
+
 # The peers of `make bench-peers` and `make test-peers`, each in an environment of its own: never a dependency of offpolicy. They get our torch
 # and mujoco, so that only the trainers differ, and choose the rest. One that cannot be installed is no error here: the
 # benchmark names it, with the reason from install.log, the tests are skipped, and the next call tries again.
@@ -90,7 +96,7 @@ $(PEER_STAMPS): .bench/%/.installed: constraints.txt | $(VENV)/.python
 UNLESS_CHOSEN = $(if $(args),|| [ $$? -eq 5 ])
 
 # ---- commands
-.PHONY: help train resume list tune eval play export prune compare report explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs clean doctor
+.PHONY: help train resume list tune eval play export prune compare report explain trace tensorboard test test-slow test-gpu test-peers test-all chaos check lint types bench bench-check bench-peers bench-tables bench-page bench-predictions learning-curves learning-page docs metrics-page clean doctor
 
 help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
@@ -201,7 +207,11 @@ learning-page: $(VENV)/.plot ## docs/learning.md with its curves, from the commi
 bench-predictions: $(VENV)/.installed ## how far `pred` is from what the same run does; an hour, on a quiet machine
 	@$(BIN)/python -m benchmarks.predictions $(call GIVEN_OPTIONS)
 
-docs: $(VENV)/.installed ## regenerate docs/metrics.md from the metric table
+docs: $(VENV)/.docs ## build the documentation site into build/site; a link that leads nowhere fails it
+	@$(BIN)/sphinx-build -q -W --keep-going -b html -d build/site-cache -c docs/site . build/site
+	@echo "built build/site/index.html"
+
+metrics-page: $(VENV)/.installed ## regenerate docs/metrics.md from the metric table
 	@$(BIN)/python -m offpolicy.logger.metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 
 clean: ## remove caches and build products; .venv and runs/ stay

@@ -189,6 +189,9 @@ def _replay_problems(cfg: RunSections) -> list[str]:
         problems = [f"replay.demo_share: got {share:g}, allowed nothing without replay.demos"]
     else:
         problems = impossible_share(cfg, cfg.runner.world_size)
+    floor = cfg.replay.age_floor
+    if cfg.replay.age_weighting is None and floor != ReplayConfig().age_floor:
+        problems.append(f"replay.age_floor: got {floor:g}, allowed nothing without replay.age_weighting")
     for key, rows in (("learning_starts", cfg.algo.learning_starts), ("batch_size", cfg.algo.batch_size)):
         if cfg.replay.capacity < rows:
             problems.append(f"replay.capacity: got {cfg.replay.capacity}, allowed at least algo.{key}={rows}")

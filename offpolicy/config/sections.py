@@ -319,6 +319,13 @@ class ReplayConfig:
         None, "demonstrations mixed into every batch: an .npz (`offpolicy record`), minari:<id>, or a Minari directory"
     )
     demo_share: float = option(0.25, "share of every batch that is demonstrations", gt=0.0, lt=1.0)
+    age_weighting: int | None = option(
+        None,
+        "env steps in which a row's weight falls from 1 to 0, but not below replay.age_floor (Sample Weight Decay,"
+        " arXiv:2604.01913; WarpSAC's: 80000); null: all rows are equally likely",
+        ge=1,
+    )
+    age_floor: float = option(0.1, "lowest weight of an old row, with replay.age_weighting", gt=0.0, le=1.0)
     device_share: float = option(
         0.5, "share of the device's free memory that the copy may take (source=resident)", gt=0.0, le=1.0
     )

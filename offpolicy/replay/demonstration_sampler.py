@@ -135,7 +135,7 @@ class MixedSampler:
 
     def describe(self) -> str:
         """Returns the end of a source's line in the run's header."""
-        return self._share.describe()
+        return self._replay.describe() + self._share.describe()
 
 
 class ResidentDemos:

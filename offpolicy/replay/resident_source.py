@@ -19,6 +19,7 @@ from torch import Tensor
 
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.protocols import DeviceSync, StepCount, StepGate
+from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.demonstration_sampler import ResidentDemos
 from offpolicy.replay.device_rows import are_transitions, batch_rows
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
@@ -46,6 +47,16 @@ class ResidentTimers(NamedTuple):
 
 
 NO_TIMERS = ResidentTimers()
+
+
+class DrawOptions(NamedTuple):
+    """How rows are drawn: with the weights of their ages, and with demonstrations mixed in."""
+
+    weights: AgeWeights | None = None
+    demos: ResidentDemos | None = None
+
+
+UNIFORM = DrawOptions()
 
 
 class Mirror:
@@ -77,7 +88,9 @@ class Mirror:
 
 
 class ResidentSampler:
-    """Draws rows uniformly, with replacement, from the copies of `rings` (of one capacity) on `device`.
+    """Draws rows, with replacement, from the copies of `rings` (of one capacity) on `device`.
+
+    All rows are equally likely, or have weights by their age.
 
     `device_sync` waits for the device's current stream. Raises `ConfigError` if the device or the host has no room.
     """
@@ -89,10 +102,10 @@ class ResidentSampler:
         seed: int,
         device_sync: DeviceSync,
         timers: ResidentTimers = NO_TIMERS,
-        demos: ResidentDemos | None = None,
+        options: DrawOptions = UNIFORM,
     ) -> None:
-        self._rings, self._device = tuple(rings), device
-        self.demos = demos  # mixed into the batches
+        self._rings, self._device, self.weights = tuple(rings), device, options.weights
+        self.demos = options.demos  # mixed into the batches
         self.draw_timer = timers.draws
         width = rings[0].width
         self._store = self._new_store(rings[0].copied_rows)
@@ -162,9 +175,23 @@ class ResidentSampler:
     def _positions(self, count: int) -> tuple[Tensor, Tensor]:
         """Draws rows: the number of the ring and the index there, [count] each."""
         ends, shifts, _ = self._table
+        if self.weights is not None:
+            return self._by_age(self.weights, ends, shifts, count)
         position = torch.randint(self.num_rows, (count,), generator=self.generator, device=self._device)
         ring = torch.bucketize(position, ends, right=True)
         return ring, position + shifts[ring]
+
+    def _by_age(self, weights: AgeWeights, ends: Tensor, shifts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Draws rows by their age, as `AgeWeightedSampler` does on the host; arguments as in the table of the rings."""
+        num_rows = torch.diff(ends, prepend=ends.new_zeros(1))
+        totals = weights.total(num_rows.to(torch.float64), torch)
+        weight_ends = totals.cumsum(0)
+        share = torch.rand(count, generator=self.generator, device=self._device, dtype=torch.float64)
+        weight = share * weight_ends[-1]
+        ring = torch.bucketize(weight, weight_ends, right=True).clamp(max=len(ends) - 1)
+        age = weights.age(weight - (weight_ends - totals)[ring], torch).to(torch.int64)
+        age = torch.minimum(age, num_rows[ring] - 1)
+        return ring, (ends + shifts)[ring] - 1 - age
 
     def _transitions(self, count: int) -> tuple[Tensor, Tensor]:
         """Draws rows until enough of them are transitions, without the host looking: so many that they always are.
@@ -271,4 +298,5 @@ class ResidentSource(RateLimitedSource):
 
     def describe(self) -> str:
         demos = self._demos.share.describe() if self._demos else ""
-        return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{demos}"
+        weights = self._sampler.weights.describe() if self._sampler.weights else ""
+        return f"replay source: resident, {nbytes_text(self._sampler.nbytes)} on {self._spec.device}{weights}{demos}"

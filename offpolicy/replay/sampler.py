@@ -1,4 +1,4 @@
-"""Uniform sampling from the union of several rings, on the CPU, while they are written."""
+"""Sampling from the union of several rings, on the CPU, while they are written: uniformly, or by age."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.ring import Ring
 from offpolicy.seeding import generator_state, set_generator_state
 from offpolicy.types import Bool, Float32
@@ -206,6 +207,26 @@ class UniformSampler:
             intact[here] = ring.read(draw.index[here], rows)
             out[here] = rows
         return intact
+
+
+class AgeWeightedSampler(UniformSampler):
+    """Draws rows with weights that fall with their age, each ring's newest readable row having the age 0."""
+
+    def __init__(self, rings: Sequence[Ring], rng: np.random.Generator, guard: int, weights: AgeWeights) -> None:
+        super().__init__(rings, rng, guard)
+        self._weights = weights
+
+    def describe(self) -> str:
+        return self._weights.describe()
+
+    def _draw(self, bounds: Bounds, count: int) -> Draw:
+        first, last = np.array(bounds.first), np.array(bounds.last)
+        totals = self._weights.total((last - first).astype(np.float64), np)
+        ends = np.cumsum(totals)
+        weight = self.rng.random(count) * ends[-1]
+        ring = np.minimum(np.searchsorted(ends, weight, side="right"), len(ends) - 1)
+        age = self._weights.age(weight - (ends - totals)[ring], np).astype(np.int64)
+        return Draw(ring, np.maximum(last[ring] - 1 - age, first[ring]))
 
 
 class SampleAges:

@@ -10,15 +10,22 @@ import torch
 
 from offpolicy.machine import available_memory, num_usable_cores
 from offpolicy.processes.control_page import RankWord
+from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.demonstration_sampler import EndlessRows, MixedSampler, ResidentDemos, Share
 from offpolicy.replay.demonstrations import demonstration_rows, read_demos
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import make_rate_limiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, ResidentTimers, resident_nbytes
+from offpolicy.replay.resident_source import (
+    DrawOptions,
+    ResidentSampler,
+    ResidentSource,
+    ResidentTimers,
+    resident_nbytes,
+)
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
-from offpolicy.replay.sampler import Sampler, UniformSampler
+from offpolicy.replay.sampler import AgeWeightedSampler, Sampler, UniformSampler
 from offpolicy.timing.ledger import make_ledger, trace_names
 from offpolicy.timing.phases import DeviceSpan, PackerPhase
 from offpolicy.timing.time_account import TimeAccount
@@ -69,8 +76,20 @@ class Replay:
     def sampler(self) -> Sampler:
         """Returns a sampler on the host."""
         rng, guard = self.rank.replay_generator(), GUARD_ROWS * self.rank.cfg.env.num_envs
-        uniform = UniformSampler(self.rings, rng, guard=guard)
-        return uniform if self.demos is None else MixedSampler(uniform, self.demos)
+        weights = self.age_weights()
+        replay = (
+            UniformSampler(self.rings, rng, guard=guard)
+            if weights is None
+            else AgeWeightedSampler(self.rings, rng, guard, weights)
+        )
+        return replay if self.demos is None else MixedSampler(replay, self.demos)
+
+    def age_weights(self) -> AgeWeights | None:
+        """Returns the weights of `replay.age_weighting` in rows of one ring: all rings grow at the same pace."""
+        options, num_rings = self.rank.cfg.replay, len(self.rings) * self.rank.job.host.num_hosts
+        if options.age_weighting is None:
+            return None
+        return AgeWeights(decay=options.age_weighting / num_rings, floor=options.age_floor)
 
 
 def demonstrations(rank: RankContext) -> Share | None:
@@ -145,7 +164,8 @@ def resident_source(replay: Replay) -> ResidentSource:
         None if share is None else ResidentDemos(share, spec.rate_limiter.max_updates, rank.device, rank.device_sync)
     )
     timers = ResidentTimers(rank.device_timer.span(DeviceSpan.H2D), rank.device_timer.span(DeviceSpan.SAMPLE))
-    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_sync, timers, demos)
+    options = DrawOptions(replay.age_weights(), demos)
+    sampler = ResidentSampler(replay.rings, rank.device, rank.replay_seed, rank.device_sync, timers, options)
     return ResidentSource(spec, replay.rings, sampler, rank.gate, replay.ranks.world, replay.updates)
 
 

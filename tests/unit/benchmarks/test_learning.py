@@ -228,5 +228,5 @@ def test_a_run_that_was_stopped_goes_on_and_is_judged(results_directory: Path, t
     assert len(steps) > 10
     assert second.raw["final"]["episodes"] == 100
     assert -2_000.0 < second.raw["final"]["mean"] < 0.0
-    assert "resumed" in second.path.with_suffix(".log").read_text()
+    assert "resuming at env step" in second.path.with_suffix(".log").read_text()
     assert MORE_LEFT == 75

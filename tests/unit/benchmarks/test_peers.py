@@ -150,8 +150,9 @@ def test_impossible_options_are_refused(words: list[str], capsys: pytest.Capture
 @pytest.mark.parametrize("algo", ["sac", "td3"])
 def test_the_single_file_does_the_work_that_it_reports(algo: str, tmp_path: Path) -> None:
     settings = replace(SMALL, algo=algo, policy_delay=2 if algo == "td3" else 1)
-    control.main(settings.to_mapping(), 0.3, 1, 1, tmp_path / "report.json")
-    report = CONTENDERS["control-1"].report(Job(settings, 0.3, 1, tmp_path))
+    seconds = 2.0  # enough for both environments' first steps beside another program
+    control.main(settings.to_mapping(), seconds, 1, 1, tmp_path / "report.json")
+    report = CONTENDERS["control-1"].report(Job(settings, seconds, 1, tmp_path))
     check_equal(settings, report.settings, report.env_steps, report.updates)
     assert report.threads == "1"
     assert report.ticks[-1][0] >= settings.learning_starts

@@ -189,6 +189,7 @@ def test_rollouts_that_divide_are_accepted(sections: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
+        ({"replay": {"age_floor": 0.5}}, "replay.age_floor: got 0.5, allowed nothing without replay.age_weighting"),
         ({"replay": {"demo_share": 0.5}}, "replay.demo_share: got 0.5, allowed nothing without replay.demos"),
         (
             {"replay": {"demos": "a.npz", "demo_share": 1.0}},

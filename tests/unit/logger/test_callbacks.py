@@ -50,6 +50,9 @@ def stuck() -> Iterator[Stuck]:
     callback = Stuck()
     yield callback
     callback.end.set()
+    for thread in threading.enumerate():  # left behind by the test, they would read the next one's clock
+        if thread.name == "callback":
+            thread.join(10.0)
 
 
 def test_calls_come_in_order_on_a_thread_of_their_own() -> None:

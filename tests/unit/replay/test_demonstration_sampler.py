@@ -18,7 +18,7 @@ from offpolicy.replay.demonstration_sampler import EndlessRows, MixedSampler, Re
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import ResidentSampler, ResidentSource
+from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
@@ -97,7 +97,7 @@ def make_source() -> Iterator[MakeSource]:
         else:
             device_sync = StreamSync(device)
             mixed = None if share is None else ResidentDemos(share, LIMITER.max_updates, device, device_sync)
-            resident = ResidentSampler(rings, device, 0, device_sync, demos=mixed)
+            resident = ResidentSampler(rings, device, 0, device_sync, options=DrawOptions(demos=mixed))
             source = ResidentSource(spec, rings, resident, world, world, updates=0)
         made.append(source)
         return source

@@ -24,7 +24,7 @@ from offpolicy.replay.demonstration_sampler import EndlessRows, ResidentDemos, S
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource, SourceSpec
-from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, ResidentTimers
+from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource, ResidentTimers
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.replay.sampler import UniformSampler
@@ -98,7 +98,7 @@ def prefetched_by(packer: Packer, world: World, num_slots: int = 2) -> PrefetchS
 def on_device(
     world: World, timers: ResidentTimers = resident.NO_TIMERS, demos: ResidentDemos | None = None
 ) -> ResidentSource:
-    sampler = ResidentSampler(world.rings, CUDA, 7, StreamSync(CUDA), timers, demos)
+    sampler = ResidentSampler(world.rings, CUDA, 7, StreamSync(CUDA), timers, DrawOptions(demos=demos))
     return ResidentSource(SPEC, world.rings, sampler, world, world, updates=0)
 
 

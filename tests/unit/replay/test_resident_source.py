@@ -12,9 +12,10 @@ import torch
 
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.replay import resident_source as resident
+from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import SourceSpec
-from offpolicy.replay.resident_source import ResidentSampler, ResidentSource, resident_nbytes
+from offpolicy.replay.resident_source import DrawOptions, ResidentSampler, ResidentSource, resident_nbytes
 from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.device_timer import StreamSync
@@ -48,8 +49,10 @@ def append(ring: Ring, count: int) -> None:
         ring.append(rows(ring.committed, 1))
 
 
-def make_sampler(*rings: Ring, device: torch.device = CPU, seed: int = 0) -> ResidentSampler:
-    return ResidentSampler(rings, device, seed, StreamSync(device))
+def make_sampler(
+    *rings: Ring, device: torch.device = CPU, seed: int = 0, weights: AgeWeights | None = None
+) -> ResidentSampler:
+    return ResidentSampler(rings, device, seed, StreamSync(device), options=DrawOptions(weights))
 
 
 def refreshed(sampler: ResidentSampler, count: int = 2000) -> list[int]:
@@ -87,6 +90,20 @@ def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
     expected[26:90] += 1000
     assert np.abs(hits - expected).max() < 5 * np.sqrt(2000)
     assert hits[expected == 0].sum() == 0
+
+
+@pytest.mark.parametrize("device", [CPU, gpu])
+def test_rows_are_drawn_with_the_weight_of_their_age(device: torch.device) -> None:
+    rings = [make_ring(64, 10), make_ring(64), make_ring(64, 90)]
+    drawn = refreshed(make_sampler(*rings, device=device, weights=AgeWeights(decay=40, floor=0.25)), 100_000)
+    weights = np.zeros(90)
+    for ring in rings:
+        index = np.arange(ring.oldest, ring.committed)
+        weights[index] += np.maximum(0.25, 1 - (ring.committed - index - 0.5) / 40)
+    expected = 100_000 * weights / weights.sum()
+    hits = np.bincount(drawn, minlength=90)
+    assert hits[expected == 0].sum() == 0
+    assert (np.abs(hits - expected) < 5 * np.sqrt(expected) + 1).all()
 
 
 def test_a_row_recycled_while_it_was_staged_is_left_out() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.ring import Ring
-from offpolicy.replay.sampler import Draw, SampleAges, UniformSampler
+from offpolicy.replay.sampler import AgeWeightedSampler, Draw, SampleAges, UniformSampler
 from tests.replay_scene import Scene
 
 WIDTH = 3
@@ -212,3 +213,37 @@ def test_a_restored_sampler_draws_the_same_transitions() -> None:
         source.fill(out)
         other.fill(again)
         assert np.array_equal(out[:, : ring.layout.next_obs.stop], again[:, : ring.layout.next_obs.stop])
+
+
+@pytest.mark.parametrize("counts", [(90,), (10, 0, 90, 30)])  # one ring is empty, one has wrapped
+def test_rows_are_drawn_with_the_weight_of_their_age(counts: tuple[int, ...]) -> None:
+    rings = [make_ring(64, count) for count in counts]
+    source = AgeWeightedSampler(rings, np.random.default_rng(0), 0, AgeWeights(decay=40, floor=0.25))
+    out = np.empty((100_000, WIDTH), dtype=np.float32)
+    draw = source.fill(out)
+    assert np.array_equal(out[:, 0], draw.index)
+    hits = np.bincount(draw.ring * 90 + draw.index, minlength=90 * len(rings)).reshape(-1, 90)
+    weights = np.zeros_like(hits, dtype=float)
+    for number, ring in enumerate(rings):
+        rows_of_ring = np.arange(ring.oldest, ring.committed)
+        weights[number, rows_of_ring] = np.maximum(0.25, 1 - (ring.committed - rows_of_ring - 0.5) / 40)
+    expected = 100_000 * weights / weights.sum()
+    assert hits[expected == 0].sum() == 0
+    assert (np.abs(hits - expected) < 5 * np.sqrt(expected) + 1).all()
+
+
+def test_a_floor_of_one_draws_uniformly() -> None:
+    source = AgeWeightedSampler([make_ring(64, 90)], np.random.default_rng(0), 0, AgeWeights(decay=10, floor=1.0))
+    hits = np.bincount(drawn(source, 64_000), minlength=90)
+    assert hits[:26].sum() == 0
+    assert np.abs(hits[26:] - 1000).max() < 5 * np.sqrt(1000)
+
+
+def test_weighted_draws_leave_out_what_is_no_transition_and_go_on_after_a_restore() -> None:
+    ring = ring_of_short_episodes(0, 0.3)
+    source = AgeWeightedSampler([ring], np.random.default_rng(1), 0, AgeWeights(decay=30, floor=0.1))
+    state, out = source.state(), np.empty((256, ring.layout.width), np.float32)
+    first = source.fill(out).index.copy()
+    assert ring.read(first, out).all()
+    source.set_state(state)
+    assert np.array_equal(source.fill(out).index, first)
