@@ -30,7 +30,9 @@ def test_the_records_of_a_run_arrive_and_its_processes_know_nothing_of_it(start_
     receiver = Receiver()
     try:
         run = start_run(
-            f"log.otlp_endpoint={receiver.address}", "env.wrappers=[watch:watch]", "eval.episodes=1", "log.ranks=all"
+            f"log.otlp_endpoint={receiver.address}",
+            *("env.wrappers=[watch:watch]", "eval.episodes=1", "log.ranks=all"),
+            *("runner=multi_gpu", "runner.world_size=2", "device=cpu"),
         )
         code, _, err = run.finish_while_alive()
         points = receiver.points()
@@ -39,8 +41,9 @@ def test_the_records_of_a_run_arrive_and_its_processes_know_nothing_of_it(start_
     assert (code, err) == (0, "")
     last = run.records()[-1]
     assert [value for name, _, value, _ in points if name == "offpolicy_env_steps"][-1] == last["env_steps"]
-    labels = [labels for name, labels, _, _ in points if name == "offpolicy_rank_each_train_ms"]
-    assert labels[-1] == {"run": str(run.directory.relative_to(tmp_path)), "rank": "0"}
+    ranks = {labels["rank"] for name, labels, _, _ in points if name == "offpolicy_rank_each_train_ms"}
+    assert ranks == {"0", "1"}
+    assert {labels["run"] for _, labels, _, _ in points} == {str(run.directory.relative_to(tmp_path))}
     watched = [line.split(" ", 1) for line in (tmp_path / "watched.txt").read_text().splitlines()]
     assert {found for _, found in watched} == {"[]"}
     assert len({pid for pid, _ in watched}) >= 3  # the probe, the collector, the learner's evaluation
