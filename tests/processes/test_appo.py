@@ -122,11 +122,12 @@ def test_a_run_stopped_inside_a_rollout_resumes_there(start_run: StartRun, tmp_p
 
 @pytest.mark.slow
 def test_a_run_killed_before_its_last_record_completes(start_run: StartRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    total = "total_timesteps=605"  # the last rollout goes beyond it
+    # The last rollout goes beyond the total. The final evaluation takes longer than a record, and ends in the last one.
+    words = ("total_timesteps=605", "collect.mode=alternate", "eval.episodes=1000")
     with monkeypatch.context() as patch:
         patch.setenv(fault.VARIABLE, "record.replace@role=supervisor,n=1:kill")
-        assert start_run(total, "collect.mode=alternate", command=TINY_APPO).finish()[0] == -signal.SIGKILL
-    run = start_run(total, "collect.mode=alternate", command=TINY_APPO)
+        assert start_run(*words, command=TINY_APPO).finish()[0] == -signal.SIGKILL
+    run = start_run(*words, command=TINY_APPO)
     code, _, err = run.finish()
     assert (code, err) == (0, "")
     assert run.summary()["env_steps"] > 605
