@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import re
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from offpolicy import cli
 from tests.conftest import REPOSITORY
-from tests.unit.config.test_sections import CHOSEN, LEAVES, NUMBERS, outside
+from tests.unit.config.test_sections import CHOSEN, LEAVES, NUMBERS, default_of, outside
 
 LIMIT_S = 1.5
 TOGETHER = 20  # wrong values in one command
@@ -83,6 +84,8 @@ def wrong_value(key: str, draw: Any) -> Any:
     """A value out of the key's range, of another type, no choice of it, or null where that means nothing."""
     leaf = LEAVES[key]
     kinds = [OTHER_TYPES[leaf.kind]]
+    if default_of(key) == ():  # a list of names, which may be empty
+        kinds = [kinds[0].filter(lambda value: value != [])]
     if key in LIMITED:
         kinds.append(outside(leaf.limits))
     if key in CHOSEN:
@@ -108,9 +111,13 @@ def refusal(
     monkeypatch.chdir(tmp_path)
 
     def refuse(words: list[str]) -> tuple[int, str]:
-        begin_s = time.process_time()
+        # Only the command counts: not other threads of this process, and no collection of what other tests left.
+        gc.disable()
+        begin_s = time.thread_time()
         code = cli.main(["train", *words])
-        assert time.process_time() - begin_s < LIMIT_S
+        taken_s = time.thread_time() - begin_s
+        gc.enable()
+        assert taken_s < LIMIT_S
         assert os.listdir() == []
         return code, capsys.readouterr().err
 
