@@ -23,6 +23,7 @@ Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 OBS, PRIVILEGED, HISTORY = "obs", "privileged", "proprio_hist"  # HORA's groups, by their keys in a Dict observation
+ACTOR_GROUPS = {"obs": OBS, "history": HISTORY}  # by algo.actor_input, the group that APPO's actor reads
 MIN_FRAMES = 25  # frames of history from which one is left after the convolutions of HORA's student
 
 

@@ -72,6 +72,11 @@ def _stage_problems(cfg: RunSections) -> list[str]:
         problems.append(
             f"algo.network.name: got {algo.network.name}, allowed null with algo={algo.name}: its networks are its own"
         )
+    if algo.network.name is not None and algo.actor_input != "all":
+        problems.append(
+            f"algo.network.name: got {algo.network.name}, allowed null with algo.actor_input={algo.actor_input}:"
+            f" an encoder reads the whole observation"
+        )
     if cfg.init_from and algo.is_adapting:
         problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
     return problems

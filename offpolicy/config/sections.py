@@ -198,6 +198,10 @@ class AlgoConfig:
     normalize_advantage: bool = option(True, "advantages to mean 0 and std 1 per batch", only=POLICY_GRADIENT)
     normalize_value: bool = option(True, "the critic predicts in units of its targets' spread", only=POLICY_GRADIENT)
     init_log_std: float = option(0.0, "log std of the first policy for a Box", ge=-5, le=2, only=POLICY_GRADIENT)
+    actor_input: str = option(
+        "all", "what the actor reads: all; obs, history: that group (history: proprio_hist), the critic reads all",
+        choices=("all", "obs", "history"), only=(APPO,),
+    )  # fmt: skip
     # HORA
     stage: str = option(
         "teach", "teach: with privileged information; adapt: infer it from the history", choices=("teach", "adapt"),

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.envs.spaces import Codec
-from offpolicy.nets.actors import CategoricalActor, MultiCategoricalActor, SoftmaxActor
+from offpolicy.nets.actors import CategoricalActor, GroupActor, MultiCategoricalActor, SoftmaxActor
 from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.policy import Policy
 from offpolicy.types import HISTORY, OBS, PRIVILEGED
 
 BATCH = "batch"  # name of the first dimension, whose size is free
 ACTION, PROBABILITY = "action", "probability"  # names of the outputs
+# The actors that may choose among a few actions.
+Choosing = SoftmaxActor | CategoricalActor | MultiCategoricalActor | GroupActor | TeacherActor | StudentActor
 
 
 class Part(NamedTuple):
@@ -97,7 +99,7 @@ class EnvPolicy(nn.Module):
     def _chosen(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the likeliest actions [batch, shape] and the probabilities of all [batch, K]."""
         actor = self._policy.actor
-        assert isinstance(actor, SoftmaxActor | CategoricalActor | MultiCategoricalActor | TeacherActor | StudentActor)
+        assert isinstance(actor, Choosing)
         log_probs = actor.distribution(obs)[0]
         choices = torch.split(log_probs, list(self._choices), dim=-1)
         number = torch.stack([choice.argmax(dim=-1) for choice in choices], dim=-1)
@@ -106,7 +108,10 @@ class EnvPolicy(nn.Module):
 
 def parts_read(policy: Policy, codec: Codec) -> tuple[Part, ...]:
     """Returns the parts of the observation that the actor reads, in the environment's order."""
-    groups = {TeacherActor: (OBS, PRIVILEGED), StudentActor: (OBS, HISTORY)}.get(type(policy.actor))
+    actor = policy.actor
+    groups = {TeacherActor: (OBS, PRIVILEGED), StudentActor: (OBS, HISTORY)}.get(type(actor))
+    if isinstance(actor, GroupActor):
+        groups = (actor.group,)
     return tuple(part for part in _parts(codec) if groups is None or part.name in groups)
 
 

@@ -27,7 +27,7 @@ from offpolicy.replay.demonstrations import read_demos
 from offpolicy.run_names import find_run
 from offpolicy.saved_fields import short
 from offpolicy.training.run_memory import check_memory, check_share
-from offpolicy.types import HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
+from offpolicy.types import ACTOR_GROUPS, HISTORY, MIN_FRAMES, OBS, PRIVILEGED, SpaceSpec
 
 # Configuration of the networks that a student takes over from its teacher.
 TEACHER_KEYS = ("hidden_dims", "activation", "latent_dim", "encoder_dims", "normalize_obs")
@@ -99,6 +99,7 @@ def check_actions(cfg: RunConfig, spec: SpaceSpec) -> None:
 
 def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
     """Refuses an environment without the observation groups that the algorithm needs. Raises `ConfigError`."""
+    _check_actor_group(cfg, spec)
     if cfg.algo.name != "hora":
         return
     env, needed = cfg.env.id, (OBS, PRIVILEGED, HISTORY) if cfg.algo.is_adapting else (OBS, PRIVILEGED)
@@ -113,6 +114,17 @@ def check_groups(cfg: RunConfig, spec: SpaceSpec) -> None:
     if len(shape) != 2 or shape[0] < MIN_FRAMES:
         allowed = f"(frames, numbers), at least {MIN_FRAMES} frames"
         raise ConfigError(f"env.id: {HISTORY} of {env} has the shape {shape}, allowed {allowed}")
+
+
+def _check_actor_group(cfg: RunConfig, spec: SpaceSpec) -> None:
+    """Refuses `algo.actor_input` where the environment does not observe that group. Raises `ConfigError`."""
+    group = ACTOR_GROUPS.get(cfg.algo.actor_input)
+    if group is not None and group not in spec.obs_keys:
+        got = f"the groups {', '.join(spec.obs_keys)}" if spec.obs_keys else "no groups"
+        raise ConfigError(
+            f"algo.actor_input: got {cfg.algo.actor_input}, but {cfg.env.id} observes {got}; allowed all, or an"
+            f" environment with the group {group}, see env.kwargs.groups"
+        )
 
 
 def asks_for_gpus(cfg: RunConfig) -> bool:

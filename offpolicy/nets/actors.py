@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offpolicy.config.sections import AlgoConfig
-from offpolicy.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, drawn
+from offpolicy.nets.distributions import Categorical, DiagonalGaussian, MultiCategorical, PolicyDistribution, drawn
 from offpolicy.nets.mlp import Mlp, mlp, orthogonal_
 from offpolicy.nets.residual import ResidualNet
 from offpolicy.types import SpaceSpec
@@ -250,6 +250,27 @@ def soft_actor(algo: AlgoConfig, spec: SpaceSpec) -> SquashedGaussianActor | Sof
     if spec.num_actions:
         return SoftmaxActor(spec.obs_dim, spec.num_actions, algo.hidden_dims, algo.activation)
     return SquashedGaussianActor(spec.obs_dim, spec.action_dim, algo.hidden_dims, algo.activation)
+
+
+class GroupActor(nn.Module):
+    """APPO's policy on one group of a Dict observation: an asymmetric actor-critic (arXiv:1710.06542)."""
+
+    def __init__(self, algo: AlgoConfig, spec: SpaceSpec, group: str) -> None:
+        super().__init__()
+        self.group, self.columns = group, spec.columns(group)
+        self.trunk = stochastic_actor(algo, spec, self.columns.stop - self.columns.start)
+
+    def distribution(self, obs: Tensor) -> PolicyDistribution:
+        """[..., all] -> a distribution of actions [..., A]."""
+        return self.trunk.distribution(obs[..., self.columns])
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Returns the trunk's deterministic action. [..., all] -> [..., A]."""
+        return self.trunk.act(obs[..., self.columns])
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
+        """Returns a sample and its log-probability. [..., all] -> [..., A], [...]."""
+        return self.trunk.explore(obs[..., self.columns], generator)
 
 
 def stochastic_actor(algo: AlgoConfig, spec: SpaceSpec, obs_dim: int) -> TrunkActor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from offpolicy.config.sections import FLASHSAC, AlgoConfig
-from offpolicy.nets.actors import CategoricalActor, GaussianActor, MultiCategoricalActor
+from offpolicy.nets.actors import CategoricalActor, GaussianActor, GroupActor, MultiCategoricalActor
 from offpolicy.nets.distributions import PolicyDistribution
 from offpolicy.nets.encoders import with_encoder
 from offpolicy.nets.fused import FusedMlp
@@ -18,7 +18,7 @@ from offpolicy.nets.normalizer import ValueNormalizer, joined_moments
 from offpolicy.nets.residual import ResidualNet
 from offpolicy.types import SpaceSpec
 
-StochasticActor = GaussianActor | CategoricalActor | MultiCategoricalActor | TeacherActor
+StochasticActor = GaussianActor | CategoricalActor | MultiCategoricalActor | GroupActor | TeacherActor
 
 
 class TwinCritic(nn.Module):

@@ -11,6 +11,7 @@ from offpolicy.nets.actors import (
     DeterministicActor,
     Explored,
     GaussianActor,
+    GroupActor,
     MultiCategoricalActor,
     ResidualActor,
     SoftmaxActor,
@@ -23,10 +24,10 @@ from offpolicy.nets.flat import joined, offsets, views
 from offpolicy.nets.hora import StudentActor, TeacherActor
 from offpolicy.nets.normalizer import ObsNormalizer, RunningMoments
 from offpolicy.nets.residual import statistics_of
-from offpolicy.types import Float32, SpaceSpec
+from offpolicy.types import ACTOR_GROUPS, Float32, SpaceSpec
 
 FromReplay = SquashedGaussianActor | SoftmaxActor | DeterministicActor
-FromRollouts = GaussianActor | CategoricalActor | MultiCategoricalActor | TeacherActor | StudentActor
+FromRollouts = GaussianActor | CategoricalActor | MultiCategoricalActor | GroupActor | TeacherActor | StudentActor
 Actor = FromReplay | FromRollouts
 
 
@@ -76,7 +77,8 @@ def make_actor(algo: AlgoConfig, spec: SpaceSpec) -> Actor:
         case PolicyKind.RESIDUAL:
             return ResidualActor(spec.obs_dim, spec.action_dim, algo.actor_width, algo.num_blocks)
         case PolicyKind.STOCHASTIC:
-            return stochastic_actor(algo, spec, spec.obs_dim)
+            group = ACTOR_GROUPS.get(algo.actor_input)
+            return stochastic_actor(algo, spec, spec.obs_dim) if group is None else GroupActor(algo, spec, group)
         case PolicyKind.TEACHER:
             return TeacherActor(algo, spec)
         case PolicyKind.STUDENT:

@@ -106,6 +106,21 @@ def test_a_run_killed_and_resumed_is_bitwise_the_uninterrupted_one(start_run: St
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("actor_input", ["obs", "history"])
+def test_an_actor_that_reads_one_group_trains_on_two_ranks_and_resumes_bitwise(
+    start_run: StartRun, actor_input: str
+) -> None:
+    groups = "env.kwargs.groups=[obs,privileged,proprio_hist]"
+    hand = ("env.id=offpolicy.envs.hand:HandRotation-v0", "env.vectorization=mujoco", "eval.episodes=0", groups)
+    options = (*hand, f"algo.actor_input={actor_input}", "device=cpu")
+    ranks = start_run(*options, "runner.world_size=2", "collect.num_collectors=2", command=TINY_APPO)
+    assert ranks.finish_while_alive()[::2] == (0, "")
+    alternate = ("collect.mode=alternate", "total_timesteps=1000", "checkpoint.every=100")
+    whole, again, _ = killed_and_resumed(start_run, *options, *alternate, command=TINY_APPO)
+    assert (again / "learner.safetensors").read_bytes() == (whole / "learner.safetensors").read_bytes()
+
+
+@pytest.mark.slow
 def test_a_run_stopped_inside_a_rollout_resumes_there(start_run: StartRun, tmp_path: Path) -> None:
     run = start_run(ENDLESS, f"{SLOW_STEP}", "env.kwargs.step_ms=5", "collect.mode=alternate", command=TINY_APPO)
     run.wait_for_updates()

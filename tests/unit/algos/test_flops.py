@@ -126,6 +126,14 @@ def assert_exact(cfg: RunConfig, spec: SpaceSpec) -> None:
     assert count_work(cfg, spec).update == pytest.approx(measured, rel=1e-9)
 
 
+@pytest.mark.parametrize("actor_input", ["obs", "history"])
+def test_updates_and_decisions_of_an_actor_that_reads_one_group_are_counted(actor_input: str) -> None:
+    algo = {"name": "appo", **LESSON, "actor_input": actor_input}
+    cfg = RunConfig.from_mapping({"algo": algo, "runner": {"name": "appo"}, "env": {"num_envs": 8}})
+    assert_exact(cfg, hora_spec())
+    assert count_work(cfg, hora_spec()).decision == counted_inference(cfg, hora_spec(), 4)
+
+
 @pytest.mark.parametrize("name", REPLAY_ALGOS)
 @pytest.mark.parametrize("obs_dim", [3, 27, 400])
 @pytest.mark.parametrize("policy_delay", [1, 2])

@@ -54,6 +54,13 @@ def test_an_unknown_device_is_refused(device: str) -> None:
             "replay.capacity",
         ),
         ({"env": {"id": ""}}, "env.id"),
+        (
+            {
+                "algo": {"name": "appo", "actor_input": "obs", "network": {"name": "fourier"}},
+                "runner": {"name": "appo"},
+            },
+            "algo.network.name",
+        ),
         ({"algo": {"precision": "bf16", "hidden_dims": [256]}}, "algo.precision"),
         ({"algo": {"precision": "bf16", "activation": "silu"}}, "algo.precision"),
         ({"algo": {"precision": "bf16", "critic_layer_norm": True}}, "algo.precision"),

@@ -38,6 +38,7 @@ def test_the_actions_are_those_that_the_environment_gets_in_training(kind: str, 
         ("sac", ["obs"], ()),
         ("hora_teacher", ["obs", "privileged"], ("proprio_hist",)),
         ("hora_student", ["obs", "proprio_hist"], ("privileged",)),
+        ("appo_group", ["proprio_hist"], ("obs", "privileged")),
     ],
 )
 def test_a_part_that_the_actor_reads_is_an_input_by_name(

@@ -258,3 +258,11 @@ def test_a_processor_with_another_order_of_stores_is_refused(monkeypatch: pytest
     monkeypatch.setattr(preflight, "processor", lambda: "aarch64")
     with pytest.raises(ConfigError, match="machine: got aarch64, allowed x86_64: the shared-memory rings"):
         preflight.preflight(RunConfig())
+
+
+@pytest.mark.parametrize(("given", "group"), [("obs", "obs"), ("history", "proprio_hist")])
+def test_an_actor_that_reads_a_group_needs_an_environment_with_it(given: str, group: str) -> None:
+    cfg = config(algo={"name": "appo", "actor_input": given}, runner={"name": "appo"})
+    with pytest.raises(ConfigError, match=rf"^algo\.actor_input: got {given}, but .* no groups; .* the group {group}"):
+        preflight.check_groups(cfg, SPEC)
+    preflight.check_groups(cfg, HISTORY)

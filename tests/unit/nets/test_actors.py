@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.actors import (
     DeterministicActor,
     SoftmaxActor,
@@ -14,6 +15,9 @@ from offpolicy.nets.actors import (
     squashed_sample,
     squashed_sample_gradient,
 )
+from offpolicy.nets.critics import make_actor_critic
+from offpolicy.nets.policy import make_policy
+from offpolicy.types import SpaceSpec
 
 
 def log_prob(u: float, mean: float, std: float) -> float:
@@ -164,3 +168,22 @@ def test_a_squashed_sample_is_that_of_its_equations() -> None:
     assert torch.allclose(sample.action, pre_tanh.tanh())
     density = torch.distributions.Normal(mean, log_std.exp()).log_prob(pre_tanh) - (1.0 - pre_tanh.tanh() ** 2).log()
     assert torch.allclose(sample.log_prob, density.sum(dim=1))
+
+
+GROUPS = SpaceSpec(
+    *(9, 2, (-1.0,) * 2, (1.0,) * 2, ("obs", "privileged", "proprio_hist")), obs_shapes=((3,), (2,), (2, 2))
+)
+
+
+@pytest.mark.parametrize(("given", "read"), [("obs", slice(0, 3)), ("history", slice(5, 9)), ("all", slice(0, 9))])
+def test_the_actor_reads_its_group_alone_and_the_critic_everything(given: str, read: slice) -> None:
+    algo = AlgoConfig(name="appo", actor_input=given, hidden_dims=(8,), activation="tanh")
+    torch.manual_seed(0)
+    policy = make_policy(algo, GROUPS)
+    net = make_actor_critic(algo, GROUPS, policy.actor)
+    obs = torch.randn(9, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    distribution, value = net(obs)
+    (of_actor,) = torch.autograd.grad(distribution.mean.sum(), obs)
+    (of_critic,) = torch.autograd.grad(value, obs)
+    assert of_actor.nonzero().flatten().tolist() == list(range(9))[read]
+    assert (of_critic != 0).all()
