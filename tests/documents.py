@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^```(?P<language>\w*)$")
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 PROGRAMS = ("offpolicy", ".venv/bin/offpolicy", "make")
@@ -51,6 +55,17 @@ def commands(page: str) -> Iterator[list[str]]:
 def is_template(words: list[str]) -> bool:
     """True if the command shows a shape, such as `offpolicy train ...`."""
     return any(word.startswith(TEMPLATES) or word.endswith(("...", "=RUN")) for word in words)
+
+
+def made(words: list[str]) -> list[list[str]]:
+    """Returns the commands of offpolicy that `make WORDS` would run. Fails if make knows no such target."""
+    environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    result = subprocess.run(
+        ["make", "--dry-run", *words], cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.replace("\\\n", " ").splitlines()
+    return [shlex.split(line)[1:] for line in lines if line.startswith(".venv/bin/offpolicy")]
 
 
 def links(page: str) -> list[str]:

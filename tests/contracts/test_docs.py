@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import yaml
 
 from offpolicy import cli
 from offpolicy.config.overrides import load_config, load_values
-from tests.documents import anchors, blocks, commands, is_template, links
+from tests.documents import anchors, blocks, commands, is_template, links, made
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
@@ -78,17 +76,6 @@ def prose(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_lines_fit(path: Path) -> None:
     assert [line for line in prose(path) if len(line) > MAX_WIDTH] == []
-
-
-def made(words: list[str]) -> list[list[str]]:
-    """Returns the commands of offpolicy that `make WORDS` would run. Fails if make knows no such target."""
-    environ = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    result = subprocess.run(
-        ["make", "--dry-run", *words], cwd=REPOSITORY, env=environ, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.replace("\\\n", " ").splitlines()
-    return [shlex.split(line)[1:] for line in lines if line.startswith(".venv/bin/offpolicy")]
 
 
 def check_accepted(words: list[str]) -> None:

@@ -98,8 +98,7 @@ def tour_of(tmp_path_factory: pytest.TempPathFactory) -> TourOf:
             if "stage=adapt" in SCENES[name].overrides:
                 (directory / "teacher").mkdir()
                 train(directory / "teacher", (*SMALL, *TEACH, "total_timesteps=64"), {})
-            (directory / "tour").mkdir()
-            done[name] = make_tour(directory / "tour", SCENES[name], SCENES[name].late)
+            done[name] = make_tour(directory, SCENES[name], SCENES[name].late)
         return done[name]
 
     return tour

@@ -51,6 +51,13 @@ def test_a_value_needs_no_quotes() -> None:
     assert configure(run_dir="runs/a b, {c}").run_dir == "runs/a b, {c}"
 
 
+def test_a_mapping_may_have_whole_keys() -> None:
+    common = {"env": "cartpole", "replay": {"capacity": 500_000}, "replay.newest": True, "algo.actor_lr": 1e-3}
+    made = configure(algo="sac", **common)
+    words = ["replay.capacity=500000", "replay.newest=true", "algo.actor_lr=1e-3"]
+    assert made == load_config(["algo=sac", "env=cartpole", *words])
+
+
 def test_every_problem_of_words_and_values_is_told() -> None:
     with pytest.raises(ConfigError) as caught:
         configure("algo.gama=1", learning_rate=1e-3, seed=-1)

@@ -1,0 +1,197 @@
+"""Every command and program of the README and the pages is run, in the order of its page, with fewer steps.
+
+docs/tutorial.md, docs/python.md and the examples' pages have tests of their own, which check more than that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from offpolicy.envs.packages import package_of
+from tests.conftest import REPOSITORY, Traces
+from tests.documents import Block, blocks, commands, is_template, made
+
+pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(3600)]
+
+PAGES = [
+    "README.md",
+    *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md")) if any(commands(path.read_text()))),
+]
+OWN_TEST = ("docs/tutorial.md", "docs/python.md")
+# What runs in another test, or for longer than one may wait: the command's words that say so, and the test.
+ELSEWHERE = {
+    ("tensorboard",): "test_tensorboard_command.py",  # a server, which ends by Ctrl-C
+    ("--launcher",): "test_cluster.py",  # needs sbatch, which that test plays
+    ("env.id=my_envs:Reach-v0",): "test_tutorial.py",  # an environment that somebody else wrote
+}
+AT_LEAST = {"README.md": 25, "docs/runs.md": 20, "docs/runners.md": 20, "docs/timing.md": 12, "docs/benchmarks.md": 0}
+STEPS = 600  # env steps of each run
+ROLLOUTS = ("algo=appo", "algo=hora", "experiment=two_sides_rollouts")
+FILE_NAME = re.compile(r"^# (\w+\.py)\n")
+SPACE = "parameters:\n  algo.actor_lr: {low: 1.0e-4, high: 1.0e-2, log: true}\n"
+REFUSED_BY_DESIGN = (0, 1)  # of a comparison with limits: 1 where a limit is passed
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """A directory with what a page takes for granted."""
+
+    home: Path
+    environ: dict[str, str]
+
+    def run(self, words: list[str], allowed: tuple[int, ...] = (0,)) -> None:
+        done = subprocess.run(
+            words, cwd=self.home, env=self.environ, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode in allowed, f"{' '.join(words)}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+        assert "Traceback" not in done.stdout + done.stderr, done.stderr[-3000:]
+
+    def offpolicy(self, words: list[str]) -> None:
+        self.run([sys.executable, "-m", "offpolicy.cli", *words], REFUSED_BY_DESIGN if "--fail-on" in words else (0,))
+
+
+def replaced(words: list[str], values: dict[str, str]) -> list[str]:
+    """`words` with other values of keys, those that are not there appended."""
+    kept = [word for word in words if word.partition("=")[0].lstrip("+") not in values]
+    return [*kept, *(f"{key}={value}" for key, value in values.items() if value)]
+
+
+def option(words: list[str], name: str, value: str) -> list[str]:
+    """`words` with another value of an option that they have."""
+    if name not in words:
+        return words
+    index = words.index(name)
+    return [*words[: index + 1], value, *words[index + 2 :]]
+
+
+def shortened(words: list[str]) -> list[str]:
+    """The words after `offpolicy` for as little work as shows that the command does what it says."""
+    command, *rest = words
+    if command == "train" and "--help" not in rest:
+        values = {"total_timesteps": str(STEPS), "eval.episodes": "1"}
+        if any("hand_rotation" in word for word in rest):
+            values |= {"env.num_envs": "8", "total_timesteps": "512", "eval.every": "0"}
+        elif any(word in ROLLOUTS for word in rest):
+            values |= {"total_timesteps": "1024"}
+        else:
+            values |= {"algo.learning_starts": "200"}
+        if any(word.startswith("eval.every=") for word in rest):
+            values["eval.every"] = "300"
+        if any(word.startswith("algo.utd=0.0") for word in rest):
+            values["total_timesteps"] = "2000"
+        return [command, *replaced(rest, values)]
+    if command == "resume" and any(word.startswith("total_timesteps=") for word in rest):
+        return [command, *replaced(rest, {"total_timesteps": str(STEPS + 200)})]
+    if command == "reproduce":
+        return words
+    if command == "sweep":
+        short = ["total_timesteps=400", "algo.learning_starts=100", "eval.episodes=1"]
+        rest = replaced(rest, {"total_timesteps": ""})
+        return [command, *option(option(rest, "--trials", "2"), "--seeds", "1"), *short]
+    if command == "tune":
+        return [command, *option(rest if "--minutes" in rest else [*rest, "--minutes", "1"], "--minutes", "1")]
+    return [command, *option(rest, "--episodes", "2")]
+
+
+def names_of_runs(words: list[str]) -> Iterator[str]:
+    """The runs that a command reads."""
+    if words[0] in ("train", "sweep", "tune"):
+        sources = [word.partition("=")[2] for word in words if word.startswith(("config=", "init_from=", "teacher="))]
+    else:
+        sources = [word.rpartition("=")[2] for word in words[1:] if word.split("=")[0] != "run_dir"]
+    for source in sources:
+        if source.startswith("runs/"):
+            yield source
+
+
+def trained(home: Path, environ: dict[str, str], algo: str) -> Path:
+    Shop(home, environ).offpolicy(
+        shortened(["train", f"algo={algo}", f"run_dir=runs/{algo}", "timing.virtual_speedup=true"])
+    )
+    return home / "runs" / algo
+
+
+@pytest.fixture(scope="module")
+def some_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A finished run of SAC and one of TD3, which stand for all runs that a page did not make itself."""
+    home = tmp_path_factory.mktemp("some_runs")
+    environ = environ_of(home)
+    return {algo: trained(home, environ, algo) for algo in ("sac", "td3")}
+
+
+def environ_of(home: Path) -> dict[str, str]:
+    return {
+        **os.environ, "PYTHONPATH": str(REPOSITORY), "OFFPOLICY_CACHE": str(home / "cache"),
+        "WANDB_DIR": str(home), "TERM": "dumb",
+    }  # fmt: skip
+
+
+def provide(home: Path, words: list[str], some_runs: dict[str, Path]) -> None:
+    """Copies a run to every name that the command reads and nothing made yet."""
+    for name in names_of_runs(words):
+        if not (home / name).exists():
+            shutil.copytree(some_runs["td3" if "td3" in name else "sac"], home / name, symlinks=True)
+
+
+def is_elsewhere(words: list[str]) -> bool:
+    return any(all(word in words for word in told) for told in ELSEWHERE)
+
+
+def lacks_a_package(words: list[str]) -> bool:
+    """True if the command's environment is of a package that is not installed."""
+    (env_id,) = [word.removeprefix("env.id=") for word in words if word.startswith("env.id=")] or [""]
+    if env_id.startswith("LunarLander"):
+        return shutil.which("swig") is None and not has_module("Box2D")
+    package = package_of(env_id.partition(":")[2]) if ":" in env_id else None
+    return package is not None and not all(map(has_module, package.needs))
+
+
+def has_module(name: str) -> bool:
+    return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
+
+
+def follow(shop: Shop, block: Block, some_runs: dict[str, Path]) -> Iterator[list[str]]:
+    """Runs a block; yields the commands of it that were run."""
+    if block.language == "python":
+        named = FILE_NAME.match(block.text)
+        if named:
+            (shop.home / named[1]).write_text(block.text)
+        elif "__main__" in block.text:
+            shop.run([sys.executable, "-c", block.text, str(shop.home / "runs/es-1")])
+            shop.run([sys.executable, "-c", block.text, str(shop.home / "runs/es-2")])
+        else:
+            shop.run([sys.executable, "-c", block.text])
+        yield ["python"]
+    for program, *words in commands(f"```{block.language}\n{block.text}```\n"):
+        if is_template(words):
+            continue
+        for typed in made(words) if program == "make" else [words]:
+            if is_elsewhere(typed) or lacks_a_package(typed):
+                continue
+            provide(shop.home, typed, some_runs)
+            shop.offpolicy(shortened(typed))
+            yield typed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in OWN_TEST])
+def test_every_command_of_a_page_runs(page: str, tmp_path: Path, some_runs: dict[str, Path]) -> None:
+    traces = Traces()
+    shop = Shop(tmp_path, {**environ_of(tmp_path), **traces.environ})
+    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "docs/img").mkdir(parents=True)
+    (tmp_path / "runs").mkdir()
+    shutil.copytree(some_runs["sac"], tmp_path / "runs/sac/Pendulum-v1/20261122-124100-s1", symlinks=True)
+    (tmp_path / "runs/latest").symlink_to("sac/Pendulum-v1/20261122-124100-s1")
+    text = (REPOSITORY / page).read_text()
+    ran = [words for block in blocks(text) for words in follow(shop, block, some_runs)]
+    traces.assert_none()
+    assert len(ran) >= AT_LEAST.get(page, 1)
