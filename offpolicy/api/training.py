@@ -25,7 +25,8 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
 
     `overrides` are words as `offpolicy train` takes them: "algo=td3", "env.num_envs=8". `values` come after them:
     `total_timesteps=5000`, `algo="td3"` for a group, and mappings for sections, such as `replay={"capacity": 10_000}`.
-    A mapping may have whole keys, as in `configure(**{"algo.actor_lr": 1e-3})`. `trust` is that of `offpolicy train --trust`. Raises `ConfigError` with every problem.
+    A mapping may have whole keys, as in `configure(**{"algo.actor_lr": 1e-3})`. `trust` is that of
+    `offpolicy train --trust`. Raises `ConfigError` with every problem.
     """
     options = group_options()
     is_choice = {key: key in options and not isinstance(value, Mapping) for key, value in values.items()}

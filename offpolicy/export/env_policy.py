@@ -108,11 +108,11 @@ class EnvPolicy(nn.Module):
 
 def parts_read(policy: Policy, codec: Codec) -> tuple[Part, ...]:
     """Returns the parts of the observation that the actor reads, in the environment's order."""
-    actor = policy.actor
-    groups = {TeacherActor: (OBS, PRIVILEGED), StudentActor: (OBS, HISTORY)}.get(type(actor))
+    actor, parts = policy.actor, _parts(codec)
     if isinstance(actor, GroupActor):
-        groups = (actor.group,)
-    return tuple(part for part in _parts(codec) if groups is None or part.name in groups)
+        return tuple(part for part in parts if part.name == actor.group)
+    groups = {TeacherActor: (OBS, PRIVILEGED), StudentActor: (OBS, HISTORY)}.get(type(actor))
+    return tuple(part for part in parts if groups is None or part.name in groups)
 
 
 def _parts(codec: Codec) -> tuple[Part, ...]:

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from tests.conftest import REPOSITORY, Traces
 
 NOTEBOOK = REPOSITORY / "examples/notebook/pendulum.ipynb"
-STEPS = ("6000", "1300")
+SHORTER = {"6000": "1300", '"every_s": 0.5': '"every_s": 0.1'}
 
 
 def executed(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:  # Any: cells of nbformat have no types
@@ -21,7 +21,8 @@ def executed(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:  # Any: 
     traces = Traces()
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     for cell in notebook.cells:
-        cell.source = cell.source.replace(*STEPS)
+        for long, short in SHORTER.items():
+            cell.source = cell.source.replace(long, short)
     for name, value in {
         **traces.environ, "PYTHONPATH": str(REPOSITORY), "OFFPOLICY_CACHE": str(home / "cache"),
         "IPYTHONDIR": str(home / "ipython"), "JUPYTER_RUNTIME_DIR": str(home / "jupyter"), "MPLBACKEND": "",
