@@ -22,6 +22,7 @@ PAGE = REPOSITORY / "docs/tutorial.md"
 MARK = "== block"  # printed before each block, with its number
 PROGRAM = f"#!{sys.executable}\nimport sys\nfrom offpolicy.cli import main\nsys.exit(main())\n"
 CHECKED = re.compile(r"runs/slow did \d+ env steps/s .* predicted \d+ for 'collect.mode=overlap'; this run did \d+")
+TRIAL = re.compile(r"s  trial (\d): return (-[\d,.]+)")
 RUNS = ("slow", "overlap", "four")
 
 
@@ -108,6 +109,20 @@ def check_the_policies_are_evaluated_on_the_same_episodes(followed: Followed) ->
     assert "four" in said
 
 
+def check_the_policy_is_exported_and_played(followed: Followed) -> None:
+    said = followed.said("offpolicy export")
+    assert "differs by at most" in said
+    assert "swing.gif: 201 pictures" in said
+    assert json.loads((followed.directory / "policy_contract.json").read_text())["files"]
+
+
+def check_the_sweep_finds_better_settings_than_the_defaults(followed: Followed) -> None:
+    said = followed.said("offpolicy sweep")
+    returns = {int(trial): float(one.replace(",", "")) for trial, one in TRIAL.findall(said)}
+    assert sorted(returns) == [0, 1, 2, 3]
+    assert max(returns.values()) > returns[0] + 300, "the first trial has the defaults"
+
+
 def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     followed = follow(tmp_path)
     check_every_run_of_the_page_learnt_to_its_end(followed)
@@ -116,3 +131,5 @@ def test_the_tutorial_works_as_it_stands(tmp_path: Path) -> None:
     check_the_prediction_is_held_against_the_run(followed)
     check_the_comparison_names_all_runs_and_is_written_as_a_page(followed)
     check_the_policies_are_evaluated_on_the_same_episodes(followed)
+    check_the_policy_is_exported_and_played(followed)
+    check_the_sweep_finds_better_settings_than_the_defaults(followed)
