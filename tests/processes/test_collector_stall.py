@@ -20,6 +20,7 @@ def test_a_collector_that_stalls_is_waited_for_and_its_time_is_kept(start_run: S
     """Frozen for 3 s; then killed, or thawed and the run stopped: whatever comes after, the summary has the 3 s."""
     run = start_run(*ENDLESS, "collect.max_restarts=0")
     run.wait_for_updates()
+    begin_s = time.monotonic()
     usual_s = waited_s(run.records())
     os.kill(run.pid_of("collector"), signal.SIGSTOP)
     time.sleep(STALL_S)
@@ -27,9 +28,10 @@ def test_a_collector_that_stalls_is_waited_for_and_its_time_is_kept(start_run: S
     if end == signal.SIGCONT:
         run.signal(signal.SIGINT)
     assert run.finish()[0] != 0
+    longest_s = time.monotonic() - begin_s  # the learner waits until it hears of the collector's end
     assert run.summary()["status"] == ("interrupted" if end == signal.SIGCONT else "failed")
     phases_s = run.summary()["timing"]["learner"]["phases_s"]
-    assert phases_s["collector_wait"] - usual_s == pytest.approx(STALL_S, abs=0.3)
+    assert STALL_S - 0.3 <= phases_s["collector_wait"] - usual_s <= longest_s + 0.3
     assert sum(phases_s.values()) - phases_s["warmup"] - phases_s["collector_wait"] < STALL_S
 
 
