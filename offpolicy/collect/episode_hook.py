@@ -74,6 +74,10 @@ def check_hook(name: str, key: str = "eval.hook") -> None:
         raise ConfigError(f"{key}: got {name!r}, allowed module:function: {cause}")
 
 
+class _NotLoaded(Exception):
+    """The worker ended, or was silent for too long, before it said whether it could load the hook."""
+
+
 class _Worker(NamedTuple):
     process: subprocess.Popen[bytes]
     connection: socket.socket
@@ -95,7 +99,15 @@ class EpisodeHook:
         self._last_answer_s = 0.0  # when the worker last answered, or got its first episode
 
     def open(self) -> None:
-        """Starts the worker and waits until it has loaded the hook, or a stop. Raises `ConfigError` if it cannot."""
+        """Starts the worker and waits until it has loaded the hook, or a stop.
+
+        Raises `ConfigError` for a hook that is refused. A worker that died meanwhile is no mistake of the
+        configuration, which was checked: it is started again for the first episode.
+        """
+        with contextlib.suppress(_NotLoaded):
+            self._start()
+
+    def _start(self) -> None:
         self._spawn()
         watch, answer, failure = Stopwatch(), None, "its worker died"
         try:
@@ -106,7 +118,7 @@ class EpisodeHook:
                     raise EOFError
         except EOFError:
             self._end()
-            raise ConfigError(
+            raise _NotLoaded(
                 f"{self._cfg.key}: {self._cfg.hook!r} could not be loaded: {failure}; see train.log"
             ) from None
         if answer is None:
@@ -141,8 +153,8 @@ class EpisodeHook:
         error = STOPPED
         try:
             if self._worker is None and not self._is_full:
-                self.open()
-        except ConfigError as refused:  # it was there when the run began
+                self._start()
+        except (ConfigError, _NotLoaded) as refused:  # it was there when the run began
             error = str(refused)
         if self._worker is None or self._is_full:
             self._on_done(HookResult(episode.index, None, error))

@@ -160,6 +160,25 @@ def test_a_worker_that_cannot_start_again_costs_its_episodes_only(
     assert answers.errors == {0: "the worker of the hook exited with code 7", 1: gone, 2: gone}
 
 
+def test_a_worker_that_dies_while_the_run_begins_costs_its_episodes_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mark, answers = tmp_path / "out-of-memory", Answers()
+    mark.touch()
+    (tmp_path / "unlucky_hooks.py").write_text(
+        "import os\n\nif os.path.exists('out-of-memory'):\n    os._exit(9)\n\n\ndef fine(given):\n    pass\n"
+    )
+    with closing(EpisodeHook(HookConfig("unlucky_hooks:fine", 2, 10.0), lambda: False, answers.append)) as post:
+        post.open()
+        post.submit(episode(0))
+        mark.unlink()
+        post.submit(episode(1))
+        post.drain()
+    died = "eval.hook: 'unlucky_hooks:fine' could not be loaded: its worker died; see train.log"
+    assert answers.errors == {0: died, 1: None}
+
+
 def test_a_worker_that_the_system_refuses_costs_its_episodes_only(
     make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
