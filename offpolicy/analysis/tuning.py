@@ -13,7 +13,7 @@ from typing import NamedTuple
 from offpolicy.analysis.explain import FinishedRun
 from offpolicy.config.parsing import is_within
 from offpolicy.config.schema import RunConfig
-from offpolicy.envs.vectorization import GAIN, batch_cost, is_batched_task
+from offpolicy.envs.vectorization import GAIN, TOGETHER, batch_cost, is_batched_task
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.what_if import ONE_MORE_COLLECTOR, PER_UPDATE
 
@@ -148,7 +148,7 @@ def _environments(cfg: RunConfig, machine: Machine) -> Iterator[Move]:
                 yield Move({**values, "env.vectorization": "async"}, factors=together)
     elif env.vectorization == "async" and env.num_envs > 1:
         yield Move({"env.vectorization": "sync"})
-    if env.vectorization != "mujoco" and env.num_envs > 1:
+    if env.vectorization not in TOGETHER and env.num_envs > 1:
         yield Move({"env.vectorization": "mujoco"}, factors={CollectorPhase.ENV_STEP: _batch_factor(cfg, machine)})
 
 

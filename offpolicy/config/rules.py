@@ -108,10 +108,10 @@ def _list_problems(cfg: RunSections) -> list[str]:
         for target in targets
         if not re.fullmatch(TARGET, target)
     ]
-    if cfg.env.wrappers and cfg.env.vectorization == "mujoco":
+    if cfg.env.wrappers and cfg.env.vectorization in ("mujoco", "envpool"):
         problems.append(
-            "env.vectorization: got mujoco, allowed auto, sync or async with env.wrappers: they wrap one environment,"
-            " and a batch of MuJoCo is many in one"
+            f"env.vectorization: got {cfg.env.vectorization}, allowed auto, sync or async with env.wrappers: they wrap"
+            " one environment, and this is many in one"
         )
     return problems
 

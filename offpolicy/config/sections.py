@@ -287,9 +287,10 @@ class EnvConfig:
     num_envs: int = option(1, "environments stepped together by one collector", ge=1, le=65536)
     vectorization: str = option(
         "auto",
-        "how they are stepped: sync, one after another; async, in processes; mujoco, all in one call; auto: mujoco for"
-        " 4 or more of Gymnasium's MuJoCo v5 tasks, else sync",
-        choices=("auto", "sync", "async", "mujoco"),
+        "how they are stepped: sync, one after another; async, in processes; mujoco, all in one call; envpool, all by"
+        " EnvPool's own environments (extra `envpool`); auto: mujoco for 4 or more of Gymnasium's MuJoCo v5 tasks,"
+        " else sync",
+        choices=("auto", "sync", "async", "mujoco", "envpool"),
     )  # fmt: skip
     wrappers: tuple[str, ...] = option(
         (), "module:function of wrappers, each called with the environment before it; the first is the innermost"

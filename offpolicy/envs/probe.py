@@ -17,7 +17,7 @@ from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, EnvAdapter, codec_of
 from offpolicy.envs.make import find_spec, make_env
 from offpolicy.envs.vector import NativeVector
-from offpolicy.envs.vectorization import resolve_vectorization
+from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization
 from offpolicy.envs.worker_pool import OPEN_GRACE_S
 from offpolicy.errors import EnvFailure, HangError
 from offpolicy.types import SpaceSpec
@@ -55,7 +55,7 @@ def try_out(request: dict[str, Any]) -> dict[str, Any]:  # Any: JSON values
     cfg = resolve_vectorization(EnvConfig(**request["env"]))
     env = make_env(cfg)
     codec = codec_of(env)
-    if cfg.vectorization == "mujoco":
+    if cfg.vectorization in TOGETHER:
         NativeVector(cfg, codec, 1, env).close()
     adapter = EnvAdapter(cfg, 0, 1, codec, env)
     _, info = adapter.reset(seed=0)

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.env_adapter import FAILURE_KEY, MEASURE_KEY, SUCCESS_KEY, EnvAdapter, EnvFactory, codec_of
-from offpolicy.envs.make import Env, failure_text, find_spec, make_env
+from offpolicy.envs.make import NO_LIMIT, Env, failure_text, find_spec, make_env
+from offpolicy.envs.pool import Pool
 from offpolicy.envs.spaces import Codec, action_map, describe
-from offpolicy.envs.vectorization import resolve_vectorization, task_of, why_not_batched
+from offpolicy.envs.vectorization import TOGETHER, resolve_vectorization, task_of, why_not_batched
 from offpolicy.envs.worker_pool import Workers
 from offpolicy.errors import ConfigError, EnvFailure
 from offpolicy.types import Bool, Float32, Float64, SpaceSpec, StepOutcome
 
-NO_LIMIT = 2**31 - 1  # steps of an episode that no episode has; the largest number that every vector can count to
 RESET_MASK = "reset_mask"  # option of a vector's reset, and a claim in its metadata that it takes the option
 
 
@@ -118,9 +118,10 @@ def make_vector(
 ) -> VectorAdapter:
     """Returns `num_envs` (default: `cfg.num_envs`) environments, each constructed and checked.
 
-    `num_threads` step Gymnasium's MuJoCo tasks with `env.vectorization=mujoco`; others choose their own.
+    `num_threads` step EnvPool's environments, and Gymnasium's MuJoCo tasks with `env.vectorization=mujoco`; others
+    choose their own.
     With `env.vectorization=sync`, `on_progress` is called before each of them is constructed or reset: one after
-    another, they may take long together; with `mujoco`, before the one call that makes them all.
+    another, they may take long together; with `mujoco` and `envpool`, before the one call that makes them all.
 
     Raises `ConfigError` for what the configuration can mend (id, kwargs, spaces), `EnvFailure` for what it cannot.
     """
@@ -132,7 +133,7 @@ def make_vector(
         if cfg.vectorization == "async":  # `first` served to learn the spaces and is closed on the way out
             factories = [EnvFactory(cfg, index, count, codec, os.getpid()) for index in range(count)]
             return VectorAdapter(cfg, codec, count, Workers(factories, cfg.step_timeout_s))
-        if cfg.vectorization == "mujoco":
+        if cfg.vectorization in TOGETHER:
             if on_progress is not None:
                 on_progress()
             native = NativeVector(cfg, codec, count, first, num_threads)
@@ -173,9 +174,10 @@ class Stateful(Protocol):
 class NativeVector:
     """`num_envs` environments of `cfg.id` in one, all stepped by one call.
 
-    It is Gymnasium's `vector_entry_point`, or for Gymnasium's MuJoCo tasks a batch of the simulations of `first`, one
-    such environment that has not been reset. Raises `ConfigError` if the environment has neither or resets in another
-    way than NEXT_STEP, and `EnvFailure` for what its constructor raises.
+    It is EnvPool's with `env.vectorization=envpool`; else Gymnasium's `vector_entry_point`, or for Gymnasium's MuJoCo
+    tasks a batch of the simulations of `first`, one such environment that has not been reset. Raises `ConfigError` if
+    the environment has none of them or resets in another way than NEXT_STEP, and `EnvFailure` for what its constructor
+    raises.
     """
 
     def __init__(self, cfg: EnvConfig, codec: Codec, num_envs: int, first: Env, num_threads: int = 1) -> None:
@@ -236,6 +238,8 @@ class NativeVector:
 
 
 def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> VectorEnv[Any, Any, Any]:
+    if cfg.vectorization == "envpool":
+        return _make_pool(cfg, num_envs, first, num_threads)
     spec = find_spec(cfg.id)
     if spec.vector_entry_point is None:
         return _make_batched(cfg, num_envs, first, num_threads)
@@ -253,6 +257,16 @@ def _make_native(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) ->
         mode = env.metadata.get("autoreset_mode")
         raise ConfigError(f"env.vectorization=mujoco: {cfg.id} resets by {mode}, allowed NEXT_STEP")
     return env
+
+
+def _make_pool(cfg: EnvConfig, num_envs: int, first: Env, num_threads: int) -> Pool:
+    """Returns EnvPool's environments of that id. Raises `ConfigError` where it has none."""
+    try:
+        return Pool(first, num_envs, num_threads, cfg.kwargs)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise _creation_failure(cfg, num_envs, error) from error
 
 
 def _creation_failure(cfg: EnvConfig, num_envs: int, error: Exception) -> EnvFailure:

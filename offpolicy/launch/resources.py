@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.envs.vectorization import batch_cost, is_batched_task
+from offpolicy.envs.vectorization import TOGETHER, batch_cost, is_batched_task
 from offpolicy.machine import num_usable_cores
 from offpolicy.training.worker import HostPlan
 
@@ -46,7 +46,7 @@ def env_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     without that of an evaluator.
     """
     takes_turns = cfg.collect_mode == "alternate" and cfg.collect.mode != "auto"
-    if cfg.env.vectorization != "mujoco" or not takes_turns or cfg.threads.collector != "auto":
+    if cfg.env.vectorization not in TOGETHER or not takes_turns or cfg.threads.collector != "auto":
         return collector_threads(cfg)
     return max((num_usable_cores() - has_evaluator) // cfg.collect.num_collectors, 1)
 

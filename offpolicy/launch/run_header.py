@@ -117,8 +117,9 @@ def _workers(cfg: RunConfig, plan: HostPlan) -> Iterator[str]:
 def environments_line(env: EnvConfig, num_threads: int) -> str:
     """Returns the line on how the environments of a collector are stepped, and why not faster."""
     how = f"env.vectorization={env.vectorization}"
-    if env.vectorization == "mujoco" and is_batched_task(env):
-        how += f", one batch on {min(num_threads, env.num_envs)} threads" if num_threads > 1 else ", one batch"
+    if env.vectorization == "envpool" or (env.vectorization == "mujoco" and is_batched_task(env)):
+        what = "one pool" if env.vectorization == "envpool" else "one batch"
+        how += f", {what} on {min(num_threads, env.num_envs)} threads" if num_threads > 1 else f", {what}"
     why = slower_because(env)
     return f"environments: {env.num_envs} x {env.id}, {how}" + (f", because {why}" if why else "")
 

@@ -144,7 +144,7 @@ class Verdict:
         for a single environment or for those that threads step.
         """
         env = config.get("env", {})
-        needs_no_workers = env.get("num_envs") == 1 or env.get("vectorization") == "mujoco"
+        needs_no_workers = env.get("num_envs") == 1 or env.get("vectorization") in ("mujoco", "envpool")
         left_out = {*(() if has_gpu else ("cuda", "resident")), *(("async",) if needs_no_workers else ())}
         possible = [
             advice for advice in self.advice
