@@ -10,7 +10,7 @@ from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
 from offpolicy.logger.record import Record, RunHeader
 
 PREFIX = "offpolicy_"
-_UCUM: Mapping[str, str] = {  # units of the table that the Unified Code for Units of Measure has; others are remarks
+_UCUM: Mapping[str, str] = {  # units of the table that the Unified Code for Units of Measure has
     "": "", "text": "", "1": "1", "fraction": "1", "%": "%", "ms": "ms", "s": "s", "W": "W", "GiB": "GiBy",
 }  # fmt: skip
 
@@ -51,5 +51,8 @@ def metric_name(key: str) -> str:
 
 
 def ucum(unit: str) -> str:
-    """Returns a unit of the metric table as UCUM, which OpenTelemetry asks for: `ms/env step` is `ms/{env step}`."""
-    return "/".join(_UCUM.get(part, f"{{{part}}}") for part in unit.split("/"))
+    """Returns a unit of the metric table as UCUM, which OpenTelemetry asks for: `ms/env step` is `ms/{env_step}`.
+
+    What UCUM has no unit for is an annotation in braces, in which it allows no space (UCUM, 12).
+    """
+    return "/".join(_UCUM.get(part, f"{{{part.replace(' ', '_')}}}") for part in unit.split("/"))
