@@ -60,16 +60,18 @@ class OtlpSink:
         self._pending: deque[Dated] = deque(maxlen=MAX_PENDING)
         self._wake, self._is_closing = threading.Event(), False
         self._is_failing = False  # the last request failed
-        self._failure: str | None = None  # of the first request that failed
+        self._failure: str | None = None  # why the first records were lost
         self._has_warned = False
         # A daemon, so that a request that outlives `STOP_S` cannot keep the process.
         self._thread = threading.Thread(target=self._send_all, name="otlp", daemon=True)
         self._thread.start()
 
     def write(self, record: Record) -> None:
-        """Hands the record to the sending thread. Of more than `MAX_PENDING` the oldest is dropped."""
+        """Hands the record to the sending thread. Of more than `MAX_PENDING` the oldest is dropped, with a warning."""
         wall_s = record["wall_s"]
         assert isinstance(wall_s, int | float)
+        if len(self._pending) == MAX_PENDING:
+            self._fail(f"it is slower than the records: more than {MAX_PENDING} came before it answered one request")
         self._pending.append(Dated(record, int((self._started_unix_s + wall_s) * NS_PER_S)))
         self._wake.set()
         self._report()
@@ -88,10 +90,15 @@ class OtlpSink:
         self._is_closing = True
         self._wake.set()
         self._thread.join(0.0 if self._is_failing else STOP_S)
-        if self._thread.is_alive() and self._failure is None:
-            self._failure = f"no answer within {STOP_S:g} s at the end of the run"
+        if self._thread.is_alive():
+            self._fail(f"no answer within {STOP_S:g} s at the end of the run")
         self._exporter.shutdown()  # ends the wait between two tries
         self._report()
+
+    def _fail(self, failure: str) -> None:
+        """Keeps the first failure. Either thread calls it, and neither takes back what the other one has found."""
+        if self._failure is None:
+            self._failure = failure
 
     def _report(self) -> None:
         """Warns of the first failure, on the caller's thread: the terminal is not the sending thread's."""
@@ -108,7 +115,9 @@ class OtlpSink:
                 records = [self._pending.popleft() for _ in range(len(self._pending))]
                 if records:
                     failure = self._send(records)
-                    self._is_failing, self._failure = failure is not None, self._failure or failure
+                    self._is_failing = failure is not None
+                    if failure is not None:
+                        self._fail(failure)
 
     def _send(self, records: Sequence[Dated]) -> str | None:
         """Returns why the collector has not taken the records; None if it has."""
