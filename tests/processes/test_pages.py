@@ -58,7 +58,7 @@ LIMITED = (0, 1, 75)  # exit codes of a comparison with limits: kept, passed, no
 
 
 @dataclass(frozen=True, slots=True)
-class Shop:
+class Workspace:
     """A directory with what a page takes for granted."""
 
     home: Path
@@ -144,7 +144,7 @@ def some_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Finished runs by their names in `STAND_INS`."""
     home = tmp_path_factory.mktemp("some_runs")
     for name, words in STAND_INS.items():
-        Shop(home, environ_of(home)).offpolicy(shortened(["train", *words, f"run_dir=runs/{name}"]))
+        Workspace(home, environ_of(home)).offpolicy(shortened(["train", *words, f"run_dir=runs/{name}"]))
     return {name: home / "runs" / name for name in STAND_INS}
 
 
@@ -164,7 +164,7 @@ def provide(home: Path, words: list[str], some_runs: dict[str, Path]) -> None:
 
 
 def is_elsewhere(words: list[str]) -> bool:
-    return any(all(word in words for word in told) for told in ELSEWHERE)
+    return any(all(word in words for word in shown) for shown in ELSEWHERE)
 
 
 def lacks_a_package(words: list[str]) -> bool:
@@ -182,16 +182,16 @@ def has_module(name: str) -> bool:
     return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
 
 
-def follow(shop: Shop, block: Block, some_runs: dict[str, Path]) -> Iterator[list[str]]:
+def follow(workspace: Workspace, block: Block, some_runs: dict[str, Path]) -> Iterator[list[str]]:
     """Runs a block; yields the commands of it that were run."""
     if block.language == "python":
         if FILE_NAME.match(block.text):
             return
         if "__main__" in block.text:
-            shop.run([sys.executable, "-c", block.text, str(shop.home / "runs/es-1")])
-            shop.run([sys.executable, "-c", block.text, str(shop.home / "runs/es-2")])
+            workspace.run([sys.executable, "-c", block.text, str(workspace.home / "runs/es-1")])
+            workspace.run([sys.executable, "-c", block.text, str(workspace.home / "runs/es-2")])
         else:
-            shop.run([sys.executable, "-c", block.text])
+            workspace.run([sys.executable, "-c", block.text])
         yield ["python"]
     for program, *words in commands(f"```{block.language}\n{block.text}```\n"):
         if is_template(words):
@@ -199,8 +199,8 @@ def follow(shop: Shop, block: Block, some_runs: dict[str, Path]) -> Iterator[lis
         for typed in made(words) if program == "make" else [words]:
             if is_elsewhere(typed) or lacks_a_package(typed):
                 continue
-            provide(shop.home, typed, some_runs)
-            shop.offpolicy(shortened(typed))
+            provide(workspace.home, typed, some_runs)
+            workspace.offpolicy(shortened(typed))
             yield typed
 
 
@@ -218,7 +218,7 @@ def test_what_no_page_runs_is_run_by_the_test_that_is_named() -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in OWN_TEST])
 def test_every_command_of_a_page_runs(page: str, tmp_path: Path, some_runs: dict[str, Path]) -> None:
     traces = Traces()
-    shop = Shop(tmp_path, {**environ_of(tmp_path), **traces.environ})
+    workspace = Workspace(tmp_path, {**environ_of(tmp_path), **traces.environ})
     (tmp_path / "space.yaml").write_text(SPACE)
     (tmp_path / "my_envs.py").write_text(MY_ENVS)
     (tmp_path / "docs/img").mkdir(parents=True)
@@ -229,6 +229,6 @@ def test_every_command_of_a_page_runs(page: str, tmp_path: Path, some_runs: dict
     for block in blocks(text):
         if named := FILE_NAME.match(block.text):
             (tmp_path / named[1]).write_text(block.text)
-    ran = [words for block in blocks(text) for words in follow(shop, block, some_runs)]
+    ran = [words for block in blocks(text) for words in follow(workspace, block, some_runs)]
     traces.assert_none()
     assert len(ran) >= AT_LEAST.get(page, 1)

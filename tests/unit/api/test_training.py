@@ -80,7 +80,7 @@ def test_a_whole_key_replaces_that_of_a_section_before_it() -> None:
     assert configure(**{"replay": {"capacity": 5, "newest": True}, "replay.capacity": 9_000}).replay.capacity == 9_000
 
 
-def test_every_problem_of_words_and_values_is_told() -> None:
+def test_every_problem_of_words_and_values_is_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         configure("algo.gama=1", learning_rate=1e-3, seed=-1)
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["learning_rate", "algo.gama", "seed"]

@@ -15,7 +15,7 @@ import pytest
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError
 from offpolicy.logger import otlp
-from offpolicy.logger.exposed import ucum
+from offpolicy.logger.exported_metrics import ucum
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.otlp import MAX_PENDING, OtlpSink, metrics_url, require_otlp
 from offpolicy.logger.record import Record, RunHeader

@@ -15,7 +15,7 @@ _UCUM: Mapping[str, str] = {  # units of the table that the Unified Code for Uni
 }  # fmt: skip
 
 
-class Exposed(NamedTuple):
+class ExportedValue(NamedTuple):
     """One value of a record: a number, or a text."""
 
     name: str
@@ -25,7 +25,7 @@ class Exposed(NamedTuple):
     value: float | str
 
 
-def exposed(record: Record) -> Iterator[Exposed]:
+def exported_values(record: Record) -> Iterator[ExportedValue]:
     """Yields every value of a record under its name; the keys of all ranks have one name."""
     for key, value in record.items():
         if value is None:
@@ -34,7 +34,7 @@ def exposed(record: Record) -> Iterator[Exposed]:
         plain = RANK_IN_KEY.sub("rank/<r>/", key)
         metric = METRICS.get(plain)
         text, unit = (metric.help, metric.unit) if metric is not None else ("", "")
-        yield Exposed(metric_name(plain), text, unit, rank[0].split("/")[1] if rank else None, value)
+        yield ExportedValue(metric_name(plain), text, unit, rank[0].split("/")[1] if rank else None, value)
 
 
 def run_labels(run: str, header: RunHeader) -> dict[str, str]:
