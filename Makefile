@@ -155,11 +155,11 @@ TWO_TESTS := -n 2 --dist worksteal
 FAST := not slow and not gpu and not bench
 test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
 	@$(BIN)/python -m pytest $(TWO_FILES) -m "$(FAST) and not alone" $(args) $(UNLESS_CHOSEN)
-	@$(BIN)/python -m pytest -m "$(FAST) and alone" $(args) $(UNLESS_CHOSEN)
+	@$(BIN)/python -m tests.timed_tests -m "$(FAST) and alone" $(args) $(UNLESS_CHOSEN)
 
 test-slow: $(VENV)/.dev ## the long tests: learning bands, kill loops, the installed wheel
 	@$(BIN)/python -m pytest $(TWO_TESTS) -m "slow and not gpu and not alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
-	@$(BIN)/python -m pytest -m "slow and not gpu and alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
+	@$(BIN)/python -m tests.timed_tests -m "slow and not gpu and alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
 
 chaos: $(VENV)/.dev ## random faults in every runner and algorithm: make chaos [seed=3 minutes=20 scene=sac,appo story=7]
 	@$(BIN)/python -m tests.chaos $(call GIVEN_OPTIONS)

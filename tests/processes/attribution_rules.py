@@ -10,7 +10,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from offpolicy.logger.metrics import collector_key, learner_key, prefetch_key, rank_key
@@ -21,8 +20,6 @@ DELAY_MS = 25.0
 FROM, TO, AND_MS = 0.95, 1.10, 1.0  # where the delay was put: so much of it is seen, and a millisecond at most
 ELSEWHERE = 0.05  # of the delay: what any other phase may change
 ALIKE = 2  # other delays from which the effect that all of them have is estimated
-TOURS = 3  # at most
-STOLEN = 0.02  # of all cores' time; where it was 0.25, a wait for a delay of 25 ms was 44 ms longer
 LATE = 90  # iterations of a stretch in which a phase is late
 
 # The process that waits, the one it waits for, and the phase. A delay that is not absorbed makes all others wait.
@@ -212,49 +209,8 @@ def _link(change: float) -> tuple[float, float]:
     return near - ELSEWHERE * DELAY_MS, far + ELSEWHERE * DELAY_MS
 
 
-class Tours:
-    """Equal tours of a scene, made when they are needed. `environ` is added to the processes' environment.
-
-    A machine whose host takes its cores for a while shows the host's delays beside ours. So while the host took more
-    than `STOLEN` of them, a violation counts only if the next tour has some too, of `TOURS`. A phase that is charged to
-    another one is so in each.
-    """
-
-    def __init__(
-        self, directory: Path, scene: Scene, late: Sequence[str], environ: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self._directory, self._scene, self._late, self._environ = directory, scene, late, environ
-        self._made: list[tuple[Tour, float]] = []  # with the share of the cores that the host took
-
-    def violations(self, late: str) -> list[str]:
-        """Where a delay in that phase did something else than it must."""
-        found = list[str]()
-        for number in range(TOURS):
-            tour, stolen = self._tour(number)
-            found = tour.violations(late)
-            if not found or stolen <= STOLEN:
-                break
-        return found
-
-    def _tour(self, number: int) -> tuple[Tour, float]:
-        if number == len(self._made):
-            directory = self._directory / str(number)
-            directory.mkdir()
-            before = _core_ticks()
-            tour = make_tour(directory, self._scene, self._late, self._environ)
-            stolen, passed = (now - then for now, then in zip(_core_ticks(), before, strict=True))
-            self._made.append((tour, stolen / passed))
-        return self._made[number]
-
-
-def _core_ticks() -> tuple[int, int]:
-    """Time of all cores that the host took ("steal"), and all of it, in ticks since the machine started."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return ticks[7], sum(ticks)
-
-
-def make_tour(directory: Path, scene: Scene, late: Sequence[str], environ: Mapping[str, str]) -> Tour:
-    """Runs the scene with each of `late` being late in turn."""
+def make_tour(directory: Path, scene: Scene, late: Sequence[str], environ: Mapping[str, str] = {}) -> Tour:
+    """Runs the scene with each of `late` being late in turn; `environ` is added to the processes' environment."""
     plan: list[tuple[Mapping[str, float], int]] = [({}, scene.usual)]
     for phase in late:
         plan += [({phase: DELAY_MS}, LATE), ({}, scene.usual)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.attribution_rules import Scene, Tours
+from tests.processes.attribution_rules import Scene, Tour, make_tour
 from tests.processes.delay_plan import SMALL
 from tests.processes.test_delays import POINT, SLOW_STEP, TWO_RANKS, train
 
@@ -84,47 +84,46 @@ MERGED = {
     "h2d into replay_sample": ("single", "learner.h2d"),
 }
 
-ToursOf = Callable[[str], Tours]
+TourOf = Callable[[str], Tour]
 
 
 @pytest.fixture(scope="module")
-def tours_of(tmp_path_factory: pytest.TempPathFactory) -> ToursOf:
-    """`tours_of(scene)`: its tours, made when they are asked for."""
-    done: dict[str, Tours] = {}
+def tour_of(tmp_path_factory: pytest.TempPathFactory) -> TourOf:
+    """`tour_of(scene)`: its tour, made when it is first asked for."""
+    done: dict[str, Tour] = {}
 
-    def tours(name: str) -> Tours:
+    def tour(name: str) -> Tour:
         if name not in done:
             directory = tmp_path_factory.mktemp("tour")
             if "stage=adapt" in SCENES[name].overrides:
                 (directory / "teacher").mkdir()
                 train(directory / "teacher", (*SMALL, *TEACH, "total_timesteps=64"), {})
-            done[name] = Tours(directory, SCENES[name], SCENES[name].late)
+            done[name] = make_tour(directory, SCENES[name], SCENES[name].late)
         return done[name]
 
-    return tours
+    return tour
 
 
 @pytest.fixture(scope="module")
-def short_tours(tmp_path_factory: pytest.TempPathFactory) -> Tours:
+def short_tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
     """Four phases of the plainest configuration."""
-    return Tours(tmp_path_factory.mktemp("tour"), SCENES["single"], FAST)
+    return make_tour(tmp_path_factory.mktemp("tour"), SCENES["single"], FAST)
 
 
 def require_none(violations: list[str]) -> None:
     assert not violations, "\n".join(violations)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("late", FAST)
-def test_a_delay_is_seen_where_it_is_and_waited_for_where_it_must_be(short_tours: Tours, late: str) -> None:
-    require_none(short_tours.violations(late))
+def test_a_delay_is_seen_where_it_is_and_waited_for_where_it_must_be(short_tour: Tour, late: str) -> None:
+    require_none(short_tour.violations(late))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(("scene", "late"), [(name, late) for name, scene in SCENES.items() for late in scene.late])
-def test_every_phase_of_every_runner_holds_its_own_delay(tours_of: ToursOf, scene: str, late: str) -> None:
-    require_none(tours_of(scene).violations(late))
+def test_every_phase_of_every_runner_holds_its_own_delay(tour_of: TourOf, scene: str, late: str) -> None:
+    require_none(tour_of(scene).violations(late))
 
 
 @pytest.mark.parametrize(
@@ -132,6 +131,6 @@ def test_every_phase_of_every_runner_holds_its_own_delay(tours_of: ToursOf, scen
 )
 def test_two_phases_that_are_merged_are_found_out(tmp_path: Path, merged: str) -> None:
     scene, late = MERGED[merged]
-    tours = Tours(tmp_path, SCENES[scene], [late], {"MERGE": merged})
-    found = {violation.split(" ")[0] for violation in tours.violations(late)}
+    tour = make_tour(tmp_path, SCENES[scene], [late], {"MERGE": merged})
+    found = {violation.split(" ")[0] for violation in tour.violations(late)}
     assert {f"learner.{phase}" for phase in merged.split(" into ")} <= found
