@@ -9,10 +9,15 @@ from typing import Any
 
 
 class Receiver:
-    """An HTTP server on the loopback that takes what a collector takes; `status` is its answer."""
+    """An HTTP server on the loopback that takes what a collector takes; `status` is its answer.
+
+    It answers while `may_answer` is set, as it is at first.
+    """
 
     def __init__(self, status: int = 200) -> None:
         self.requests: queue.Queue[tuple[str, Any]] = queue.Queue()  # Any: a protobuf message
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         receiver = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -22,6 +27,7 @@ class Receiver:
                 request = metrics_service_pb2.ExportMetricsServiceRequest()
                 request.ParseFromString(self.rfile.read(int(self.headers["Content-Length"])))
                 receiver.requests.put((self.path, request))
+                receiver.may_answer.wait()
                 self.send_response(status)
                 self.end_headers()
 
@@ -44,6 +50,7 @@ class Receiver:
         return found
 
     def close(self) -> None:
+        self.may_answer.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from offpolicy.children import SAVE_SIGNAL
 from offpolicy.commands.runners import train_module
 from offpolicy.commands.trust import check_source
 from offpolicy.config.overrides import group_options, load_config
-from offpolicy.config.parsing import as_override, merge, nested
+from offpolicy.config.parsing import as_override, clash, merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, ConfigError, Interrupted, error_of
 from offpolicy.logger.callbacks import Callback, checked, load_callback
@@ -25,20 +26,29 @@ def configure(*overrides: str, trust: bool = False, **values: Any) -> RunConfig:
 
     `overrides` are words as `offpolicy train` takes them: "algo=td3", "env.num_envs=8". `values` come after them:
     `total_timesteps=5000`, `algo="td3"` for a group, and mappings for sections, such as `replay={"capacity": 10_000}`.
-    A mapping may have whole keys, as in `configure(**{"algo.actor_lr": 1e-3})`. `trust` is that of
-    `offpolicy train --trust`. Raises `ConfigError` with every problem.
+    A mapping may have whole keys, as in `configure(**{"algo.actor_lr": 1e-3})`, but none below a key with a plain
+    value. `trust` is that of `offpolicy train --trust`. Raises `ConfigError` with every problem.
     """
     options = group_options()
     is_choice = {key: key in options and not isinstance(value, Mapping) for key, value in values.items()}
     words = [*overrides, *(f"{key}={as_override(value)}" for key, value in values.items() if is_choice[key])]
-    given = dict[str, Any]()
-    for key, value in values.items():
-        if not is_choice[key]:
-            given = merge(given, nested({key: value}))
+    given = _tree_of({key: value for key, value in values.items() if not is_choice[key]})
     if "config" in given:
         words.append(f"config={given.pop('config')}")
     check_source(words, is_trusted=trust)
     return load_config(words, given)
+
+
+def _tree_of(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: checked with all others
+    """Returns the nested values of whole keys and sections; later ones win.
+
+    Raises `ConfigError` for a plain value of a key beside keys below it: one would drop the other without a word.
+    """
+    trees = {key: nested({key: value}) for key, value in values.items()}
+    found = [clash(tree, key) for key in values for other, tree in trees.items() if other != key]
+    if problems := [problem for problem in found if problem is not None]:
+        raise ConfigError(problems)
+    return functools.reduce(merge, trees.values(), {})
 
 
 def train(

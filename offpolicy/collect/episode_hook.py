@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import socket
@@ -35,6 +36,8 @@ MESSAGE_BYTES = 1 << 17  # limit of a message from the worker
 # Not `-m`: the hook imports this module too, and would see another `Episode` than that of `__main__`.
 WORKER = "from offpolicy.collect.post import main; main()"
 STOPPED = "stopped"  # error of an episode whose hook had not returned when the run was asked to stop
+
+_LOG = logging.getLogger(__name__)
 
 
 class Interval(NamedTuple):
@@ -74,8 +77,8 @@ def check_hook(name: str, key: str = "eval.hook") -> None:
         raise ConfigError(f"{key}: got {name!r}, allowed module:function: {cause}")
 
 
-class _NotLoaded(Exception):
-    """The worker ended, or was silent for too long, before it said whether it could load the hook."""
+class _WorkerDied(Exception):
+    """The worker ended before it said whether it could load the hook."""
 
 
 class _Worker(NamedTuple):
@@ -101,26 +104,29 @@ class EpisodeHook:
     def open(self) -> None:
         """Starts the worker and waits until it has loaded the hook, or a stop.
 
-        Raises `ConfigError` for a hook that is refused. A worker that died meanwhile is no mistake of the
-        configuration, which was checked: it is started again for the first episode.
+        Raises `ConfigError` for a hook that is refused, or that takes longer than `START_TIMEOUT_S` to load. A worker
+        that died meanwhile is no mistake of the configuration, which was checked: the log says so, and the worker is
+        started again for the first episode.
         """
-        with contextlib.suppress(_NotLoaded):
+        try:
             self._start()
+        except _WorkerDied as died:
+            _LOG.warning("%s; it is started again for the first episode", died)
 
     def _start(self) -> None:
+        """Raises `ConfigError` as `open` does, and `_WorkerDied`."""
         self._spawn()
-        watch, answer, failure = Stopwatch(), None, "its worker died"
+        watch, answer = Stopwatch(), None
+        refused = f"{self._cfg.key}: {self._cfg.hook!r} could not be loaded"
         try:
             while answer is None and not self._should_stop():
                 answer = self._read()
-                if watch.elapsed_s() > START_TIMEOUT_S:
-                    failure = f"its module took longer than {START_TIMEOUT_S:g} s"
-                    raise EOFError
+                if answer is None and watch.elapsed_s() > START_TIMEOUT_S:
+                    self._end()
+                    raise ConfigError(f"{refused}: its module took longer than {START_TIMEOUT_S:g} s; see train.log")
         except EOFError:
             self._end()
-            raise _NotLoaded(
-                f"{self._cfg.key}: {self._cfg.hook!r} could not be loaded: {failure}; see train.log"
-            ) from None
+            raise _WorkerDied(f"{refused}: its worker died; see train.log") from None
         if answer is None:
             self._end()
         elif answer["error"] is not None:
@@ -154,7 +160,7 @@ class EpisodeHook:
         try:
             if self._worker is None and not self._is_full:
                 self._start()
-        except (ConfigError, _NotLoaded) as refused:  # it was there when the run began
+        except (ConfigError, _WorkerDied) as refused:  # it was there when the run began
             error = str(refused)
         if self._worker is None or self._is_full:
             self._on_done(HookResult(episode.index, None, error))

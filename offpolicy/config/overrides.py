@@ -20,7 +20,7 @@ from typing import Any
 from offpolicy import plugins
 from offpolicy.config.extensions import EnvPreset
 from offpolicy.config.foreign_names import without_foreign
-from offpolicy.config.parsing import as_override, flatten, merge, nested
+from offpolicy.config.parsing import as_override, clash, flatten, merge, nested
 from offpolicy.config.schema import RunConfig, read_values
 from offpolicy.config.sections import ALGORITHMS, AlgoConfig, AlgorithmInfo, algorithm_info
 from offpolicy.config.tokens import instead_of_several, looks_like_id, misshapen
@@ -197,6 +197,7 @@ def parse_overrides(
             if key in options:
                 groups[key] = _choice(key, value, options[key])
             else:
+                problems += [problem] if (problem := clash(values, key)) is not None else []
                 values = merge(values, nested({key: value}))
         except ConfigError as error:
             problems += error.problems

@@ -239,6 +239,21 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def clash(tree: Mapping[str, Any], key: str) -> str | None:
+    """Returns the problem of a dotted key below one that has a plain value in `tree`; None where there is none.
+
+    `merge` would drop the plain value without a word.
+    """
+    node, path = tree, ""
+    for part in key.split(".")[:-1]:
+        if part not in node:
+            return None
+        node, path = node[part], f"{path}.{part}".lstrip(".")
+        if not isinstance(node, Mapping):
+            return f"{path}: got {node!r}, and {key} beside it; allowed one of both"
+    return None
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns the values of a nested mapping by dotted key."""
     values: dict[str, Any] = {}

@@ -38,9 +38,10 @@ def package_advice(env_id: str, module: str = "") -> str | None:
     """Returns what to install or write for an id that is not registered; None where that is not known.
 
     `module` is the one before the id, if there was any. A package is advised once: not after its module was imported.
+    An id of another module is that module's, whatever it looks like: users register variants under similar names.
     """
     package = package_of(env_id)
-    if package is None:
+    if package is None or module not in ("", package.module):
         return None
     written = f"env.id={package.module}:{env_id}"
     if any(importlib.util.find_spec(name) is None for name in package.needs):

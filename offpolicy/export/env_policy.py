@@ -19,8 +19,8 @@ from offpolicy.types import HISTORY, OBS, PRIVILEGED
 
 BATCH = "batch"  # name of the first dimension, whose size is free
 ACTION, PROBABILITY = "action", "probability"  # names of the outputs
-# The actors that may choose among a few actions.
-Choosing = SoftmaxActor | CategoricalActor | MultiCategoricalActor | GroupActor | TeacherActor | StudentActor
+# The actors that may be of discrete actions; those of APPO and HORA are of continuous ones too.
+DiscreteActor = SoftmaxActor | CategoricalActor | MultiCategoricalActor | GroupActor | TeacherActor | StudentActor
 
 
 class Part(NamedTuple):
@@ -99,7 +99,7 @@ class EnvPolicy(nn.Module):
     def _chosen(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the likeliest actions [batch, shape] and the probabilities of all [batch, K]."""
         actor = self._policy.actor
-        assert isinstance(actor, Choosing)
+        assert isinstance(actor, DiscreteActor)
         log_probs = actor.distribution(obs)[0]
         choices = torch.split(log_probs, list(self._choices), dim=-1)
         number = torch.stack([choice.argmax(dim=-1) for choice in choices], dim=-1)

@@ -11,12 +11,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from offpolicy import __version__
 from offpolicy.errors import ConfigError
-from offpolicy.logger.exposed import PREFIX, exposed, run_labels, ucum
+from offpolicy.logger.exported_metrics import PREFIX, exported_values, run_labels, ucum
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import Summary
 from offpolicy.types import EpisodeRecord
@@ -37,7 +38,7 @@ def require_otlp() -> None:
         raise ConfigError("log.otlp_endpoint: needs opentelemetry; type pip install 'offpolicy[otlp]'")
 
 
-class Dated(NamedTuple):
+class TimedRecord(NamedTuple):
     """A record and when it ended."""
 
     record: Record
@@ -57,20 +58,22 @@ class OtlpSink:
         self._started_unix_s = header.started_unix_s
         self._exporter = OTLPMetricExporter(metrics_url(endpoint), timeout=TIMEOUT_S)
         self._reason = _FirstMessage()
-        self._pending: deque[Dated] = deque(maxlen=MAX_PENDING)
+        self._pending: deque[TimedRecord] = deque(maxlen=MAX_PENDING)
         self._wake, self._is_closing = threading.Event(), False
         self._is_failing = False  # the last request failed
-        self._failure: str | None = None  # of the first request that failed
+        self._failure: str | None = None  # why the first records were lost
         self._has_warned = False
         # A daemon, so that a request that outlives `STOP_S` cannot keep the process.
         self._thread = threading.Thread(target=self._send_all, name="otlp", daemon=True)
         self._thread.start()
 
     def write(self, record: Record) -> None:
-        """Hands the record to the sending thread. Of more than `MAX_PENDING` the oldest is dropped."""
+        """Hands the record to the sending thread. Of more than `MAX_PENDING` the oldest is dropped, with a warning."""
         wall_s = record["wall_s"]
         assert isinstance(wall_s, int | float)
-        self._pending.append(Dated(record, int((self._started_unix_s + wall_s) * NS_PER_S)))
+        if len(self._pending) == MAX_PENDING:
+            self._fail(f"it is slower than the records: more than {MAX_PENDING} came before it answered one request")
+        self._pending.append(TimedRecord(record, int((self._started_unix_s + wall_s) * NS_PER_S)))
         self._wake.set()
         self._report()
 
@@ -88,10 +91,15 @@ class OtlpSink:
         self._is_closing = True
         self._wake.set()
         self._thread.join(0.0 if self._is_failing else STOP_S)
-        if self._thread.is_alive() and self._failure is None:
-            self._failure = f"no answer within {STOP_S:g} s at the end of the run"
+        if self._thread.is_alive():
+            self._fail(f"no answer within {STOP_S:g} s at the end of the run")
         self._exporter.shutdown()  # ends the wait between two tries
         self._report()
+
+    def _fail(self, failure: str) -> None:
+        """Keeps the first failure. Either thread calls it, and neither takes back what the other one has found."""
+        if self._failure is None:
+            self._failure = failure
 
     def _report(self) -> None:
         """Warns of the first failure, on the caller's thread: the terminal is not the sending thread's."""
@@ -108,9 +116,11 @@ class OtlpSink:
                 records = [self._pending.popleft() for _ in range(len(self._pending))]
                 if records:
                     failure = self._send(records)
-                    self._is_failing, self._failure = failure is not None, self._failure or failure
+                    self._is_failing = failure is not None
+                    if failure is not None:
+                        self._fail(failure)
 
-    def _send(self, records: Sequence[Dated]) -> str | None:
+    def _send(self, records: Sequence[TimedRecord]) -> str | None:
         """Returns why the collector has not taken the records; None if it has."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
@@ -127,7 +137,7 @@ def metrics_url(endpoint: str) -> str:
     return endpoint.rstrip("/") + PATH if urlsplit(endpoint).path in ("", "/") else endpoint
 
 
-def metrics_data(records: Sequence[Dated], labels: Mapping[str, str]) -> Any:  # Any: opentelemetry is optional
+def metrics_data(records: Sequence[TimedRecord], labels: Mapping[str, str]) -> Any:  # Any: opentelemetry is optional
     """Returns records as OpenTelemetry's `MetricsData`: gauges, with the run and, where there is one, the rank."""
     from opentelemetry.sdk.metrics.export import (
         Gauge,
@@ -141,27 +151,38 @@ def metrics_data(records: Sequence[Dated], labels: Mapping[str, str]) -> Any:  #
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     metrics: dict[str, Any] = {}
-    for name, text, unit, own, value, time_unix_ns in _points(records, labels):
-        gauge = metrics.setdefault(name, Metric(name, text, ucum(unit), Gauge([])))
-        point = NumberDataPoint({"run": labels["run"], **own}, 0, time_unix_ns, value)
-        gauge.data.data_points.append(point)
+    for point in _points(records, labels):
+        gauge = metrics.setdefault(point.name, Metric(point.name, point.help, ucum(point.unit), Gauge([])))
+        attributes = {"run": labels["run"], **point.labels}
+        gauge.data.data_points.append(NumberDataPoint(attributes, 0, point.time_unix_ns, point.value))
     service = {"name": "offpolicy", "version": __version__, "instance.id": labels["run"]}
     resource = Resource({f"service.{key}": value for key, value in service.items()})
     scope = ScopeMetrics(InstrumentationScope("offpolicy", __version__), list(metrics.values()), "")
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
-def _points(
-    records: Sequence[Dated], labels: Mapping[str, str]
-) -> Iterator[tuple[str, str, str, Mapping[str, str], float, int]]:
-    """Yields name, help, unit, labels, value and time of every point; a text is a label of the value 1."""
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """One value of a gauge."""
+
+    name: str  # of the gauge
+    help: str
+    unit: str  # of the metric table
+    labels: Mapping[str, str]  # besides the run
+    value: float
+    time_unix_ns: int
+
+
+def _points(records: Sequence[TimedRecord], labels: Mapping[str, str]) -> Iterator[_Point]:
+    """Yields every value of the records, and the run itself; a text is a label of the value 1."""
     for record, time_unix_ns in records:
-        yield f"{PREFIX}run_info", "the run that sends this", "1", labels, 1.0, time_unix_ns
-        for name, text, unit, rank, value in exposed(record):
+        yield _Point(f"{PREFIX}run_info", "the run that sends this", "1", labels, 1.0, time_unix_ns)
+        for name, text, unit, rank, value in exported_values(record):
             if isinstance(value, str):
-                yield f"{name}_info", text, "1", {"value": value}, 1.0, time_unix_ns
+                yield _Point(f"{name}_info", text, "1", {"value": value}, 1.0, time_unix_ns)
             else:
-                yield name, text, unit, {} if rank is None else {"rank": rank}, float(value), time_unix_ns
+                own = {} if rank is None else {"rank": rank}
+                yield _Point(name, text, unit, own, float(value), time_unix_ns)
 
 
 class _FirstMessage(logging.Filter):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from offpolicy.errors import ConfigError
-from offpolicy.logger.exposed import PREFIX, exposed, run_labels
+from offpolicy.logger.exported_metrics import PREFIX, exported_values, run_labels
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import Summary
 from offpolicy.types import EpisodeRecord
@@ -70,7 +70,7 @@ def families(record: Record, info: Mapping[str, str]) -> Iterator[Any]:  # Any: 
 
     yield InfoMetricFamily(f"{PREFIX}run", "the run that this process trains", dict(info))
     of_ranks: dict[str, Any] = {}
-    for name, text, _, rank, value in exposed(record):
+    for name, text, _, rank, value in exported_values(record):
         if isinstance(value, str):
             yield InfoMetricFamily(name, text, {"value": value})
         elif rank is None:

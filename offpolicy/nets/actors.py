@@ -261,15 +261,15 @@ class GroupActor(nn.Module):
         self.trunk = stochastic_actor(algo, spec, self.columns.stop - self.columns.start)
 
     def distribution(self, obs: Tensor) -> PolicyDistribution:
-        """[..., all] -> a distribution of actions [..., A]."""
+        """[..., O] -> a distribution of actions [..., A]."""
         return self.trunk.distribution(obs[..., self.columns])
 
     def act(self, obs: Tensor) -> Tensor:
-        """Returns the trunk's deterministic action. [..., all] -> [..., A]."""
+        """Returns the trunk's deterministic action. [..., O] -> [..., A]."""
         return self.trunk.act(obs[..., self.columns])
 
     def explore(self, obs: Tensor, generator: torch.Generator) -> Explored:
-        """Returns a sample and its log-probability. [..., all] -> [..., A], [...]."""
+        """Returns a sample and its log-probability. [..., O] -> [..., A], [...]."""
         return self.trunk.explore(obs[..., self.columns], generator)
 
 

@@ -8,17 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class AgeWeights:
-    """Weights `max(floor, 1 - age / decay)` of rows, of which the newest has the age 0.
+    """Weights of rows by their age a, of which the newest has 0: w(a) = max(floor, 1 - a / decay).
 
-    This is Sample Weight Decay (arXiv:2604.01913), which WarpSAC took over. It needs no tree: the weights of all rows
-    newer than a given one have a closed sum, and that sum has a closed inverse. A row's weight is that of its middle,
-    at `age + 0.5`, as the sum is the integral of the weight over the age. `decay` is in rows of one ring; `floor` is
-    in (0, 1], and 1 gives all rows the same weight. Arguments and results are arrays of `xp`, NumPy or torch, of
-    float64.
+    This is Sample Weight Decay (arXiv:2604.01913), which WarpSAC took over. It needs no tree: the weight of all rows
+    newer than a given age is the integral of w, which has a closed form and a closed inverse, so a row's weight is that
+    of its middle, at `a + 0.5`. The methods take NumPy arrays or torch tensors of any shape, float64, with their module
+    as `xp`, and return such of the same shape.
     """
 
-    decay: float
-    floor: float
+    decay: float  # rows of one ring after which w would be 0
+    floor: float  # in (0, 1]; with 1 all rows have the same weight
 
     def describe(self) -> str:
         """Returns the end of a source's line in the run's header."""
@@ -26,16 +25,23 @@ class AgeWeights:
 
     @property
     def knee(self) -> float:
-        """The age at which the weight reaches the floor."""
+        """The age in rows of a ring at which w reaches the floor: decay (1 - floor)."""
         return self.decay * (1.0 - self.floor)
 
-    def total(self, count: Any, xp: Any) -> Any:
-        """Returns the weight of the newest `count` rows."""
+    def total(self, count: Any, xp: Any) -> Any:  # Any: an array of NumPy or torch, and that module
+        """Returns the weight of the newest `count` rows. [...] -> [...].
+
+        W(n) = m - m^2 / (2 decay) + floor (n - m), where m = min(n, knee): the integral of w from 0 to n.
+        """
         falling = xp.clip(count, None, self.knee)
         return falling - falling * falling / (2.0 * self.decay) + self.floor * (count - falling)
 
-    def age(self, weight: Any, xp: Any) -> Any:
-        """Returns the age up to which rows have the given weight in all: the inverse of `total`."""
+    def age(self, weight: Any, xp: Any) -> Any:  # Any: an array of NumPy or torch, and that module
+        """Returns the age up to which rows have the given weight in all: the inverse of `total`. [...] -> [...].
+
+        With u uniform in [0, W(n)), `age(u)` is the age of a row drawn from n rows with weights w.
+        W^-1(u) = decay (1 - sqrt(1 - 2 u / decay)) up to W(knee) = knee (1 + floor) / 2, then linear by 1 / floor.
+        """
         at_knee = self.knee * (1.0 + self.floor) / 2.0
         root = xp.sqrt(xp.clip(1.0 - 2.0 * weight / self.decay, 0.0, None))
         return xp.where(weight < at_knee, self.decay * (1.0 - root), self.knee + (weight - at_knee) / self.floor)

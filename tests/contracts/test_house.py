@@ -24,6 +24,7 @@ ACROSS_MODULES = {
     *("algos/test_launches.py", "algos/test_value_scale.py"),
     *(
         "test_simulated_device.py",
+        "test_timed_tests.py",
         "test_traces.py",
         "replay/test_on_simulated_device.py",
         "checkpoint/test_store_crash.py",

@@ -113,10 +113,12 @@ def refusal(
     def refuse(words: list[str]) -> tuple[int, str]:
         # Only the command counts: not other threads of this process, and no collection of what other tests left.
         gc.disable()
-        begin_s = time.thread_time()
-        code = cli.main(["train", *words])
-        taken_s = time.thread_time() - begin_s
-        gc.enable()
+        try:
+            begin_s = time.thread_time()
+            code = cli.main(["train", *words])
+            taken_s = time.thread_time() - begin_s
+        finally:
+            gc.enable()
         assert taken_s < LIMIT_S
         assert os.listdir() == []
         return code, capsys.readouterr().err

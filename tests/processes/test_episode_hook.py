@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offpolicy.collect import episode_hook
 from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, HookResult, Interval
 from offpolicy.collect.evaluation import EpisodeCallbacks, step_episodes
 from offpolicy.collect.policy_evaluation import EPISODES_FILE, EvaluationContext, PolicyEvaluation, overlap
@@ -161,7 +162,7 @@ def test_a_worker_that_cannot_start_again_costs_its_episodes_only(
 
 
 def test_a_worker_that_dies_while_the_run_begins_costs_its_episodes_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     mark, answers = tmp_path / "out-of-memory", Answers()
@@ -171,12 +172,28 @@ def test_a_worker_that_dies_while_the_run_begins_costs_its_episodes_only(
     )
     with closing(EpisodeHook(HookConfig("unlucky_hooks:fine", 2, 10.0), lambda: False, answers.append)) as post:
         post.open()
+        (logged,) = caplog.records
         post.submit(episode(0))
         mark.unlink()
         post.submit(episode(1))
         post.drain()
     died = "eval.hook: 'unlucky_hooks:fine' could not be loaded: its worker died; see train.log"
+    assert logged.getMessage() == f"{died}; it is started again for the first episode"
     assert answers.errors == {0: died, 1: None}
+
+
+def test_a_module_that_does_not_load_in_time_refuses_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each episode would wait as long again: a run that goes on would stand still and lose all of its hooks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(episode_hook, "START_TIMEOUT_S", 0.5)
+    (tmp_path / "endless_hooks.py").write_text(
+        "import threading\n\nthreading.Event().wait()\n\n\ndef fine(given):\n    pass\n"
+    )
+    before = children()
+    with closing(EpisodeHook(HookConfig("endless_hooks:fine", 2, 10.0), lambda: False, Answers().append)) as post:
+        with pytest.raises(ConfigError, match=r"^eval\.hook: 'endless_hooks:fine' .* took longer than 0\.5 s"):
+            post.open()
+        assert children() == before
 
 
 def test_a_worker_that_the_system_refuses_costs_its_episodes_only(

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from tests.conftest import REPOSITORY, Traces
 
 NOTEBOOK = REPOSITORY / "examples/notebook/pendulum.ipynb"
-SHORTER = {"6000": "1300", '"every_s": 0.5': '"every_s": 0.1'}
+SHORTER = {"6000": "2000", '"every_s": 0.5': '"every_s": 0.1'}  # 1,000 updates have the records that compare needs
 
 
 def executed(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:  # Any: cells of nbformat have no types
@@ -46,10 +46,10 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     cells = executed(tmp_path, monkeypatch)
     sac, td3, curves, act, evaluated, compared = cells
     for cell in (sac, td3):
-        assert "1,300" in shown(cell)
+        assert "2,000 env steps" in shown(cell)
         assert len(cell.outputs) <= 12, "one line of progress is written anew"
     assert any("image/png" in output.get("data", {}) for output in curves.outputs)
-    assert -2500 < float(shown(act).split()[-1]) < 0
+    assert -2500 < float(shown(act).split()[-1]) <= 0
     assert "'sac'" in shown(evaluated)
     assert any("text/markdown" in output.get("data", {}) for output in compared.outputs)
 

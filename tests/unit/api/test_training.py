@@ -58,7 +58,29 @@ def test_a_mapping_may_have_whole_keys() -> None:
     assert made == load_config(["algo=sac", "env=cartpole", *words])
 
 
-def test_every_problem_of_words_and_values_is_told() -> None:
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replay": 5, "replay.capacity": 10},
+        {"replay.capacity": 10, "replay": 5},
+    ],
+)
+def test_a_plain_value_is_not_dropped_for_a_key_below_it(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configure(**values)
+    assert caught.value.problems == ("replay: got 5, and replay.capacity beside it; allowed one of both",)
+
+
+def test_a_value_beside_a_part_of_it_is_refused_however_they_are_nested() -> None:
+    with pytest.raises(ConfigError, match=r"algo\.actor_lr: got 0\.001, and algo\.actor_lr\.end beside it"):
+        configure(**{"algo": {"actor_lr": 1e-3}, "algo.actor_lr.end": 1e-4})
+
+
+def test_a_whole_key_replaces_that_of_a_section_before_it() -> None:
+    assert configure(**{"replay": {"capacity": 5, "newest": True}, "replay.capacity": 9_000}).replay.capacity == 9_000
+
+
+def test_every_problem_of_words_and_values_is_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         configure("algo.gama=1", learning_rate=1e-3, seed=-1)
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["learning_rate", "algo.gama", "seed"]

@@ -115,6 +115,12 @@ def test_an_experiment_is_optional_and_null_leaves_it_out() -> None:
     assert [load_config(tokens).algo.actor_lr for tokens in ([], ["experiment=x", "experiment=null"])] == [0.2, 0.2]
 
 
+def test_a_value_is_not_dropped_for_a_key_below_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(["replay=5", "replay.capacity=10000"])
+    assert caught.value.problems == ("replay: got 5, and replay.capacity beside it; allowed one of both",)
+
+
 def test_the_last_of_two_overrides_wins() -> None:
     assert load_config(["seed=1", "algo=td3", "seed=2", "algo=sac"]).seed == 2
 

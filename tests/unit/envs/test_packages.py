@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 
@@ -51,9 +54,29 @@ def test_what_to_install_and_what_to_write(installed: set[str], env_id: str, pip
     assert package_advice(env_id) == f"which {module} registers; write env.id={module}:{env_id}"
 
 
+@pytest.mark.parametrize("env_id", ["my_module:FetchReach-v4", "no_shimmy:dm_control/x-v0"])
+def test_a_missing_module_of_the_user_is_named_whatever_its_id_looks_like(installed: set[str], env_id: str) -> None:
+    module = env_id.partition(":")[0]
+    with pytest.raises(ConfigError) as caught:
+        make_env(EnvConfig(id=env_id))
+    assert str(caught.value) == (
+        f"env.id: got {env_id!r}: No module named {module!r}; looked in {os.getcwd()} and sys.path"
+    )
+
+
 def test_a_missing_module_of_a_known_package_is_one_to_install(installed: set[str]) -> None:
-    with pytest.raises(ConfigError, match=r"got 'no_shimmy:dm_control/x-v0'.* type pip install 'shimmy\[dm-control\]'"):
-        make_env(EnvConfig(id="no_shimmy:dm_control/x-v0"))
+    with pytest.raises(ConfigError, match=r"got 'shimmy:dm_control/x-v0', .* type pip install 'shimmy\[dm-control\]'"):
+        make_env(EnvConfig(id="shimmy:dm_control/x-v0"))
+
+
+def test_an_id_that_the_module_of_the_user_does_not_register_is_not_one_of_a_package(
+    installed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "my_module", ModuleType("my_module"))
+    with pytest.raises(ConfigError) as caught:
+        make_env(EnvConfig(id="my_module:FetchReach-v4"))
+    assert "pip install" not in str(caught.value)
+    assert "gymnasium_robotics" not in str(caught.value)
 
 
 def test_shimmy_without_dm_control_needs_that(installed: set[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError
 from offpolicy.logger import otlp
-from offpolicy.logger.exposed import ucum
+from offpolicy.logger.exported_metrics import ucum
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.otlp import MAX_PENDING, OtlpSink, metrics_url, require_otlp
 from offpolicy.logger.record import Record, RunHeader
@@ -34,6 +34,7 @@ RECORD: Record = {
     "rank/1/train_ms": 5.0,
     "perf/bottleneck": "learner",
 }
+SLOWER = f"it is slower than the records: more than {MAX_PENDING} came before it answered one request"
 AT_ONCE_S = 1.0  # what a call may take on a loaded machine; a collector that is waited for takes TIMEOUT_S
 
 
@@ -113,9 +114,32 @@ def test_writing_to_a_collector_that_never_answers_takes_no_time_and_closing_a_l
     assert clock.elapsed_s() < AT_ONCE_S
     sink.close()
     assert clock.elapsed_s() < otlp.STOP_S + AT_ONCE_S
-    assert warnings == [
+    assert warnings == [f"warning: log.otlp_endpoint={silent} lost records, the run goes on: {SLOWER}"]
+
+
+def test_a_collector_that_never_answers_is_named_at_the_end(silent: str) -> None:
+    assert send(silent, RECORD) == [
         f"warning: log.otlp_endpoint={silent} lost records, the run goes on: no answer within 2 s at the end of the run"
     ]
+
+
+def test_records_that_a_late_answer_costs_are_warned_of_once(receiver: Receiver) -> None:
+    """It answered in the end, so no request failed: the oldest records went without a word."""
+    warnings: list[str] = []
+    sink = OtlpSink(receiver.address, "runs/a", HEADER, warnings.append)
+    receiver.may_answer.clear()
+    sink.write({"wall_s": 0.0, "iteration": 0})
+    receiver.requests.get(timeout=10)
+    for number in range(1, MAX_PENDING + 1):
+        sink.write({"wall_s": float(number), "iteration": number})
+    assert warnings == []  # all of them wait
+    for number in range(MAX_PENDING + 1, MAX_PENDING + 4):
+        sink.write({"wall_s": float(number), "iteration": number})
+    receiver.may_answer.set()
+    sink.close()
+    sent = [value for name, _, value, _ in receiver.points() if name == "offpolicy_iteration"]
+    assert sent == [float(number) for number in range(4, MAX_PENDING + 4)]
+    assert warnings == [f"warning: log.otlp_endpoint={receiver.address} lost records, the run goes on: {SLOWER}"]
 
 
 def test_an_error_of_the_collector_is_named_once_and_the_next_record_is_tried(caplog: pytest.LogCaptureFixture) -> None:

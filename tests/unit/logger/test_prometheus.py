@@ -12,7 +12,7 @@ import pytest
 
 from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError
-from offpolicy.logger.exposed import metric_name
+from offpolicy.logger.exported_metrics import metric_name
 from offpolicy.logger.metrics import METRICS
 from offpolicy.logger.prometheus import PrometheusSink, families, require_prometheus
 from offpolicy.logger.record import Record, RunHeader

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.processes.shared_memory import WakeEvent
+from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.prefetch_source import PrefetchSource
 from offpolicy.replay.rate_limiter import LearningStart
 from offpolicy.replay.replay_source import ReplaySource
@@ -55,6 +57,29 @@ def test_the_double_buffer_prefetches_into_the_configured_slots(make_rank: MakeR
     source = prefetch_source(replay_of(make_rank(**SMALL, replay={"slots": 3})))
     assert "3 slots" in source.describe()
     source.close()
+
+
+@pytest.mark.parametrize("source", ["direct", "prefetch", "resident"])
+@pytest.mark.parametrize(("collectors", "hosts", "decay"), [(1, 1, 8000.0), (2, 1, 4000.0), (2, 2, 2000.0)])
+def test_age_weighting_reaches_every_source_in_rows_of_one_of_all_rings(
+    make_rank: MakeRank, source: str, collectors: int, hosts: int, decay: float
+) -> None:
+    options = {"source": source, "age_weighting": 8000, "age_floor": 0.25}
+    tree = {**SMALL, "replay": options, "collect": {"num_collectors": collectors}}
+    replay = replay_of(make_rank(host=HostInfo(num_hosts=hosts), **tree))
+    assert replay.age_weights() == AgeWeights(decay, 0.25)
+    chosen = configured_source(replay)
+    assert chosen.describe().endswith(f"; rows weighted by age, down to 0.25 after {0.75 * decay:,.0f} rows of a ring")
+    chosen.close()
+
+
+@pytest.mark.parametrize("source", ["direct", "prefetch", "resident"])
+def test_without_age_weighting_no_source_weights_its_rows(make_rank: MakeRank, source: str) -> None:
+    replay = replay_of(make_rank(**SMALL, replay={"source": source}))
+    assert replay.age_weights() is None
+    chosen = configured_source(replay)
+    assert "weighted" not in chosen.describe()
+    chosen.close()
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, False), (2, False), (3, True)])

@@ -6,19 +6,19 @@ import re
 
 import pytest
 
-from offpolicy.logger.exposed import exposed, metric_name, ucum
+from offpolicy.logger.exported_metrics import exported_values, metric_name, ucum
 from offpolicy.logger.metrics import METRICS
 
 
 def test_a_key_of_a_rank_is_the_metric_of_all_ranks_with_a_label() -> None:
-    first, second = exposed({"rank/0/train_ms": 4.0, "rank/11/train_ms": 5.0})
+    first, second = exported_values({"rank/0/train_ms": 4.0, "rank/11/train_ms": 5.0})
     assert (first.name, first.rank, first.value) == ("offpolicy_rank_each_train_ms", "0", 4.0)
     assert (second.name, second.rank, second.value) == ("offpolicy_rank_each_train_ms", "11", 5.0)
     assert first.unit == second.unit == METRICS["rank/<r>/train_ms"].unit
 
 
 def test_a_value_has_help_and_unit_of_the_table_and_a_key_of_others_none() -> None:
-    ours, foreign = exposed({"perf/steps_per_sec": 1.0, "perf/utd": None, "unilab/speed": 2.0})
+    ours, foreign = exported_values({"perf/steps_per_sec": 1.0, "perf/utd": None, "unilab/speed": 2.0})
     assert (ours.help, ours.unit) == (METRICS["perf/steps_per_sec"].help, "env steps/s")
     assert (foreign.name, foreign.help, foreign.unit) == ("offpolicy_unilab_speed", "", "")
 
@@ -31,12 +31,22 @@ def test_names_are_distinct_and_need_no_escape() -> None:
 
 @pytest.mark.parametrize(
     ("unit", "expected"),
-    [("ms/env step", "ms/{env step}"), ("env steps/s", "{env steps}/s"), ("fraction", "1"), ("text", ""), ("%", "%")],
+    [
+        ("ms/env step", "ms/{env_step}"),
+        ("env steps/s", "{env_steps}/s"),
+        ("fraction", "1"),
+        ("text", ""),
+        ("%", "%"),
+        ("GiB", "GiBy"),
+    ],
 )
 def test_units_are_those_of_ucum(unit: str, expected: str) -> None:
     assert ucum(unit) == expected
 
 
-def test_no_unit_of_the_table_breaks_a_remark_of_ucum() -> None:
-    pattern = r"([\w%]*|\{[^{}/]+\})(/([\w%]+|\{[^{}/]+\}))?"
-    assert [m.unit for m in METRICS.values() if not re.fullmatch(pattern, ucum(m.unit))] == []
+UCUM_TERM = r"(1|%|ms|s|W|GiBy|\{[!-z|~]+\})"  # an annotation has no braces and no spaces
+
+
+def test_every_unit_of_the_table_is_one_of_ucum_or_an_annotation() -> None:
+    pattern = rf"({UCUM_TERM}(/{UCUM_TERM})?)?"
+    assert [ucum(m.unit) for m in METRICS.values() if not re.fullmatch(pattern, ucum(m.unit))] == []

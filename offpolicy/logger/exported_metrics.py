@@ -10,12 +10,12 @@ from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
 from offpolicy.logger.record import Record, RunHeader
 
 PREFIX = "offpolicy_"
-_UCUM: Mapping[str, str] = {  # units of the table that the Unified Code for Units of Measure has; others are remarks
+_UCUM: Mapping[str, str] = {  # units of the table that the Unified Code for Units of Measure has
     "": "", "text": "", "1": "1", "fraction": "1", "%": "%", "ms": "ms", "s": "s", "W": "W", "GiB": "GiBy",
 }  # fmt: skip
 
 
-class Exposed(NamedTuple):
+class ExportedValue(NamedTuple):
     """One value of a record: a number, or a text."""
 
     name: str
@@ -25,7 +25,7 @@ class Exposed(NamedTuple):
     value: float | str
 
 
-def exposed(record: Record) -> Iterator[Exposed]:
+def exported_values(record: Record) -> Iterator[ExportedValue]:
     """Yields every value of a record under its name; the keys of all ranks have one name."""
     for key, value in record.items():
         if value is None:
@@ -34,7 +34,7 @@ def exposed(record: Record) -> Iterator[Exposed]:
         plain = RANK_IN_KEY.sub("rank/<r>/", key)
         metric = METRICS.get(plain)
         text, unit = (metric.help, metric.unit) if metric is not None else ("", "")
-        yield Exposed(metric_name(plain), text, unit, rank[0].split("/")[1] if rank else None, value)
+        yield ExportedValue(metric_name(plain), text, unit, rank[0].split("/")[1] if rank else None, value)
 
 
 def run_labels(run: str, header: RunHeader) -> dict[str, str]:
@@ -51,5 +51,8 @@ def metric_name(key: str) -> str:
 
 
 def ucum(unit: str) -> str:
-    """Returns a unit of the metric table as UCUM, which OpenTelemetry asks for: `ms/env step` is `ms/{env step}`."""
-    return "/".join(_UCUM.get(part, f"{{{part}}}") for part in unit.split("/"))
+    """Returns a unit of the metric table as UCUM, which OpenTelemetry asks for: `ms/env step` is `ms/{env_step}`.
+
+    What UCUM has no unit for is an annotation in braces, in which it allows no space (UCUM, 12).
+    """
+    return "/".join(_UCUM.get(part, f"{{{part.replace(' ', '_')}}}") for part in unit.split("/"))
