@@ -1,12 +1,13 @@
 """Env steps/s of Gymnasium's ten MuJoCo v5 tasks under random actions, by the way environments are stepped.
 
 Without policy and replay. All ways of one task and one number of environments take turns. `async` is measured for
-HalfCheetah alone, and left out where it would need more than 16 processes. The batch is also shown as a multiple of
-`sync`, sample by sample.
+HalfCheetah alone, and left out where it would need more than 16 processes; `envpool` for HalfCheetah, where it is
+installed. Batch and pool are also shown as multiples of `sync`, sample by sample.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -26,14 +27,16 @@ OTHERS = (
 )
 NUM_ENVS_OF_OTHERS = (4, 16)
 WAYS = (("sync", 1), ("async", 1), ("mujoco", 1), ("mujoco", 2))  # env.vectorization and threads
+POOLS = (("envpool", 1), ("envpool", 2))
 MOST_WORKERS = 16
 ENV_STEPS, ENV_STEPS_OF_OTHERS = 4_000, 1_000  # of one sample
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
     """Env steps/s of every way, for each task and number of environments."""
+    pools = POOLS if importlib.util.find_spec("envpool") else ()
     for num_envs in NUM_ENVS:
-        yield from _of_task(HALFCHEETAH, num_envs, WAYS, ENV_STEPS, 3 * rounds)
+        yield from _of_task(HALFCHEETAH, num_envs, WAYS + pools, ENV_STEPS, 3 * rounds)
     ways = [(way, threads) for way, threads in WAYS if way != "async"]
     for env_id in OTHERS:
         for num_envs in NUM_ENVS_OF_OTHERS:
@@ -59,13 +62,13 @@ def _of_task(
     for name, found in rates.items():
         yield Measurement(PART, f"{case}, {name}", "env steps/s", found)
     for name, found in rates.items():
-        if name.startswith("mujoco"):
-            ratios = [batch / sync for batch, sync in zip(found, rates["sync"], strict=True)]
+        if name.startswith(("mujoco", "envpool")):
+            ratios = [together / sync for together, sync in zip(found, rates["sync"], strict=True)]
             yield Measurement(PART, f"{case}, {name} / sync", "x", ratios)
 
 
 def _words(way: str, threads: int) -> str:
-    return f"{way}, threads {threads}" if way == "mujoco" else way
+    return f"{way}, threads {threads}" if way in ("mujoco", "envpool") else way
 
 
 def _vector(env_id: str, way: str, num_envs: int, num_threads: int) -> VectorAdapter:

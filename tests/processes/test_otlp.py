@@ -54,4 +54,5 @@ def test_a_collector_that_never_answers_does_not_end_a_run(start_run: StartRun) 
         run = start_run(f"log.otlp_endpoint=http://127.0.0.1:{server.getsockname()[1]}")
         code, out, err = run.finish_while_alive()
     assert code == 0
-    assert (out + err).count("lost records, the run goes on: no answer within 2 s at the end of the run") == 1
+    # A run longer than the time that a request may take learns it from the request, a shorter one at its end.
+    assert (out + err).count("lost records, the run goes on: no answer within") == 1

@@ -76,3 +76,13 @@ def test_it_trains(recipe: Recipe, start_run: StartRun) -> None:
     assert code == 0, err
     assert run.records()[-1]["env_steps"] == 1500
     assert run.summary()["eval"]["episodes"] == 1
+
+
+@pytest.mark.slow
+def test_envpool_trains(start_run: StartRun) -> None:
+    pytest.importorskip("envpool")
+    run = start_run("env.id=HalfCheetah-v5", "env.vectorization=envpool", "env.num_envs=4", "total_timesteps=1500")
+    code, out, err = run.finish_while_alive(120.0)
+    assert code == 0, err
+    assert run.records()[-1]["env_steps"] == 1500
+    assert "4 x HalfCheetah-v5, env.vectorization=envpool, one pool" in out

@@ -41,6 +41,7 @@ BATCH = {"id": "Ant-v5", "num_envs": 8, "vectorization": "mujoco"}
     ("overrides", "num_threads"),
     [
         ({"env": BATCH}, 8),  # the learner waits meanwhile
+        ({"env": {**BATCH, "vectorization": "envpool"}}, 8),
         ({"env": BATCH, "eval": {"beside": "true"}}, 7),
         ({"env": BATCH, "collect": {"num_collectors": 3}}, 2),
         ({"env": BATCH, "threads": {"collector": 3}}, 3),

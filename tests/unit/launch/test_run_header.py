@@ -57,6 +57,7 @@ def test_a_plain_run_names_directory_memory_and_threads() -> None:
     ("env", "line"),
     [
         ({"id": "Ant-v5", "num_envs": 8, "vectorization": "mujoco"}, "8 x Ant-v5, env.vectorization=mujoco, one batch"),
+        ({"num_envs": 2, "vectorization": "envpool"}, "2 x Pendulum-v1, env.vectorization=envpool, one pool"),
         ({"id": "Ant-v5", "num_envs": 8, "vectorization": "sync"}, "8 x Ant-v5, env.vectorization=sync"),
         ({"id": "Pendulum-v1", "num_envs": 8, "vectorization": "sync"}, "8 x Pendulum-v1, env.vectorization=sync"),
     ],

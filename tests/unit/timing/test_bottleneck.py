@@ -296,6 +296,7 @@ def test_a_cause_that_is_shown_has_the_numbers_of_the_window(shown: Cause, label
         ({"env": {"vectorization": "sync"}}, True),
         ({"env": {"vectorization": "async"}}, False),
         ({"env": {"vectorization": "mujoco"}}, False),
+        ({"env": {"vectorization": "envpool"}}, False),
         ({}, True),
     ],
 )
