@@ -51,6 +51,7 @@ class Scheduler:
         return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_job_at_its_time_limit_is_requeued_and_goes_on_where_it_stopped(tmp_path: Path, traces: Traces) -> None:
     scheduler = Scheduler(tmp_path, traces)
     job = scheduler.start("total_timesteps=100000000 replay.capacity=100000")

@@ -45,6 +45,7 @@ def compared(run_cli: Any, *words: str) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_seeds_a_torn_record_event_files_and_a_run_of_appo_are_compared(run_cli: Any, tmp_path: Path) -> None:
     seeds = [train(run_cli, tmp_path / f"sac-{seed}", *REPLAY, f"seed={seed}") for seed in (1, 2)]
     copies = [events_of(run, tmp_path / f"events-{index}") for index, run in enumerate(seeds)]

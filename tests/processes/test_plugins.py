@@ -111,6 +111,7 @@ def test_an_algorithm_a_network_an_environment_and_a_sink_train_together(cli: Cl
     assert "used the plug-in algos tqc of offpolicy-tqc 0.1.0; is it installed?" in gone.stderr
 
 
+@pytest.mark.slow
 def test_a_resume_under_another_version_says_so(cli: Cli, site: Path, tmp_path: Path) -> None:
     done = cli("train", "algo.network.name=fourier", *SMALL, "total_timesteps=230")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -44,6 +44,7 @@ def python_of(page: str) -> list[str]:
     return [block.text for block in blocks((REPOSITORY / page).read_text()) if block.language == "python"]
 
 
+@pytest.mark.slow
 def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
     shown = python_of("docs/python.md")
     assert len(shown) == 7

@@ -105,7 +105,8 @@ def test_a_killed_collector_comes_back_and_the_run_reaches_its_goal(start_run: S
     traces.assert_none()
 
 
-@pytest.mark.parametrize("mode", ["alternate", pytest.param("free", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["alternate", "free"])
 def test_a_killed_collector_of_appo_comes_back(start_run: StartRun, traces: Any, mode: str) -> None:
     paced = (SLOW_STEP, "env.kwargs.step_ms=5", "total_timesteps=3000")  # 7.5 s
     run = start_run(*paced, f"collect.mode={mode}", "collect.num_collectors=2", command=TINY_APPO)
@@ -151,6 +152,7 @@ def test_a_crash_of_an_environment_worker_is_survived(start_run: StartRun, trace
     traces.assert_none()
 
 
+@pytest.mark.slow
 def test_a_collector_comes_back_when_the_checkpoint_of_the_resume_is_gone(start_run: StartRun, traces: Any) -> None:
     paced = (*COUNTER, "checkpoint.every=100", "checkpoint.keep=2", "collect.mode=alternate")
     assert start_run(*paced, "total_timesteps=200").finish(PATIENCE_S)[0] == 0

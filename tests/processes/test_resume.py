@@ -90,6 +90,7 @@ def test_without_saved_replay_rows_a_resumed_run_refills_first_and_owes_no_updat
     assert resumed.summary()["updates"] == 200 + (600 - 300 - 100)
 
 
+@pytest.mark.slow
 def test_resume_passes_over_a_damaged_checkpoint_for_an_older_one(start_run: Any, finished_copy: Path) -> None:
     newest = finished_copy / "checkpoints" / "step-000000001100" / "learner.safetensors"
     damaged = bytearray(newest.read_bytes())

@@ -20,13 +20,17 @@ EVERY = ("eval.every=100", "eval.episodes=1")
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("eval.beside=false",),
-        ("eval.beside=true",),
-        ("eval.beside=false", "runner=double_buffer"),
-        ("eval.beside=true", "runner=multi_gpu", "runner.world_size=2", "device=cpu"),
-        ("eval.beside=false", "algo=td3", "collect.mode=free"),
+        pytest.param(("eval.beside=false",), id="inline"),
+        *(
+            pytest.param(overrides, id=name, marks=pytest.mark.slow)
+            for name, overrides in {
+                "beside": ("eval.beside=true",),
+                "double_buffer": ("eval.beside=false", "runner=double_buffer"),
+                "two_ranks": ("eval.beside=true", "runner=multi_gpu", "runner.world_size=2", "device=cpu"),
+                "free": ("eval.beside=false", "algo=td3", "collect.mode=free"),
+            }.items()
+        ),
     ],
-    ids=["inline", "beside", "double_buffer", "two_ranks", "free"],
 )
 def test_a_return_that_is_reached_ends_the_run_as_completed(start_run: StartRun, overrides: tuple[str, ...]) -> None:
     run = start_run(*EVERY, *ENDLESS, "stop.reward=-1e9", *overrides)
@@ -51,6 +55,7 @@ def test_a_rollout_learner_stops_early_too(start_run: StartRun) -> None:
     assert "without a better mean return than" in run.summary()["reason"]
 
 
+@pytest.mark.slow
 def test_a_resume_goes_on_only_with_other_values(start_run: StartRun, run_cli: RunCli) -> None:
     run = start_run(*EVERY, "stop.reward=-1e9")
     assert run.finish_while_alive()[0] == 0
@@ -66,6 +71,7 @@ def test_a_resume_goes_on_only_with_other_values(start_run: StartRun, run_cli: R
     assert run.summary()["reason"] == "600 env steps done"
 
 
+@pytest.mark.slow
 def test_a_killed_run_has_the_best_policy_and_the_evaluations_of_one_that_was_not(start_run: StartRun) -> None:
     """Whether to stop is a function of the evaluations alone."""
     options = ("eval.every=50", "checkpoint.every=200", "collect.mode=alternate", "device=cpu", "stop.patience=1000")

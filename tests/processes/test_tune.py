@@ -17,6 +17,7 @@ pytestmark = pytest.mark.mp
 SMALL = ("algo.hidden_dims=[16,16]", "algo.batch_size=16", "threads.learner=1", "eval.episodes=0")
 
 
+@pytest.mark.slow
 def test_a_tune_measures_real_runs_and_train_takes_what_it_wrote(run_cli: Any, tmp_path: Path) -> None:
     done = run_cli(["tune", *SMALL, "--minutes", "0.65", "--keep", "env"], timeout=110)
     assert (done.returncode, done.stderr) == (0, "")

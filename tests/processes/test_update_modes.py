@@ -30,6 +30,7 @@ def test_a_graph_that_is_asked_for_on_a_cpu_is_refused_before_a_process_starts(s
     assert not run.directory.exists()
 
 
+@pytest.mark.slow
 def test_ranks_that_average_their_networks_choose_together(start_run: StartRun) -> None:
     run = start_run(
         "runner=multi_gpu", "runner.world_size=2", "runner.sync=parameters", "algo.compile=auto", "device=cpu"
