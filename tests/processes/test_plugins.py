@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from tests.conftest import REPOSITORY, Traces
 
 pytestmark = [pytest.mark.mp, pytest.mark.timeout(600)]
 
-EXAMPLES = ("tqc", "fourier", "sqlite_sink")
+EXAMPLES = ("tqc", "fourier", "sqlite_sink", "mlflow_sink")
 SMALL = ("algo.learning_starts=200", "eval.episodes=1", "threads.learner=1", "threads.collector=1", "run_dir=run")
 MOST_LINES = 60
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -143,3 +144,24 @@ def test_a_sink_that_fails_ends_nothing(cli: Cli) -> None:
         "warning: offpolicy-sqlite 0.1.0 (entry point offpolicy.sinks: sqlite = offpolicy_sqlite:SQLITE)" in done.stdout
     )
     assert "is disabled for the rest of the run: OperationalError: unable to open database file" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_and_its_resume_are_one_run_of_mlflow(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    if importlib.util.find_spec("mlflow") is None or importlib.util.find_spec("sqlalchemy") is None:
+        pytest.skip("needs mlflow")
+    from mlflow.tracking import MlflowClient
+
+    words = ("algo=sac", "env=pendulum", "log.sinks=[mlflow]", *SMALL)
+    for command in (("train", *words, "total_timesteps=300"), ("resume", "run", "total_timesteps=320")):
+        done = cli(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "disabled" not in done.stdout + done.stderr
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = client.get_experiment_by_name("offpolicy")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["algo.learning_starts"] == "200"
+    updates = client.get_metric_history(run.info.run_id, "train/n_updates")
+    assert (updates[-1].step, updates[-1].value) == (320, 120)
