@@ -147,6 +147,7 @@ def test_a_sink_that_fails_ends_nothing(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MLflow's own packages
 def test_a_run_and_its_resume_are_one_run_of_mlflow(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     if importlib.util.find_spec("mlflow") is None or importlib.util.find_spec("sqlalchemy") is None:
