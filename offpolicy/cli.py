@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         open_streams()
-        arguments = _parser().parse_args(words or ["--help"])
+        arguments = _parse(words or ["--help"])
         return int(arguments.command(arguments))
     except ConfigError as error:
         count = len(error.problems)
@@ -45,6 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("offpolicy: interrupted\n")
         return EXIT_INTERRUPTED
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parses a command line. `key=value` may stand on both sides of an option: argparse takes one group of them."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(words)
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides = [*arguments.overrides, *rest]
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:

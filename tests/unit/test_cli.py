@@ -77,6 +77,31 @@ def test_tune_hands_words_and_options_over(monkeypatch: pytest.MonkeyPatch) -> N
     assert runners.asked == [(["algo=td3"], TuneOptions(0.5, Path("x.txt"), ["env", "collect"]))]
 
 
+def test_overrides_stand_on_both_sides_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    runners = Runners()
+    monkeypatch.setattr("offpolicy.commands.tune.tune", runners._record)
+    assert (
+        run_with(monkeypatch, runners, "tune", "algo=td3", "--minutes", "0.5", "env=ant", "--keep", "env", "seed=3")
+        == 0
+    )
+    assert runners.asked[0][0] == ["algo=td3", "env=ant", "seed=3"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "rest"),
+    [
+        (["tune", "algo=td3", "--minutes", "1", "--mintes", "2"], "--mintes 2"),
+        (["list", "runs", "others"], "others"),
+    ],
+)
+def test_what_no_command_takes_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str], rest: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_with(monkeypatch, Runners(), *argv)
+    assert f"unrecognized arguments: {rest}\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("minutes", ["0", "-1", "inf", "nan"])
 def test_a_tune_without_time_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], minutes: str
