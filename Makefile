@@ -157,7 +157,7 @@ test: $(VENV)/.dev ## the fast tests: make test [args='-k ring']
 	@$(BIN)/python -m pytest $(TWO_FILES) -m "$(FAST) and not alone" $(args) $(UNLESS_CHOSEN)
 	@$(BIN)/python -m tests.timed_tests -m "$(FAST) and alone" $(args) $(UNLESS_CHOSEN)
 
-test-slow: $(VENV)/.dev ## the long tests: learning bands, kill loops, the installed wheel
+test-slow: $(VENV)/.dev $(VENV)/.video ## the long tests: learning bands, kill loops, the installed wheel
 	@$(BIN)/python -m pytest $(TWO_TESTS) -m "slow and not gpu and not alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
 	@$(BIN)/python -m tests.timed_tests -m "slow and not gpu and alone" --timeout 3600 $(args) $(UNLESS_CHOSEN)
 

