@@ -16,11 +16,10 @@ from rich.console import Console
 
 from benchmarks.children import wide_console
 from benchmarks.journal import MORE_LEFT, Budget
-from benchmarks.learning.nothing_learnt import policies
+from benchmarks.learning.nothing_learnt import POLICIES, policies
 from benchmarks.learning.results import policies_of, runs_of, save_policies, save_run
 from benchmarks.learning.runs import FAILED, FINISHED, UNFINISHED, StudyRun
 from benchmarks.learning.studies import BY_KEY, STUDIES, Study
-from offpolicy.config.overrides import load_config
 
 POLL_S = 0.5
 
@@ -58,9 +57,12 @@ def do(waiting: list[StudyRun], jobs: int, budget: Budget, console: Console) -> 
     unfinished = 0
     try:
         while (waiting or running) and budget.has(0.0):
-            while waiting and len(running) < jobs:
-                running.append(waiting.pop(0))
-                running[-1].start()
+            while len(running) < jobs and (ready := next((run for run in waiting if run.is_ready()), None)):
+                waiting.remove(ready)
+                running.append(ready)
+                ready.start()
+            if not running:
+                break
             time.sleep(POLL_S)
             for run in [run for run in running if run.has_ended()]:
                 running.remove(run)
@@ -70,6 +72,10 @@ def do(waiting: list[StudyRun], jobs: int, budget: Budget, console: Console) -> 
             run.stop()
         for run in running:
             unfinished += not _written(run, console)
+    for run in waiting:
+        if not run.is_ready():
+            text = f"{run.name}: needs a run of {run.study.teacher} with all of its env steps in {run.teacher}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
     return unfinished + len(waiting)
 
 
@@ -88,12 +94,12 @@ def _written(run: StudyRun, console: Console) -> bool:
 
 def _look_at_policies(study: Study, console: Console) -> None:
     """Measures random and constant actions in the study's environment, if nobody has yet."""
-    config = load_config([*study.arguments(1), "run_dir=unused"])
-    if not policies_of(config.env.id):
-        found = policies(config)
-        save_policies(config.env.id, found)
+    env = study.final_env()
+    if not policies_of(env.id).keys() >= set(POLICIES):
+        found = policies(env)
+        save_policies(env.id, found)
         means = ", ".join(f"{name} {one['mean']:,.1f}" for name, one in found.items())
-        console.print(f"{config.env.id}: {means}", markup=False, highlight=False)
+        console.print(f"{env.id}: {means}", markup=False, highlight=False)
 
 
 def _parser() -> argparse.ArgumentParser:

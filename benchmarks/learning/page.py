@@ -1,4 +1,4 @@
-"""`make learning-page`: docs/learning.md and its pictures, from the files of benchmarks/results/learning.
+"""`make learning-page`: docs/learning.md with its pictures and docs/hora.md, from benchmarks/results/learning.
 
 The words around the tables are in benchmarks/learning/page.md, where `{{name}}` stands for what is made here.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.learning import hora_page
 from benchmarks.learning.results import Raw, policies_of, runs_of
 from benchmarks.learning.runs import FINISHED
 from benchmarks.learning.studies import STUDIES, Study, steps_text
@@ -159,7 +160,8 @@ def main() -> None:
     PAGE.write_text(render(found))
     for name, content in pictures(found).items():
         (PICTURES / name).write_bytes(content)
-    print(f"written: {PAGE.relative_to(REPOSITORY)}")
+    hora_page.PAGE.write_text(hora_page.render())
+    print(f"written: {', '.join(str(each.relative_to(REPOSITORY)) for each in (PAGE, hora_page.PAGE))}")
 
 
 def _interval(returns: Float64) -> str:

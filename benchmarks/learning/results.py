@@ -34,15 +34,15 @@ def save_run(study: Study, seed: int, run: Raw) -> None:
 
 
 def policies_of(env_id: str) -> dict[str, Raw]:
-    """What random and constant actions earn in an environment, by policy; empty where nobody has looked."""
+    """What policies that learn nothing earn in an environment, by policy; empty where nobody has looked."""
     found: dict[str, Raw] = _read(path_of(NOTHING_LEARNT)).get(env_id, {})
     return found
 
 
 def save_policies(env_id: str, policies: dict[str, Raw]) -> None:
-    """Writes what random and constant actions earn in an environment."""
+    """Writes what policies that learn nothing earn in an environment, beside those that are there."""
     found = _read(path_of(NOTHING_LEARNT))
-    _write(path_of(NOTHING_LEARNT), dict(sorted({**found, env_id: policies}.items())))
+    _write(path_of(NOTHING_LEARNT), dict(sorted({**found, env_id: {**found.get(env_id, {}), **policies}}.items())))
 
 
 def _read(path: Path) -> Raw:

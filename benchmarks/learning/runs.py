@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from benchmarks.children import environment, offpolicy_program
 from benchmarks.learning.results import Raw
-from benchmarks.learning.studies import FINAL_EPISODES, Study, agree, decisive
+from benchmarks.learning.studies import Study, agree, decisive
 from benchmarks.results import REPOSITORY, facts_now
 from offpolicy.analysis.learning_curves import EVAL
 from offpolicy.analysis.records import read_run
@@ -20,7 +20,6 @@ from offpolicy.config.schema import read_config
 from offpolicy.errors import ConfigError
 
 DIRECTORY = REPOSITORY / "runs" / "learning-curves"
-FINAL_SEED = 1_000  # of the last evaluation's episodes: not those of the evaluations during the run
 FINISHED, UNFINISHED, FAILED = "finished", "unfinished", "failed"
 STOP_S = 120.0  # until a run that was asked to stop is killed: its last checkpoint remains
 
@@ -40,6 +39,15 @@ class StudyRun:
     def name(self) -> str:
         """Of the study and the seed."""
         return f"{self.study.key}/{self.seed}"
+
+    @property
+    def teacher(self) -> Path | None:
+        """The directory of the run that teaches this one; None: nothing does."""
+        return self.path.parent.parent / self.study.teacher / self.path.name if self.study.teacher else None
+
+    def is_ready(self) -> bool:
+        """False as long as the run that teaches this one has not ended."""
+        return self.teacher is None or _read_json(self.teacher / "summary.json").get("status") == "completed"
 
     def start(self) -> None:
         """Begins the run, or resumes it from its newest checkpoint."""
@@ -89,14 +97,15 @@ class StudyRun:
 
     def _final(self) -> Raw:
         """The deterministic policy over episodes that no evaluation of the run has seen."""
-        words = ["eval", str(self.path), "--episodes", str(FINAL_EPISODES), "--seed", str(FINAL_SEED + self.seed)]
+        words = ["eval", str(self.path), *self.study.final_evaluation(self.seed)]
         subprocess.run(
             [*offpolicy_program(), *words], check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL,
             env=environment(PYTHONPATH=str(REPOSITORY), OMP_NUM_THREADS="1"),
         )  # fmt: skip
         line = (self.path / "eval.jsonl").read_text().splitlines()[-1]
         found = json.loads(line)
-        return {"episodes": found["episodes"], "mean": found["mean_reward"], "std": found["std_reward"]}
+        measured = {"net_rotation": found["mean_net_rotation"]} if "mean_net_rotation" in found else {}
+        return {"episodes": found["episodes"], "mean": found["mean_reward"], "std": found["std_reward"], **measured}
 
     def _resumption(self) -> list[str]:
         """The words that resume it; empty if there is nothing, or nothing of this configuration, to go on from."""
@@ -110,7 +119,8 @@ class StudyRun:
         shutil.rmtree(self.path, ignore_errors=True)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.raw = {"status": UNFINISHED, "wall_s": 0.0, "calls": []}
-        return ["train", f"run_dir={self.path}", *self.study.arguments(self.seed)]
+        teacher = [f"teacher={self.teacher}"] if self.teacher else []
+        return ["train", f"run_dir={self.path}", *self.study.arguments(self.seed), *teacher]
 
 
 def _curve(path: Path) -> list[list[float]]:

@@ -12,10 +12,15 @@ from typing import Any, NamedTuple
 from offpolicy.config.overrides import load_config
 from offpolicy.config.parsing import flatten
 from offpolicy.config.schema import RunConfig
+from offpolicy.config.sections import EnvConfig
 
 EVALUATIONS = 20  # of a curve
 CURVE_EPISODES, FINAL_EPISODES = 10, 100
-WRITES_ONLY = ("run_dir", "resume", "log", "checkpoint", "timing", "logging")  # of a configuration: nothing is learnt
+FINAL_SEED = 1_000  # of the last evaluation's episodes: not those of the evaluations during the run
+HELD_OUT_EPISODES, HELD_OUT_SEED = 400, 90_000  # of the hands, the same for all policies
+HELD_OUT = "env.kwargs.physics=held_out"
+# Of a configuration: these decide nothing that is learnt, or say where another run is.
+WRITES_ONLY = ("run_dir", "resume", "log", "checkpoint", "timing", "logging", "teacher")
 
 
 class Published(NamedTuple):
@@ -42,11 +47,20 @@ class Study(NamedTuple):
     seeds: int = 3
     bar: float | None = None  # that the mean over the seeds must reach
     published: tuple[Published, ...] = ()
+    teacher: str | None = None  # the study whose run of the same seed teaches this one's
+    is_held_out: bool = False  # its last evaluation has physics beyond those of training
 
     @property
     def command(self) -> str:
         """What a user types for one seed."""
-        return f"offpolicy train {' '.join(self.overrides)} total_timesteps={self.env_steps}"
+        teacher = [f"teacher=<run of {self.teacher}>"] if self.teacher else []
+        return " ".join(["offpolicy train", *self.overrides, *teacher, f"total_timesteps={self.env_steps}"])
+
+    def final_evaluation(self, seed: int) -> list[str]:
+        """The options of the last evaluation: episodes that no evaluation during the run has seen."""
+        if self.is_held_out:
+            return ["--episodes", str(HELD_OUT_EPISODES), "--seed", str(HELD_OUT_SEED), "--set", HELD_OUT]
+        return ["--episodes", str(FINAL_EPISODES), "--seed", str(FINAL_SEED + seed)]
 
     def arguments(self, seed: int) -> list[str]:
         """The overrides of one run: one thread for each side, so that runs beside each other do not share cores."""
@@ -60,7 +74,16 @@ class Study(NamedTuple):
 
     def configuration(self) -> dict[str, Any]:  # Any: values of a configuration
         """The resolved values that decide what is learnt: a result of other values is one of another preset."""
-        return decisive(load_config([*self.arguments(1), "run_dir=unused"]))
+        return decisive(self.resolved())
+
+    def resolved(self, *overrides: str) -> RunConfig:
+        """The configuration of the first seed, without the directories that only a run has."""
+        teacher = ["teacher=unused"] if self.teacher else []
+        return load_config([*self.arguments(1), *teacher, "run_dir=unused", *overrides])
+
+    def final_env(self) -> EnvConfig:
+        """The environment of the last evaluation."""
+        return self.resolved(*([HELD_OUT] if self.is_held_out else [])).env
 
 
 def decisive(config: RunConfig) -> dict[str, Any]:  # Any: values of a configuration
@@ -89,6 +112,8 @@ TIANSHOU_SAC = "tianshou SAC, v3, 10 seeds, 10k more random steps"
 TIANSHOU_PPO = "tianshou PPO, v3, 10 seeds"
 FLASH = "FlashSAC at its published size, v4, 5 seeds"
 FLASH_PPO = "PPO of FlashSAC's repository, v4, 5 seeds"
+HAND = ("env=hand_rotation", "env.kwargs.num_threads=1")
+HISTORY = ("algo.actor_input=history", "env.kwargs.groups=[obs,privileged,proprio_hist]")
 
 STUDIES = (
     Study("sac-pendulum", ("algo=sac", "env=pendulum"), 10_000, 5, -180.0, (
@@ -114,6 +139,10 @@ STUDIES = (
         Published(100_000, -166.0, None, "rl-baselines3-zoo PPO, one run"),)),
     Study("appo-halfcheetah", ("algo=appo", "env=halfcheetah"), 300_000, 5, 2_900.0, (
         Published(300_000, 868.0, 458.0, FLASH_PPO), Published(215_000, 2_932.0, 769.0, TIANSHOU_PPO))),
+    Study("hora-teacher", ("algo=hora", *HAND), 3_000_000, is_held_out=True),
+    Study("hora-student", ("algo=hora", "stage=adapt", *HAND), 4_000_000, teacher="hora-teacher", is_held_out=True),
+    Study("hora-blind", ("algo=appo", *HAND, "algo.actor_input=obs"), 3_000_000, is_held_out=True),
+    Study("hora-history", ("algo=appo", *HAND, *HISTORY), 3_000_000, is_held_out=True),
     Study("flashsac-halfcheetah", ("algo=flashsac", "env=halfcheetah"), 100_000, 3, None, (
         Published(100_000, 9_815.0, 173.0, FLASH),)),
     Study("sac-walker2d", ("algo=sac", "env=walker2d"), 100_000, 3, None, (

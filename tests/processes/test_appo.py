@@ -73,7 +73,7 @@ def test_discrete_actions_train(start_run: StartRun, env_id: str) -> None:
         ("collect.mode=overlap", "algo.advantage=gae", "algo.lr_schedule=linear"),
         pytest.param(
             (
-                *("env.id=offpolicy.envs.hand:HandRotation-v0", "env.vectorization=mujoco", "eval.episodes=0"),
+                *("env.id=offpolicy.envs.hand:HandRotation-v1", "env.vectorization=mujoco", "eval.episodes=0"),
                 "env.kwargs.groups=[obs,privileged]",
             ),
             marks=pytest.mark.slow,
@@ -111,7 +111,7 @@ def test_an_actor_that_reads_one_group_trains_on_two_ranks_and_resumes_bitwise(
     start_run: StartRun, actor_input: str
 ) -> None:
     groups = "env.kwargs.groups=[obs,privileged,proprio_hist]"
-    hand = ("env.id=offpolicy.envs.hand:HandRotation-v0", "env.vectorization=mujoco", "eval.episodes=0", groups)
+    hand = ("env.id=offpolicy.envs.hand:HandRotation-v1", "env.vectorization=mujoco", "eval.episodes=0", groups)
     options = (*hand, f"algo.actor_input={actor_input}", "device=cpu")
     ranks = start_run(*options, "runner.world_size=2", "collect.num_collectors=2", command=TINY_APPO)
     assert ranks.finish_while_alive()[::2] == (0, "")

@@ -1,4 +1,4 @@
-"""In-hand rotation: a hand of four fingers turns an object about its palm's axis, under physics that differ per episode.
+"""In-hand rotation: four fingers turn an object about the palm's axis, under physics that differ per episode.
 
 `HandRotation` is the task of HORA (arXiv:2210.04887): the object falls when the hand lets go of it. In `HandSpin` it
 stands on the palm.

@@ -130,7 +130,7 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "reset_mask": True}  # noqa: RUF012  # Gymnasium's own name
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the options of the environment
         self,
         num_envs: int = 1,
         groups: Sequence[str] = tuple(GROUPS),
@@ -179,6 +179,11 @@ class HandRotationVector(VectorEnv[Obs, NDArray[np.float32], NDArray[Any]]):
             self._start_episodes(resetting.tolist())
         self._was_done = terminated | truncated
         return self.observe(), reward, terminated, truncated, {"net_rotation": self._turned.copy()}
+
+    @property
+    def targets(self) -> NDArray[np.float64]:
+        """The targets of the joints [N, 16], in rad."""
+        return self._hands.targets
 
     def observe(self) -> Obs:
         """Returns the current observations."""

@@ -35,6 +35,7 @@ ACTION_SCALE = 0.2  # move of a joint's target by an action of 1, in rad
 PLACE_SCALE = (0.02, 0.02, 0.03)  # unit of the object's place in `privileged`, in m
 GRAVITY = 9.81  # m/s^2
 
+
 class Outcome(NamedTuple):
     """One step of N hands."""
 
@@ -157,6 +158,11 @@ class HandRotations:
         work = coef.work * np.abs((torque * joint_speed).sum(axis=1))
         reward: Array = speed - coef.linear * moved - coef.pose * bent - effort - work - coef.drop * dropped
         return reward
+
+    @property
+    def targets(self) -> Array:
+        """The targets of the joints [N, 16], in rad."""
+        return self._ctrl.copy()
 
     def _place(self) -> Array:
         """Returns the object's centre relative to the origin [N, 3]."""

@@ -40,6 +40,9 @@ class FakeRun:
         self._looks, self._events = looks, events
         self.raw = {"status": status, "wall_s": 1.0, "calls": [CALL], "evaluations": [], "final": {"mean": 1.0}}
 
+    def is_ready(self) -> bool:
+        return True
+
     def start(self) -> None:
         self._events.append(f"start {self.name}")
 
@@ -101,6 +104,43 @@ def test_an_interruption_stops_the_runs_and_keeps_what_they_have() -> None:
     assert 1 in runs_of(PENDULUM)
 
 
+@pytest.mark.usefixtures("no_pause", "results_directory")
+def test_a_student_waits_for_its_teacher_and_others_do_not_wait_with_it() -> None:
+    events: list[str] = []
+
+    class Student(FakeRun):
+        def is_ready(self) -> bool:
+            return "finish teacher" in events
+
+    runs: Any = [FakeRun("teacher", 3, events), Student("student", 0, events), FakeRun("other", 0, events)]
+    assert learning.do(runs, 2, Budget(wait_s=0.0), console()) == 0
+    assert events[:3] == ["start teacher", "start other", "finish other"]
+    assert events[3:] == ["finish teacher", "start student", "finish student"]
+
+
+@pytest.mark.usefixtures("no_pause", "results_directory")
+def test_a_student_whose_teacher_is_not_here_is_left_and_named(tmp_path: Path) -> None:
+    student, shown = StudyRun(BY_KEY["hora-student"], 2, None, tmp_path), console()
+    assert student.teacher == tmp_path / "hora-teacher" / "seed-2"
+    assert not student.is_ready()
+    assert learning.do([student], 2, Budget(wait_s=0.0), shown) == 1
+    assert "hora-student/2: needs a run of hora-teacher" in shown.file.getvalue()  # type: ignore[attr-defined]
+    student.teacher.mkdir(parents=True)
+    (student.teacher / "summary.json").write_text('{"status": "completed"}')
+    assert student.is_ready()
+    assert student._beginning()[-1] == f"teacher={student.teacher}"
+
+
+def test_the_last_evaluation_of_a_hand_has_physics_beyond_those_of_training() -> None:
+    hand, other = BY_KEY["hora-blind"], BY_KEY["sac-pendulum"]
+    assert hand.final_evaluation(3)[-1] == "env.kwargs.physics=held_out"
+    assert hand.final_evaluation(1) == hand.final_evaluation(3)  # all seeds and all policies: the same starts
+    assert hand.final_env().kwargs["physics"] == "held_out"
+    assert "physics" not in hand.resolved().env.kwargs
+    assert other.final_evaluation(1) != other.final_evaluation(3)
+    assert other.final_env() == other.resolved().env
+
+
 def test_a_result_of_another_preset_is_none_of_todays(results_directory: Path) -> None:
     save_run(PENDULUM, 2, finished(-150.0))
     save_run(PENDULUM, 1, finished(-160.0))
@@ -125,7 +165,7 @@ def test_only_keys_that_both_have_are_compared() -> None:
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.key)
 def test_every_study_is_a_configuration_that_exists(study: Study) -> None:
-    config = load_config([*study.arguments(3), "run_dir=unused"])
+    config = study.resolved("seed=3")
     assert (config.seed, config.total_timesteps) == (3, study.env_steps)
     assert (config.threads.learner, config.threads.collector) == (1, 1)
     assert agree(study.configuration(), study.configuration())
@@ -133,12 +173,13 @@ def test_every_study_is_a_configuration_that_exists(study: Study) -> None:
 
 
 def test_policies_that_learn_nothing_are_measured_and_kept(results_directory: Path) -> None:
-    found = policies(load_config(["algo=appo", "env=cartpole", "run_dir=unused"]))
+    found = policies(load_config(["algo=appo", "env=cartpole", "run_dir=unused"]).env)
     assert 15.0 < found["random"]["mean"] < 30.0  # published: about 22
     assert 8.0 < found["constant"]["mean"] < 11.0  # pushed to one side, the pole falls at once
     assert found["random"]["episodes"] == 100
     save_policies("CartPole-v1", found)
-    assert policies_of("CartPole-v1") == found
+    save_policies("CartPole-v1", {"scripted": {"mean": 1.0}})
+    assert policies_of("CartPole-v1") == {**found, "scripted": {"mean": 1.0}}
     assert policies_of("Ant-v5") == {}
     assert path_of("nothing-learnt").parent == results_directory / "learning"
 

@@ -160,7 +160,7 @@ def test_after_a_stop_no_environment_is_reset_again(can_reset_some: bool) -> Non
 
 
 def test_the_measure_is_that_of_the_episodes_end() -> None:
-    hand = "offpolicy.envs.hand:HandRotation-v0"
+    hand = "offpolicy.envs.hand:HandRotation-v1"
     kwargs = {"groups": ["obs"], "max_episode_steps": 4}
     cfg = EnvConfig(id=hand, kwargs=kwargs, vectorization="mujoco", measure="net_rotation")
     act = random_actor(SpaceSpec(96, 16, (-1.0,) * 16, (1.0,) * 16), seed=1)

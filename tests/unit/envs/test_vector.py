@@ -247,7 +247,7 @@ gymnasium.register(
     ("env_id", "vectorization"),
     [
         *((f"{name}-v5", "mujoco") for name in TASK_NAMES),
-        *(("offpolicy.envs.hand:HandRotation-v0", way) for way in ("mujoco", "sync")),
+        *(("offpolicy.envs.hand:HandRotation-v1", way) for way in ("mujoco", "sync")),
         ("CartPoles-v0", "mujoco"),
         *(("Reacher-v5", way) for way in ("sync", "async")),
     ],
