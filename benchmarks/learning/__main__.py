@@ -1,4 +1,4 @@
-"""`make learning-curves [only=sac-pendulum,...] [jobs=2] [budget=480]`: the runs of all studies, in their order.
+"""`make learning-curves [only=sac-pendulum,...] [seeds=3] [jobs=2] [budget=480]`: the runs of all studies, in order.
 
 Runs stand beside each other, each with one thread. When the budget is spent they save a checkpoint and stop: exit
 code 75 says that more is left, and the same command goes on. Then `make learning-page` writes docs/learning.md.
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     waiting = [
         StudyRun(study, seed, runs_of(study).get(seed))
         for study in studies
-        for seed in range(1, study.seeds + 1)
+        for seed in range(1, min(study.seeds, arguments.seeds) + 1)
         if runs_of(study).get(seed, {}).get("status", UNFINISHED) == UNFINISHED
     ]
     left = do(waiting, arguments.jobs, budget, console)
@@ -107,13 +107,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.learning", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=_studies, default=list(BY_KEY), help=f"some of {','.join(BY_KEY)}")
-    cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--jobs", type=_jobs, default=cores, help="runs at a time (default: the number of cores)")
+    cores, most = len(os.sched_getaffinity(0)), max(study.seeds for study in STUDIES)
+    parser.add_argument("--seeds", type=_count, default=most, help="of each study, at most (default: all)")
+    parser.add_argument("--jobs", type=_count, default=cores, help="runs at a time (default: the number of cores)")
     Budget.add_options(parser)
     return parser
 
 
-def _jobs(text: str) -> int:
+def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text}, allowed a whole number from 1 on")
     return int(text)

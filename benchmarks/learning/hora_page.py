@@ -126,7 +126,9 @@ def over_seeds(values: Float64, others: Float64) -> Interval:
 
 def provenance() -> str:
     """The machines and commits of the runs, and how long they took."""
-    runs = {key: [run for run in runs_of(BY_KEY[key]).values() if run["status"] == FINISHED] for key in POLICIES.values()}
+    runs = {
+        key: [run for run in runs_of(BY_KEY[key]).values() if run["status"] == FINISHED] for key in POLICIES.values()
+    }
     lines = []
     for key, found in runs.items():
         if found:

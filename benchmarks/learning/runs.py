@@ -66,9 +66,9 @@ class StudyRun:
         return self._process is None or self._process.poll() is not None
 
     def stop(self) -> None:
-        """Asks it to save a checkpoint and end."""
+        """Asks it to save a checkpoint and end; not by SIGINT, which a run in the background ignores."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(signal.SIGTERM)
 
     def finish(self) -> None:
         """Waits until it has ended, evaluates a policy that is done, and notes what is known."""
@@ -92,7 +92,7 @@ class StudyRun:
             self.raw["final"] = self._final()
             self.raw["status"] = FINISHED
             self.raw["env_steps_per_sec"] = summary["rates"]["steps_per_sec"]
-        elif summary.get("status") == FAILED or code not in {0, 130}:
+        elif summary.get("status") == FAILED or code not in {0, 130, 143}:
             self.raw["status"], self.raw["reason"] = FAILED, summary.get("reason", f"exit code {code}")
 
     def _final(self) -> Raw:
