@@ -5,6 +5,7 @@ The words around the tables are in benchmarks/learning/page.md, where `{{name}}`
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,7 @@ TEXT = Path(__file__).with_name("page.md")
 PAGE, PICTURES = REPOSITORY / "docs" / "learning.md", REPOSITORY / "docs" / "img"
 HEADINGS = ("", "env steps", "seeds", "mean ± std", "IQM [95 %]", "bar", "random", "constant", "minutes")
 NO_RUN = "*Not run yet.*"
+WIDTH = 100  # of a line of the documentation
 Curves = list[tuple[Float64, Float64]]  # env steps and returns of each run
 
 
@@ -111,7 +113,9 @@ def _detail(one: Judged) -> str:
 
 
 def _named(study: Study) -> str:
-    return f"- `{study.key}`:\n  `{study.command}`"
+    indent = dict.fromkeys(("initial_indent", "subsequent_indent"), "  ")
+    command = textwrap.fill(f"`{study.command}`", WIDTH, **indent, break_long_words=False, break_on_hyphens=False)
+    return f"- `{study.key}`:\n{command}"
 
 
 def missing(found: Sequence[Judged]) -> str:

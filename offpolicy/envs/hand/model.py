@@ -113,7 +113,8 @@ def leap_hand(path: Path) -> Hand:
         mass=0.1,
         conaffinity=2,
         condim=4,
-        friction=(0.8, 0.005, 0.0001),
+        priority=1,
+        friction=(0.8, 0.01, 0.0001),
         rgba=(0.2, 0.6, 0.3, 1.0),
     )
     spec.worldbody.add_camera(name="view", pos=(0.33, -0.21, 0.29), xyaxes=(0.7, 0.71, 0.0, -0.5, 0.49, 0.72))

@@ -162,7 +162,8 @@ class HandRotations:
     @property
     def targets(self) -> Array:
         """The targets of the joints [N, 16], in rad."""
-        return self._ctrl.copy()
+        targets: Array = self._ctrl.copy()
+        return targets
 
     def _place(self) -> Array:
         """Returns the object's centre relative to the origin [N, 3]."""
