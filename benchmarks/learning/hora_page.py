@@ -134,7 +134,8 @@ def provenance() -> str:
         if found:
             minutes = sorted(run["wall_s"] / 60.0 for run in found)
             where = sorted({f"{call['commit']}, {call['hardware']['cpu']}" for run in found for call in run["calls"]})
-            lines.append(f"- `{key}`: {minutes[0]:.0f} to {minutes[-1]:.0f} minutes; {'; '.join(where)}")
+            ends = " to ".join(dict.fromkeys(f"{each:.0f}" for each in (minutes[0], minutes[-1])))
+            lines.append(f"- `{key}`: {ends} minutes; {'; '.join(where)}")
     return "\n".join(lines) or NO_RUN
 
 

@@ -54,8 +54,8 @@ class Judged(NamedTuple):
 
     @property
     def env_id(self) -> str:
-        """Gymnasium's name of the environment."""
-        return str(self.study.configuration()["env"]["id"])
+        """Gymnasium's name of the environment, without the module that registers it."""
+        return self.study.resolved().env.id.rpartition(":")[2]
 
 
 def judged(studies: Sequence[Study] = STUDIES) -> list[Judged]:
@@ -66,7 +66,7 @@ def judged(studies: Sequence[Study] = STUDIES) -> list[Judged]:
 def row(one: Judged) -> list[str]:
     """The line of a study that has finished runs."""
     study, returns = one.study, one.returns
-    policies = {name: f"{found['mean']:,.0f}" for name, found in policies_of(one.env_id).items()}
+    policies = {name: f"{found['mean']:,.0f}" for name, found in policies_of(study.resolved().env.id).items()}
     minutes = sorted(run["wall_s"] / 60.0 for run in one.finished.values())
     spread = f"{returns.mean():,.1f} ± {returns.std(ddof=1):,.1f}" if len(returns) > 1 else f"{returns[0]:,.1f}"
     count = f"{len(returns)} of {study.seeds}" if len(returns) < study.seeds else str(study.seeds)

@@ -221,6 +221,20 @@ def test_the_curves_of_an_environment_are_one_picture() -> None:
     assert b"small (2 runs)" in drawn["learning-pendulum-v1.svg"]
 
 
+def test_a_picture_is_named_without_the_module_that_registers_its_environment() -> None:
+    drawn = page.pictures([Judged(BY_KEY["hora-blind"], {1: finished(-150.0)})])
+    assert list(drawn) == ["learning-handrotation-v1.svg"]
+
+
+@pytest.mark.usefixtures("results_directory")
+def test_only_so_many_seeds_are_run_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(learning, "_look_at_policies", lambda study, console: None)
+    monkeypatch.setattr(learning, "do", lambda waiting, *rest: asked.extend(run.name for run in waiting) or 0)
+    assert learning.main(["--only", "sac-pendulum,td3-halfcheetah", "--seeds", "2"]) == 0
+    assert asked == ["sac-pendulum/1", "sac-pendulum/2", "td3-halfcheetah/1", "td3-halfcheetah/2"]
+
+
 def test_the_committed_page_is_made_of_the_committed_results() -> None:
     assert page.PAGE.read_text() == page.render(judged()), "run `make learning-page`"
 
