@@ -1,6 +1,6 @@
 """Learning curves of runs alone, over env steps; `offpolicy compare --png` draws them beside the time.
 
-    python -m benchmarks.curves --out docs/img/hora-curves.svg teacher=runs/a student=runs/b --key rollout/ep_rew_mean
+    python -m benchmarks.curves --out curves.svg teacher=runs/a student=runs/b --key rollout/ep_rew_mean
 
 Runs of one label become their mean with a band from the least to the most of them. Nothing is smoothed. The
 file's ending says what it is: .svg or .png.

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.learning.hand_film RUN [seed]`: one full turn of a trained hand, as docs/img/hora-student.*.
+"""`python -m benchmarks.learning.hand_film RUN [seed]`: one full turn of a trained hand, as docs/img/hora-turn.*.
 
 A picture of eight moments and a clip in real time, from the first half turn of an episode on. The object's sides have
 different colours, so that turning is told from rocking.
@@ -21,7 +21,7 @@ from offpolicy.collect.film import Film, Picture, draw_without_window
 from offpolicy.commands.saved_run import PolicyChoice, SavedRun
 from offpolicy.types import Float64
 
-OUT = REPOSITORY / "docs" / "img" / "hora-student"
+OUT = REPOSITORY / "docs" / "img" / "hora-turn"
 MOMENTS, SMALLER, CLIP_EVERY = 8, 3, 2  # pictures of a turn; of 480 pixels, and of the clip's pictures, one in so many
 
 
