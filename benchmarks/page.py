@@ -26,6 +26,7 @@ from benchmarks.stats import Spread
 TEXT = Path(__file__).with_name("page.md")
 PAGE, PICTURES = REPOSITORY / "docs" / "benchmarks.md", REPOSITORY / "docs" / "img"
 RACES_PICTURE, SCALING_PICTURE = "bench-races.svg", "bench-scaling.svg"
+WIDTH = 100  # of a line of the documentation
 NOT_YET = "*Not measured yet: `{}`.*"
 _NO_NUMBERS = ["no quiet round", "", "", "", ""]
 HOLE = re.compile(r"^\{\{([\w-]+)\}\}$", re.MULTILINE)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from benchmarks.learning.hand_gaits import TASKS
 from benchmarks.learning.results import Raw, policies_of, runs_of
 from benchmarks.learning.runs import FINISHED
 from benchmarks.learning.studies import BY_KEY
-from benchmarks.page import filled, table
+from benchmarks.page import WIDTH, filled, table
 from benchmarks.results import REPOSITORY
 from offpolicy.analysis.bootstrap import Interval, Values, difference_interval, draw
 from offpolicy.types import Float64
@@ -76,7 +77,8 @@ def results_table(policies: Mapping[str, Policy], scripted: Mapping[str, Raw]) -
 
 def conclusions(policies: Mapping[str, Policy], scripted: Mapping[str, Raw]) -> str:
     """What the numbers say of the bars, a sentence each."""
-    return "\n".join(f"- {line}" for line in _conclusions(policies, scripted)) or NO_RUN
+    lines = (textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  ") for line in _conclusions(policies, scripted))
+    return "\n".join(lines) or NO_RUN
 
 
 def _conclusions(policies: Mapping[str, Policy], scripted: Mapping[str, Raw]) -> Iterator[str]:
@@ -91,7 +93,7 @@ def _conclusions(policies: Mapping[str, Policy], scripted: Mapping[str, Raw]) ->
         student = policies[STUDENT]
         kept = float(student.rotation.mean() / teacher.rotation.mean())
         verdict = "reached" if kept >= BARS["student"] else "**missed**"
-        yield f"The student keeps {kept:.0%} of the teacher's rotation (bar {BARS['student']:.0%}, {verdict})."
+        yield f"The student keeps {kept:.1%} of the teacher's rotation (bar {BARS['student']:.0%}, {verdict})."
         for name, baseline in policies.items():
             if name.startswith("baseline"):
                 yield _against_baseline(name, student, baseline)

@@ -16,7 +16,7 @@ from benchmarks.learning import hora_page
 from benchmarks.learning.results import Raw, policies_of, runs_of
 from benchmarks.learning.runs import FINISHED
 from benchmarks.learning.studies import STUDIES, Study, steps_text
-from benchmarks.page import filled, table
+from benchmarks.page import WIDTH, filled, table
 from benchmarks.results import REPOSITORY
 from offpolicy.analysis.bootstrap import interquartile_mean_interval
 from offpolicy.analysis.plots import curves_file
@@ -26,7 +26,6 @@ TEXT = Path(__file__).with_name("page.md")
 PAGE, PICTURES = REPOSITORY / "docs" / "learning.md", REPOSITORY / "docs" / "img"
 HEADINGS = ("", "env steps", "seeds", "mean ± std", "IQM [95 %]", "bar", "random", "constant", "minutes")
 NO_RUN = "*Not run yet.*"
-WIDTH = 100  # of a line of the documentation
 Curves = list[tuple[Float64, Float64]]  # env steps and returns of each run
 
 
