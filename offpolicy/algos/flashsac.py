@@ -99,11 +99,12 @@ class FlashSac:
             output = body.forward(torch.cat((batch.obs, batch.next_obs)), of_batch=True)[:num_rows]
         sample = self._actor.sample_from(output.detach(), self.generator)
         q = self._critic.q(batch.obs, sample.action)
-        loss = sac_actor_loss(q, sample.log_prob, alpha)
+        min_q, smallest = q.min(dim=0)
+        loss = sac_actor_loss(min_q, sample.log_prob, alpha)
         entropy = -sample.log_prob.mean()
 
         def write_gradient() -> None:
-            d_q, d_log_prob = sac_actor_loss_gradients(q, alpha)
+            d_q, d_log_prob = sac_actor_loss_gradients(q, smallest, alpha)
             d_action = self._critic.action_gradient(d_q)
             d_output = squashed_sample_gradient(sample, d_action, d_log_prob)
             self._actor_optimizer.pull_back(output, d_output)
@@ -111,7 +112,7 @@ class FlashSac:
         losses = [Loss(loss, self._actor_optimizer, self._algo.max_grad_norm, write_gradient)]
         measured: Measured = {"actor": (loss, alpha, entropy)}
         if self._temperature.is_tuned:
-            losses.append(self._temperature.loss(entropy))
+            losses.append(self._temperature.loss(alpha, entropy))
             measured["temperature"] = (losses[1].value,)
         self.optimizer_step.minimize(*losses)
         return measured

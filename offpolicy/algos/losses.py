@@ -58,16 +58,20 @@ def critic_loss_gradient(q: Tensor, target_q: Tensor) -> Tensor:
     return (q - target_q).mul_(2.0 / q.shape[1])
 
 
-def sac_actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
-    """mean_B (alpha log pi(a|s) - min_i Q_i(s, a)), a reparameterised, SAC (arXiv:1812.05905) eq. 9."""
-    return -soft_value(q, log_prob, alpha).mean()
+def sac_actor_loss(min_q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """mean_B (alpha log pi(a|s) - min_i Q_i(s, a)), a reparameterised, SAC (arXiv:1812.05905) eq. 9. [B], [B], []."""
+    check_shapes("B B", min_q=min_q, log_prob=log_prob)
+    return -torch.addcmul(min_q, alpha, log_prob, value=-1.0).mean()
 
 
-def sac_actor_loss_gradients(q: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """By q, -1 / B for the smaller Q_i and 0 for the other, and by log_prob, alpha / B. [C, B], [] -> [C, B], [B]."""
+def sac_actor_loss_gradients(q: Tensor, smallest: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """By q, -1 / B for the smallest Q_i, whose i are given, and 0 for the others, and by log_prob, alpha / B.
+
+    [C, B], [B], [] -> [C, B], [B].
+    """
+    check_shapes("CB B", q=q, smallest=smallest)
     num_rows = q.shape[1]
-    smallest = q.argmin(dim=0, keepdim=True)
-    return torch.zeros_like(q).scatter_(0, smallest, -1.0 / num_rows), (alpha / num_rows).expand(num_rows)
+    return torch.zeros_like(q).scatter_(0, smallest[None], -1.0 / num_rows), (alpha / num_rows).expand(num_rows)
 
 
 def expected_soft_value(q: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
@@ -92,14 +96,14 @@ def discrete_actor_loss_gradient(q: Tensor, log_probs: Tensor, alpha: Tensor) ->
     return probs.mul_(cost - mean).div_(len(log_probs))
 
 
-def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float | Tensor) -> Tensor:
-    """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18, by the policy's mean entropy []; log_alpha: [].
+def alpha_loss(alpha: Tensor, entropy: Tensor, target_entropy: float | Tensor) -> Tensor:
+    """Temperature loss in its exp form, SAC (arXiv:1812.05905) eq. 18, by the policy's mean entropy []; alpha: [].
 
-    It is its own derivative by log_alpha.
+    It is its own derivative by log alpha.
     """
     if entropy.shape:
         raise ValueError(f"entropy has shape {tuple(entropy.shape)}, expected []")
-    return log_alpha.exp() * (entropy.detach() - target_entropy)
+    return alpha * (entropy.detach() - target_entropy)
 
 
 def projected(log_probs: Tensor, bins: Tensor, reward: Tensor, factor: Tensor, bonus: Tensor) -> Tensor:

@@ -108,13 +108,17 @@ class GuardedAdam:
         gradients = torch.autograd.grad(output, self.parameters, d_output)
         torch._foreach_copy_(list(self.gradients.values()), gradients)
 
-    @torch.no_grad()
     def step(self) -> None:
         """Moves every parameter by its gradient. Raises `RuntimeError` if the parameters have been moved elsewhere."""
+        count_steps((self,))
+        self.move()
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """As `step`, of a step that has been counted."""
         is_traced = torch.compiler.is_compiling()  # where addresses are unknown
         if not is_traced and self.parameters[0].data_ptr() != self._address:
             raise RuntimeError("the parameters have moved since their optimiser was made")
-        self._num_steps.add_(1.0).sub_(self._guard.flag)
         torch._fused_adam_(
             [self.block],
             [self.gradient],
@@ -138,6 +142,14 @@ class GuardedAdam:
         """Returns the live state: `num_steps`, `exp_avg.<parameter>`, `exp_avg_sq.<parameter>`, an lr that was one."""
         state = {"num_steps": self._num_steps} | self._moments
         return state | {"step_size": self.lr} if self._saves_lr and isinstance(self.lr, Tensor) else state
+
+
+@torch.no_grad()
+def count_steps(optimizers: Sequence[GuardedAdam]) -> None:
+    """Counts a step of each, with two kernels for all of them; once its guard has tripped, an optimiser makes none."""
+    counts = [optimizer._num_steps for optimizer in optimizers]
+    torch._foreach_add_(counts, 1.0)
+    torch._foreach_sub_(counts, [optimizer._guard.flag for optimizer in optimizers])
 
 
 def step_size_tensor(lr: float, device: torch.device) -> Tensor:
@@ -206,10 +218,11 @@ class OptimizerStep:
         self.guard.watch_step(values, norms)
         if self.exchange.num_ranks > 1:
             self.origin.flag.mul_(self.guard.flag)  # a norm too great here, but not in the mean, has stopped nothing
+        count_steps([loss.optimizer for loss in losses])
         for loss, gradient, norm in zip(losses, gradients, norms, strict=True):
             if loss.max_grad_norm is not None:
                 clip(gradient, norm, loss.max_grad_norm)
-            loss.optimizer.step()
+            loss.optimizer.move()
 
 
 def norms_of(gradients: Sequence[Tensor]) -> list[Tensor]:

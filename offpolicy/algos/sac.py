@@ -57,9 +57,9 @@ class Temperature:
             self._target_entropy.fill_(target)
             self._entropy_in_force = target
 
-    def loss(self, entropy: Tensor) -> Loss:
-        """Returns the temperature's loss for the policy's mean entropy [] in the actor's step."""
-        loss = alpha_loss(self.log_alpha, entropy, self._target_entropy)
+    def loss(self, alpha: Tensor, entropy: Tensor) -> Loss:
+        """Returns the loss of the temperature `alpha` [] for the policy's mean entropy [] in the actor's step."""
+        loss = alpha_loss(alpha, entropy, self._target_entropy)
         return Loss(loss, self.optimizer, write_gradient=lambda: self.optimizer.gradient.copy_(loss))
 
 
@@ -131,7 +131,7 @@ class Sac:
         losses = [Loss(actor.value, self._actor_optimizer, self._algo.max_grad_norm, actor.write_gradient)]
         measured: Measured = {"actor": (actor.value, alpha, actor.entropy)}
         if self._temperature.is_tuned:
-            losses.append(self._temperature.loss(actor.entropy))
+            losses.append(self._temperature.loss(alpha, actor.entropy))
             measured["temperature"] = (losses[1].value,)
         self.optimizer_step.minimize(*losses)
         return measured

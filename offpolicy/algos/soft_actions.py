@@ -73,13 +73,14 @@ class SampledActions:
         """See `SoftActions`."""
         sample = self._actor.sample_from(self._body.evaluate(obs)[0], self._generator)
         q = self.critic.q(obs, sample.action)
+        min_q, smallest = q.min(dim=0)
 
         def write_gradient() -> None:
-            d_q, d_log_prob = sac_actor_loss_gradients(q, alpha)
+            d_q, d_log_prob = sac_actor_loss_gradients(q, smallest, alpha)
             d_action = self.critic.action_gradient(d_q)
             self._body.pull_back(squashed_sample_gradient(sample, d_action, d_log_prob)[None])
 
-        return ActorLoss(sac_actor_loss(q, sample.log_prob, alpha), -sample.log_prob.mean(), write_gradient)
+        return ActorLoss(sac_actor_loss(min_q, sample.log_prob, alpha), -sample.log_prob.mean(), write_gradient)
 
 
 class DiscreteCriticTrainer(CriticTrainer):

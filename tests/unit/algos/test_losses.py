@@ -32,7 +32,7 @@ def test_critic_loss_sums_the_critics_and_averages_the_rows() -> None:
 
 
 def test_sac_actor_loss_is_entropy_cost_minus_the_smaller_value() -> None:
-    loss = losses.sac_actor_loss(B([[1.0, 5.0], [2.0, 3.0]]), B([0.5, -0.5]), B(0.2))
+    loss = losses.sac_actor_loss(B([1.0, 3.0]), B([0.5, -0.5]), B(0.2))
     assert float(loss) == pytest.approx(((0.1 - 1.0) + (-0.1 - 3.0)) / 2)
 
 
@@ -55,7 +55,7 @@ def test_the_gradient_of_the_discrete_actors_loss_is_that_of_autograd() -> None:
 
 def alpha_gradient(log_prob: float) -> float:
     log_alpha = B(math.log(0.5), requires_grad=True)
-    losses.alpha_loss(log_alpha, B(-log_prob), target_entropy=-2.0).backward()
+    losses.alpha_loss(log_alpha.exp(), B(-log_prob), target_entropy=-2.0).backward()
     assert log_alpha.grad is not None
     return float(log_alpha.grad)
 
@@ -99,17 +99,17 @@ def test_gradients_written_out_are_those_of_autograd() -> None:
     log_prob.requires_grad_()
     log_alpha = torch.tensor(-0.7, dtype=torch.float64, requires_grad=True)
     alpha = log_alpha.detach().exp()
-    by_q1 = losses.td3_actor_loss_gradient(q.detach()[0])
+    by_q1, smallest = losses.td3_actor_loss_gradient(q.detach()[0]), q.min(dim=0)
     pairs = [
         (losses.critic_loss(q, target_q), (q,), (losses.critic_loss_gradient(q.detach(), target_q),)),
         (
-            losses.sac_actor_loss(q, log_prob, alpha),
+            losses.sac_actor_loss(smallest.values, log_prob, alpha),
             (q, log_prob),
-            losses.sac_actor_loss_gradients(q.detach(), alpha),
+            losses.sac_actor_loss_gradients(q.detach(), smallest.indices, alpha),
         ),
         (losses.td3_actor_loss(q[0], by_q1), (q,), (torch.stack((by_q1, 0.0 * q[1])),)),
     ]
-    temperature = losses.alpha_loss(log_alpha, -log_prob.mean(), -2.0)
+    temperature = losses.alpha_loss(log_alpha.exp(), -log_prob.mean(), -2.0)
     pairs.append((temperature, (log_alpha,), (temperature.detach(),)))
     for loss, inputs, written in pairs:
         for expected, ours in zip(torch.autograd.grad(loss, inputs), written, strict=True):
@@ -136,7 +136,7 @@ def test_critic_loss_refuses_shapes_that_would_broadcast(q: Tensor, target_q: Te
 
 def test_actor_and_alpha_losses_refuse_a_column() -> None:
     with pytest.raises(ValueError, match="log_prob has shape"):
-        losses.sac_actor_loss(PAIR, COLUMN, B(1.0))
+        losses.sac_actor_loss(ROW, COLUMN, B(1.0))
     with pytest.raises(ValueError, match="entropy has shape"):
         losses.alpha_loss(B(0.0), ROW, -1.0)
     with pytest.raises(ValueError, match="q1 has shape"):

@@ -87,7 +87,8 @@ def test_the_target_entropy_follows_its_ramp() -> None:
     algo = AlgoConfig(name="sac", hidden_dims=(16,), target_entropy=Ramp(start=-1.0, end=-3.0, over=100, begin=0))
     algorithm = Sac(algo, *_place())
     algorithm.follow_schedules(25)
-    assert algorithm._temperature.loss(torch.tensor(-0.5)).value.item() == pytest.approx(-(0.5 - 1.5))
+    loss = algorithm._temperature.loss(torch.tensor(1.0), torch.tensor(-0.5)).value
+    assert loss.item() == pytest.approx(-(0.5 - 1.5))
 
 
 def _place() -> Any:
