@@ -420,12 +420,14 @@ def _add_sweep(commands: Any) -> None:
     parser.add_argument("--launcher", choices=("local", "slurm"), default="local", help="where runs are started")
     parser.add_argument("--sbatch", default="", help="options of sbatch: '--partition=gpu --time=4:00:00'")
     parser.add_argument("--no-prune", action="store_true", help="train every trial to its end")
+    parser.add_argument(TRUST, action="store_true", help="import code that lies in the directory of config=RUN")
     parser.set_defaults(command=_sweep)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
     from offpolicy.commands.sweep import SweepOptions, sweep
 
+    _check_source(arguments.overrides, is_trusted=arguments.trust)
     names = ("trials", "seeds", "jobs", "out", "launcher", "sbatch")
     options = {name: getattr(arguments, name) for name in names}
     return sweep(arguments.space, arguments.overrides, SweepOptions(**options, prunes=not arguments.no_prune))

@@ -20,17 +20,19 @@ from offpolicy.analysis.space import Space, Value, read_space, words_of
 from offpolicy.commands.compare import compare
 from offpolicy.commands.jobs import RUN, Job, Launcher, LocalLauncher, SlurmLauncher, check_slurm
 from offpolicy.commands.sweep_study import Row, SweepStudy
-from offpolicy.config.overrides import load_config, parse_overrides
+from offpolicy.config.overrides import config_file, load_config, parse_overrides
 from offpolicy.config.parsing import flatten, merge, nested
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, OffPolicyError
+from offpolicy.files import atomic_write
 from offpolicy.launch.preflight import preflight
 from offpolicy.launch.run_lock import RunLock
 from offpolicy.logger.summary import known_summary
 from offpolicy.machine import num_usable_cores
 from offpolicy.timing.clock import Stopwatch
 
-OWN_KEYS = ("seed", "run_dir", "resume", "config")  # what the sweep sets itself, or cannot share between runs
+OWN_KEYS = ("seed", "run_dir", "resume")  # what the sweep sets itself, or cannot share between runs
+SOURCE = "config.yaml"  # the copy of what `config=` names
 QUIET = ("log.panel=off", "log.tensorboard=false")
 MOST_SHOWN = 10  # trials in the table
 
@@ -84,6 +86,7 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
     out.mkdir(parents=True, exist_ok=True)
     lock = RunLock(out)
     try:
+        words = with_kept_source(words, out)
         study = SweepStudy(out, space, [*words, f"seeds={options.seeds}"], prunes=options.prunes)
         default = {each.key: _plain(flatten(cfg.to_mapping()).get(each.key)) for each in space.parameters}
         if all(each.holds(default[each.key]) for each in space.parameters):
@@ -91,6 +94,22 @@ def sweep(file: Path, words: Sequence[str], options: SweepOptions) -> int:
         return Sweep(study, cfg, words, options, out).run()
     finally:
         lock.release()
+
+
+def with_kept_source(words: Sequence[str], out: Path) -> list[str]:
+    """Returns the words with `config=` naming a copy in the sweep's directory: `latest` may be another run by then.
+
+    Raises `ConfigError` if the directory holds a copy of another configuration.
+    """
+    file, _ = config_file(words)
+    if file is None:
+        return list(words)
+    text, kept = file.read_text(), (out / SOURCE).resolve()
+    if not kept.exists():
+        atomic_write(kept, text, durable=False)
+    elif kept.read_text() != text:
+        raise ConfigError(f"config: {file} is not what this sweep began with; write config={kept}, or another --out")
+    return [*(word for word in words if not word.startswith("config=")), f"config={kept}"]
 
 
 def _plain(value: Value) -> Value:
@@ -111,7 +130,9 @@ def check_sweep(space: Space, words: Sequence[str], options: SweepOptions) -> Ru
         for key in flatten(given.values)
         if key in searched
     ]
-    problems += [f"parameters.{key}: not allowed, the sweep sets it" for key in searched if key in OWN_KEYS]
+    problems += [
+        f"parameters.{key}: not allowed, the sweep sets it" for key in searched if key in (*OWN_KEYS, "config")
+    ]
     if problems:
         raise ConfigError(problems)
     cfg = _common(space, words)

@@ -90,12 +90,11 @@ def load_config(tokens: Sequence[str], given: Mapping[str, Any] = MappingProxyTy
     """
     overrides = parse_overrides(tokens, given=given)
     problems = list(overrides.problems)
-    algo, stage = (overrides.groups.get(group) for group in ("algo", "stage"))
-    if stage == "adapt" and algo != "hora":
-        raise ConfigError(f"stage: got adapt, allowed nothing with algo={algo or 'sac'}: only algo=hora has stages")
     values = dict(overrides.values)
     source = values.pop("config", None)
     tree = _saved(source, overrides.groups) if source is not None else _chosen(overrides.groups, values)
+    if overrides.groups.get("stage") == "adapt" and (algo := tree["algo"]["name"]) != "hora":  # an experiment's, maybe
+        raise ConfigError(f"stage: got adapt, allowed nothing with algo={algo}: only algo=hora has stages")
     try:
         config = RunConfig.from_mapping(_resolved(merge(tree, values), problems))
     except ConfigError as error:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from offpolicy import cli
 from offpolicy.commands import sweep as module
 from offpolicy.commands.sweep import SweepOptions, evaluations, final_return, sweep
+from offpolicy.config.overrides import load_config
 from offpolicy.errors import ConfigError, OffPolicyError, RunDirBusyError
 from offpolicy.launch.run_lock import RunLock
 
@@ -183,6 +185,55 @@ def test_values_that_a_rule_refuses_together_fail_alone(
     out = capsys.readouterr().out
     assert "refused: algo.learning_starts: got 600, allowed less than total_timesteps=500" in out
     assert "complete" in out
+
+
+def source_run(directory: Path, gamma: float) -> Path:
+    directory.mkdir(parents=True)
+    cfg = load_config(["algo=td3", f"algo.gamma={gamma}", "algo.tau=0.02"])
+    (directory / "config.yaml").write_text(yaml.safe_dump(cfg.to_mapping()))
+    return directory
+
+
+def test_the_values_of_another_run_are_kept_for_all_trials_and_later_calls(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launcher = launched(monkeypatch, near)
+    run = source_run(tmp_path / "runs/one", gamma=0.91)
+    assert cli.main(["sweep", "space.yaml", f"config={run}", "algo.tau=0.03", "--trials", "2"]) == 0
+    kept = tmp_path / "sweeps/space/config.yaml"
+    assert kept.read_text() == (run / "config.yaml").read_text()
+    cfg = load_config([word for word in launcher.started[0][0] if not word.startswith("log.")])
+    assert (cfg.algo.name, cfg.algo.tau, cfg.algo.gamma) == ("td3", 0.03, 0.91)  # the first has the values of before
+    assert all(f"config={kept}" in words for words, _ in launcher.started)
+
+    assert cli.main(["sweep", "space.yaml", f"config={run}", "algo.tau=0.03", "--trials", "3"]) == 0
+    assert len(launcher.started) == 3  # the same sweep
+
+
+def test_a_sweep_goes_on_with_no_other_configuration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = launched(monkeypatch, near)
+    one, other = (source_run(tmp_path / "runs" / name, gamma) for name, gamma in (("one", 0.91), ("other", 0.92)))
+    assert cli.main(["sweep", "space.yaml", f"config={one}", "--trials", "1"]) == 0
+    assert cli.main(["sweep", "space.yaml", f"config={other}", "--trials", "2"]) == 2
+    assert "config.yaml is not what this sweep began with; write config=" in capsys.readouterr().err
+    assert len(launcher.started) == 1
+
+
+def test_code_beside_the_configuration_of_another_run_needs_trust(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = launched(monkeypatch, near)
+    run = source_run(tmp_path / "runs/one", gamma=0.91)
+    (run / "foreign_envs.py").write_text("raise SystemExit('was imported')\n")
+    monkeypatch.syspath_prepend(str(run))
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("id: Pendulum-v1", "id: foreign_envs:Own-v0"))
+    assert cli.main(["sweep", "space.yaml", f"config={run}", "--trials", "1"]) == 2
+    assert "read it, then add --trust" in capsys.readouterr().err
+    assert not launcher.started
+    assert cli.main(["sweep", "space.yaml", f"config={run}", "--trials", "1", "--trust"]) == 0
 
 
 def test_two_sweeps_of_one_directory_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def test_kwargs_of_the_environment_are_free_and_need_no_plus() -> None:
     assert config.env.kwargs == {"g": 9.5, "nested": {"deep": ["a", 2]}, "flag": True}
 
 
+def test_the_algorithm_of_an_experiment_may_have_its_second_stage() -> None:
+    config = load_config(["experiment=hora_many_cores", "stage=adapt", "teacher=runs/teacher"])
+    assert (config.algo.stage, config.env.num_envs, config.algo.lr) == ("adapt", 4096, 1e-3)
+    (problem,) = problems("experiment=halfcheetah_td3", "stage=adapt")
+    assert problem == "stage: got adapt, allowed nothing with algo=td3: only algo=hora has stages"
+
+
 def test_the_pluses_of_hydra_are_accepted_too() -> None:
     assert load_config(["+env.kwargs.x=1", "++seed=7"]).env.kwargs == {"x": 1}
 
