@@ -193,15 +193,31 @@ def parts_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str:
         return NOT_YET.format("make bench")
     sections = []
     for part, (measured, entry) in others.items():
+        where = origin(f"make bench only={part}", entry)
+        sections.append(f"### {part.capitalize()}\n\n{where}\n\n{_part_table(measured)}")
+    return "\n\n".join(sections)
+
+
+def _part_table(measured: Sequence[Measurement]) -> str:
+    """One line per measurement; where several things are measured alike, one line per thing."""
+    things = list(dict.fromkeys(one.part for one in measured))
+    if len(things) == 1:
         lines = [
             [one.name, *(_spread_cells(one.spread) if one.has_quiet_round else _NO_NUMBERS[:3]), one.unit]
             for one in measured
         ]
-        headings = ["", "median", "min", "max", "unit"]
-        sections.append(
-            f"### {part.capitalize()}\n\n{origin(f'make bench only={part}', entry)}\n\n{table(headings, lines)}"
-        )
-    return "\n\n".join(sections)
+        return table(["", "median", "min", "max", "unit"], lines)
+    found = {(one.part, f"{one.name} ({one.unit})" if one.unit else one.name): _range_cell(one) for one in measured}
+    names = list(dict.fromkeys(name for _, name in found))
+    return table(["", *names], [[thing, *(found.get((thing, name), "") for name in names)] for thing in things])
+
+
+def _range_cell(one: Measurement) -> str:
+    """The median, and the least and the most in brackets."""
+    if not one.has_quiet_round:
+        return _NO_NUMBERS[0]
+    middle, *ends = _spread_cells(one.spread)
+    return middle if set(ends) == {middle} else f"{middle} [{', '.join(ends)}]"
 
 
 def render(entries: Sequence[Entry]) -> str:

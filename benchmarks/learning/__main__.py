@@ -1,13 +1,15 @@
 """`make learning-curves [only=sac-pendulum,...] [seeds=3] [jobs=2] [budget=480]`: the runs of all studies, in order.
 
-Runs stand beside each other, each with one thread. When the budget is spent they save a checkpoint and stop: exit
-code 75 says that more is left, and the same command goes on. Then `make learning-page` writes docs/learning.md.
+Those of `only` come in the order in which it names them. Runs stand beside each other, each with one thread. When the
+budget is spent, or at Ctrl-C or SIGTERM, they save a checkpoint and stop: exit code 75 says that more is left, and the
+same command goes on. Then `make learning-page` writes docs/learning.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ from benchmarks.learning.nothing_learnt import POLICIES, policies
 from benchmarks.learning.results import policies_of, runs_of, save_policies, save_run
 from benchmarks.learning.runs import FAILED, FINISHED, UNFINISHED, StudyRun
 from benchmarks.learning.studies import BY_KEY, STUDIES, Study
+from offpolicy.errors import EXIT_INTERRUPTED
 
 POLL_S = 0.5
 
@@ -27,7 +30,8 @@ POLL_S = 0.5
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     budget, console = Budget(arguments.budget, wait_s=0.0), wide_console()
-    studies = [study for study in STUDIES if study.key in arguments.only]
+    studies = [BY_KEY[key] for key in arguments.only]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job in the background ignores SIGINT
     for study in studies:
         _look_at_policies(study, console)
     waiting = [
@@ -36,7 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for seed in range(1, min(study.seeds, arguments.seeds) + 1)
         if runs_of(study).get(seed, {}).get("status", UNFINISHED) == UNFINISHED
     ]
-    left = do(waiting, arguments.jobs, budget, console)
+    try:
+        left = do(waiting, arguments.jobs, budget, console)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on", highlight=False)
+        return EXIT_INTERRUPTED
     failed = [
         f"{study.key}/{seed}: {run['reason']}"
         for study in studies
@@ -121,7 +129,7 @@ def _count(text: str) -> int:
 
 
 def _studies(text: str) -> list[str]:
-    keys = text.split(",")
+    keys = list(dict.fromkeys(text.split(",")))
     if unknown := set(keys) - BY_KEY.keys():
         raise argparse.ArgumentTypeError(f"got {', '.join(sorted(unknown))}, allowed {', '.join(BY_KEY)}")
     return keys

@@ -2,7 +2,8 @@
 
 The work of an iteration is nothing (the bare cost in microseconds), a spin of 5 ms or 0.1 ms (the cost in percent,
 without the noise of real work; the latter at 10,000 iterations per second) or a SAC update (the cost in percent as a
-run has it). The parts are those of one rank that samples on its own thread.
+run has it). The parts are those of one rank that samples on its own thread. Beside the bare cost stands what Python
+itself takes for as many clock readings and sums, written out in one function: no ledger in Python costs less.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks.parts.measurement import Measurement, call_us
 from offpolicy.loop import Parts, train
 from offpolicy.timing.device_timer import DeviceTimer, StreamSync
 from offpolicy.timing.histogram import SLICE, HistogramRecorder
-from offpolicy.timing.ledger import make_ledger
+from offpolicy.timing.ledger import Ledger, make_ledger
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.time_account import TimeAccount
 from offpolicy.training.learner_process import idle_phases
@@ -40,6 +41,9 @@ def measure(rounds: int) -> Iterator[Measurement]:
     count = SAMPLES_PER_ROUND * rounds
     bare_us = [median(_pairs(_Nothing(), 200, lambda on_ns, off_ns: (on_ns - off_ns) / 1000)) for _ in range(count)]
     yield Measurement("timing", "ledger per iteration", "us", bare_us)
+    readings = _readings()
+    floor_us = [readings * _reading_us() for _ in range(count)]
+    yield Measurement("timing", f"{readings} clock readings and sums in Python: the floor", "us", floor_us)
     yield Measurement(
         "timing", f"counting and keeping {SLICE} iterations at once", "us", [_slice_us() for _ in range(count)]
     )
@@ -54,6 +58,33 @@ def measure(rounds: int) -> Iterator[Measurement]:
         ]
         limit = LIMIT_PERCENT if "0.1" not in name else None  # 0.1 ms is less than any update takes
         yield Measurement("timing", f"ledger around a {name}", "%", percents, limit)
+
+
+def _readings(iterations: int = 100) -> int:
+    """How often an iteration reads the clock."""
+    return (_readings_of(iterations) - _readings_of(0)) // iterations
+
+
+def _readings_of(iterations: int) -> int:
+    clock = _CountingClock()
+    ledger = Ledger(LearnerPhase, clock, has_histogram=False)  # and without sampled iterations, which read more
+    ledger.skip(idle_phases(_OneBatch(0), num_ranks=1))
+    train(_parts(_Nothing(), _Stamps(), ledger, iterations))
+    return clock.readings
+
+
+def _reading_us() -> float:
+    """A clock reading that ends one phase and begins the next, as it is written where nothing is called for it."""
+    totals_ns, clock_ns, pairs = [0, 0], time.perf_counter_ns, 10_000
+    start_ns = last_ns = clock_ns()
+    for _ in range(pairs):
+        now_ns = clock_ns()
+        totals_ns[0] += now_ns - last_ns
+        last_ns = now_ns
+        now_ns = clock_ns()
+        totals_ns[1] += now_ns - last_ns
+        last_ns = now_ns
+    return (last_ns - start_ns) / pairs / 2 / 1000
 
 
 def _slice_us() -> float:
@@ -125,6 +156,17 @@ class _Spin:
         end_ns = time.perf_counter_ns() + self._spin_ns
         while time.perf_counter_ns() < end_ns:
             pass
+
+
+class _CountingClock:
+    """Counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def now_ns(self) -> int:
+        self.readings += 1
+        return self.readings
 
 
 class _OneBatch:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from benchmarks.learning.runs import StudyRun
 from benchmarks.learning.studies import BY_KEY, STUDIES, Published, Study, agree, steps_text
 from offpolicy.analysis.bootstrap import interquartile_mean_interval
 from offpolicy.config.overrides import load_config
+from offpolicy.errors import EXIT_INTERRUPTED
 
 PENDULUM = Study("small", ("algo=sac", "env=pendulum"), 10_000, 3, -180.0, (Published(10_000, -162.0, 3.0, "zoo"),))
 CALL = {"commit": "abc", "started": "2026", "hardware": {"cpu": "A Cpu"}, "versions": {}}
@@ -226,13 +230,37 @@ def test_a_picture_is_named_without_the_module_that_registers_its_environment() 
     assert list(drawn) == ["learning-handrotation-v1.svg"]
 
 
-@pytest.mark.usefixtures("results_directory")
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("results_directory", "signal_handlers")
 def test_only_so_many_seeds_are_run_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(learning, "_look_at_policies", lambda study, console: None)
     monkeypatch.setattr(learning, "do", lambda waiting, *rest: asked.extend(run.name for run in waiting) or 0)
     assert learning.main(["--only", "sac-pendulum,td3-halfcheetah", "--seeds", "2"]) == 0
     assert asked == ["sac-pendulum/1", "sac-pendulum/2", "td3-halfcheetah/1", "td3-halfcheetah/2"]
+
+
+@pytest.mark.usefixtures("results_directory", "signal_handlers")
+def test_studies_come_in_the_order_in_which_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(learning, "_look_at_policies", lambda study, console: None)
+    monkeypatch.setattr(learning, "do", lambda waiting, *rest: asked.extend(run.name for run in waiting) or 0)
+    words = "td3-halfcheetah,sac-pendulum,td3-halfcheetah"
+    assert learning.main(["--only", words, "--seeds", "1"]) == 0
+    assert asked == ["td3-halfcheetah/1", "sac-pendulum/1"]
+
+
+@pytest.mark.usefixtures("results_directory", "signal_handlers")
+def test_sigterm_ends_it_as_ctrl_c_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "_look_at_policies", lambda study, console: None)
+    monkeypatch.setattr(learning, "do", lambda *given: os.kill(os.getpid(), signal.SIGTERM))
+    assert learning.main(["--only", "sac-pendulum"]) == EXIT_INTERRUPTED
 
 
 def test_the_committed_page_is_made_of_the_committed_results() -> None:

@@ -72,6 +72,19 @@ def test_parts_are_of_the_newest_entry_that_has_them() -> None:
     assert "| step | 5 | 5 | 5 | us |" in text
 
 
+def test_things_that_are_measured_alike_are_the_lines_of_one_table() -> None:
+    measured = [
+        Measurement(topology, name, unit, [value, value + 2, value + 1])
+        for topology, value in (("one rank", 10.0), ("two ranks", 20.0))
+        for name, unit in (("env steps", "1/s"), ("share", ""))
+    ]
+    measured.append(Measurement("two ranks", "wait", "ms", [0.0, 0.0]))
+    text = render([parts_entry("topologies", *measured)])
+    assert "|  | env steps (1/s) | share | wait (ms) |\n" in text
+    assert "| one rank | 11 [10, 12] | 11 [10, 12] |  |" in text
+    assert "| two ranks | 21 [20, 22] | 21 [20, 22] | 0 |" in text
+
+
 SCALING = parts_entry(
     "scaling",
     Measurement("scaling", "environments=1", "env steps/s", [100.0]),

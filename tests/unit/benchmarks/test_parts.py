@@ -56,6 +56,7 @@ SMALLEST: Mapping[str, tuple[ModuleType, dict[str, Any]]] = {
         topologies,
         {
             "COMMON": (*topologies.COMMON, *SHORT),
+            "SETTLING": 10,
             "TOPOLOGIES": {"single_gpu, alternate": (), "multi_gpu, 1 rank": ("runner=multi_gpu",)},
         },
     ),
