@@ -51,7 +51,7 @@ class Tqc(Sac):
         action, log_prob = self.policy.actor.sample(obs, self.generator)
         entropy, q = -log_prob.detach().mean(), self._critic.online(obs, action).mean(dim=(0, 2))
         loss = (alpha * log_prob - q).mean()
-        tuned = [self._temperature.loss(entropy)] if self._temperature.is_tuned else []
+        tuned = [self._temperature.loss(alpha, entropy)] if self._temperature.is_tuned else []
         self.optimizer_step.minimize(Loss(loss, self._actor_optimizer), *tuned)
         measured = {"actor": (loss.detach(), alpha, entropy)}
         return measured | ({"temperature": (tuned[0].value.detach(),)} if tuned else {})

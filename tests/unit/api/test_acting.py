@@ -45,7 +45,9 @@ def test_one_observation_has_one_action_and_many_have_many() -> None:
     assert policy(obs[0]).shape == (2,)
     assert policy(obs).shape == (4, 2)
     assert policy(obs[:1]).shape == (1, 2)
-    np.testing.assert_array_equal(policy(obs)[2], policy(obs[2].tolist()))
+    np.testing.assert_array_equal(policy(obs[2]), policy(obs[2].tolist()))
+    # A product of one row may add in another order than one of many rows: that changes the last bits.
+    np.testing.assert_allclose(policy(obs)[2], policy(obs[2]), rtol=1e-6)
 
 
 def test_actions_are_in_the_environments_bounds() -> None:
