@@ -33,6 +33,7 @@ TOPOLOGIES: Mapping[str, tuple[str, ...]] = {
     "double_buffer": ("runner=double_buffer",),
     "multi_gpu, 1 rank": ("runner=multi_gpu",),
     "multi_gpu, 2 ranks": ("runner=multi_gpu", "runner.world_size=2"),
+    "multi_gpu, 2 ranks, gloo": ("runner=multi_gpu", "runner.world_size=2", "runner.backend=gloo"),
     "multi_gpu, 2 ranks, parameters": ("runner=multi_gpu", "runner.world_size=2", "runner.sync=parameters"),
 }
 APART = "2 runs of 1 rank, apart"

@@ -321,10 +321,10 @@ def _runner_problems(cfg: RunSections) -> list[str]:
             " single_gpu and double_buffer"
         )
     if runner.backend == "nccl" and cfg.device == "cpu":
-        problems.append("runner.backend: got nccl, allowed auto or gloo with device=cpu: NCCL joins GPUs only")
+        problems.append("runner.backend: got nccl, allowed auto, memory or gloo with device=cpu: NCCL joins GPUs only")
     if runner.backend == "nccl" and runner.world_size > 1 and ":" in cfg.device:
         problems.append(
-            f"runner.backend: got nccl, allowed auto or gloo with device={cfg.device}: NCCL refuses"
+            f"runner.backend: got nccl, allowed auto, memory or gloo with device={cfg.device}: NCCL refuses"
             f" {runner.world_size} ranks on one GPU; device=cuda gives each rank its own"
         )
     if runner.name == "double_buffer" and cfg.replay.source not in ("auto", "prefetch"):

@@ -257,8 +257,10 @@ class RunnerConfig:
     name: str = option("single_gpu", "topology", choices=("single_gpu", "double_buffer", "multi_gpu", "appo"))
     world_size: int = option(1, "multi_gpu, appo: learner ranks on this host", ge=1, le=64)
     backend: str = option(
-        "auto", "several ranks: what moves the numbers; auto: nccl where each rank has its own GPU, else gloo",
-        choices=("auto", "gloo", "nccl"),
+        "auto",
+        "several ranks: what moves the numbers; auto: nccl where each rank has its own GPU, else memory (shared) on one"
+        " host, gloo between hosts",
+        choices=("auto", "memory", "gloo", "nccl"),
     )  # fmt: skip
     sync: str = option(
         "gradients", "several ranks: gradients (averaged before each step) or parameters (every sync_every iterations)",

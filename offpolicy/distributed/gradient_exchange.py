@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offpolicy.distributed.arrivals import ArrivalLog
-from offpolicy.distributed.process_group import RankGroup
+from offpolicy.distributed.rank_group import RankGroup
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.device_events import DeviceEvent, Pair
 
@@ -33,7 +33,7 @@ class GroupExchange:
         """`new_event` makes events of the device's stream; None where nothing is timed."""
         self._group, self._device, self._device_sync, self._arrivals = group, device, device_sync, arrivals
         self._events = None if new_event is None or not group.uses_nccl else Pair(new_event(), new_event())
-        # gloo moves host memory: gradients of a GPU pass through a pinned block.
+        # All but NCCL move host memory: gradients of a GPU pass through a pinned block.
         self._is_staged = device.type == "cuda" and not group.uses_nccl
         self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -57,7 +57,7 @@ class GroupExchange:
 
     @contextmanager
     def _on_host(self, tensors: Sequence[Tensor], flat: Tensor, bucket: Tensor) -> Iterator[None]:
-        """An exchange by gloo: the bucket is filled when the device has done its work."""
+        """An exchange over host memory: the bucket is filled when the device has done its work."""
         torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat)
         if self._is_staged:
             bucket.copy_(flat, non_blocking=True)

@@ -1,4 +1,4 @@
-"""The process group of the learner ranks: torch.distributed behind a few calls, each with a deadline.
+"""The learner ranks as a group of torch.distributed, behind a few calls with a deadline, and the store where they meet.
 
 Two channels. In the gathering group, always gloo over CPU tensors, ranks agree. The bucket, NCCL between GPUs and gloo
 else, moves gradients and networks. A rank that does not come ends both with a `PeerLostError` that names it.
@@ -7,12 +7,9 @@ else, moves gradients and networks. A rank that does not come ends both with a `
 from __future__ import annotations
 
 import os
-import select
 import socket
-import threading
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,24 +18,23 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from offpolicy import fault
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
+from offpolicy.distributed.rank_group import PeerWatch
 from offpolicy.errors import PeerLostError
 from offpolicy.protocols import DeviceSync
-from offpolicy.timing.clock import Stopwatch
 
-T = TypeVar("T")
 CLEAN_UP_ONLY = "2"  # mode of NCCL's watchdog: it ends the collective and not the process
-PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 
 
-class RankGroup:
-    """The process group of one rank; `rank` counts over all hosts."""
+class ProcessGroup:
+    """The process group of one rank. See `RankGroup`."""
 
     def __init__(
         self, store: Store, rank: int, num_ranks: int, *, backend: str, timeout_s: float, device_sync: DeviceSync
     ) -> None:
         """Joins the group. `device_sync` waits for the device. Raises `PeerLostError` if one does not come in time."""
         self.rank, self.num_ranks = rank, num_ranks
-        self._store, self._timeout_s, self._device_sync = store, timeout_s, device_sync
+        self._device_sync = device_sync
+        self._watch = PeerWatch(store, rank, num_ranks, timeout_s)
         timeout = timedelta(seconds=timeout_s)
 
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY  # `wait_for_device` raises
@@ -48,7 +44,7 @@ class RankGroup:
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
-        self._gathering_group = self._collective(join)
+        self._gathering_group = self._watch.run(join)
         self.uses_nccl = backend == "nccl"
         self._nccl = (
             dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")) if self.uses_nccl else None
@@ -59,7 +55,7 @@ class RankGroup:
         matrix = vector.new_zeros((self.num_ranks, len(vector)))
         matrix[self.rank] = vector
         fault.hit("rank.gather")
-        self._collective(lambda: dist.all_reduce(matrix, group=self._gathering_group))  # the rest is zeros: exact
+        self._watch.run(lambda: dist.all_reduce(matrix, group=self._gathering_group))  # the rest is zeros: exact
         return matrix
 
     def sum_bucket(self, bucket: Tensor) -> None:
@@ -68,7 +64,7 @@ class RankGroup:
         NCCL only queues that; `wait_for_device` waits for it.
         """
         fault.hit("rank.reduce")
-        self._collective(lambda: dist.all_reduce(bucket))
+        self._watch.run(lambda: dist.all_reduce(bucket))
 
     def wait_for_device(self) -> None:
         """Returns when the device has done what is queued. Raises `PeerLostError` if a rank is lost in a sum."""
@@ -78,49 +74,16 @@ class RankGroup:
             if self._nccl is not None and (error := self._nccl.get_error().name) != "SUCCESS":
                 raise RuntimeError(f"NCCL ended the exchange: {error}")
 
-        self._collective(wait)
+        self._watch.run(wait)
 
     def broadcast(self, tensor: Tensor) -> None:
         """Replaces a tensor of the bucket's device, in place, by that of rank 0."""
-        self._collective(lambda: dist.broadcast(tensor, src=0))
+        self._watch.run(lambda: dist.broadcast(tensor, src=0))
 
     def close(self) -> None:
         """Destroys the group and its threads: one that is left may abort the process when the interpreter exits."""
         del self._gathering_group  # torch keeps the threads for as long as the group is referenced
         dist.destroy_process_group()
-
-    def _collective(self, run: Callable[[], T]) -> T:
-        try:
-            return run()
-        except RuntimeError as error:
-            raise PeerLostError(self._describe_lost_peers(error)) from error
-
-    def _describe_lost_peers(self, error: RuntimeError) -> str:
-        """Returns the cause of a failed collective with the lost ranks, even if the store does not answer."""
-        what = str(error).splitlines()[0].split(". ")[0]  # gloo adds general advice
-        lost: list[str] = []
-        # A store whose process is frozen never answers, and the call cannot be given a deadline.
-        thread = threading.Thread(target=lambda: lost.append(self._missing()), name="peer check", daemon=True)
-        thread.start()
-        thread.join(PEER_CHECK_S + 0.5)
-        who = lost[0] if lost else "rank 0, or whatever else keeps the ranks' store"
-        how = f"it died, froze for {self._timeout_s:g} s (runner.timeout_s) or cannot be reached"
-        return f"lost {who}: {how} ({what})"
-
-    def _missing(self) -> str:
-        """Returns the ranks that do not mark themselves alive in the store, as all do whose collective failed."""
-        try:
-            self._store.set(f"alive/{self.rank}", "1")
-            watch, missing = Stopwatch(), self._silent()
-            while missing and watch.elapsed_s() < PEER_CHECK_S:
-                select.select([], [], [], 0.05)
-                missing = self._silent()
-        except RuntimeError:  # it went down with its process
-            return "rank 0, or whatever else keeps the ranks' store"
-        return ", ".join(f"rank {rank}" for rank in missing) or "a rank that has left since"
-
-    def _silent(self) -> list[int]:
-        return [rank for rank in range(self.num_ranks) if not self._store.check([f"alive/{rank}"])]
 
 
 def open_store(host: HostInfo, rank: int, *, listen_fd: int | None, port: int, timeout_s: float) -> Store:

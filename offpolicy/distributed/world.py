@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from offpolicy.distributed.arrivals import ArrivalLog
-from offpolicy.distributed.process_group import RankGroup
+from offpolicy.distributed.rank_group import RankGroup
 from offpolicy.protocols import StepGate, World
 from offpolicy.timing.phases import LearnerPhase
 from offpolicy.timing.time_account import TimeAccount

@@ -159,7 +159,7 @@ def check_gpus(cfg: RunConfig, count: int) -> None:
     if count and cfg.device != "cpu" and not index and cfg.runner.world_size > count:
         raise ConfigError(
             f"runner.world_size: got {cfg.runner.world_size}, allowed 1 to {count}, the CUDA devices of this machine;"
-            " device=cuda:0 runner.backend=gloo lets ranks share a GPU, device=cpu needs none"
+            " device=cuda:0 lets ranks share a GPU, device=cpu needs none"
         )
 
 

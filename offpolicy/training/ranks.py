@@ -14,7 +14,9 @@ from offpolicy.algos.optim import SoloExchange
 from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.clock_offsets import ClockOffsets
 from offpolicy.distributed.gradient_exchange import GroupExchange
-from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
+from offpolicy.distributed.memory_group import MemoryGroup
+from offpolicy.distributed.process_group import ProcessGroup, bind_interface, open_store
+from offpolicy.distributed.rank_group import RankGroup
 from offpolicy.distributed.world import Ranks, RankWorld, SoloWorld
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import HostWord
@@ -95,14 +97,8 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
     bind_interface(runner.interface)
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
-    store = open_store(
-        host, rank.rank, listen_fd=rank.child.fds.get("store"), port=rank.job.store_port, timeout_s=runner.timeout_s
-    )
     backend = pick_backend(rank)
-    timeout_s = peer_timeout_s(rank.cfg, rank.spec)
-    group = RankGroup(
-        store, rank.rank, rank.num_ranks, backend=backend, timeout_s=timeout_s, device_sync=rank.device_sync
-    )
+    group = join_group(rank, backend)
     arrivals = ArrivalLog(rank.rank, rank.ledger, ClockOffsets(rank.num_ranks, runner.world_size))
     new_event = partial(CudaEvent, rank.device) if rank.cfg.timing.enabled else None
     exchange = GroupExchange(group, rank.device, rank.device_sync, arrivals, new_event)
@@ -120,15 +116,36 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
         group.close()
 
 
+def join_group(rank: RankContext, backend: str) -> RankGroup:
+    """Meets the other ranks in a store and joins them. Raises `PeerLostError` if one does not come."""
+    store = open_store(
+        rank.job.host,
+        rank.rank,
+        listen_fd=rank.child.fds.get("store"),
+        port=rank.job.store_port,
+        timeout_s=rank.cfg.runner.timeout_s,
+    )
+    timeout_s = peer_timeout_s(rank.cfg, rank.spec)
+    group_of = MemoryGroup if backend == "memory" else partial(ProcessGroup, backend=backend)
+    return group_of(store, rank.rank, rank.num_ranks, timeout_s=timeout_s, device_sync=rank.device_sync)
+
+
 def pick_backend(rank: RankContext) -> str:
-    """Returns nccl where every rank has its own GPU, else gloo. Raises `ConfigError` for what cannot work."""
+    """Returns nccl where every rank has its own GPU, else memory on one host and gloo between hosts.
+
+    Raises `ConfigError` for what cannot work.
+    """
     asked = rank.cfg.runner.backend
     is_shared = rank.cfg.runner.world_size > 1 and ":" in rank.cfg.device  # cuda:0 for all ranks
     can_nccl = rank.device.type == "cuda" and not is_shared and torch.distributed.is_nccl_available()
     if asked == "nccl" and not can_nccl:
         why = "the ranks share one GPU" if is_shared else f"the ranks train on {rank.device.type}"
-        raise ConfigError(f"runner.backend: got nccl, allowed gloo or auto: {why}")
-    return asked if asked != "auto" else "nccl" if can_nccl else "gloo"
+        raise ConfigError(f"runner.backend: got nccl, allowed auto, memory or gloo: {why}")
+    if asked != "auto":
+        return asked
+    if can_nccl:
+        return "nccl"
+    return "memory" if rank.job.host.is_alone else "gloo"
 
 
 def new_requests(rank: RankContext, word: HostWord) -> Callable[[], bool]:

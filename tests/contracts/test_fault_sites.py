@@ -63,7 +63,7 @@ WITHOUT_SITE = {
     "offpolicy/training/checkpointer.py:_drop_collector_parts": "parts that no checkpoint needs; refusals are ignored",
     "runners/collector.py:take_snapshot": "what a failed save has left; refusals are ignored",
     "offpolicy/distributed/process_group.py:broadcast": "once, after `rank.join`",
-    "offpolicy/distributed/process_group.py:_missing": "names the lost ranks after a failure",
+    "offpolicy/distributed/rank_group.py:_missing": "names the lost ranks after a failure",
     "offpolicy/distributed/rendezvous.py:_pause": "before the run; its own deadline ends it",
     "offpolicy/logger/keyboard.py:read": "does not wait",
     "offpolicy/descendants.py:environment_of": "waits for a process that begins another program, for a bounded time",

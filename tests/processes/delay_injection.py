@@ -35,7 +35,8 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
     from offpolicy.algos.adaptation import Adaptation
     from offpolicy.algos.appo import Appo
     from offpolicy.algos.learners import CriticTrainer
-    from offpolicy.distributed.process_group import RankGroup
+    from offpolicy.distributed.memory_group import MemoryGroup
+    from offpolicy.distributed.process_group import ProcessGroup
     from offpolicy.distributed.world import RankWorld
     from offpolicy.processes.handshake import LearnerGate
     from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource
@@ -53,7 +54,7 @@ def learner_parts() -> dict[str, tuple[Part, ...]]:
         "replay_sample": ((ReplaySource, "sample"), (Slot, "hand_out"), (RolloutRing, "take")),
         "h2d": ((RateLimitedSource, "to_device"), (RolloutSource, "to_device")),
         "train": ((CriticTrainer, "step"), (Appo, "_prepare"), (Adaptation, "_prepare")),
-        "param_sync": ((RankGroup, "sum_bucket"),),
+        "param_sync": ((MemoryGroup, "sum_bucket"), (ProcessGroup, "sum_bucket")),
         "weight_publish": ((WeightPublisher, "publish"),),
         "evaluation": ((InlineEvaluator, "evaluate"),),
         "checkpoint": ((Checkpointer, "_capture"),),

@@ -92,16 +92,16 @@ def slow_down_updates(delay_s: float) -> None:
 
 def watch_iterations(iterations: list[dict[str, Any]]) -> None:
     """Append an entry at the end of every iteration, which is where the reporter is called."""
-    from offpolicy.distributed import process_group as group
+    from offpolicy.distributed.memory_group import MemoryGroup
     from offpolicy.training.reporter import Reporter
 
-    all_reduce, run_if_due = group.dist.all_reduce, Reporter.run_if_due
+    swap, run_if_due = MemoryGroup._swap, Reporter.run_if_due
     count = 0
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal count
         count += 1
-        return all_reduce(*args, **kwargs)
+        return swap(*args, **kwargs)
 
     def watched(reporter: Reporter) -> None:
         nonlocal count
@@ -109,7 +109,7 @@ def watch_iterations(iterations: list[dict[str, Any]]) -> None:
         iterations.append({"is_reporting": reporter._world.is_reporting, "collectives": count})
         count = 0
 
-    group.dist.all_reduce = counted
+    MemoryGroup._swap = counted  # type: ignore[method-assign]
     Reporter.run_if_due = watched  # type: ignore[method-assign]
 
 

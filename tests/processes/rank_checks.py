@@ -1,4 +1,4 @@
-"""One of two learner ranks: `python -m tests.processes.rank_checks <what> <rank> <store fd> <port> <answers>`.
+"""One of two learner ranks: run with <what> <backend> <rank> <store fd> <port> <answers>.
 
 What it finds it writes as JSON to the file `answers`; test_ranks.py compares what the two ranks found.
 """
@@ -25,7 +25,9 @@ from offpolicy.distributed.arrivals import ArrivalLog
 from offpolicy.distributed.clock_offsets import ClockOffsets
 from offpolicy.distributed.gradient_exchange import GroupExchange, checksum
 from offpolicy.distributed.host_info import HostInfo
-from offpolicy.distributed.process_group import RankGroup, bind_interface, open_store
+from offpolicy.distributed.memory_group import MemoryGroup
+from offpolicy.distributed.process_group import ProcessGroup, bind_interface, open_store
+from offpolicy.distributed.rank_group import RankGroup
 from offpolicy.distributed.world import RankWorld
 from offpolicy.errors import PeerLostError
 from offpolicy.timing.device_timer import StreamSync
@@ -42,13 +44,17 @@ Answer = dict[str, Any]
 class Rank:
     """This process's place in the group, and learners of it."""
 
-    def __init__(self, index: int, store_fd: int, port: int, timeout_s: float) -> None:
+    group: RankGroup
+
+    def __init__(self, backend: str, index: int, store_fd: int, port: int, timeout_s: float) -> None:
         bind_interface(None)
         self.index = index
         store = open_store(HostInfo(), index, listen_fd=store_fd, port=port, timeout_s=60.0)
-        self.group = RankGroup(
-            store, index, NUM_RANKS, backend="gloo", timeout_s=timeout_s, device_sync=StreamSync(CPU)
-        )
+        sync = StreamSync(CPU)
+        if backend == "memory":
+            self.group = MemoryGroup(store, index, NUM_RANKS, timeout_s=timeout_s, device_sync=sync)
+        else:
+            self.group = ProcessGroup(store, index, NUM_RANKS, backend=backend, timeout_s=timeout_s, device_sync=sync)
         self.ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
         self.arrivals = ArrivalLog(index, self.ledger, ClockOffsets(NUM_RANKS, ranks_per_host=NUM_RANKS))
         self.exchange = GroupExchange(self.group, CPU, StreamSync(CPU), self.arrivals)
@@ -365,14 +371,14 @@ def die() -> None:
 
 
 def main() -> None:
-    what, index, store_fd, port, answers = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
+    what, backend, index, store_fd, port, answers = *sys.argv[1:3], *map(int, sys.argv[3:6]), sys.argv[6]
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float32)
     if what == "check":
-        answer = check_all(Rank(index, store_fd, port, timeout_s=60.0))
+        answer = check_all(Rank(backend, index, store_fd, port, timeout_s=60.0))
     else:
         end, loser = what.split("-")
-        rank = Rank(index, store_fd, port, LOSS_TIMEOUT_S)
+        rank = Rank(backend, index, store_fd, port, LOSS_TIMEOUT_S)
         answer = lose(rank, int(loser), {"die": die, "freeze": freeze}[end])
     Path(answers).write_text(json.dumps(answer))
 

@@ -1,4 +1,7 @@
-"""Two learner ranks as real processes, joined by gloo: what they compute together, agree on, and say of each other."""
+"""Two learner ranks as real processes, joined by shared memory and by gloo.
+
+What they compute together, agree on, and say of each other.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ pytestmark = pytest.mark.mp
 Answer = dict[str, Any]
 
 
-def start_pair(what: str, directory: Path) -> list[subprocess.Popen[bytes]]:
+BACKENDS = ("memory", "gloo")
+
+
+def start_pair(what: str, backend: str, directory: Path) -> list[subprocess.Popen[bytes]]:
     """Two ranks whose store rank 0 serves on a socket that is bound here, as the supervisor does it."""
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -28,7 +34,7 @@ def start_pair(what: str, directory: Path) -> list[subprocess.Popen[bytes]]:
         return [
             subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tests.processes.rank_checks", what),
+                    *(sys.executable, "-m", "tests.processes.rank_checks", what, backend),
                     *(str(rank), str(fd), str(port), str(directory / f"{rank}.json")),
                 ],
                 pass_fds=(fd,) if rank == 0 else (),
@@ -48,11 +54,17 @@ def finish(processes: list[subprocess.Popen[bytes]], timeout_s: float = 90.0) ->
             process.wait()
 
 
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """What moves the numbers between the ranks."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Answer, Answer]]:
+def answers(backend: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Answer, Answer]]:
     """What the two ranks found in each check."""
     directory = tmp_path_factory.mktemp("pair")
-    assert finish(start_pair("check", directory)) == [0, 0]
+    assert finish(start_pair("check", backend, directory)) == [0, 0]
     first, second = (json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1))
     return {name: (first[name], second[name]) for name in first}
 
@@ -148,19 +160,19 @@ def test_waiting_for_a_late_rank_is_the_barriers_time_and_nothing_else(answers: 
     assert (first["late_ms"], second["late_ms"]) == (pytest.approx(0, abs=15), pytest.approx(100, abs=15))
 
 
-def test_a_group_that_was_left_has_no_threads_that_meet_the_end_of_the_interpreter(answers: Any) -> None:
+def test_a_group_that_was_left_has_no_threads_that_meet_the_end_of_the_interpreter(answers: Any, backend: str) -> None:
     """They aborted processes that had done everything right."""
     for rank in answers["threads"]:
-        assert [name for name in rank["before"] if "gloo" in name]
+        assert bool([name for name in rank["before"] if "gloo" in name]) == (backend == "gloo")
         assert [name for name in rank["after"] if "gloo" in name] == []
 
 
 # -- what they say of each other --------------------------------------------------------------------------------------
 
 
-def loss(what: str, survivor: int, tmp_path: Path) -> Answer:
+def loss(what: str, backend: str, survivor: int, tmp_path: Path) -> Answer:
     """What the survivor says when the other rank ends like that."""
-    processes = start_pair(what, tmp_path)
+    processes = start_pair(what, backend, tmp_path)
     try:
         assert processes[survivor].wait(30.0) == 0
     finally:
@@ -172,8 +184,8 @@ def loss(what: str, survivor: int, tmp_path: Path) -> Answer:
 
 
 @pytest.mark.parametrize(("survivor", "words"), [(0, "lost rank 1: it died"), (1, "rank 0")])
-def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path, survivor: int, words: str) -> None:
-    answer = loss(f"die-{1 - survivor}", survivor, tmp_path)
+def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path, backend: str, survivor: int, words: str) -> None:
+    answer = loss(f"die-{1 - survivor}", backend, survivor, tmp_path)
     assert words in answer["error"]
     assert answer["took_s"] < LOSS_TIMEOUT_S
 
@@ -185,7 +197,9 @@ def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path, survivor: int, word
         pytest.param(0, "lost rank 1: it died, froze for 3 s", marks=pytest.mark.slow),
     ],
 )
-def test_a_frozen_rank_is_told_by_name_soon_after_the_timeout(tmp_path: Path, survivor: int, words: str) -> None:
-    answer = loss(f"freeze-{1 - survivor}", survivor, tmp_path)
+def test_a_frozen_rank_is_told_by_name_soon_after_the_timeout(
+    tmp_path: Path, backend: str, survivor: int, words: str
+) -> None:
+    answer = loss(f"freeze-{1 - survivor}", backend, survivor, tmp_path)
     assert words in answer["error"]
     assert LOSS_TIMEOUT_S - 0.5 < answer["took_s"] < LOSS_TIMEOUT_S + 3.0

@@ -67,6 +67,12 @@ def test_several_ranks_have_no_virtual_speedup() -> None:
         hosts.follow_launcher(cfg)
 
 
+def test_hosts_have_no_memory_in_common() -> None:
+    cfg = RunConfig.from_mapping({**config(0.25).to_mapping(), "runner": {"name": "multi_gpu", "backend": "memory"}})
+    with pytest.raises(ConfigError, match="runner.backend: got memory, allowed auto, gloo or nccl: 4 hosts"):
+        hosts.follow_launcher(cfg)
+
+
 def test_runs_that_chose_the_same_name_in_the_same_second_take_two(tmp_path: Path) -> None:
     name = tmp_path / "runs" / "20260101-120000-s1"
     cfg = replace(RunConfig(), run_dir=str(name))

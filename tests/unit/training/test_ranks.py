@@ -81,21 +81,28 @@ def test_one_rank_saves_once_per_request(make_rank: MakeRank) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "device", "chosen"),
-    [("auto", "cpu", "gloo"), ("gloo", "cuda", "gloo"), ("auto", "cuda", "nccl"), ("auto", "cuda:0", "gloo")],
+    ("backend", "device", "num_hosts", "chosen"),
+    [
+        *(("auto", "cpu", 1, "memory"), ("auto", "cuda:0", 1, "memory"), ("auto", "cpu", 2, "gloo")),
+        *(("gloo", "cpu", 1, "gloo"), ("gloo", "cuda", 1, "gloo"), ("memory", "cuda", 1, "memory")),
+        *(("auto", "cuda", 1, "nccl"), ("auto", "cuda", 2, "nccl")),
+    ],
 )
-def test_nccl_joins_ranks_that_have_a_gpu_each(
-    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, backend: str, device: str, chosen: str
+def test_nccl_joins_ranks_that_have_a_gpu_each_and_memory_other_ranks_of_one_host(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, backend: str, device: str, num_hosts: int, chosen: str
 ) -> None:
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    rank = make_rank(runner={"name": "multi_gpu", "world_size": 2, "backend": backend}, device=device)
+    runner = {"name": "multi_gpu", "world_size": 2, "backend": backend}
+    rank = make_rank(runner=runner, device=device, host=HostInfo(num_hosts=num_hosts))
     object.__setattr__(rank, "device", torch.device(device.partition(":")[0]))
     assert pick_backend(rank) == chosen
 
 
 def test_nccl_without_a_gpu_is_refused(make_rank: MakeRank) -> None:
     rank = make_rank(runner={"name": "multi_gpu", "backend": "nccl"}, device="auto")
-    with pytest.raises(ConfigError, match="runner.backend: got nccl, allowed gloo or auto: the ranks train on cpu"):
+    with pytest.raises(
+        ConfigError, match="runner.backend: got nccl, allowed auto, memory or gloo: the ranks train on cpu"
+    ):
         pick_backend(rank)
 
 
@@ -125,7 +132,8 @@ class FakeGroup:
 def test_clocks_are_compared_where_there_are_several(
     make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, num_hosts: int, is_timed: bool, num_gathered: int
 ) -> None:
-    monkeypatch.setattr(ranks_module, "RankGroup", FakeGroup)
+    monkeypatch.setattr(ranks_module, "MemoryGroup", FakeGroup)
+    monkeypatch.setattr(ranks_module, "ProcessGroup", FakeGroup)
     monkeypatch.setattr(ranks_module, "open_store", lambda *args, **kwargs: None)
     monkeypatch.setattr(ranks_module, "bind_interface", lambda name: None)
     rank = make_rank(

@@ -1,0 +1,210 @@
+"""The group over shared memory, with threads for ranks: what it computes, who is lost, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from offpolicy.distributed import memory_group, rank_group
+from offpolicy.distributed.memory_group import ALIGNMENT, MESSAGE, MemoryGroup
+from offpolicy.errors import PeerLostError
+
+T = TypeVar("T")
+
+
+class DeviceSyncSpy:
+    """Counts the waits for a device that there is not."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def wait(self) -> None:
+        self.count += 1
+
+
+def in_turn(num_ranks: int, run: Callable[[int], T]) -> list[T]:
+    """What each rank returns, each in a thread of its own."""
+    with ThreadPoolExecutor(num_ranks) as pool:
+        return list(pool.map(run, range(num_ranks)))
+
+
+@contextmanager
+def joined(num_ranks: int, timeout_s: float = 20.0) -> Iterator[Sequence[MemoryGroup]]:
+    store, sync = dist.HashStore(), DeviceSyncSpy()
+    groups = in_turn(num_ranks, lambda rank: MemoryGroup(store, rank, num_ranks, timeout_s=timeout_s, device_sync=sync))
+    try:
+        yield groups
+    finally:
+        for group in groups:
+            group.close()
+
+
+@pytest.fixture
+def quick_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The survivors are asked for a moment only."""
+    monkeypatch.setattr(rank_group, "PEER_CHECK_S", 0.1)
+
+
+def test_a_group_of_one_changes_nothing() -> None:
+    sync = DeviceSyncSpy()
+    group = MemoryGroup(dist.HashStore(), 0, 1, timeout_s=1.0, device_sync=sync)
+    tensor = torch.tensor([1.0, 2.0])
+    group.broadcast(tensor)
+    group.sum_bucket(tensor)
+    assert tensor.tolist() == [1.0, 2.0]
+    assert group.gather(tensor).tolist() == [[1.0, 2.0]]
+    group.wait_for_device()
+    assert (sync.count, group.uses_nccl) == (1, False)
+
+
+def test_what_is_gathered_has_a_row_per_rank_and_is_no_view_of_shared_memory() -> None:
+    with joined(3) as groups:
+
+        def run(rank: int) -> torch.Tensor:
+            first = groups[rank].gather(torch.tensor([float(rank), -1.0], dtype=torch.float64))
+            for _ in range(4):
+                groups[rank].gather(torch.full((2,), 9.0, dtype=torch.float64))
+            return first
+
+        for matrix in in_turn(3, run):
+            assert matrix.dtype == torch.float64
+            assert matrix.tolist() == [[0.0, -1.0], [1.0, -1.0], [2.0, -1.0]]
+
+
+def test_sums_are_made_in_the_order_of_the_ranks_on_every_rank() -> None:
+    values = [1e8, -1e8, 1.0]  # 0 in float32, if the last two are added first
+    with joined(3) as groups:
+
+        def run(rank: int) -> float:
+            bucket = torch.full((5,), values[rank])
+            groups[rank].sum_bucket(bucket)
+            return bucket[4].item()
+
+        assert in_turn(3, run) == [1.0, 1.0, 1.0]
+
+
+def test_everyone_gets_what_rank_0_broadcasts_in_its_shape_and_dtype() -> None:
+    with joined(2) as groups:
+
+        def run(rank: int) -> list[Any]:
+            matrix = torch.arange(6).reshape(2, 3) + 100 * rank
+            scalar = torch.tensor(2.5 - rank, dtype=torch.float64)
+            flag = torch.tensor(rank == 0)
+            for tensor in (matrix, scalar, flag):
+                groups[rank].broadcast(tensor)
+            return [matrix.tolist(), scalar.item(), flag.item()]
+
+        assert in_turn(2, run) == [[[[0, 1, 2], [3, 4, 5]], 2.5, True]] * 2
+
+
+def test_thousands_of_exchanges_of_ranks_out_of_step_mix_nothing() -> None:
+    """Sizes change and blocks grow; a rank may be an exchange ahead of another, which still reads."""
+    sizes = [random.Random(7).choice((1, 3, ALIGNMENT // 4, 5_000, 20_000)) for _ in range(1_500)]
+    sizes[700] = 100_000
+    with joined(3) as groups:
+
+        def run(rank: int) -> int:
+            chance, wrong = random.Random(rank), 0
+            for number, size in enumerate(sizes):
+                if chance.random() < 0.02:
+                    time.sleep(0.002 * chance.random())
+                bucket = torch.full((size,), float(number * (rank + 1)))
+                groups[rank].sum_bucket(bucket)
+                wrong += int((bucket != 6.0 * number).sum())
+            return wrong
+
+        assert in_turn(3, run) == [0, 0, 0]
+
+
+def test_a_rank_that_waits_takes_no_core() -> None:
+    """gloo's thread polls while a message waits for its receiver."""
+    with joined(2) as groups:
+
+        def run(rank: int) -> float:
+            began_s = time.process_time()
+            time.sleep(0.5 * rank)
+            groups[rank].gather(torch.zeros(1000))
+            return time.process_time() - began_s
+
+        assert in_turn(2, run)[0] < 0.1
+
+
+def test_a_rank_that_leaves_is_lost_and_named(quick_check: None) -> None:
+    with joined(2) as groups:
+        groups[1].close()
+        with pytest.raises(PeerLostError, match=r"^lost rank 1: it died, froze for 20 s \(runner\.timeout_s\)"):
+            groups[0].gather(torch.zeros(1))
+
+
+def test_a_rank_that_does_not_come_is_lost_after_the_timeout(quick_check: None) -> None:
+    with joined(2, timeout_s=0.3) as groups:
+        started_s = time.monotonic()
+        with pytest.raises(PeerLostError, match=r"^lost rank 0: .* \(timed out\)$"):
+            groups[1].sum_bucket(torch.zeros(1))
+        assert 0.3 <= time.monotonic() - started_s < 5.0
+
+
+def test_a_rank_that_never_joins_is_lost(quick_check: None) -> None:
+    with pytest.raises(PeerLostError, match="^lost rank 1"):
+        MemoryGroup(dist.HashStore(), 0, 2, timeout_s=0.2, device_sync=DeviceSyncSpy())
+
+
+def test_ranks_at_different_exchanges_do_not_read_each_other(quick_check: None) -> None:
+    with joined(2) as groups:
+        groups[1]._peers[0].send(MESSAGE.pack(5))
+        with pytest.raises(PeerLostError, match="rank 1 is at exchange 5, this rank at 1"):
+            groups[0].gather(torch.zeros(1))
+
+
+def test_a_connection_of_another_user_is_closed_and_the_ranks_still_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, answers = dist.HashStore(), iter((False, True))
+    monkeypatch.setattr(memory_group, "is_ours", lambda peer: next(answers))
+
+    def stranger_then_rank_1() -> MemoryGroup:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.connect(store.get("memory/0"))
+            stranger.settimeout(10.0)
+            assert stranger.recv(8) == b""
+        return MemoryGroup(store, 1, 2, timeout_s=10.0, device_sync=DeviceSyncSpy())
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(stranger_then_rank_1)
+        group = MemoryGroup(store, 0, 2, timeout_s=10.0, device_sync=DeviceSyncSpy())
+        group.close()
+        other.result().close()
+
+
+def test_a_socket_says_whose_process_is_at_its_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with peer, other:
+        assert memory_group.is_ours(peer)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        assert not memory_group.is_ours(peer)
+
+
+def use(num_ranks: int) -> None:
+    """Joins a group whose blocks grow once, and leaves it."""
+    with joined(num_ranks) as groups:
+        for size in (10, 100_000):
+            vector = torch.zeros(size)
+            in_turn(num_ranks, lambda rank, vector=vector: groups[rank].gather(vector))  # type: ignore[misc]
+
+
+def test_a_group_that_was_left_keeps_no_descriptor() -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    use(2)
+    assert descriptors() == before

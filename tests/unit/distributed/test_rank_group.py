@@ -1,0 +1,56 @@
+"""Who is named when a collective fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offpolicy.distributed import rank_group
+from offpolicy.distributed.rank_group import PeerWatch
+from offpolicy.errors import PeerLostError
+
+
+class FakeStore:
+    """A store that knows which ranks live; it may be down."""
+
+    def __init__(self, alive: set[int], is_down: bool = False) -> None:
+        self.keys, self.is_down = {f"alive/{rank}" for rank in alive}, is_down
+
+    def set(self, key: str, value: str) -> None:
+        if self.is_down:
+            raise RuntimeError("Connection reset")
+        self.keys.add(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return set(keys) <= self.keys
+
+
+def test_a_collective_that_ends_returns_its_result() -> None:
+    store: Any = FakeStore({0})
+    assert PeerWatch(store, 0, 2, timeout_s=5.0).run(lambda: 3) == 3
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError])
+@pytest.mark.parametrize(
+    ("store", "lost"),
+    [
+        (FakeStore({2}), "rank 0"),
+        (FakeStore(set()), "rank 0, rank 2"),
+        (FakeStore({0, 2}), "a rank that has left since"),
+        (FakeStore(set(), is_down=True), "rank 0, or whatever else keeps the ranks' store"),
+    ],
+)
+def test_a_failed_collective_names_the_lost_ranks(
+    monkeypatch: pytest.MonkeyPatch, store: Any, lost: str, error: type[Exception]
+) -> None:
+    def fail() -> None:
+        raise error("Connection closed by peer [127.0.0.1]:1. This may indicate a crash.\nmore")
+
+    monkeypatch.setattr(rank_group, "PEER_CHECK_S", 0.1)
+    with pytest.raises(PeerLostError) as caught:
+        PeerWatch(store, 1, 3, timeout_s=5.0).run(fail)
+    assert str(caught.value) == (
+        f"lost {lost}: it died, froze for 5 s (runner.timeout_s) or cannot be reached"
+        " (Connection closed by peer [127.0.0.1]:1)"
+    )
