@@ -27,6 +27,7 @@ TIMEOUT_S = 5.0  # for one request, with its retries
 STOP_S = 2.0  # for what is left to send at the end
 MAX_PENDING = 100  # records that wait while a request is under way
 _EXPORTER_LOG = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
+_TIMED_OUT = "due to timeout, max retries or shutdown"  # its first message on a request that nobody answered
 NS_PER_S = 1_000_000_000
 
 
@@ -129,7 +130,11 @@ class OtlpSink:
             is_taken = self._exporter.export(metrics_data(records, self._labels)) is MetricExportResult.SUCCESS
         except Exception as error:  # whatever a library raises must not end the thread without a word
             return f"{type(error).__name__}: {error}"
-        return None if is_taken else self._reason.text or "no reason given"
+        if is_taken:
+            return None
+        if _TIMED_OUT in self._reason.text:
+            return f"no answer within {TIMEOUT_S:g} s"
+        return self._reason.text or "no reason given"
 
 
 def metrics_url(endpoint: str) -> str:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -121,6 +122,21 @@ def test_a_collector_that_never_answers_is_named_at_the_end(silent: str) -> None
     assert send(silent, RECORD) == [
         f"warning: log.otlp_endpoint={silent} lost records, the run goes on: no answer within 2 s at the end of the run"
     ]
+
+
+def test_a_collector_that_does_not_answer_in_time_is_named_while_the_run_goes_on(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exporter's message would leave it open whether it was the time, the tries or the end of the run."""
+    monkeypatch.setattr(otlp, "TIMEOUT_S", 0.2)
+    warnings: list[str] = []
+    sink = OtlpSink(silent, "runs/a", HEADER, warnings.append)
+    watch = Stopwatch()
+    while not warnings and watch.elapsed_s() < 10.0:
+        sink.write(RECORD)
+        time.sleep(0.05)
+    sink.close()
+    assert warnings == [f"warning: log.otlp_endpoint={silent} lost records, the run goes on: no answer within 0.2 s"]
 
 
 def test_records_that_a_late_answer_costs_are_warned_of_once(receiver: Receiver) -> None:
