@@ -56,7 +56,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "one busy program": Condition(num_burners=1),
     "one core": Condition(num_cores=1),
     "two ranks": Condition(("runner=multi_gpu", "runner.world_size=2")),
-    "packing as long as training": Condition(
+    "double_buffer, batches of 4,096 rows": Condition(
         ("runner=double_buffer", "algo.batch_size=4096", "algo.hidden_dims=[8]"),
     ),
     "async environments": Condition(("env.vectorization=async", "env.num_envs=4", "algo.utd=0.25")),

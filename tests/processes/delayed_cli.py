@@ -6,6 +6,7 @@ The learner processes are told in their environment what to do besides learning:
     BURN_MS          a thread of every learner holds the interpreter for about so many milliseconds, pauses for as many,
                      and so on
     SLOW_RANK        only that of this rank of the host; unset: of all of them
+    UNPACK_MS        filling a batch decompresses data besides, for about so many milliseconds of one core
     WATCH_ITERATIONS write `iterations-<rank>.json` into the run directory: for each iteration whether it ended with a
                      report, and how many collectives it took
 
@@ -21,6 +22,7 @@ import os
 import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ def learner_main(context: ChildContext) -> None:
     slow_rank, slow_ms = os.environ.get("SLOW_RANK"), float(os.environ.get("SLOW_UPDATE_MS", "0"))
     if slow_ms and slow_rank in (None, str(context.index)):
         slow_down_updates(slow_ms / 1000.0)
+    if "UNPACK_MS" in os.environ:
+        unpack_batches(float(os.environ["UNPACK_MS"]))
     if "BURN_MS" in os.environ:
         threading.Thread(target=burn, args=(float(os.environ["BURN_MS"]),), name="burner", daemon=True).start()
     delay_injection.install(context)
@@ -64,6 +68,28 @@ def burn(burn_ms: float) -> None:
     while True:
         sum(numbers)
         time.sleep(burn_ms / 1000.0)
+
+
+def unpack_batches(unpack_ms: float) -> None:
+    """Makes a batch as dear as one of compressed rows: real work of the thread that fills it, without the interpreter.
+
+    The rows themselves are the same.
+    """
+    from offpolicy.replay.sampler import UniformSampler
+
+    blob = zlib.compress(os.urandom(1 << 16) * 16, 1)  # a megabyte
+    began_ns = time.thread_time_ns()
+    for _ in range(20):
+        zlib.decompress(blob)
+    times = max(1, round(20 * unpack_ms * 1e6 / (time.thread_time_ns() - began_ns)))
+    fill = UniformSampler.fill
+
+    def fill_and_unpack(*args: Any) -> Any:
+        for _ in range(times):
+            zlib.decompress(blob)
+        return fill(*args)
+
+    UniformSampler.fill = fill_and_unpack  # type: ignore[method-assign]
 
 
 def slow_down_updates(delay_s: float) -> None:

@@ -1,0 +1,37 @@
+"""What `runner=double_buffer` brings on a CPU: packing beside training, where packing costs as much as training.
+
+No batch of this project does: the rows of the smallest update are packed in less than a tenth of its time. So a batch
+is made dear by real work, as that of rows kept compressed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tests.processes.test_delays import POINT, train
+
+pytestmark = [pytest.mark.mp, pytest.mark.alone, pytest.mark.slow]
+UPDATE = (POINT, "algo.hidden_dims=[256,256]", "algo.batch_size=256", "total_timesteps=400", "collect.mode=overlap")
+ROUNDS = 3
+LEAST_GAIN = 1.3  # of env steps per second; 2 if the two threads never wait for each other
+
+
+def test_packing_that_costs_as_much_as_training_is_hidden_behind_it(tmp_path: Path) -> None:
+    """Runs in turns, ratios of neighbours in time."""
+    ratios = []
+    for number in range(ROUNDS):
+        directory = tmp_path / str(number)
+        for name in ("alone", "single", "double"):
+            (directory / name).mkdir(parents=True)
+        alone = train(directory / "alone", UPDATE, {})
+        unpack = {"UNPACK_MS": str(alone.median("timing/learner_train_ms"))}
+        single = train(directory / "single", UPDATE, unpack)
+        double = train(directory / "double", (*UPDATE, "runner=double_buffer"), unpack)
+        packed, trained = (single.median(f"timing/learner_{phase}_ms") for phase in ("replay_sample", "train"))
+        assert 0.75 < packed / trained < 1.33
+        rates = (run.summary["rates"]["steps_per_sec"] for run in (double, single))
+        ratios.append(next(rates) / next(rates))
+    assert statistics.median(ratios) >= LEAST_GAIN, ratios
