@@ -13,7 +13,7 @@ import pytest
 
 from tests.processes.test_delays import POINT, train
 
-pytestmark = [pytest.mark.mp, pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.mp, pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(600)]
 UPDATE = (POINT, "algo.hidden_dims=[256,256]", "algo.batch_size=256", "total_timesteps=400", "collect.mode=overlap")
 ROUNDS = 3
 LEAST_GAIN = 1.3  # of env steps per second; 2 if the two threads never wait for each other
