@@ -1,15 +1,17 @@
 """The learner ranks of one host as a group over shared memory.
 
-Each rank writes into a block of its own, which all others read, and tells them so by a message. A rank that waits
+Each rank writes into a block of its own, which all others read, and sends each of them a message. A rank that waits
 sleeps in the kernel. gloo's thread polls for as long as a message waits for its receiver: the rank that comes first
 takes the core of the one that it waits for (ADR 39).
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import socket
+import resource
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -17,13 +19,14 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
+from offpolicy.distributed.peer_sockets import Arrival, connect
 from offpolicy.distributed.rank_group import PeerWatch
+from offpolicy.errors import DesyncError
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.protocols import DeviceSync
 
 ALIGNMENT = 4096  # bytes: halves of a block begin on a page
-MESSAGE = struct.Struct("<q")  # the number of the exchange; in the first one of a connection, the sender's rank
-CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of a socket's other end
+MESSAGE = struct.Struct("<qq48s")  # the number of the exchange, the capacity of the sender's block, what is exchanged
 
 
 class Outbox:
@@ -44,7 +47,11 @@ class Outbox:
 
 
 class MemoryGroup:
-    """The group of one rank, all of whose peers are processes of this user on this host. See `RankGroup`."""
+    """The group of one rank, all of whose peers are processes of this user on this host. See `RankGroup`.
+
+    Every method that exchanges raises OSError if this process gets no memory or descriptor for it, and `DesyncError`
+    if the ranks do not exchange the same thing.
+    """
 
     uses_nccl = False
 
@@ -55,25 +62,24 @@ class MemoryGroup:
         self._watch = PeerWatch(store, rank, num_ranks, timeout_s)
         self._count = 0  # exchanges so far
         self._outboxes: dict[int, Outbox] = {}
-        fault.hit("rank.join")
-        self._peers = self._watch.run(lambda: connect(store, rank, num_ranks, timeout_s))
+        self._sockets = self._watch.run(lambda: connect(store, rank, num_ranks, timeout_s))
 
     def gather(self, vector: Tensor) -> Tensor:
         """Returns the CPU vectors [n] of all ranks as [R, n], the same bits everywhere; waits for all of them."""
         fault.hit("rank.gather")
-        return torch.stack(self._swap(vector))
+        return torch.stack(self._swap("gather", vector))
 
     def sum_bucket(self, bucket: Tensor) -> None:
         """Replaces the CPU bucket [n], in place, by its sum over the ranks, added in their order."""
         fault.hit("rank.reduce")
-        first, *others = self._swap(bucket)
+        first, *others = self._swap("sum", bucket)
         bucket.copy_(first)
         for part in others:
             bucket.add_(part)
 
     def broadcast(self, tensor: Tensor) -> None:
         """Replaces a CPU tensor, in place, by that of rank 0."""
-        tensor.copy_(self._swap(tensor)[0].view_as(tensor))
+        tensor.copy_(self._swap("broadcast", tensor)[0].view_as(tensor))
 
     def wait_for_device(self) -> None:
         """Returns when the device has done what is queued."""
@@ -81,80 +87,58 @@ class MemoryGroup:
 
     def close(self) -> None:
         """Leaves the group: a peer that still waits for this rank loses it."""
-        for peer in self._peers.values():
-            peer.close()
+        self._sockets.close()
         self._outboxes.clear()
 
-    def _swap(self, own: Tensor) -> list[Tensor]:
+    def _swap(self, kind: str, own: Tensor) -> list[Tensor]:
         """Returns the flat tensors of all ranks, by rank, in memory that the exchange after the next may overwrite."""
-        return self._watch.run(lambda: self._write_and_wait(own))
-
-    def _write_and_wait(self, own: Tensor) -> list[Tensor]:
         self._count += 1
         new_fds = self._make_room(own.nbytes)
-        self._outboxes[self.rank].part(self._count, own).copy_(own.reshape(-1))
-        fault.hit("rank.send")
-        message = MESSAGE.pack(self._count)
-        for peer in self._peers.values():
-            socket.send_fds(peer, [message], new_fds)
-        for fd in new_fds:
-            os.close(fd)  # the mapping has its own
-        for rank in self._peers:
-            self._receive(rank)
+        try:
+            outbox = self._outboxes[self.rank]
+            outbox.part(self._count, own).copy_(own.reshape(-1))
+            what = f"{kind} of {own.numel()} {str(own.dtype).removeprefix('torch.')}"
+            self._watch.run(
+                lambda: self._sockets.send(MESSAGE.pack(self._count, outbox.capacity, what.encode()), new_fds)
+            )
+        finally:
+            for fd in new_fds:
+                os.close(fd)  # the mapping has its own
+        arrived = self._watch.run(lambda: self._sockets.receive(MESSAGE.size))
+        try:
+            self._read(arrived, what)
+        finally:
+            for arrival in arrived.values():
+                arrival.close_fds()
         return [self._outboxes[rank].part(self._count, own) for rank in range(self.num_ranks)]
 
     def _make_room(self, nbytes: int) -> list[int]:
-        """Returns the descriptor of a new block if the one so far is too small, else nothing.
+        """Returns the descriptor of a new block if the one so far is too small, else nothing. Raises OSError.
 
         Peers keep the old block mapped until they read this exchange's message, with which the new one comes.
         """
-        if self.rank in self._outboxes and nbytes <= self._outboxes[self.rank].capacity:
+        so_far = self._outboxes[self.rank].capacity if self._outboxes else 0
+        if self._outboxes and nbytes <= so_far:
             return []
-        capacity = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        block = SharedBlock.create(f"rank-{self.rank}", 2 * capacity)
+        capacity = -(-max(nbytes, 2 * so_far, 1) // ALIGNMENT) * ALIGNMENT
+        try:
+            block = SharedBlock.create(f"rank-{self.rank}", 2 * capacity)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"no {2 * capacity} bytes of shared memory to exchange: {error.strerror}"
+            ) from error
         self._outboxes[self.rank] = Outbox(block)
         return [block.fd]
 
-    def _receive(self, rank: int) -> None:
-        """Waits for a peer's message of this exchange."""
-        message, fds, _, _ = socket.recv_fds(self._peers[rank], MESSAGE.size, 1)
-        for fd in fds:
-            self._outboxes[rank] = Outbox(SharedBlock.attach(fd))
-            os.close(fd)
-        if not message:
-            raise RuntimeError(f"rank {rank} has closed its socket")
-        (number,) = MESSAGE.unpack(message)
-        if number != self._count:
-            raise RuntimeError(f"rank {rank} is at exchange {number}, this rank at {self._count}")
-
-
-def connect(store: Store, rank: int, num_ranks: int, timeout_s: float) -> dict[int, socket.socket]:
-    """Returns a socket to each other rank: each connects to those below it. Raises OSError or RuntimeError."""
-    peers: dict[int, socket.socket] = {}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.settimeout(timeout_s)
-        listener.bind("")  # a free name that only this network namespace knows
-        listener.listen(num_ranks)
-        store.set(f"memory/{rank}", listener.getsockname())
-        for lower in range(rank):
-            name = store.get(f"memory/{lower}")
-            peers[lower] = peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            peer.settimeout(timeout_s)
-            peer.connect(name)
-            peer.send(MESSAGE.pack(rank))
-        while len(peers) < num_ranks - 1:
-            peer, _ = listener.accept()
-            peer.settimeout(timeout_s)
-            if is_ours(peer):
-                (higher,) = MESSAGE.unpack(peer.recv(MESSAGE.size))
-                peers[higher] = peer
-            else:
-                peer.close()
-    return dict(sorted(peers.items()))
-
-
-def is_ours(peer: socket.socket) -> bool:
-    """True if the process at the other end runs as this user: any user of the host may connect to a socket's name."""
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    _, uid, _ = CREDENTIALS.unpack(credentials)
-    return bool(uid == os.geteuid())
+    def _read(self, arrived: Mapping[int, Arrival], what: str) -> None:
+        """Maps the blocks that are new. Raises `DesyncError` if a peer exchanges something else."""
+        for rank, arrival in arrived.items():
+            number, capacity, theirs = MESSAGE.unpack(arrival.message)
+            theirs = theirs.rstrip(b"\0").decode()
+            if (number, theirs) != (self._count, what):
+                raise DesyncError(f"rank {rank} is at exchange {number}, {theirs}; this rank at {self._count}, {what}")
+            if arrival.fds:
+                self._outboxes[rank] = Outbox(SharedBlock.attach(arrival.fds[0]))
+            if rank not in self._outboxes or self._outboxes[rank].capacity != capacity:
+                limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                raise OSError(errno.EMFILE, f"no descriptor for the block of rank {rank}: ulimit -n allows {limit}")

@@ -63,7 +63,8 @@ class PeerWatch:
 
     def _describe_lost_peers(self, error: Exception) -> str:
         """Returns the cause of a failed collective with the lost ranks, even if the store does not answer."""
-        what = str(error).splitlines()[0].split(". ")[0]  # gloo adds general advice
+        text = str(error) or type(error).__name__
+        what = text.splitlines()[0].split(". ")[0]  # gloo adds general advice
         lost: list[str] = []
         # A store whose process is frozen never answers, and the call cannot be given a deadline.
         thread = threading.Thread(target=lambda: lost.append(self._missing()), name="peer check", daemon=True)

@@ -1,4 +1,4 @@
-"""The learner ranks that train together: one alone, or a process group over all hosts."""
+"""The learner ranks that train together: one alone, or the group of all hosts."""
 
 from __future__ import annotations
 

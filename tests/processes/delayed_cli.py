@@ -71,7 +71,7 @@ def burn(burn_ms: float) -> None:
 
 
 def unpack_batches(unpack_ms: float) -> None:
-    """Makes a batch as dear as one of compressed rows: real work of the thread that fills it, without the interpreter.
+    """Makes a batch as expensive as one of compressed rows: work of the thread that fills it, without the interpreter.
 
     The rows themselves are the same.
     """

@@ -1,7 +1,7 @@
 """What `runner=double_buffer` brings on a CPU: packing beside training, where packing costs as much as training.
 
 No batch of this project does: the rows of the smallest update are packed in less than a tenth of its time. So a batch
-is made dear by real work, as that of rows kept compressed.
+takes real work besides, as that of rows that are kept compressed does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_packing_that_costs_as_much_as_training_is_hidden_behind_it(tmp_path: Pa
         single = train(directory / "single", UPDATE, unpack)
         double = train(directory / "double", (*UPDATE, "runner=double_buffer"), unpack)
         packed, trained = (single.median(f"timing/learner_{phase}_ms") for phase in ("replay_sample", "train"))
-        assert 0.75 < packed / trained < 1.33
+        assert 0.6 < packed / trained < 1.67  # else the run says nothing about equal costs
         rates = (run.summary["rates"]["steps_per_sec"] for run in (double, single))
         ratios.append(next(rates) / next(rates))
     assert statistics.median(ratios) >= LEAST_GAIN, ratios

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from offpolicy.distributed import memory_group, rank_group
+from offpolicy.distributed import peer_sockets, rank_group
 from offpolicy.distributed.memory_group import ALIGNMENT, MESSAGE, MemoryGroup
-from offpolicy.errors import PeerLostError
+from offpolicy.distributed.peer_sockets import GREETING, Arrival
+from offpolicy.errors import DesyncError, PeerLostError
+from offpolicy.processes.shared_memory import SharedBlock
 
 T = TypeVar("T")
 
@@ -160,16 +164,132 @@ def test_a_rank_that_never_joins_is_lost(quick_check: None) -> None:
         MemoryGroup(dist.HashStore(), 0, 2, timeout_s=0.2, device_sync=DeviceSyncSpy())
 
 
-def test_ranks_at_different_exchanges_do_not_read_each_other(quick_check: None) -> None:
-    with joined(2) as groups:
-        groups[1]._peers[0].send(MESSAGE.pack(5))
-        with pytest.raises(PeerLostError, match="rank 1 is at exchange 5, this rank at 1"):
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (lambda group: group.sum_bucket(torch.zeros(1)), "rank 1 is at exchange 1, sum of 1 float32"),
+        (lambda group: group.gather(torch.zeros(2)), "rank 1 is at exchange 1, gather of 2 float32"),
+        (lambda group: group.gather(torch.zeros(1).int()), "rank 1 is at exchange 1, gather of 1 int32"),
+        (lambda group: group._sockets.send(MESSAGE.pack(5, 0, b"gather of 1 float32"), []), "rank 1 is at exchange 5"),
+    ],
+)
+def test_ranks_that_exchange_different_things_do_not_read_each_other(
+    theirs: Callable[[MemoryGroup], Any], said: str
+) -> None:
+    with joined(2) as groups, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(theirs, groups[1])
+        with pytest.raises(DesyncError, match=f"^{said}.*; this rank at 1, gather of 1 float32$"):
             groups[0].gather(torch.zeros(1))
+        groups[0].close()
+        assert other.exception() is None or isinstance(other.exception(), DesyncError)
+
+
+def test_memory_that_is_refused_to_one_rank_is_that_ranks_error(
+    monkeypatch: pytest.MonkeyPatch, quick_check: None
+) -> None:
+    create = SharedBlock.create
+
+    def refuse(name: str, size: int) -> SharedBlock:
+        if name == "rank-1" and size > 2 * ALIGNMENT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return create(name, size)
+
+    monkeypatch.setattr(SharedBlock, "create", refuse)
+    with joined(2) as groups:
+        in_turn(2, lambda rank: groups[rank].gather(torch.zeros(1)))
+
+        def run(rank: int) -> Exception:
+            with pytest.raises((OSError, PeerLostError)) as caught:
+                groups[rank].gather(torch.zeros(ALIGNMENT))
+            groups[rank].close()  # as a process does that ends
+            return caught.value
+
+        first, second = in_turn(2, run)
+    assert isinstance(first, PeerLostError)
+    assert str(second) == "[Errno 28] no 32768 bytes of shared memory to exchange: No space left on device"
+
+
+def test_a_block_that_does_not_arrive_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel drops a descriptor, without an error, where the process may open no more files."""
+    take = peer_sockets._take
+    with joined(2) as groups:
+
+        def drop(peer: socket.socket, size: int) -> Arrival:
+            arrival = take(peer, size)
+            if peer is not groups[0]._sockets._peers[1]:
+                return arrival
+            arrival.close_fds()
+            return arrival._replace(fds=())
+
+        monkeypatch.setattr(peer_sockets, "_take", drop)
+
+        def run(rank: int) -> str:
+            try:
+                return str(groups[rank].gather(torch.zeros(1)).tolist())
+            except OSError as error:
+                return str(error)
+
+        first, second = in_turn(2, run)
+    assert first.startswith("[Errno 24] no descriptor for the block of rank 1: ulimit -n allows ")
+    assert second == "[[0.0], [0.0]]"
+
+
+def test_a_rank_that_dies_is_noticed_while_another_is_waited_for(quick_check: None) -> None:
+    """Rank 0 is in a long evaluation: rank 2 waits for it, and for rank 1, which dies."""
+    with joined(3) as groups, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(groups[2].gather, torch.zeros(1))
+        time.sleep(0.2)
+        groups[1].close()
+        with pytest.raises(PeerLostError, match=r"\(rank 1 has closed its socket\)$"):
+            waiting.result(timeout=5.0)
+
+
+def test_a_message_reaches_the_other_ranks_when_one_is_gone(quick_check: None) -> None:
+    with joined(3) as groups:
+        groups[1].close()
+        with pytest.raises(PeerLostError):
+            groups[0].gather(torch.zeros(1))
+        number, _, what = MESSAGE.unpack(groups[2]._sockets._peers[0].recv(MESSAGE.size))
+        assert (number, what.rstrip(b"\0")) == (1, b"gather of 1 float32")
+
+
+def test_all_waits_of_an_exchange_share_one_deadline(quick_check: None) -> None:
+    with joined(4, timeout_s=0.5) as groups:
+        for late, rank in ((0.2, 1), (0.4, 2)):
+            threading.Timer(late, groups[rank]._sockets.send, (MESSAGE.pack(1, 0, b"gather"), [])).start()
+        started_s = time.monotonic()
+        with pytest.raises(PeerLostError, match=r"\(timed out\)$"):
+            groups[0].gather(torch.zeros(1))
+        assert time.monotonic() - started_s < 1.0
+
+
+def test_connections_that_say_nothing_or_nonsense_delay_no_rank() -> None:
+    store = dist.HashStore()
+
+    def strangers_then_rank_1() -> MemoryGroup:
+        name = store.get("memory/0")
+        with ExitStack() as strangers:
+            for greeting in (None, b"x", GREETING.pack(0), GREETING.pack(7), b""):
+                stranger = strangers.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                stranger.connect(name)
+                if greeting is not None:
+                    stranger.send(greeting)
+            return MemoryGroup(store, 1, 2, timeout_s=10.0, device_sync=DeviceSyncSpy())
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(strangers_then_rank_1)
+        group = MemoryGroup(store, 0, 2, timeout_s=10.0, device_sync=DeviceSyncSpy())
+        assert (
+            in_turn(2, lambda rank: (group, other.result())[rank].gather(torch.tensor([rank])).tolist())
+            == [[[0], [1]]] * 2
+        )
+        group.close()
+        other.result().close()
 
 
 def test_a_connection_of_another_user_is_closed_and_the_ranks_still_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     store, answers = dist.HashStore(), iter((False, True))
-    monkeypatch.setattr(memory_group, "is_ours", lambda peer: next(answers))
+    monkeypatch.setattr(peer_sockets, "is_ours", lambda peer: next(answers, True))
 
     def stranger_then_rank_1() -> MemoryGroup:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
@@ -183,14 +303,6 @@ def test_a_connection_of_another_user_is_closed_and_the_ranks_still_meet(monkeyp
         group = MemoryGroup(store, 0, 2, timeout_s=10.0, device_sync=DeviceSyncSpy())
         group.close()
         other.result().close()
-
-
-def test_a_socket_says_whose_process_is_at_its_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    peer, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with peer, other:
-        assert memory_group.is_ours(peer)
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        assert not memory_group.is_ours(peer)
 
 
 def use(num_ranks: int) -> None:
