@@ -64,7 +64,7 @@ class ReplayRing(Ring):
             self._obs = self._rows.view(layout.obs_dtype)[:, : layout.obs_dim]
         self._tails = self._rows[:, layout.obs_words :]
         self._codes = self._rows.view(np.uint32)[:, -1]
-        self._one_step = np.array(num_envs)
+        self._one_step, self._terminated = np.array(num_envs), layout.terminated
         self._all_words = self._rows.view(np.uint32).reshape(-1)
         self._memory = buffer.obj if isinstance(buffer.obj, mmap.mmap) else None
         self._release_every = max(RELEASED_BYTES // layout.nbytes, 1)
@@ -302,29 +302,34 @@ class ReplayRing(Ring):
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
-    def read(self, index: NDArray[np.int64], out: Float32) -> NDArray[np.bool_]:
+    def read(self, index: NDArray[np.int64], out: Float32, lowest: int = -1) -> NDArray[np.bool_]:
         """Copies the rows `index` [n] as rows of a batch into `out` [n, W], contiguous.
 
-        Returns a mask [n] of those that are transitions and were intact throughout.
+        Returns a mask [n] of those that are transitions and were intact throughout. `lowest` is as in `Ring`.
         """
         # Counted from where the ring last began anew: `take` brings what lies beyond its end round.
-        slot = index - self.oldest // self.capacity * self.capacity
-        pair = np.empty((len(slot), 2), np.int64)  # the row, and the one that holds its next observation
-        pair[:, 0] = slot
-        slot += self._one_step if self._n_step == 1 else self._distance(slot)
-        pair[:, 1] = slot
-        codes = self._gather(pair.ravel(), out)
-        out[:, self.layout.terminated] = codes & TERMINATED
-        intact: NDArray[np.bool_] = index >= self.oldest
-        return intact if np.count_nonzero(codes) == len(codes) else intact & (codes != 0)
+        begun = self.oldest // self.capacity * self.capacity
+        slot = index - begun if begun else index
+        pairs = np.empty(2 * len(index), np.int64)  # each row, and the one that holds its next observation
+        pairs[::2] = slot
+        np.add(slot, self._one_step if self._n_step == 1 else self._distance(slot), out=pairs[1::2])
+        codes = self._gather(pairs, out)
+        out[:, self._terminated] = codes & TERMINATED
+        intact = codes.astype(np.bool_)
+        if lowest < self.oldest:
+            intact &= index >= self.oldest
+        return intact
 
     def read_row(self, index: int, out: Float32) -> bool:
         layout, slot = self.layout, index % self.capacity
         code = self._codes.item(slot)
         following = (index + (code >> OFFSET_SHIFT) * self.num_envs) % self.capacity
-        out[layout.obs], out[layout.next_obs] = self._obs[slot], self._obs[following]
-        out[layout.obs_dim : layout.half] = self._tails[slot]
-        out[layout.terminated] = code & IS_TERMINATED
+        if layout.obs_dtype == "float32":
+            out[: self.width], out[self.width :] = self._rows[slot], self._rows[following]
+        else:
+            out[layout.obs], out[layout.next_obs] = self._obs[slot], self._obs[following]
+            out[layout.obs_dim : layout.half] = self._tails[slot]
+        out[self._terminated] = code & IS_TERMINATED
         return code != 0 and index >= self.oldest
 
     def _distance(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -337,7 +342,7 @@ class ReplayRing(Ring):
         layout = self.layout
         if layout.obs_dtype == "float32":
             self._rows.take(slots, axis=0, out=out.reshape(-1, self.width), mode="wrap")
-            return out.view(np.uint32)[:, layout.terminated].copy()
+            return out.view(np.uint32)[:, self._terminated].copy()
         halves = self._rows.take(slots, axis=0, mode="wrap").reshape(-1, 2, self.width)
         obs = halves.view(layout.obs_dtype)[:, :, : layout.obs_dim]
         out[:, layout.obs], out[:, layout.next_obs] = obs[:, 0], obs[:, 1]

@@ -55,7 +55,7 @@ class Ring:
     def oldest(self) -> int:
         """The lowest index that is certainly intact now."""
         reserved = self._words[RESERVED]  # before the floor: a writer that takes over raises that one first
-        return max(self._words[FLOOR], reserved - self.capacity, 0)
+        return max(self._words[FLOOR], reserved - self.capacity)  # no word is negative
 
     @property
     def num_transitions(self) -> int:
@@ -123,8 +123,11 @@ class Ring:
             return words[BEGUN_STEPS]
         return max(announced, words[NEXT_STEPS]) if words[NEXT] == committed else announced
 
-    def read(self, index: NDArray[np.int64], out: NDArray[Any]) -> NDArray[np.bool_]:
-        """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
+    def read(self, index: NDArray[np.int64], out: NDArray[Any], lowest: int = -1) -> NDArray[np.bool_]:
+        """Copies the rows `index` [n] into `out` [n, W]; returns a mask [n] of those that were intact throughout.
+
+        `lowest`: no index is below it. If it was not recycled they need not be looked at one by one.
+        """
         np.take(self._rows, index % self.capacity, axis=0, out=out, mode="clip")
         return index >= self.oldest
 

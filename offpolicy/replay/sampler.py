@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ LEAST_SHARE = 0.05  # of rows that are transitions: even episodes of one step ha
 MOST_TRIES = 100_000  # draws of a row that is no transition or was recycled, one after the other
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """The rows [first, last) of every ring that may be drawn, fixed at one instant."""
 
     first: tuple[int, ...]  # one per ring
@@ -33,16 +31,15 @@ class Bounds:
         return sum(self.last) - sum(self.first)
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """The rows of a batch: for each, its ring and its logical index there."""
 
     ring: Int64  # [n]
-    index: Int64  # [n]
+    position: Int64  # [n]
 
     def part(self, start: int, stop: int) -> Draw:
         """Returns views of the rows [start, stop)."""
-        return Draw(self.ring[start:stop], self.index[start:stop])
+        return Draw(self.ring[start:stop], self.position[start:stop])
 
 
 class Sampler(Protocol):
@@ -101,7 +98,7 @@ class UniformSampler:
             first.append(oldest + guard)
             last.append(newest)
         bounds = Bounds(tuple(first), tuple(last))
-        if not bounds.num_rows:
+        if first == last:
             raise RuntimeError("no ring holds a row to sample: the learner started before the collectors")
         return bounds
 
@@ -117,12 +114,13 @@ class UniformSampler:
         spare = count // ROWS_PER_SPARE if self._rings[0].num_envs else 0
         drawn = self._draw(given, count + spare)
         draw = drawn.part(0, count) if spare else drawn
-        intact = self._read(draw, out)
+        intact = self._read(draw, out, given)
         if np.count_nonzero(intact) < count:
             stale = (~intact).nonzero()[0]
             if len(stale) <= spare:
                 stale = self._replace(stale, draw, drawn.part(count, count + spare), out)
-            self._draw_again(stale, draw, out, given)
+            if len(stale):
+                self._draw_again(stale, draw, out, given)
         return draw
 
     def _replace(self, stale: Int64, draw: Draw, spare: Draw, out: Float32) -> Int64:
@@ -131,12 +129,12 @@ class UniformSampler:
         A few rows are read in less time than NumPy needs to put an array of them to their places.
         """
         left = stale.tolist()
-        for ring, index in zip(spare.ring.tolist(), spare.index.tolist(), strict=True):
+        for ring, index in zip(spare.ring.tolist(), spare.position.tolist(), strict=True):
             if not left:
                 break
             row = left[-1]
             if self._rings[ring].read_row(index, out[row]):
-                draw.ring[row], draw.index[row] = ring, index
+                draw.ring[row], draw.position[row] = ring, index
                 left.pop()
         return np.array(left, np.int64)
 
@@ -147,11 +145,13 @@ class UniformSampler:
             tries += 1
             if tries > MOST_TRIES:
                 raise RuntimeError("no row of the replay is a transition, or all are recycled while they are read")
-            again = self._draw(self._left_of(given), len(stale))
+            left = self._left_of(given)
+            again = self._draw(left, len(stale))
             rows = np.empty((len(stale), out.shape[1]), dtype=out.dtype)
-            intact = self._read(again, rows)
+            intact = self._read(again, rows, left)
             filled = stale[intact]
-            out[filled], draw.ring[filled], draw.index[filled] = rows[intact], again.ring[intact], again.index[intact]
+            out[filled] = rows[intact]
+            draw.ring[filled], draw.position[filled] = again.ring[intact], again.position[intact]
             stale = stale[~intact]
 
     def _left_of(self, given: Bounds) -> Bounds:
@@ -186,25 +186,27 @@ class UniformSampler:
         A double in [0, 1) times their number is drawn in half the time of a bounded integer.
         """
         share = self.rng.random(count)
-        share *= bounds.num_rows
-        position = share.astype(np.int64)
+        np.multiply(share, np.array(float(bounds.num_rows)), out=share)  # arrays: NumPy takes longer for a number
+        position = np.empty(count, np.int64)
+        position[:] = share  # rounds down
         if len(self._rings) == 1:
-            position += bounds.first[0]
-            return Draw(np.zeros(count, dtype=np.int64), position)
+            if bounds.first[0]:
+                np.add(position, np.array(bounds.first[0]), out=position)
+            return Draw(np.zeros(count, np.int64), position)
         first, last = np.array(bounds.first), np.array(bounds.last)
         ends = np.cumsum(last - first)
         ring = np.searchsorted(ends, position, side="right")
         return Draw(ring, position + (last - ends)[ring])
 
-    def _read(self, draw: Draw, out: Float32) -> Bool:
-        """Copies the rows into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
+    def _read(self, draw: Draw, out: Float32, bounds: Bounds) -> Bool:
+        """Copies rows of `bounds` into `out` [n, W]; returns a mask [n] of those that were intact throughout."""
         if len(self._rings) == 1:
-            return self._rings[0].read(draw.index, out)
+            return self._rings[0].read(draw.position, out, bounds.first[0])
         intact = np.empty(len(out), dtype=np.bool_)
         for number, ring in enumerate(self._rings):
             here = np.flatnonzero(draw.ring == number)
             rows = np.empty((len(here), out.shape[1]), dtype=out.dtype)
-            intact[here] = ring.read(draw.index[here], rows)
+            intact[here] = ring.read(draw.position[here], rows, bounds.first[number])
             out[here] = rows
         return intact
 
@@ -244,9 +246,9 @@ class SampleAges:
     def add(self, draw: Draw) -> None:
         """Counts rows that are handed out now."""
         newest = np.array([ring.committed for ring in self._rings])
-        self.samples += len(draw.index)
+        self.samples += len(draw.position)
         share = share_of_transitions(self._rings)
-        self.age_sum += len(self._rings) * share * float((newest[draw.ring] - draw.index).sum())
+        self.age_sum += len(self._rings) * share * float((newest[draw.ring] - draw.position).sum())
 
 
 def share_of_transitions(rings: Sequence[Ring]) -> float:

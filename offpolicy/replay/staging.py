@@ -193,9 +193,9 @@ class Slot:
         """Returns the next batches [count, B, W], valid until the slot is free again, and their rows."""
         begin, end = self.taken, self.taken + count
         self.taken = end
-        per_batch = len(self._draw.index) // self.request.num_batches
+        per_batch = len(self._draw.position) // self.request.num_batches
         rows = slice(begin * per_batch, end * per_batch)
-        return self._rows[begin:end], Draw(self._draw.ring[rows], self._draw.index[rows])
+        return self._rows[begin:end], Draw(self._draw.ring[rows], self._draw.position[rows])
 
     def drop_rest(self) -> None:
         """Discards the batches that are not handed out yet."""

@@ -48,7 +48,7 @@ def test_a_ring_reads_and_samples_the_rows_it_was_asked_for_past_2_to_the_53() -
     assert ring.read_range(FAR, FAR + 3)[:, 0].tolist() == [50.0, 51.0, 52.0]
     out = np.empty((2000, 3), np.float32)
     draw = UniformSampler([ring], np.random.default_rng(0), 0).fill(out)
-    assert (out[:, 0] == draw.index - first).all()
+    assert (out[:, 0] == draw.position - first).all()
     assert set(out[:, 0].astype(int)) == set(range(30, 130))
 
 

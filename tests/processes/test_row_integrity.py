@@ -109,14 +109,14 @@ class Field:
 
     def bad_rows(self, rows: np.ndarray, draw: Draw) -> int:
         """How many of `rows` [n, W] are not those that were drawn."""
-        return int((rows != self.table[draw.ring, draw.index % PERIOD]).any(axis=1).sum())
+        return int((rows != self.table[draw.ring, draw.position % PERIOD]).any(axis=1).sum())
 
 
 class NoSecondLook(Ring):
     """Seeded bug: whether rows were recycled during the copy is not looked at."""
 
-    def read(self, index: Any, out: Any) -> Any:
-        super().read(index, out)
+    def read(self, index: Any, out: Any, lowest: int = -1) -> Any:
+        super().read(index, out, lowest)
         return np.ones(len(index), dtype=np.bool_)
 
     def copy_range(self, start: int, out: Any) -> int:
@@ -132,7 +132,7 @@ def check_sampler(count: int, kind: type[Ring] = Ring) -> int:
         for _ in range(0, count, len(out)):
             first = [ring.oldest for ring in field.rings]
             draw = sampler.fill(out)
-            bad += field.bad_rows(out, draw) + int((draw.index < np.array(first)[draw.ring]).sum())
+            bad += field.bad_rows(out, draw) + int((draw.position < np.array(first)[draw.ring]).sum())
     return bad
 
 

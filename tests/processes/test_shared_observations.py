@@ -89,8 +89,8 @@ def bad_rows(rows: np.ndarray) -> int:
 class NoSecondLook(ReplayRing):
     """Seeded bug: whether rows were recycled during the copy is not looked at."""
 
-    def read(self, index: Any, out: Any) -> Any:
-        super().read(index, out)
+    def read(self, index: Any, out: Any, lowest: int = -1) -> Any:
+        super().read(index, out, lowest)
         return out[:, LAYOUT.discount] == out[:, LAYOUT.discount]
 
 

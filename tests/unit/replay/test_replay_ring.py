@@ -286,8 +286,8 @@ def test_a_smaller_ring_takes_the_newest_of_the_saved_transitions(n_step: int) -
 class TheNextRowsObservation(ReplayRing):
     """Seeded bug: the row after an episode's end is the next one of the ring that is a transition, not of autoreset."""
 
-    def read(self, index: Any, out: Any) -> Any:
-        intact = super().read(index, out)
+    def read(self, index: Any, out: Any, lowest: int = -1) -> Any:
+        intact = super().read(index, out, lowest)
         ends = (self._codes[index % self.capacity] & self.flag) != 0
         following = (index[ends] + 2 * self.num_envs) % self.capacity
         out[ends, self.layout.next_obs] = self._rows[following, : self.layout.obs_dim]
@@ -334,8 +334,8 @@ class TheNextEnvironments(ReplayRing):
 class HolesAreRows(ReplayRing):
     """Seeded bug: slots that are no transitions are drawn, too."""
 
-    def read(self, index: Any, out: Any) -> Any:
-        super().read(index, out)
+    def read(self, index: Any, out: Any, lowest: int = -1) -> Any:
+        super().read(index, out, lowest)
         return index >= self.oldest
 
 

@@ -33,11 +33,11 @@ class LateWriter(Ring):
 
     pending = 0
 
-    def read(self, index: Any, out: Any) -> Any:
+    def read(self, index: Any, out: Any, lowest: int = -1) -> Any:
         pending, self.pending = self.pending, 0
         for _ in range(pending):
             self.append(rows(self.committed, 1))
-        return super().read(index, out)
+        return super().read(index, out, lowest)
 
 
 def sampler(*rings: Ring, seed: int = 0, guard: int = 0) -> UniformSampler:
@@ -72,11 +72,11 @@ def test_rows_of_unequally_filled_rings_are_equally_likely() -> None:
     source, count = sampler(*rings), 104_000
     out = np.empty((count, WIDTH), dtype=np.float32)
     draw = source.fill(out)
-    assert np.array_equal(out[:, 0], draw.index)
-    seen = {(ring, index) for ring, index in zip(draw.ring.tolist(), draw.index.tolist(), strict=True)}
+    assert np.array_equal(out[:, 0], draw.position)
+    seen = {(ring, index) for ring, index in zip(draw.ring.tolist(), draw.position.tolist(), strict=True)}
     expected = {(0, i) for i in range(10)} | {(2, i) for i in range(26, 90)} | {(3, i) for i in range(30)}
     assert seen == expected
-    hits = np.unique(draw.ring * 1000 + draw.index, return_counts=True)[1]
+    hits = np.unique(draw.ring * 1000 + draw.position, return_counts=True)[1]
     chi_square = ((hits - 1000) ** 2 / 1000).sum()
     assert 50 < chi_square < 175  # 103 degrees of freedom: mean 103, standard deviation 14
 
@@ -92,9 +92,9 @@ def test_recycled_rows_of_one_ring_of_several_are_drawn_again() -> None:
     late.pending = 8
     out = np.empty((512, WIDTH), dtype=np.float32)
     draw = sampler(calm, late).fill(out)
-    assert np.array_equal(out[:, 0], draw.index)
-    assert draw.index[draw.ring == 1].min() == 8
-    assert draw.index[draw.ring == 0].min() == 0
+    assert np.array_equal(out[:, 0], draw.position)
+    assert draw.position[draw.ring == 1].min() == 8
+    assert draw.position[draw.ring == 0].min() == 0
 
 
 def test_a_draw_from_a_snapshot_is_the_same_whatever_is_written_meanwhile() -> None:
@@ -171,7 +171,7 @@ def test_transitions_are_equally_likely_whatever_lies_between_them(
     hits = np.zeros(num_rings * most, np.int64)
     for _ in range(num_batches):
         draw = source.fill(out)
-        hits += np.bincount(draw.ring * most + draw.index, minlength=len(hits))
+        hits += np.bincount(draw.ring * most + draw.position, minlength=len(hits))
     expected = [
         number * most + index
         for number, ring in enumerate(rings)
@@ -198,7 +198,7 @@ def test_a_batch_holds_the_rows_that_were_drawn_in_place_of_others_too(
         for number, ring in enumerate(rings):
             here = draw.ring == number
             rows = np.empty((here.sum(), layout.width), np.float32)
-            assert ring.read(draw.index[here], rows).all()
+            assert ring.read(draw.position[here], rows).all()
             assert np.array_equal(rows[:, : layout.next_obs.stop], out[here, : layout.next_obs.stop])
 
 
@@ -221,8 +221,8 @@ def test_rows_are_drawn_with_the_weight_of_their_age(counts: tuple[int, ...]) ->
     source = AgeWeightedSampler(rings, np.random.default_rng(0), 0, AgeWeights(decay=40, floor=0.25))
     out = np.empty((100_000, WIDTH), dtype=np.float32)
     draw = source.fill(out)
-    assert np.array_equal(out[:, 0], draw.index)
-    hits = np.bincount(draw.ring * 90 + draw.index, minlength=90 * len(rings)).reshape(-1, 90)
+    assert np.array_equal(out[:, 0], draw.position)
+    hits = np.bincount(draw.ring * 90 + draw.position, minlength=90 * len(rings)).reshape(-1, 90)
     weights = np.zeros_like(hits, dtype=float)
     for number, ring in enumerate(rings):
         rows_of_ring = np.arange(ring.oldest, ring.committed)
@@ -243,7 +243,7 @@ def test_weighted_draws_leave_out_what_is_no_transition_and_go_on_after_a_restor
     ring = ring_of_short_episodes(0, 0.3)
     source = AgeWeightedSampler([ring], np.random.default_rng(1), 0, AgeWeights(decay=30, floor=0.1))
     state, out = source.state(), np.empty((256, ring.layout.width), np.float32)
-    first = source.fill(out).index.copy()
+    first = source.fill(out).position.copy()
     assert ring.read(first, out).all()
     source.set_state(state)
-    assert np.array_equal(source.fill(out).index, first)
+    assert np.array_equal(source.fill(out).position, first)

@@ -75,7 +75,7 @@ def test_a_slot_hands_out_its_batches_in_turn_as_views_with_their_indices() -> N
     assert slot.num_left == 0
     assert first.data_ptr() == block.data_ptr()
     assert torch.equal(torch.cat([first, rest]), block)
-    indices = np.concatenate([first_draw.index, rest_draw.index])
+    indices = np.concatenate([first_draw.position, rest_draw.position])
     assert np.array_equal(indices, block[..., 0].reshape(-1).numpy())
 
 
