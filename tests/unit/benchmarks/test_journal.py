@@ -10,7 +10,7 @@ from benchmarks.journal import Budget, Journal, Task
 from benchmarks.parts.measurement import measurements_of
 from benchmarks.results import all_entries, read_entries
 
-AT_ONCE = Budget(1000.0, wait_s=0.0)
+AT_ONCE = Budget(1e9, wait_s=0.0)  # begins when the tests are collected, which may be hours before
 
 
 @pytest.fixture(autouse=True)
