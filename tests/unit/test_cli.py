@@ -215,6 +215,7 @@ def test_a_wrong_configuration_exits_2_with_one_problem_per_line(run_cli: Any) -
     assert [line.split(":")[0] for line in lines[1:]] == ["  algo", "  --seed 3", "  algo.gama"]
 
 
+@pytest.mark.alone
 def test_a_wrong_configuration_is_refused_within_a_second_and_a_half(run_cli: Any) -> None:
     walls: list[float] = []
     for _ in range(3):  # the fastest: others use the machine too
