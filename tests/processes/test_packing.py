@@ -31,7 +31,7 @@ def test_packing_that_costs_as_much_as_training_is_hidden_behind_it(tmp_path: Pa
         single = train(directory / "single", UPDATE, unpack)
         double = train(directory / "double", (*UPDATE, "runner=double_buffer"), unpack)
         packed, trained = (single.median(f"timing/learner_{phase}_ms") for phase in ("replay_sample", "train"))
-        assert 0.6 < packed / trained < 1.67  # else the run says nothing about equal costs
+        assert 0.75 < packed / trained < 1.33  # else the run says nothing about equal costs
         rates = (run.summary["rates"]["steps_per_sec"] for run in (double, single))
         ratios.append(next(rates) / next(rates))
     assert statistics.median(ratios) >= LEAST_GAIN, ratios

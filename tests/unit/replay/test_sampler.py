@@ -158,6 +158,55 @@ def ring_of_short_episodes(seed: int, chance_of_end: float, n_step: int = 1, dty
     return scene.ring
 
 
+def recycle_during_the_next_copy(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer makes ten steps between the copy of the next rows that are read and the look at what it recycled."""
+    gather = scene.ring._gather
+
+    def copy_then_write(slots: Any, out: Any) -> Any:
+        monkeypatch.undo()
+        codes = gather(slots, out)
+        for _ in range(10):
+            scene.step(0.05, 0.0)
+        return codes
+
+    monkeypatch.setattr(scene.ring, "_gather", copy_then_write)
+
+
+def wrapped_scene(n_step: int) -> Scene:
+    scene = Scene(np.random.default_rng(2), 2, n_step, 60, "float32")
+    for _ in range(300):
+        scene.step(0.05, 0.0)
+    return scene
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_rows_that_the_writer_recycles_during_the_copy_are_not_intact(
+    n_step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where none of them was when they were drawn, which is all that `lowest` can say."""
+    scene = wrapped_scene(n_step)
+    ring, before = scene.ring, scene.ring.oldest
+    index = np.arange(before, ring.committed)
+    out = np.empty((len(index), ring.layout.width), np.float32)
+    at_rest = ring.read(index, out, before)
+    recycle_during_the_next_copy(scene, monkeypatch)
+    intact = ring.read(index, out, before)
+    assert before < ring.oldest
+    assert at_rest[index < ring.oldest].any()  # what would be taken for whole
+    assert intact.tolist() == (at_rest & (index >= ring.oldest)).tolist()
+
+
+@pytest.mark.parametrize("batch_size", [31, 256])  # none, and some are drawn to spare
+def test_a_batch_holds_no_row_that_was_recycled_during_its_copy(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = wrapped_scene(1)
+    source = UniformSampler([scene.ring], np.random.default_rng(1), guard=0)
+    recycle_during_the_next_copy(scene, monkeypatch)
+    draw = source.fill(np.empty((batch_size, scene.ring.layout.width), np.float32))
+    assert draw.position.min() >= scene.ring.oldest
+
+
 @pytest.mark.parametrize("batch_size", [1, 31, 256])  # none, none and some are drawn to spare
 @pytest.mark.parametrize("chance_of_end", [0.02, 0.3, 1.0])
 @pytest.mark.parametrize("num_rings", [1, 2])
