@@ -51,7 +51,7 @@ RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         {},
     ),
     "prefetched": ((POINT, "runner=double_buffer"), {"SLOW_UPDATE_MS": "20"}),
-    "two ranks": ((POINT, *TWO_RANKS, "total_timesteps=600"), {}),  # an iteration may take a millisecond
+    "two ranks": ((POINT, *TWO_RANKS, "total_timesteps=2000"), {}),  # an iteration may take less than a millisecond
     "two ranks, 1 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "1", "WATCH_ITERATIONS": ""}),
     "two ranks, 0 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "0"}),
     "one rank": ((POINT, "runner=multi_gpu", "total_timesteps=1000"), {}),
