@@ -180,8 +180,7 @@ lint: $(VENV)/.dev ## ruff check, ruff format --check, lint-imports
 	@$(BIN)/lint-imports
 
 types: $(VENV)/.dev ## mypy --strict and pyright
-	@$(BIN)/mypy
-	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/mypy & mypy=$$!; $(BIN)/pyright --pythonpath $(BIN)/python; pyright=$$?; wait $$mypy && exit $$pyright
 
 bench: $(VENV)/.installed ## what each part costs, and scaling [only=updates,scaling rounds=3 budget=480]
 	@$(BIN)/python -m benchmarks.parts $(call GIVEN_OPTIONS)

@@ -87,8 +87,12 @@ class _Worker:
 
     def close(self, timeout_s: float) -> None:
         """Ends the thread; one that is blocked in the callback is left behind."""
-        with contextlib.suppress(queue.Full):  # it is blocked
+        try:
             self._queue.put_nowait(None)
+        except queue.Full:  # it is blocked; should it return one day, the thread ends all the same
+            with contextlib.suppress(queue.Empty, queue.Full):
+                self._queue.get_nowait()
+                self._queue.put_nowait(None)
         self._thread.join(timeout_s)
 
     def _serve(self) -> None:

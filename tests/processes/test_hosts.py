@@ -233,6 +233,7 @@ def is_served(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.slow
 def test_a_host_that_never_comes_ends_the_wait_for_it() -> None:
     port = free_port()
     host = HostInfo(index=0, num_hosts=2, store_port=port, job="job")

@@ -49,6 +49,7 @@ def test_the_records_of_a_run_arrive_and_its_processes_know_nothing_of_it(start_
     assert len({pid for pid, _ in watched}) >= 3  # the probe, the collector, the learner's evaluation
 
 
+@pytest.mark.slow
 def test_a_collector_that_never_answers_does_not_end_a_run(start_run: StartRun) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         run = start_run(f"log.otlp_endpoint=http://127.0.0.1:{server.getsockname()[1]}")

@@ -190,6 +190,7 @@ def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path, backend: str, survi
     assert answer["took_s"] < LOSS_TIMEOUT_S
 
 
+@pytest.mark.parametrize("backend", [pytest.param("gloo", marks=pytest.mark.slow), "memory"], indirect=True)
 @pytest.mark.parametrize(
     ("survivor", "words"),
     [

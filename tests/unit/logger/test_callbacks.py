@@ -39,9 +39,10 @@ class Stuck(Callback):
     """Blocks until the test ends."""
 
     def __init__(self) -> None:
-        self.end = threading.Event()
+        self.begun, self.end = threading.Event(), threading.Event()
 
     def on_record(self, record: Any) -> None:
+        self.begun.set()
         self.end.wait()
 
 
@@ -53,6 +54,7 @@ def stuck() -> Iterator[Stuck]:
     for thread in threading.enumerate():  # left behind by the test, they would read the next one's clock
         if thread.name == "callback":
             thread.join(10.0)
+            assert not thread.is_alive()
 
 
 def test_calls_come_in_order_on_a_thread_of_their_own() -> None:
@@ -93,6 +95,7 @@ def test_one_that_blocks_delays_nothing_and_is_left_behind(stuck: Stuck, monkeyp
     for step in range(20):
         called.record({"env_steps": float(step)})
         assert called._workers[1].settle(5.0)
+        assert stuck.begun.wait(5.0)
     called.settle(timeout_s=0.01)
     behind, late = called.take_warnings()
     assert ":Stuck is behind: 2 calls wait, others are dropped" in behind
