@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from tests.conftest import REPOSITORY, Traces
 
 NOTEBOOK = REPOSITORY / "examples/notebook/pendulum.ipynb"
-SHORTER = {"6000": "2000", '"every_s": 0.5': '"every_s": 0.1'}  # 1,000 updates have the records that compare needs
+SHORTER = {"6000": "2000", '"every_s": 0.25': '"every_s": 0.04'}  # 1,000 updates have the records that compare needs
 
 
 def executed(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:  # Any: cells of nbformat have no types

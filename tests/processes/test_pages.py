@@ -94,7 +94,7 @@ def shortened(words: list[str]) -> list[str]:
     command, *rest = words
     if command == "train" and "--help" not in rest:
         values = {"total_timesteps": str(STEPS), "eval.episodes": "1", "log.every_s": "0.1"}
-        if any("hand_rotation" in word for word in rest):
+        if any("hand_rotation" in word or "hand_spin" in word for word in rest):
             values |= {"env.num_envs": "8", "total_timesteps": "512", "eval.every": "0"}
         elif any(word in ROLLOUTS for word in rest):
             values |= {"total_timesteps": "2048"}
