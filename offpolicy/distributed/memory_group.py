@@ -11,8 +11,8 @@ import errno
 import os
 import resource
 import struct
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from offpolicy.errors import DesyncError
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.protocols import DeviceSync
 
+T = TypeVar("T")
 ALIGNMENT = 4096  # bytes: halves of a block begin on a page
 MESSAGE = struct.Struct("<qq48s")  # the number of the exchange, the capacity of the sender's block, what is exchanged
 
@@ -98,19 +99,34 @@ class MemoryGroup:
             outbox = self._outboxes[self.rank]
             outbox.part(self._count, own).copy_(own.reshape(-1))
             what = f"{kind} of {own.numel()} {str(own.dtype).removeprefix('torch.')}"
-            self._watch.run(
+            self._exchange(
                 lambda: self._sockets.send(MESSAGE.pack(self._count, outbox.capacity, what.encode()), new_fds)
             )
         finally:
             for fd in new_fds:
                 os.close(fd)  # the mapping has its own
-        arrived = self._watch.run(lambda: self._sockets.receive(MESSAGE.size))
+        arrived = self._exchange(lambda: self._sockets.receive(MESSAGE.size))
         try:
             self._read(arrived, what)
         finally:
             for arrival in arrived.values():
                 arrival.close_fds()
         return [self._outboxes[rank].part(self._count, own) for rank in range(self.num_ranks)]
+
+    def _exchange(self, step: Callable[[], T]) -> T:
+        """Returns what the step returns. If it fails, this rank leaves before it asks which ranks are lost.
+
+        So the others, which may wait for the same rank with more time left, fail too, and mark themselves alive.
+        """
+
+        def attempt() -> T:
+            try:
+                return step()
+            except (RuntimeError, OSError):
+                self._sockets.close()
+                raise
+
+        return self._watch.run(attempt)
 
     def _make_room(self, nbytes: int) -> list[int]:
         """Returns the descriptor of a new block if the one so far is too small, else nothing. Raises OSError.
@@ -124,9 +140,7 @@ class MemoryGroup:
         try:
             block = SharedBlock.create(f"rank-{self.rank}", 2 * capacity)
         except OSError as error:
-            raise OSError(
-                error.errno, f"no {2 * capacity} bytes of shared memory to exchange: {error.strerror}"
-            ) from error
+            raise OSError(error.errno, f"no block of {2 * capacity} bytes to exchange in: {error.strerror}") from error
         self._outboxes[self.rank] = Outbox(block)
         return [block.fd]
 

@@ -18,7 +18,9 @@ from offpolicy.timing.clock import Stopwatch
 
 GREETING = struct.Struct("<q")  # the rank that connects
 FD = struct.Struct("i")  # a descriptor beside a message
-CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of a socket's other end
+CREDENTIALS = struct.Struct("iII")  # pid, uid and gid of a socket's other end
+LEFT_S = 1.0  # time for the messages on their way once a peer has left that had sent its own
+LONGEST_S = 1e6  # that poll() can wait
 RETRY_MS = 10  # pause before another try to connect to a rank whose queue of connections is full
 
 
@@ -29,11 +31,15 @@ class Deadline:
         self._timeout_s, self._watch = timeout_s, Stopwatch()
 
     def left_s(self) -> float:
-        """Returns the seconds left. Raises TimeoutError if there are none."""
+        """Returns the seconds left, or as many as a wait can have. Raises TimeoutError if there are none."""
         left_s = self._timeout_s - self._watch.elapsed_s()
         if left_s <= 0.0:
             raise TimeoutError("timed out")
-        return left_s
+        return min(left_s, LONGEST_S)
+
+    def hasten(self, left_s: float) -> None:
+        """Leaves no more than `left_s` from now."""
+        self._timeout_s = min(self._timeout_s, self._watch.elapsed_s() + left_s)
 
 
 class Arrival(NamedTuple):
@@ -54,10 +60,13 @@ class PeerSockets:
     def __init__(self, peers: dict[int, socket.socket], timeout_s: float) -> None:
         self._peers, self._timeout_s = peers, timeout_s
         for peer in peers.values():
-            peer.settimeout(timeout_s)
+            peer.settimeout(min(timeout_s, LONGEST_S))
 
     def send(self, message: bytes, fds: Sequence[int]) -> None:
-        """Sends a message, with descriptors, to every peer: also to the others of one that is gone. Raises OSError."""
+        """Sends a message, with descriptors, to every peer: also to the others of one that is gone. Raises OSError.
+
+        It does not block: a peer has at most two messages unread.
+        """
         fault.hit("rank.send")
         failures: list[OSError] = []
         for peer in self._peers.values():
@@ -71,7 +80,8 @@ class PeerSockets:
     def receive(self, size: int) -> dict[int, Arrival]:
         """Waits for one message of `size` bytes of every peer, by rank; the caller closes the descriptors.
 
-        Raises TimeoutError, and RuntimeError as soon as any peer that has sent none closes its socket.
+        Raises TimeoutError, and RuntimeError as soon as any peer that has sent none closes its socket. One that closes
+        it after its message has failed, or has made its last exchange: what is missing then must come at once.
         """
         deadline, poll = Deadline(self._timeout_s), select.poll()
         rank_of = {peer.fileno(): rank for rank, peer in self._peers.items()}
@@ -81,8 +91,12 @@ class PeerSockets:
         try:
             while len(arrived) < len(rank_of):
                 for fd, _ in poll.poll(1000.0 * deadline.left_s()):
-                    poll.unregister(fd)  # a peer may be an exchange ahead
                     rank = rank_of[fd]
+                    if rank in arrived:
+                        poll.unregister(fd)
+                        deadline.hasten(LEFT_S)
+                        continue
+                    poll.modify(fd, 0)  # its end is still reported, the next message of one that is ahead is not
                     arrived[rank] = _take(self._peers[rank], size)
                     if not arrived[rank].message:
                         raise RuntimeError(f"rank {rank} has closed its socket")

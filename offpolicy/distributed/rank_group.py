@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import threading
 from collections.abc import Callable
@@ -14,13 +15,15 @@ from offpolicy.errors import PeerLostError
 from offpolicy.timing.clock import Stopwatch
 
 T = TypeVar("T")
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)  # of this process or host
 PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 
 
 class RankGroup(Protocol):
     """One rank's place among R. Every method but `wait_for_device` is a collective: all ranks call it alike.
 
-    A rank that does not come ends a collective with a `PeerLostError` that names it.
+    A rank that does not come ends a collective with a `PeerLostError` that names it, one that exchanges something else
+    with a `DesyncError`, and what this process may not have, as more files, with OSError.
     """
 
     rank: int  # over all hosts
@@ -55,10 +58,15 @@ class PeerWatch:
         self._store, self._rank, self._num_ranks, self._timeout_s = store, rank, num_ranks, timeout_s
 
     def run(self, collective: Callable[[], T]) -> T:
-        """Returns what the collective returns. Raises `PeerLostError` if it fails."""
+        """Returns what the collective returns. Raises `PeerLostError` if it fails.
+
+        Raises OSError if this process may have no more files or memory: then no peer is to blame.
+        """
         try:
             return collective()
         except (RuntimeError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in SHORTAGES:
+                raise
             raise PeerLostError(self._describe_lost_peers(error)) from error
 
     def _describe_lost_peers(self, error: Exception) -> str:

@@ -172,7 +172,7 @@ def test_eval_warns_that_two_policies_come_from_different_environments(
 def test_eval_refuses_an_environment_that_the_policy_does_not_fit(run_cli: RunCli, teacher: Path) -> None:
     done = run_cli(["eval", str(teacher), "--set", f"{GROUPS}=[obs]"])
     assert done.returncode == 2
-    assert "cannot act there: obs_dim 106 before, 96 now" in done.stderr
+    assert "cannot act there: obs_dim 113 before, 96 now" in done.stderr
     done = run_cli(["eval", str(teacher), "--set", "algo.gamma=1"])
     assert (done.returncode, "algo.gamma: cannot change" in done.stderr) == (2, True)
 

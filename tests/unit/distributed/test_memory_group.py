@@ -113,6 +113,35 @@ def test_everyone_gets_what_rank_0_broadcasts_in_its_shape_and_dtype() -> None:
         assert in_turn(2, run) == [[[[0, 1, 2], [3, 4, 5]], 2.5, True]] * 2
 
 
+def test_only_the_rank_that_does_not_come_is_lost_also_for_one_that_waits_since_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever fails first asks who is alive while the other would still have time to wait."""
+    monkeypatch.setattr(rank_group, "PEER_CHECK_S", 0.5)
+    monkeypatch.setattr(peer_sockets, "LEFT_S", 0.1)
+    with joined(3, timeout_s=1.5) as groups:
+
+        def run(rank: int) -> str:
+            if rank == 0:
+                return ""
+            time.sleep(1.2 * (rank - 1))
+            with pytest.raises(PeerLostError) as caught:
+                groups[rank].gather(torch.zeros(1))
+            return str(caught.value).partition(":")[0]
+
+        assert in_turn(3, run)[1:] == ["lost rank 0", "lost rank 0"]
+
+
+@pytest.mark.parametrize("shortage", rank_group.SHORTAGES)
+def test_what_this_process_may_not_have_is_no_peers_fault(shortage: int) -> None:
+    def fail() -> None:
+        raise OSError(shortage, os.strerror(shortage))
+
+    with pytest.raises(OSError, match=os.strerror(shortage)) as caught:
+        rank_group.PeerWatch(dist.HashStore(), 0, 2, 1.0).run(fail)
+    assert not isinstance(caught.value, PeerLostError)
+
+
 def test_thousands_of_exchanges_of_ranks_out_of_step_mix_nothing() -> None:
     """Sizes change and blocks grow; a rank may be an exchange ahead of another, which still reads."""
     sizes = [random.Random(7).choice((1, 3, ALIGNMENT // 4, 5_000, 20_000)) for _ in range(1_500)]
@@ -207,7 +236,7 @@ def test_memory_that_is_refused_to_one_rank_is_that_ranks_error(
 
         first, second = in_turn(2, run)
     assert isinstance(first, PeerLostError)
-    assert str(second) == "[Errno 28] no 32768 bytes of shared memory to exchange: No space left on device"
+    assert str(second) == "[Errno 28] no block of 32768 bytes to exchange in: No space left on device"
 
 
 def test_a_block_that_does_not_arrive_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
