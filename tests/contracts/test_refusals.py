@@ -127,7 +127,7 @@ def refusal(
     return refuse
 
 
-@settings(max_examples=4, suppress_health_check=SLOW_FIXTURE)
+@settings(max_examples=6, suppress_health_check=SLOW_FIXTURE)
 @given(data=st.data())
 def test_wrong_values_of_all_keys_are_all_refused_with_key_and_range(refusal: Any, data: st.DataObject) -> None:
     for first in range(0, len(KEYS), TOGETHER):
@@ -147,7 +147,7 @@ def refuse_all(refusal: Any, values: dict[str, Any]) -> None:
         assert all(choice in lines[key] for choice in limits.get("choices", ()))
 
 
-@settings(max_examples=20, suppress_health_check=SLOW_FIXTURE)
+@settings(max_examples=40, suppress_health_check=SLOW_FIXTURE)
 @given(key=st.sampled_from(list(LEAVES)), text=st.one_of(st.text(max_size=8), st.sampled_from(NASTY)))
 def test_whatever_is_typed_is_taken_or_refused_with_its_key(refusal: Any, key: str, text: str) -> None:
     assume("\0" not in text)  # which no command line holds
