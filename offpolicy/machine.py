@@ -23,12 +23,20 @@ PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 
 def cpu_model() -> str:
     """Returns the processor's name as the kernel knows it, or 'unknown'."""
+    return _cpu_fact("model name")
+
+
+def cpu_vendor() -> str:
+    """Returns the maker of the processor as it names itself, such as GenuineIntel, or 'unknown'."""
+    return _cpu_fact("vendor_id")
+
+
+def _cpu_fact(name: str) -> str:
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
         return "unknown"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "unknown")
 
 
 def processor() -> str:

@@ -160,6 +160,7 @@ class Product(NamedTuple):
     outputs: int
     per_update: float
     is_rounded: bool = False  # its factors are bfloat16; else float32
+    is_onednn: bool = False  # on a CPU it is made by oneDNN; else by torch's BLAS
 
     @property
     def flops(self) -> int:

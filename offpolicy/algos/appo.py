@@ -69,7 +69,7 @@ class Appo:
         self._lr = LearningRate(algo, device)
         parameters = dict(self._net.named_parameters())
         self._optimizer = GuardedAdam(parameters, self._lr.value, self.optimizer_step.guard)
-        fuse(self._net, self._optimizer.gradients)
+        fuse(self._net, self._optimizer.gradients, products=algo.products)
 
     def learn(self, rollouts: Rollouts, absorb: Absorb) -> int:
         """Computes targets, then makes `epochs` passes over the rows in `num_minibatches` shuffled parts each."""

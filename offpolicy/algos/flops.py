@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -44,6 +45,7 @@ class Kind(NamedTuple):
     inputs: int
     outputs: int
     is_rounded: bool = False  # their factors are bfloat16
+    is_onednn: bool = False  # on a CPU they are made by oneDNN
 
 
 def count_work(cfg: RunConfig, spec: SpaceSpec, num_hosts: int = 1) -> Work:
@@ -75,6 +77,7 @@ def count_work(cfg: RunConfig, spec: SpaceSpec, num_hosts: int = 1) -> Work:
                 *(kind.direction, num_rows * kind.times, kind.inputs, kind.outputs),
                 per_update=float(rows / kind.times),
                 is_rounded=kind.is_rounded,
+                is_onednn=kind.is_onednn,
             )
             for kind, rows in sorted(per_row.items())
         ),
@@ -141,6 +144,9 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
         elif func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
             for left, right in zip(*args[-2:], strict=True):  # only fused networks make these: forward with a bias
                 self._add_product(left, right, is_backward=func.overloadpacket is torch.ops.aten.bmm, is_fused=True)
+        elif func.overloadpacket is torch.ops.mkldnn._linear_pointwise:  # of fused networks too
+            left, turned, bias, *_ = args
+            self._add_product(left, turned.t(), is_backward=bias is None, is_onednn=True)
         elif func.overloadpacket is torch.ops.aten.convolution:
             self._add_convolution(Direction.FORWARD, result, args[1])
         elif func.overloadpacket is torch.ops.aten.convolution_backward:
@@ -151,7 +157,9 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
                 self._add_convolution(Direction.WEIGHTS, gradient, weight)
         return result
 
-    def _add_product(self, left: Tensor, right: Tensor, *, is_backward: bool, is_fused: bool = False) -> None:
+    def _add_product(
+        self, left: Tensor, right: Tensor, *, is_backward: bool, is_fused: bool = False, is_onednn: bool = False
+    ) -> None:
         """[a, b] x [b, c]. Of a backward pass, that for the inputs has the weights on one side.
 
         Fused networks make the gradient of a first layer transposed if it has a quarter as many inputs as outputs, or
@@ -162,25 +170,35 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
         (a, b), c = left.shape, right.shape[1]
         is_rounded = left.dtype == torch.bfloat16
         is_transposed = left.stride(0) == 1 < left.stride(1)
+        add = partial(self._add, is_onednn=is_onednn)
         if not is_backward:
-            self._add(Direction.FORWARD, a, b, c, is_rounded=is_rounded)
+            add(Direction.FORWARD, a, b, c, is_rounded=is_rounded)
         elif right.untyped_storage().data_ptr() in self._blocks:
-            self._add(Direction.INPUTS, a, c, b)
+            add(Direction.INPUTS, a, c, b)
         elif is_rounded and right.shape in self._weight_shapes and not is_transposed:
-            self._add(Direction.INPUTS, a, c, b, is_rounded=True)
+            add(Direction.INPUTS, a, c, b, is_rounded=True)
         elif left.untyped_storage().data_ptr() in self._blocks:
-            self._add(Direction.INPUTS, c, a, b)
+            add(Direction.INPUTS, c, a, b)
         elif is_fused and not is_rounded and NARROW * a <= c and (c, a) in self._weight_shapes:
-            self._add(Direction.WEIGHTS, b, a, c)
+            add(Direction.WEIGHTS, b, a, c)
         else:
-            self._add(Direction.WEIGHTS, b, c, a, is_rounded=is_rounded)
+            add(Direction.WEIGHTS, b, c, a, is_rounded=is_rounded)
 
     def _add_convolution(self, direction: Direction, outputs: Tensor, weight: Tensor) -> None:
         """Outputs [B, outputs, frames], weight [outputs, channels, kernel]."""
         self._add(direction, len(outputs) * outputs.shape[2], weight[0].numel(), len(weight))
 
-    def _add(self, direction: Direction, rows: int, inputs: int, outputs: int, *, is_rounded: bool = False) -> None:
-        self.rows[Kind(direction, rows // self._batch_rows, inputs, outputs, is_rounded)] += rows
+    def _add(
+        self,
+        direction: Direction,
+        rows: int,
+        inputs: int,
+        outputs: int,
+        *,
+        is_rounded: bool = False,
+        is_onednn: bool = False,
+    ) -> None:
+        self.rows[Kind(direction, rows // self._batch_rows, inputs, outputs, is_rounded, is_onednn)] += rows
 
 
 def _rollouts(spec: SpaceSpec, num_steps: int) -> Rollouts:

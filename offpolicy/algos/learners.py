@@ -130,7 +130,7 @@ class CriticTrainer:
         parameters, replayed = critic.parameters_by_layer(), is_replayed(algo, guard.flag.device)
         self.optimizer = GuardedAdam(parameters, lr, guard, is_replayed=replayed)
         gradients = self.optimizer.gradients
-        fuse(critic, gradients, self.target.module, precision=algo.precision)
+        fuse(critic, gradients, self.target.module, precision=algo.precision, products=algo.products)
         self._twin = differentiable((critic.first, critic.second), gradients, critic.fused)
         self._first = differentiable((critic.first,), gradients, critic.first.fused)
         self._optimizer_step = optimizer_step

@@ -82,7 +82,7 @@ class Sac:
         parameters = dict(self._actor.named_parameters())
         self._actor_optimizer = GuardedAdam(parameters, actor_lr, guard, is_replayed=replayed)
         gradients = self._actor_optimizer.gradients
-        fuse(self._actor, gradients, precision=algo.precision)
+        fuse(self._actor, gradients, precision=algo.precision, products=algo.products)
         body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._actions = make_soft_actions(algo, self._actor, body, critic, self.optimizer_step, self.generator)
         self._critic = self._actions.critic

@@ -43,7 +43,7 @@ class Td3:
         self._actor_optimizer = GuardedAdam(parameters, actor_lr, guard, is_replayed=replayed)
         self._target_actor = TargetNetwork(self._actor, algo.tau)
         gradients = self._actor_optimizer.gradients
-        fuse(self._actor, gradients, self._target_actor.module, precision=algo.precision)
+        fuse(self._actor, gradients, self._target_actor.module, precision=algo.precision, products=algo.products)
         self._actor_body = differentiable((self._actor.body,), gradients, self._actor.body.fused)
         self._critic = CriticTrainer(algo, critic, self.optimizer_step)
 

@@ -140,6 +140,12 @@ class AlgoConfig:
         "fp32; bf16: products between hidden layers with bfloat16 factors, parameters and optimiser stay float32",
         choices=("fp32", "bf16"), only=(SAC, TD3),
     )  # fmt: skip
+    products: str = option(
+        "auto",
+        "what multiplies float32 matrices on a CPU: blas, of torch; onednn; auto: onednn on a processor with AVX-512"
+        " that is not Intel's, else blas",
+        choices=("auto", "blas", "onednn"), only=(SAC, TD3, *POLICY_GRADIENT),
+    )  # fmt: skip
     compile: str = option(
         "off",
         "how an update is run: off, kernel by kernel; graph, captured and replayed on CUDA; reduce-overhead, by"

@@ -147,12 +147,14 @@ class Monitor:
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         backend = f", {message['backend']}" if message["backend"] else ""
+        products = ", products by oneDNN" if message["products"] == "onednn" else ""
         self._logger.message(
-            f"{child.name}: {message['device']}{backend}, {message['threads']} threads, pid {child.process.pid}"
+            f"{child.name}: {message['device']}{backend}, {message['threads']} threads{products},"
+            f" pid {child.process.pid}"
         )
         if child.index == 0:
             self._logger.set_speed(message["threads"], message["mode"])
-            self._logger.set_device(message["device"])
+            self._logger.set_device(message["device"], message["products"])
             self._system = SystemMonitor(message["device"])
             self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)

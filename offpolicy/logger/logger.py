@@ -321,9 +321,9 @@ class OffPolicyLogger:
         """Lets the terminal answer keys and a new size."""
         self._console.tick()
 
-    def set_device(self, device: str) -> None:
-        """Sets the device that the learner has chosen, for the panel."""
-        self.header = replace(self.header, device=device)
+    def set_device(self, device: str, products: str) -> None:
+        """Sets the device that the learner has chosen, for the panel, and the library that multiplies there."""
+        self.header = replace(self.header, device=device, products=products)
         self._console.set_header(self.header)
 
     def finish(self, summary_mapping: Summary) -> None:

@@ -18,6 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from offpolicy.nets.products import products_of_layer
+from offpolicy.onednn import BLAS
+
 _aten = torch.ops.aten
 NARROW = 4  # outputs per input of a first layer whose gradient the CPU makes transposed
 KEPT_SIZES = 4  # numbers of rows that memory is kept for
@@ -88,13 +91,14 @@ class LayerGradients(NamedTuple):
 
 
 class Layer:
-    """A linear layer of C networks: their parameters, shared, not copied."""
+    """A linear layer of C networks: their parameters, shared, not copied, and what makes its products."""
 
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], library: str = BLAS) -> None:
         self.weight = stacked([linear.weight.detach() for linear in linears])  # [C, out, in]
         self.weight_t = self.weight.mT
         self.bias = stacked([linear.bias.detach() for linear in linears])[:, None]  # [C, 1, out]
         self.num_nets, self.num_outputs, self.num_inputs = self.weight.shape
+        self.products = products_of_layer(library, self.weight)
 
     def fresh_gradients(self) -> LayerGradients:
         """Returns gradients in memory of their own."""
@@ -131,10 +135,19 @@ class FusedMlp:
     Of shapes, H is the width of the first hidden layer, I that of the input, I_k of its parts, O of the output.
     """
 
-    def __init__(self, nets: Sequence[nn.Sequential], gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
-        """`gradients` is the memory for the gradient of every parameter; of networks that never learn it is empty."""
+    def __init__(
+        self,
+        nets: Sequence[nn.Sequential],
+        gradients: Mapping[Tensor, Tensor],
+        workspace: Workspace,
+        library: str = BLAS,
+    ) -> None:
+        """`gradients` is the memory for the gradient of every parameter; of networks that never learn it is empty.
+
+        `library` makes the products between hidden layers on a CPU, see `nets/products.py`.
+        """
         linears = list(zip(*map(linears_of, nets), strict=True))
-        self.layers = [Layer(of_layer) for of_layer in linears]
+        self.layers = [Layer(of_layer, library) for of_layer in linears]
         self.parameters = tuple(parameter for net in nets for parameter in net.parameters())
         self.activation = FUSED_ACTIVATIONS[type(nets[0][1])]
         self._gradients = [LayerGradients.of(of_layer, gradients) for of_layer in linears] if gradients else []
@@ -226,7 +239,7 @@ class FusedMlp:
         """Fills the activations `hidden`; returns the outputs. [1, B, I] -> [C, B, O]."""
         below = inputs.expand(self.layers[0].num_nets, -1, -1)
         for layer, activations in zip(self.layers, hidden, strict=False):
-            torch.baddbmm(layer.bias, below, layer.weight_t, out=activations)
+            layer.products.forward(layer.bias, below, layer.weight, activations)
             below = self.activation.apply(activations)
         return torch.baddbmm(self.layers[-1].bias, below, self.layers[-1].weight_t)
 
@@ -238,11 +251,11 @@ class FusedMlp:
         for i in range(len(self.layers) - 1, 0, -1):
             layer, below, gradient = self.layers[i], memory.hidden[i - 1], memory.gradients[i - 1]
             if gradients is not None:
-                torch.bmm(above.mT, below, out=gradients[i].weight)
+                layer.products.to_weights(above, below, gradients[i].weight)
                 torch.sum(above, dim=1, keepdim=True, out=gradients[i].bias)
-            above = self.activation.differentiate(torch.bmm(above, layer.weight, out=gradient), below)
+            above = self.activation.differentiate(layer.products.to_inputs(above, layer.weight, gradient), below)
         if gradients is not None:
-            fill_first(gradients[0], above, inputs, memory)
+            fill_first(self.layers[0], gradients[0], above, inputs, memory)
         return above
 
     def input_gradient(self, above: Tensor, start: int, width: int) -> Tensor:
@@ -252,11 +265,11 @@ class FusedMlp:
         return (by_network[0] if self.layers[0].num_nets == 1 else by_network.sum(dim=0)).t()
 
 
-def fill_first(gradients: LayerGradients, above: Tensor, inputs: Tensor, memory: Memory) -> None:
+def fill_first(layer: Layer, gradients: LayerGradients, above: Tensor, inputs: Tensor, memory: Memory) -> None:
     """Fills the gradients of the first layer from that of its products. [C, B, H], [1, B, I]."""
     below = inputs.expand(above.shape[0], -1, -1)
     if memory.first_gradient is None:
-        torch.bmm(above.mT, below, out=gradients.weight)
+        layer.products.to_weights(above, below, gradients.weight)
     else:
         gradients.weight.copy_(torch.bmm(below.mT, above, out=memory.first_gradient).mT)
     torch.sum(above, dim=1, keepdim=True, out=gradients.bias)

@@ -12,26 +12,41 @@ from offpolicy.nets.fused import FusedMlp, Workspace, can_fuse
 from offpolicy.nets.mixed import MixedMlp, can_round
 from offpolicy.nets.mlp import Mlp
 from offpolicy.nets.plain import Differentiable, PlainMlp
+from offpolicy.nets.products import OneDnnProducts
+from offpolicy.onednn import BLAS, ONEDNN, chosen_library
 
 
 def fuse(
-    network: nn.Module, gradients: Mapping[Tensor, Tensor], *followers: nn.Module, precision: str = "fp32"
+    network: nn.Module,
+    gradients: Mapping[Tensor, Tensor],
+    *followers: nn.Module,
+    precision: str = "fp32",
+    products: str = BLAS,
 ) -> None:
     """Fuses the perceptrons in `network` that learn, and those in its targets, the `followers`, where they can be.
 
     `gradients` is the optimiser's memory for the gradient of each parameter that learns. Perceptrons with layer norm or
     an activation without a fused kernel keep their plain modules, and so do those that do not learn: results are the
     same either way, to float rounding. With `precision` bf16 perceptrons of two hidden layers or more round the factors
-    of the products between them.
+    of the products between them. `products` is `algo.products`: the library that makes those of float32 on a CPU.
     """
-    workspace = Workspace()
+    workspace, library = Workspace(), chosen_library(products)
     if precision == "bf16":  # cuBLAS adds up in float32 too, for the whole process
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     for module in network.modules():
-        _fuse(module, gradients, workspace, precision)
+        _fuse(module, gradients, workspace, precision, library)
     for follower in followers:
         for module in follower.modules():
-            _fuse(module, {}, workspace, precision)
+            _fuse(module, {}, workspace, precision, library)
+
+
+def product_library(network: nn.Module) -> str:
+    """Returns the library that makes the products of the fused perceptrons in `network`; '' if none is fused."""
+    fused = [module.fused for module in network.modules() if isinstance(module, Mlp | TwinCritic)]
+    layers = [layer for net in fused if net is not None for layer in net.layers]
+    if not layers:
+        return ""
+    return ONEDNN if any(isinstance(layer.products, OneDnnProducts) for layer in layers) else BLAS
 
 
 def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:
@@ -39,11 +54,13 @@ def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fuse
     return fused or PlainMlp(nets, gradients)
 
 
-def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace, precision: str) -> None:
+def _fuse(
+    module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace, precision: str, library: str
+) -> None:
     nets = (module.first, module.second) if isinstance(module, TwinCritic) else (module,)
     has_memory = not gradients or all(parameter in gradients for parameter in module.parameters())
     if isinstance(module, Mlp | TwinCritic) and has_memory:
         perceptrons = [net for net in nets if isinstance(net, Mlp)]
         if all(can_fuse(net) for net in perceptrons):
             is_mixed = precision == "bf16" and all(can_round(net) for net in perceptrons)
-            module.fused = (MixedMlp if is_mixed else FusedMlp)(perceptrons, gradients, workspace)
+            module.fused = (MixedMlp if is_mixed else FusedMlp)(perceptrons, gradients, workspace, library)

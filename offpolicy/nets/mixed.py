@@ -25,6 +25,7 @@ from offpolicy.nets.fused import (
     fill_first,
     linears_of,
 )
+from offpolicy.onednn import BLAS
 
 PRODUCT_DTYPE = torch.bfloat16
 FEWEST_LAYERS = 3  # linear layers from which there is one between two hidden layers
@@ -63,9 +64,15 @@ class MixedMemory(Memory):
 class MixedMlp(FusedMlp):
     """As `FusedMlp`, for perceptrons of at least two hidden layers."""
 
-    def __init__(self, nets: Sequence[nn.Sequential], gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
+    def __init__(
+        self,
+        nets: Sequence[nn.Sequential],
+        gradients: Mapping[Tensor, Tensor],
+        workspace: Workspace,
+        library: str = BLAS,
+    ) -> None:
         """See `FusedMlp`."""
-        super().__init__(nets, gradients, workspace)
+        super().__init__(nets, gradients, workspace, library)
         self._middle = [RoundedLayer(layer, learns=bool(gradients)) for layer in self.layers[1:-1]]
         self._rounded = [part for layer in self._middle for part in (layer.weight, layer.bias)]
         self._exact = [part for layer in self.layers[1:-1] for part in (layer.weight, layer.bias)]
@@ -78,7 +85,7 @@ class MixedMlp(FusedMlp):
         torch._foreach_copy_(self._rounded, self._exact)  # optimiser, Polyak step or checkpoint may have moved them
         first, last = self.layers[0], self.layers[-1]
         exact, below, *others, top = hidden
-        torch.baddbmm(first.bias, inputs.expand(first.num_nets, -1, -1), first.weight_t, out=exact)
+        first.products.forward(first.bias, inputs.expand(first.num_nets, -1, -1), first.weight, exact)
         below.copy_(self.activation.apply(exact))
         for layer, activations in zip(self._middle, others, strict=True):
             torch.baddbmm(layer.bias, below, layer.weight_t, out=activations)
@@ -104,7 +111,7 @@ class MixedMlp(FusedMlp):
             above = self.activation.differentiate(gradient, below)
         above = memory.gradients[0].copy_(above)
         if gradients is not None:
-            fill_first(gradients[0], above, inputs, memory)
+            fill_first(self.layers[0], gradients[0], above, inputs, memory)
         return above
 
     def _new_memory(self, shared: BatchMemory, rows: int) -> MixedMemory:

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from offpolicy.files import atomic_write
 from offpolicy.machine import num_usable_cores
+from offpolicy.onednn import multiply
 from offpolicy.protocols import DeviceSync
 from offpolicy.timing.clock import Clock, MonotonicClock, queued_ns
 from offpolicy.types import Direction, Product
@@ -196,6 +197,7 @@ class Bench:
         self._rows = min(product.rows, CPU_ROWS) if device.type == "cpu" else product.rows
         self._left, self._right = _factors(product._replace(rows=self._rows), device)
         self._result = self._left.new_empty(len(self._left), self._right.shape[1])
+        self._is_onednn = product.is_onednn and device.type == "cpu"
         self._group_ns = GROUP_NS[device.type]
         self._shortest_ns: list[float] = []  # the two shortest durations of a call that count
         self._any_ns = float(self._time(1))  # the shortest duration of a call; the first call chooses its kernel
@@ -219,10 +221,16 @@ class Bench:
         if self._watch.queued_ns() - queued_ns <= MAX_QUEUED * duration_ns:
             self._shortest_ns = heapq.nsmallest(2, (*self._shortest_ns, duration_ns / num_calls))
 
+    def _multiply(self) -> None:
+        if self._is_onednn:
+            self._result.copy_(multiply(self._left, self._right))
+        else:
+            torch.mm(self._left, self._right, out=self._result)
+
     def _time(self, num_calls: int) -> int:
         start_ns = self._watch.clock.now_ns()
         for _ in itertools.repeat(None, num_calls):
-            torch.mm(self._left, self._right, out=self._result)
+            self._multiply()
         self._device_sync.wait()
         return max(1, self._watch.clock.now_ns() - start_ns)
 

@@ -17,6 +17,8 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.errors import EnvFailure
 from offpolicy.loop import Parts, train
 from offpolicy.machine import cpu_model, num_usable_cores
+from offpolicy.nets.fusing import product_library
+from offpolicy.onednn import missing_library
 from offpolicy.protocols import StatefulBatchSource, Tuner
 from offpolicy.replay.replay_source import RateLimitedSource
 from offpolicy.seeding import generator
@@ -64,8 +66,9 @@ def train_rank(
     if rank.job.start_step:
         state.resume_streams()
     choose_update_mode(rank, ranks, learner, state.choice)
-    if warning := slow_precision(rank.cfg.algo, rank.device):
-        rank.warn(warning)
+    for warning in (slow_precision(rank.cfg.algo, rank.device), missing_library(rank.cfg.algo.products)):
+        if warning:
+            rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
     publisher = WeightPublisher(rank, learner.policy)
     evaluation = periodic_evaluation(rank, ranks, learner, publisher, start.last_eval_step)
@@ -223,4 +226,5 @@ def send_hello(state: RankState, flops: dict[str, Any]) -> None:
         start=astuple(state.start.learning_start),
         source=state.source.describe(),
         backend=state.ranks.backend,
+        products=product_library(state.learner.policy),
     )

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from offpolicy.algos.flops import count_work
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.nets.policy import make_policy
+from offpolicy.onednn import has_onednn
 from offpolicy.types import MIN_FRAMES, Batch, Batches, Direction, Rollouts, SpaceSpec
 
 CPU = torch.device("cpu")
@@ -105,8 +107,8 @@ def counted(learner: BaseLearner, material: Batches | Rollouts) -> float:
 
 
 def counted_update(cfg: RunConfig, spec: SpaceSpec) -> float:
-    """The same, of a run with one rank."""
-    learner = make_learner(cfg.algo, spec, CPU, seed=1)
+    """The same, of a run with one rank. It knows the products of the BLAS alone."""
+    learner = make_learner(replace(cfg.algo, products="blas"), spec, CPU, seed=1)
     if cfg.algo.learns_from_rollouts:
         return counted(learner, rollouts_of(cfg, spec, cfg.env.num_envs))
     return counted(learner, batches_of(cfg, spec, cfg.algo.batch_size))
@@ -334,6 +336,19 @@ def test_products_of_rounded_factors_are_those_of_exact_ones(name: str, hidden_d
     assert {(one.inputs, one.outputs) for one in rounded if one.is_rounded} == between
     assert sorted(one._replace(is_rounded=False) for one in rounded) == sorted(exact)
     assert not any(one.is_rounded for one in exact)
+
+
+@pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("name", [*REPLAY_ALGOS, "appo"])
+def test_products_by_onednn_are_those_by_the_blas(name: str) -> None:
+    cfg = (rollout_run if name == "appo" else replay_run)(name, hidden_dims=[130, 128])
+    blas, onednn = (
+        count_work(replace(cfg, algo=replace(cfg.algo, products=library)), spec_of()) for library in ("blas", "onednn")
+    )
+    assert {(one.inputs, one.outputs) for one in onednn.products if one.is_onednn} == {(130, 128)}
+    assert not any(one.is_onednn for one in blas.products)
+    assert sorted(one._replace(is_onednn=False) for one in onednn.products) == sorted(blas.products)
+    assert onednn.update == blas.update
 
 
 def test_counting_never_imports_the_compiler_of_torch() -> None:

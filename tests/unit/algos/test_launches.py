@@ -25,7 +25,7 @@ replayed = pytest.mark.parametrize("name", ["sac", "td3", "flashsac"])
 
 
 def learner_of(name: str, **algo: Any) -> BaseLearner:
-    config = AlgoConfig(**{"name": name, "policy_delay": 1, **algo})
+    config = AlgoConfig(**{"name": name, "policy_delay": 1, "products": "blas", **algo})  # as on CUDA
     return make_learner(config, SPEC, torch.device("cpu"), seed=1)
 
 

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from offpolicy.onednn import has_onednn, multiply
+from offpolicy.timing import attainable
 from offpolicy.timing.attainable import (
     BUDGET_NS,
     CPU_ROWS,
@@ -99,6 +101,25 @@ def test_a_product_is_measured_with_its_factors_as_they_are(make_machine: MakeMa
     assert cache_key(products, CPU, "a") != cache_key(
         [one._replace(is_rounded=not is_rounded) for one in products], CPU, "a"
     )
+
+
+@pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
+def test_a_product_is_measured_by_the_library_that_makes_it(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, products = make_machine(), [one._replace(is_onednn=True) for one in PRODUCTS]
+    made: list[Tensor] = []
+
+    def timed(left: Tensor, right: Tensor) -> Tensor:
+        made.append(multiply(left, right))
+        machine.mm(left, right, out=made[-1])
+        return made[-1]
+
+    monkeypatch.setattr(attainable, "multiply", timed)
+    assert attainable_flops_per_sec(products, CPU, FENCE, machine.watch) == pytest.approx(1e7, rel=1e-3)
+    assert made
+    assert machine.num_calls == len(made)
+    assert cache_key(products, CPU, "a") != cache_key(PRODUCTS, CPU, "a")
 
 
 def test_products_count_as_often_as_an_update_makes_them(make_machine: MakeMachine) -> None:

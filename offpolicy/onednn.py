@@ -1,0 +1,58 @@
+"""float32 matrix products by oneDNN, where the BLAS of torch does not use the widest instructions of a CPU.
+
+The CPU builds of torch multiply with MKL, which takes its AVX-512 kernels on Intel's processors alone. On others with
+these instructions it runs its AVX2 kernels, at half the speed of an AMD EPYC of family 26. oneDNN, which torch has for
+convolutions and bfloat16, chooses by the instructions that there are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from offpolicy.machine import cpu_vendor
+
+AUTO, BLAS, ONEDNN = "auto", "blas", "onednn"  # values of `algo.products`
+INTEL = "GenuineIntel"
+
+
+def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Returns the product, with a bias for each column. [a, b], [b, c], [c] -> [a, c], fresh memory.
+
+    By the operator that torch's compiler uses for linear layers. Each factor may be transposed. One with gaps between
+    its rows is copied: on the right it would be multiplied element by element, 2,000 times as slowly.
+    """
+    turned = right.t()
+    if not (right.is_contiguous() or turned.is_contiguous()):
+        turned = turned.contiguous()
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(left, turned, bias, "none", [], "")
+    return product
+
+
+def chosen_library(choice: str) -> str:
+    """Returns the library for products of float32 on this CPU by `algo.products`: the choice, or the processor's.
+
+    By the kind of processor and not by a measurement, so that a run that goes on has the bits that it would have had.
+    """
+    if choice == BLAS or not has_onednn():
+        return BLAS
+    has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]  # of torch
+    return ONEDNN if choice == ONEDNN or (has_mkl and has_wide_foreign_cores()) else BLAS
+
+
+def missing_library(choice: str) -> str:
+    """Returns a warning where oneDNN was chosen by name and this torch is without it; else ''."""
+    if choice != ONEDNN or has_onednn():
+        return ""
+    return f"algo.products={ONEDNN}: this torch has none for float32; the BLAS makes the products"
+
+
+def has_onednn() -> bool:
+    """True if this torch has oneDNN, with the operator that takes float32 factors as they are."""
+    is_built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # of torch
+    return is_built_in and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def has_wide_foreign_cores() -> bool:
+    """True for a processor with AVX-512 that is not Intel's."""
+    return torch.cpu._is_avx512_supported() and cpu_vendor() != INTEL
