@@ -1,6 +1,8 @@
 """One gradient update of SAC and of TD3 and the floor of its matrix products, with one and two threads of torch.
 
 Update and floor are measured in turns in one process: their ratio is what two days, or two machines of one kind, share.
+The floor is always that of the BLAS (`torch.mm`): an update whose products oneDNN makes may be below it. Where that is
+what `algo.products=auto` takes, the update with the BLAS is measured beside it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from benchmarks.gemm import Products, floor_ms, hidden_products
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, call_us
 from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.onednn import AUTO, BLAS, ONEDNN, chosen_library
 from offpolicy.types import Batches
 
 PART = "update"
@@ -38,13 +41,14 @@ class Case(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, algo: str, rows: int = halfcheetah.BATCH_SIZE, width: int = 256) -> Case:
+    def of(cls, algo: str, rows: int = halfcheetah.BATCH_SIZE, width: int = 256, products: str = AUTO) -> Case:
         """The update of an algorithm on HalfCheetah-v5 with a batch of so many rows and two hidden layers."""
-        overrides = (f"algo.batch_size={rows}", f"algo.hidden_dims=[{width},{width}]")
+        overrides = (f"algo.batch_size={rows}", f"algo.hidden_dims=[{width},{width}]", f"algo.products={products}")
         cfg = halfcheetah.config(algo, *overrides).algo
-        products = hidden_products(algo, cfg.policy_delay, len(cfg.hidden_dims))
+        hidden = hidden_products(algo, cfg.policy_delay, len(cfg.hidden_dims))
         learner = halfcheetah.learner(algo, *overrides)
-        return cls(algo.upper(), learner, halfcheetah.batches(rows), products, rows, width)
+        name = f"{algo.upper()}{' with the BLAS' if products == BLAS else ''}"
+        return cls(name, learner, halfcheetah.batches(rows), hidden, rows, width)
 
     def sample(self, calls: int, floor_calls: int) -> tuple[float, float]:
         """Milliseconds of an update, and of its floor."""
@@ -75,7 +79,9 @@ def as_in_a_learner() -> Iterator[None]:
 
 
 def _measure(rounds: int) -> Iterator[Measurement]:
-    cases = [(Case.of(algo), threads) for algo in ALGOS for threads in THREADS]
+    libraries = (AUTO, BLAS) if chosen_library(AUTO) == ONEDNN else (AUTO,)
+    learners = [Case.of(algo, products=library) for library in libraries for algo in ALGOS]
+    cases = [(case, threads) for case in learners for threads in THREADS]
     samples: list[list[tuple[float, float]]] = [[] for _ in cases]
     for number in range(-1, SAMPLES * rounds):
         for (case, threads), found in zip(cases, samples, strict=True):

@@ -25,12 +25,12 @@ PLACE_KEYS = ("run_dir", "seed", "resume", "log")  # keys whose difference betwe
 
 @dataclass(frozen=True, slots=True)
 class LabelledRuns:
-    """The runs of one label; `configs[i]` and `threads[i]` are those of `runs[i]`, empty where it left none."""
+    """The runs of one label; `configs[i]` and `ran[i]` are those of `runs[i]`, empty where it left none."""
 
     label: str
     runs: tuple[RunRecords, ...]
     configs: tuple[Config, ...]
-    threads: tuple[Config, ...]  # CPU threads with which the processes ran, whatever the configuration asked for
+    ran: tuple[Config, ...]  # threads and library of products that ran, whatever the configuration asked for
 
     @property
     def has_seeds(self) -> bool:
@@ -125,7 +125,7 @@ def read_runs(words: Sequence[str]) -> list[LabelledRuns]:
     for label, paths in named.items():
         try:
             runs = tuple(map(read_run, paths))
-            labelled = LabelledRuns(label, runs, tuple(map(flat_config, paths)), tuple(map(_threads, paths)))
+            labelled = LabelledRuns(label, runs, tuple(map(flat_config, paths)), tuple(map(_what_ran, paths)))
             _check(labelled)
             compared.append(labelled)
         except ConfigError as error:
@@ -143,10 +143,12 @@ def flat_config(path: Path) -> Config:
         return {}
 
 
-def _threads(path: Path) -> Config:
-    """Returns `threads` of `summary.json` by dotted key; empty where the run has not written any."""
-    found = known_summary(path).get("threads")
-    return flatten({"threads": found}) if isinstance(found, Mapping) else {}
+def _what_ran(path: Path) -> Config:
+    """Returns `threads` and `products` of `summary.json` by dotted key; empty where the run has not written any."""
+    summary = known_summary(path)
+    threads, products = summary.get("threads"), summary.get("products")
+    ran = flatten({"threads": threads}) if isinstance(threads, Mapping) else {}
+    return ran | ({"products": products} if isinstance(products, str) else {})
 
 
 def _check(labelled: LabelledRuns) -> None:
@@ -187,8 +189,8 @@ def warnings(compared: Sequence[LabelledRuns]) -> list[str]:
         names = f"{first.label}, {labelled.label}"
         lines += [f"warning: not the same task or algorithm ({names}): {'; '.join(task)}"] if task else []
         lines += [f"configuration ({names}): {'; '.join(rest)}"] if rest else []
-        ran = [text for _, text in _differences(first.threads[0], labelled.threads[0])]
-        lines += [f"threads that ran ({names}): {'; '.join(ran)}"] if ran else []
+        ran = [text for _, text in _differences(first.ran[0], labelled.ran[0])]
+        lines += [f"what ran ({names}): {'; '.join(ran)}"] if ran else []
     bare = [labelled.label for labelled in compared if not labelled.configs[0]]
     lines += [f"{label}: no config.yaml, so its settings are not compared" for label in bare]
     for labelled in compared:

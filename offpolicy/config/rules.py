@@ -29,7 +29,7 @@ BF16_ACTIVATIONS = ("relu", "elu", "tanh")  # those that `nets/fused.py` has ker
 # Configuration that may change when a run is resumed; anything else would make it another experiment.
 RESUMABLE = (
     *("total_timesteps", "device", "log", "sinks", "eval", "stop", "checkpoint", "timing", "threads", "runner"),
-    *("env.step_timeout_s", "algo.compile", "algo.products", "callbacks"),
+    *("env.step_timeout_s", "algo.compile", "callbacks"),
     *("env.vectorization", "env.measure", "env.on_error", "env.max_bad_rows"),
     *("collect.hook", "collect.post_queue", "collect.max_restarts"),
     *(f"replay.{name}" for name in ("source", "demos", "demo_share", "device_share", "slots", "prefetch", "newest")),

@@ -122,15 +122,16 @@ def test_equal_configurations_need_no_note(make_run: MakeRun) -> None:
     assert warnings(read_runs([str(make_run("one")), str(make_run("two", changes=SECOND_SEED))])) == []
 
 
-def test_threads_that_are_configured_or_ran_are_listed(make_run: MakeRun) -> None:
+def test_threads_and_libraries_that_are_configured_or_ran_are_listed(make_run: MakeRun) -> None:
     one = make_run("one", changes={"threads": {"learner": None}})
     two = make_run("two", changes={"threads": {"learner": 1}})
-    for path, threads in ((one, 2), (two, 1)):
-        (path / "summary.json").write_text(json.dumps({"threads": {"learner": threads, "collector": 1}}))
+    for path, threads, products in ((one, 2, "onednn"), (two, 1, "blas")):
+        ran = {"threads": {"learner": threads, "collector": 1}, "products": products}
+        (path / "summary.json").write_text(json.dumps(ran))
     lines = warnings(read_runs([str(one), str(two)]))
     assert lines == [
         "configuration (one, two): threads.learner auto, 1",
-        "threads that ran (one, two): threads.learner 2, 1",
+        "what ran (one, two): threads.learner 2, 1; products onednn, blas",
     ]
 
 
