@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import mmap
 import os
@@ -17,6 +18,8 @@ CPU_INFO = Path("/proc/cpuinfo")
 SELF = Path("/proc/self")
 NO_LIMIT = 2**60  # bytes; version 1 writes almost 2**63 where there is none
 _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+KEPT_BYTES = 64 * 2**20  # half of it is the largest block that glibc keeps
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 X86_64 = ("x86_64", "AMD64")
 PACKAGES = ("offpolicy", "torch", "gymnasium", "mujoco")
 
@@ -80,6 +83,18 @@ def memory(process: Path = SELF) -> tuple[int, int]:
     if address_space != resource.RLIM_INFINITY:
         available, total = min(available, max(address_space - _mapped_bytes(process), 0)), min(total, address_space)
     return available, total
+
+
+def keep_freed_memory() -> None:
+    """Has the C library keep what this process frees, up to 64 MiB, rather than give it back to the kernel at once.
+
+    For threads that run beside each other: the kernel takes pages from a process by interrupting all of its threads,
+    and a virtual machine takes long for that. A C library without `mallopt` goes on as before.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES // 2)
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 @cache

@@ -28,7 +28,7 @@ ONCE = ("algo.epochs=1", "algo.num_minibatches=1", "algo.learning_starts=1000", 
 ROLLOUTS = (POINT, "algo=appo", *ONCE, "env.num_envs=1", "rollout.length=2")
 HAND = ("algo=hora", "env=hand_rotation", "algo.encoder_dims=[8]", "algo.latent_dim=3", "env.kwargs.num_threads=1")
 TEACH = (*HAND, *ONCE, "env.num_envs=4", "rollout.length=2")
-ADAPT = (*TEACH, "stage=adapt", "teacher=../teacher/run")
+ADAPT = (*TEACH, "stage=adapt", "teacher=teacher/run")
 SHORT_EPISODES = ("env.id=offpolicy.envs.toy:Counter-v0", "env.kwargs.truncate_at=2")
 EVALUATIONS = (*SHORT_EPISODES, "eval.every=1", "eval.episodes=1")
 CHECKPOINTS = (*SHORT_EPISODES, "checkpoint.every=1", "checkpoint.replay=false")
@@ -51,8 +51,8 @@ RANKS = (*RANK_0, *RANK_1, "collector.env_step")
 # What else decides: who is there, and how much of a collector's time is an iteration of the learner.
 WITH_PACKER: Any = {"tracks": ("learner", "collector", "packer")}
 WITH_RANK_1: Any = {"tracks": ("learner", "rank1", "collector")}
-TWO_STEPS: Any = {"steps": 2.0, "transitions": 2, "usual": 250}
-TWO_STEPS_OF_FOUR: Any = {"steps": 2.0, "transitions": 8, "usual": 200}
+TWO_STEPS: Any = {"steps": 2.0, "transitions": 2, "usual": 1000}
+TWO_STEPS_OF_FOUR: Any = {"steps": 2.0, "transitions": 8, "usual": 500}
 WITH_RESETS: Any = {"steps": 1.5}  # every other transition is followed by a reset
 
 SCENES: dict[str, Scene] = {

@@ -54,7 +54,7 @@ RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "two ranks": ((POINT, *TWO_RANKS, "total_timesteps=2000"), {}),  # an iteration may take less than a millisecond
     "two ranks, 1 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "1", "WATCH_ITERATIONS": ""}),
     "two ranks, 0 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "0"}),
-    "one rank": ((POINT, "runner=multi_gpu", "total_timesteps=1000"), {}),
+    "one rank": ((POINT, "runner=multi_gpu", "total_timesteps=4000"), {}),
     **{
         mode: ((SLOW_STEP, f"env.kwargs.step_ms={EQUAL_MS}", f"collect.mode={mode}"), {"SLOW_UPDATE_MS": str(EQUAL_MS)})
         for mode in ("alternate", "overlap")
@@ -208,7 +208,7 @@ def test_a_report_of_all_ranks_takes_one_collective(run_of: Any) -> None:
 @pytest.mark.timeout(300)
 def test_a_rank_slower_by_a_twentieth_is_named_and_of_equal_ranks_none(tmp_path: Path) -> None:
     """Real updates of two ranks: as they are, then with 5 % of rank 1's work more on rank 1."""
-    words = (POINT, *TWO_RANKS, "algo.hidden_dims=[256,256]", "algo.batch_size=256", "total_timesteps=3000")
+    words = (POINT, *TWO_RANKS, "algo.hidden_dims=[256,256]", "algo.batch_size=256", "total_timesteps=6000")
     words += ("log.every_s=1", "log.ranks=all")
     runs = {}
     for name, more_ms in (("equal", 0.0), ("slower", 0.05)):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -179,3 +181,43 @@ def test_stores_keep_their_order_on_x86_64_alone(kind: str, keeps: bool) -> None
 
 def test_the_kind_of_processor_is_the_kernels() -> None:
     assert machine.processor() == os.uname().machine
+
+
+ALLOCATING = """
+import resource, sys
+from offpolicy.machine import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+blocks = [bytearray(1 << 20) for _ in range(4)]
+del blocks
+before = faults()
+for _ in range(100):
+    blocks = [bytearray(1 << 20) for _ in range(4)]
+    del blocks
+print(faults() - before)
+"""
+
+
+def test_memory_that_was_freed_is_kept_and_not_mapped_anew() -> None:
+    """400 MiB are 102,400 pages; glibc gives the end of its heap back once it exceeds twice the largest block."""
+    faults = {
+        word: int(subprocess.check_output([sys.executable, "-c", ALLOCATING, word], text=True))
+        for word in ("keep", "give back")
+    }
+    assert faults["keep"] < 2000 < 20_000 < faults["give back"], faults
+
+
+def test_a_c_library_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: object())
+    machine.keep_freed_memory()
+
+
+@pytest.mark.parametrize(("line", "expected"), [("vendor_id\t: GenuineIntel\n", "GenuineIntel"), ("", "unknown")])
+def test_the_maker_of_the_processor_is_as_it_names_itself(
+    line: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
+    assert machine.cpu_vendor() == expected
