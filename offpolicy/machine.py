@@ -34,6 +34,12 @@ def cpu_vendor() -> str:
     return _cpu_fact("vendor_id")
 
 
+def cpu_family() -> int:
+    """Returns the family of the processor as its maker counts them, or 0."""
+    family = _cpu_fact("cpu family")
+    return int(family) if family.isdigit() else 0
+
+
 def _cpu_fact(name: str) -> str:
     try:
         lines = CPU_INFO.read_text().splitlines()
@@ -86,10 +92,10 @@ def memory(process: Path = SELF) -> tuple[int, int]:
 
 
 def keep_freed_memory() -> None:
-    """Has the C library keep what this process frees, up to 64 MiB, rather than give it back to the kernel at once.
+    """Has the C library keep what this process frees, up to 64 MiB at the end of each heap, for what it needs next.
 
-    For threads that run beside each other: the kernel takes pages from a process by interrupting all of its threads,
-    and a virtual machine takes long for that. A C library without `mallopt` goes on as before.
+    For threads that run beside each other: the kernel takes pages back by interrupting all threads of the process, and
+    a virtual machine takes long for that. A C library without `mallopt` goes on as before.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

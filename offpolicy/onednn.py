@@ -1,32 +1,41 @@
 """float32 matrix products by oneDNN, where the BLAS of torch does not use the widest instructions of a CPU.
 
-The CPU builds of torch multiply with MKL, which takes its AVX-512 kernels on Intel's processors alone. On others with
-these instructions it runs its AVX2 kernels, at half the speed of an AMD EPYC of family 26. oneDNN, which torch has for
-convolutions and bfloat16, chooses by the instructions that there are.
+The CPU builds of torch multiply with MKL, which takes its AVX-512 kernels on Intel's processors alone. On others it
+runs AVX2 kernels, on an AMD EPYC of family 26 (Zen 5) at half the speed that the cores have. oneDNN, which torch has
+for convolutions and bfloat16, chooses by the instructions that there are.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from offpolicy.machine import cpu_vendor
+from offpolicy.machine import cpu_family, cpu_vendor
 
 AUTO, BLAS, ONEDNN = "auto", "blas", "onednn"  # values of `algo.products`
-INTEL = "GenuineIntel"
+AMD, FIRST_FAMILY = "AuthenticAMD", 26  # measured; family 25 (Zen 4) computes AVX-512 in two halves
+# The operator that torch's compiler uses for linear layers; private, so a torch may be without it.
+_OPERATOR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # Any: torch declares no type
 
 
 def multiply(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Returns the product, with a bias for each column. [a, b], [b, c], [c] -> [a, c], fresh memory.
 
-    By the operator that torch's compiler uses for linear layers. Each factor may be transposed. One with gaps between
-    its rows is copied: on the right it would be multiplied element by element, 2,000 times as slowly.
+    Each factor may be transposed. One with gaps between its rows is copied: on the right it would be multiplied element
+    by element, 2,000 times as slowly.
     """
     turned = right.t()
     if not (right.is_contiguous() or turned.is_contiguous()):
         turned = turned.contiguous()
-    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(left, turned, bias, "none", [], "")
+    product: Tensor = _OPERATOR.default(left, turned, bias, "none", [], "")
     return product
+
+
+def is_product(operation: object) -> bool:
+    """True for the operator of `multiply`; its arguments are left factor, transposed right factor, bias."""
+    return _OPERATOR is not None and operation is _OPERATOR
 
 
 def chosen_library(choice: str) -> str:
@@ -37,7 +46,7 @@ def chosen_library(choice: str) -> str:
     if choice == BLAS or not has_onednn():
         return BLAS
     has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]  # of torch
-    return ONEDNN if choice == ONEDNN or (has_mkl and has_wide_foreign_cores()) else BLAS
+    return ONEDNN if choice == ONEDNN or (has_mkl and leaves_avx512_unused()) else BLAS
 
 
 def missing_library(choice: str) -> str:
@@ -50,9 +59,9 @@ def missing_library(choice: str) -> str:
 def has_onednn() -> bool:
     """True if this torch has oneDNN, with the operator that takes float32 factors as they are."""
     is_built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # of torch
-    return is_built_in and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return is_built_in and _OPERATOR is not None
 
 
-def has_wide_foreign_cores() -> bool:
-    """True for a processor with AVX-512 that is not Intel's."""
-    return torch.cpu._is_avx512_supported() and cpu_vendor() != INTEL
+def leaves_avx512_unused() -> bool:
+    """True for a processor with full AVX-512 for which MKL takes other kernels."""
+    return torch.cpu._is_avx512_supported() and cpu_vendor() == AMD and cpu_family() >= FIRST_FAMILY

@@ -23,6 +23,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.fused import NARROW
+from offpolicy.onednn import is_product
 from offpolicy.types import Batch, Batches, Direction, Product, Rollouts, SpaceSpec
 
 ROWS = 2  # rows of a counted batch, and environments of counted rollouts
@@ -144,7 +145,7 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
         elif func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
             for left, right in zip(*args[-2:], strict=True):  # only fused networks make these: forward with a bias
                 self._add_product(left, right, is_backward=func.overloadpacket is torch.ops.aten.bmm, is_fused=True)
-        elif func.overloadpacket is torch.ops.mkldnn._linear_pointwise:  # of fused networks too
+        elif is_product(func.overloadpacket):  # of fused networks too
             left, turned, bias, *_ = args
             self._add_product(left, turned.t(), is_backward=bias is None, is_onednn=True)
         elif func.overloadpacket is torch.ops.aten.convolution:

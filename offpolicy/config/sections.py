@@ -142,8 +142,8 @@ class AlgoConfig:
     )  # fmt: skip
     products: str = option(
         "auto",
-        "what multiplies float32 matrices on a CPU: blas, of torch; onednn; auto: onednn on a processor with AVX-512"
-        " that is not Intel's, else blas",
+        "what multiplies float32 matrices on a CPU: blas, of torch; onednn; auto: onednn on AMD's processors from"
+        " family 26 (Zen 5) on, else blas",
         choices=("auto", "blas", "onednn"), only=(SAC, TD3, *POLICY_GRADIENT),
     )  # fmt: skip
     compile: str = option(

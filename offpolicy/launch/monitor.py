@@ -147,21 +147,23 @@ class Monitor:
 
     def _on_learner_hello(self, child: Child, message: Mapping[str, Any]) -> None:
         backend = f", {message['backend']}" if message["backend"] else ""
-        products = ", products by oneDNN" if message["products"] == "onednn" else ""
+        flops = dict(message["flops"])
+        library = flops.pop("library", "")
+        products = f", products by {library}" if library else ""
         self._logger.message(
             f"{child.name}: {message['device']}{backend}, {message['threads']} threads{products},"
             f" pid {child.process.pid}"
         )
         if child.index == 0:
             self._logger.set_speed(message["threads"], message["mode"])
-            self._logger.set_device(message["device"], message["products"])
+            self._logger.set_device(message["device"], library)
             self._system = SystemMonitor(message["device"])
             self._learner = self._shared.learner_reports(message["metrics"])
             self._rate_limiter = make_rate_limiter(self._cfg, LearningStart(*message["start"]), self._num_hosts)
             self.gpu = message["gpu"]
-            if message["flops"]:
-                attainable = _by_threads(message["flops"].get("attainable_per_sec", {}))
-                self._logger.set_flops(**{**message["flops"], "attainable_per_sec": attainable})
+            if flops:
+                attainable = _by_threads(flops.get("attainable_per_sec", {}))
+                self._logger.set_flops(**{**flops, "attainable_per_sec": attainable})
             self._logger.message(message["source"])
 
     @property

@@ -322,7 +322,7 @@ class OffPolicyLogger:
         self._console.tick()
 
     def set_device(self, device: str, products: str) -> None:
-        """Sets the device that the learner has chosen, for the panel, and the library that multiplies there."""
+        """Sets the device that the learner has chosen, and the library that makes its products ('': not known)."""
         self.header = replace(self.header, device=device, products=products)
         self._console.set_header(self.header)
 

@@ -55,7 +55,7 @@ class RunHeader:
     mode: str  # collection mode
     total_timesteps: int
     device: str = ""  # '' until the learner has chosen
-    products: str = ""  # library that makes its matrix products of float32; '' until then, and where there is no choice
+    products: str = ""  # library of its wide matrix products of float32; '': not known, or on a GPU
     num_envs: int = 1  # of one collector
     num_collectors: int = 1  # of this host
     num_hosts: int = 1

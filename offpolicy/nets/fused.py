@@ -144,10 +144,10 @@ class FusedMlp:
     ) -> None:
         """`gradients` is the memory for the gradient of every parameter; of networks that never learn it is empty.
 
-        `library` makes the products between hidden layers on a CPU, see `nets/products.py`.
+        `library` makes the products of all layers but the last, where they are wide: see `nets/products.py`.
         """
         linears = list(zip(*map(linears_of, nets), strict=True))
-        self.layers = [Layer(of_layer, library) for of_layer in linears]
+        self.layers = [*(Layer(of_layer, library) for of_layer in linears[:-1]), Layer(linears[-1])]
         self.parameters = tuple(parameter for net in nets for parameter in net.parameters())
         self.activation = FUSED_ACTIVATIONS[type(nets[0][1])]
         self._gradients = [LayerGradients.of(of_layer, gradients) for of_layer in linears] if gradients else []

@@ -12,8 +12,7 @@ from offpolicy.nets.fused import FusedMlp, Workspace, can_fuse
 from offpolicy.nets.mixed import MixedMlp, can_round
 from offpolicy.nets.mlp import Mlp
 from offpolicy.nets.plain import Differentiable, PlainMlp
-from offpolicy.nets.products import OneDnnProducts
-from offpolicy.onednn import BLAS, ONEDNN, chosen_library
+from offpolicy.onednn import BLAS, chosen_library
 
 
 def fuse(
@@ -38,15 +37,6 @@ def fuse(
     for follower in followers:
         for module in follower.modules():
             _fuse(module, {}, workspace, precision, library)
-
-
-def product_library(network: nn.Module) -> str:
-    """Returns the library that makes the products of the fused perceptrons in `network`; '' if none is fused."""
-    fused = [module.fused for module in network.modules() if isinstance(module, Mlp | TwinCritic)]
-    layers = [layer for net in fused if net is not None for layer in net.layers]
-    if not layers:
-        return ""
-    return ONEDNN if any(isinstance(layer.products, OneDnnProducts) for layer in layers) else BLAS
 
 
 def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from offpolicy.errors import HangError
-from offpolicy.machine import keep_freed_memory
 from offpolicy.protocols import DeviceSync, StepCount, StepGate
 from offpolicy.replay.replay_source import RateLimitedSource, SourceSpec
 from offpolicy.replay.ring import Ring
@@ -89,7 +88,6 @@ class Packer:
             self._todo.append(slot)
             self._changed.notify_all()
         if self._thread.ident is None:
-            keep_freed_memory()
             self._thread.start()
 
     def take(self) -> Slot:

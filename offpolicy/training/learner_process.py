@@ -13,12 +13,12 @@ import torch
 
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.flops import count_work
+from offpolicy.algos.recorded import REDUCE_OVERHEAD
 from offpolicy.algos.registry import make_learner
 from offpolicy.errors import EnvFailure
 from offpolicy.loop import Parts, train
 from offpolicy.machine import cpu_model, num_usable_cores
-from offpolicy.nets.fusing import product_library
-from offpolicy.onednn import missing_library
+from offpolicy.onednn import BLAS, ONEDNN, missing_library
 from offpolicy.protocols import StatefulBatchSource, Tuner
 from offpolicy.replay.replay_source import RateLimitedSource
 from offpolicy.seeding import generator
@@ -66,7 +66,8 @@ def train_rank(
     if rank.job.start_step:
         state.resume_streams()
     choose_update_mode(rank, ranks, learner, state.choice)
-    for warning in (slow_precision(rank.cfg.algo, rank.device), missing_library(rank.cfg.algo.products)):
+    missing = missing_library(rank.cfg.algo.products) if rank.device.type == "cpu" and rank.is_leader else ""
+    for warning in (slow_precision(rank.cfg.algo, rank.device), missing):
         if warning:
             rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))
@@ -199,13 +200,17 @@ def measure_flops(rank: RankContext) -> dict[str, Any]:  # Any: numbers, and a m
     except RuntimeError as error:  # no memory for a second learner, or an operation that cannot be traced
         rank.warn(f"perf/flops_per_sec is not known: {error}")
         return {}
+    if rank.cfg.algo.compile == REDUCE_OVERHEAD:  # compiled, all of them are the BLAS's
+        products = tuple(product._replace(is_onednn=False) for product in products)
     counted = {"per_update": update, "per_decision": decision}
     if rank.rank != 0:
         return counted
     numbers = sorted({torch.get_num_threads(), *thread_numbers(num_usable_cores())})
     threads = numbers if rank.device.type == "cpu" else [torch.get_num_threads()]
     found = remembered_attainable(products, rank.device, rank.device_sync, cpu_model(), threads)
-    return {**counted, "attainable_per_sec": found.by_threads, "beside_factor": found.beside_factor}
+    library = (ONEDNN if any(one.is_onednn for one in products) else BLAS) if rank.device.type == "cpu" else ""
+    speeds = {"attainable_per_sec": found.by_threads, "beside_factor": found.beside_factor}
+    return {**counted, **speeds, "library": library}
 
 
 def send_hello(state: RankState, flops: dict[str, Any]) -> None:
@@ -226,5 +231,4 @@ def send_hello(state: RankState, flops: dict[str, Any]) -> None:
         start=astuple(state.start.learning_start),
         source=state.source.describe(),
         backend=state.ranks.backend,
-        products=product_library(state.learner.policy),
     )

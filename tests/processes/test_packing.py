@@ -26,10 +26,11 @@ def test_packing_that_costs_as_much_as_training_is_hidden_behind_it(tmp_path: Pa
         directory = tmp_path / str(number)
         for name in ("alone", "tried", "single", "double"):
             (directory / name).mkdir(parents=True)
-        single = train(directory / "alone", UPDATE, {})
+        run = train(directory / "alone", UPDATE, {})
         for name in ("tried", "single"):  # after packing an update finds its caches cold, and takes longer
-            unpack = {"UNPACK_MS": str(single.median("timing/learner_train_ms"))}
-            single = train(directory / name, UPDATE, unpack)
+            unpack = {"UNPACK_MS": str(run.median("timing/learner_train_ms"))}
+            run = train(directory / name, UPDATE, unpack)
+        single = run
         double = train(directory / "double", (*UPDATE, "runner=double_buffer"), unpack)
         packed, trained = (single.median(f"timing/learner_{phase}_ms") for phase in ("replay_sample", "train"))
         assert 0.75 < packed / trained < 1.33  # else the run says nothing about equal costs

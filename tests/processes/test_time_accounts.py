@@ -18,7 +18,7 @@ ROLLOUTS = ("algo=appo", *ONCE, "env.num_envs=1", "rollout.length=10")
 # A step of a millisecond: what goes on between two phases of a collector takes some microseconds, whatever its steps.
 STEP = (SLOW_STEP, "env.kwargs.step_ms=1")
 # What iterations of less than a millisecond may have outside of phases, and of both waits at once: two hand-overs of
-# 54 us, in which one side has told the other and that one does not run yet.
+# some 54 us, during which the one that wakes is not running yet.
 OTHER_MS, WAKING_MS = 0.03, 0.12
 RUNNERS = {
     "single_gpu": (POINT, "collect.mode=alternate", "total_timesteps=4000"),

@@ -19,5 +19,6 @@ class TqcConfig(AlgoConfig):
 
 TQC = AlgorithmInfo(
     *("tqc", PolicyKind.SQUASHED_GAUSSIAN, REPLAY_CURVES),
-    options=TqcConfig, update_rule="offpolicy_tqc.update:Tqc", like=SAC, leaves_out=("precision", "compile"),
+    options=TqcConfig, update_rule="offpolicy_tqc.update:Tqc", like=SAC,
+    leaves_out=("precision", "products", "compile"),
 )  # fmt: skip

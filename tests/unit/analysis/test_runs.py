@@ -135,6 +135,13 @@ def test_threads_and_libraries_that_are_configured_or_ran_are_listed(make_run: M
     ]
 
 
+def test_what_one_of_them_does_not_say_is_no_difference(make_run: MakeRun) -> None:
+    one, two = make_run("one"), make_run("two")
+    (one / "summary.json").write_text(json.dumps({"threads": {"learner": 2}}))  # as earlier versions wrote it
+    (two / "summary.json").write_text(json.dumps({"threads": {"learner": 2}, "products": "blas"}))
+    assert warnings(read_runs([str(one), str(two)])) == []
+
+
 def test_a_summary_without_threads_or_torn_says_nothing(make_run: MakeRun) -> None:
     one, two, three = make_run("one"), make_run("two"), make_run("three")
     (one / "summary.json").write_text('{"threads": {"learner": 2}}')

@@ -32,7 +32,7 @@ FLOPS = {"per_update": 3.0, "per_decision": 2.0, "attainable_per_sec": {"2": 1e9
 
 LEARNER_HELLO: dict[str, Any] = {
     "updates": 0, "device": "cpu", "gpu": None, "threads": 2, "source": "replay",
-    "mode": "overlap", "backend": None, "products": "onednn",  # the mode of a checkpoint
+    "mode": "overlap", "backend": None,  # the mode of a checkpoint
     "metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0), "flops": FLOPS,
 }  # fmt: skip
 
@@ -210,7 +210,7 @@ def test_the_counters_start_once_every_process_has_said_what_they_held(run: Run)
     assert run.logger.of("start_from") == [40]
     assert run.logger.of("set_speed") == [(2, "overlap")]
     assert run.logger.of("set_flops") == [{**FLOPS, "attainable_per_sec": {2: 1e9}}]
-    assert run.logger.of("message") == ["learner 0: cpu, 2 threads, products by oneDNN, pid 7", "replay"]
+    assert run.logger.of("message") == ["learner 0: cpu, 2 threads, products by onednn, pid 7", "replay"]
 
 
 def test_a_report_is_requested_at_the_interval_and_logged_when_all_sides_have_reported(run: Run) -> None:

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.fused import FusedMlp, Workspace
-from offpolicy.nets.fusing import product_library
 from offpolicy.nets.mlp import mlp
 from offpolicy.nets.products import OneDnnProducts, Products, products_of_layer
-from offpolicy.onednn import BLAS, ONEDNN, has_onednn
+from offpolicy.onednn import BLAS, ONEDNN, has_onednn, is_product
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
@@ -34,7 +33,7 @@ class Linears(TorchDispatchMode):
         self.factors: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket is torch.ops.mkldnn._linear_pointwise:
+        if is_product(func.overloadpacket):
             self.factors.append(args[:2])
         return func(*args, **(kwargs or {}))
 
@@ -81,18 +80,6 @@ def test_no_factor_on_the_right_has_gaps_between_its_rows(num_nets: int) -> None
     assert all(right.is_contiguous() or right.t().is_contiguous() for _, right in linears.factors)
 
 
-def test_products_do_not_depend_on_the_number_of_threads() -> None:
-    of, before = operands(2), torch.get_num_threads()
-    results = []
-    try:
-        for number in (1, 2):
-            torch.set_num_threads(number)
-            results.append(all_three(OneDnnProducts(), of))
-    finally:
-        torch.set_num_threads(before)
-    assert all(map(torch.equal, *results))
-
-
 def test_what_is_compiled_has_the_products_of_the_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     with Linears() as linears:
@@ -136,6 +123,7 @@ def test_fused_networks_are_differentiated_as_by_autograd(num_nets: int) -> None
     with Linears() as linears, torch.no_grad():
         assert torch.allclose(net.evaluate(rows), plain, rtol=1e-5, atol=1e-5)
         net.pull_back(slope)
+    assert [type(layer.products) for layer in net.layers] == [OneDnnProducts, OneDnnProducts, Products]
     assert len(linears.factors) == 5 * num_nets  # two layers forward and their weights, one for its inputs
     for parameter, theirs in zip(net.parameters, expected, strict=True):
         assert torch.allclose(gradients[parameter], theirs, rtol=1e-4, atol=1e-4)
@@ -152,7 +140,6 @@ def test_learners_learn_the_same_with_both(options: dict[str, Any]) -> None:
         make_learner(AlgoConfig(**options, hidden_dims=(160, 128), products=library), SPEC, torch.device("cpu"), seed=3)
         for library in (ONEDNN, BLAS)
     ]
-    assert [product_library(learner.policy) for learner in learners] == [ONEDNN, BLAS]
     generator = torch.Generator().manual_seed(1)
     for _ in range(10):
         obs, action, reward, next_obs = (torch.randn((32, n), generator=generator) for n in (150, 2, 1, 150))
@@ -162,11 +149,3 @@ def test_learners_learn_the_same_with_both(options: dict[str, Any]) -> None:
     left, right = (learner.state().tensors for learner in learners)
     for name in left.keys() - {"generator"}:
         assert torch.allclose(left[name], right[name], rtol=1e-3, atol=1e-3), name
-
-
-def test_networks_that_are_not_fused_name_no_library() -> None:
-    assert product_library(nn.Linear(3, 4)) == ""
-    plain = make_learner(AlgoConfig(activation="silu", products=ONEDNN), SPEC, torch.device("cpu"), seed=3)
-    assert product_library(plain.policy) == ""
-    narrow = make_learner(AlgoConfig(hidden_dims=(16, 16), products=ONEDNN), SPEC, torch.device("cpu"), seed=3)
-    assert product_library(narrow.policy) == BLAS

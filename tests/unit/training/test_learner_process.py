@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from offpolicy.algos.flops import Work
 from offpolicy.algos.optim import SoloExchange
 from offpolicy.processes.control_page import RankWord
+from offpolicy.timing.attainable import Attainable
 from offpolicy.timing.chrome_trace import NoProfiler, Profiler
 from offpolicy.training import learner_process
 from offpolicy.training.device_exchange import ExchangeOutsideTrain
@@ -19,7 +21,7 @@ from offpolicy.training.learner_process import build_learner, make_profiler, per
 from offpolicy.training.resume import RankState, load_start
 from offpolicy.training.speed_tuner import Setting
 from offpolicy.training.weight_publisher import WeightPublisher
-from offpolicy.types import Batch, Batches
+from offpolicy.types import Batch, Batches, Direction, Product
 from tests.unit.training.conftest import TINY, FakeWorld, MakeRank, ranks_of, tiny_learner
 
 TWO_RANKS = {"runner": {"name": "multi_gpu", "world_size": 2}}
@@ -134,6 +136,27 @@ def test_a_rank_trains_until_its_source_is_exhausted(make_rank: MakeRank) -> Non
     after = learner.policy.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert np.isfinite(np.concatenate([tensor.numpy().ravel() for tensor in after.values()])).all()
+
+
+@pytest.mark.parametrize(
+    ("by_onednn", "compile_mode", "expected"),
+    [(True, "off", "onednn"), (False, "off", "blas"), (True, "reduce-overhead", "blas")],
+)
+def test_the_library_that_makes_the_products_is_known(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, by_onednn: bool, compile_mode: str, expected: str
+) -> None:
+    wide = Product(Direction.FORWARD, 8, 256, 256, per_update=1.0, is_onednn=by_onednn)
+    measured: list[tuple[Product, ...]] = []
+
+    def attain(products: tuple[Product, ...], *_: object) -> Attainable:
+        measured.append(products)
+        return Attainable({1: 1e9}, 1.0)
+
+    monkeypatch.setattr(learner_process, "count_work", lambda *_: Work(1.0, 1.0, (wide,)))
+    monkeypatch.setattr(learner_process, "remembered_attainable", attain)
+    found = learner_process.measure_flops(make_rank(algo={"compile": compile_mode}))
+    assert found["library"] == expected
+    assert [one.is_onednn for (one,) in measured] == [expected == "onednn"]
 
 
 def test_work_that_cannot_be_counted_is_a_warning(make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
