@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.parts import updates
+from offpolicy.onednn import is_product
 
 WIDTH = 256
 
@@ -19,8 +20,8 @@ class WideProducts(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm"):
-            left, right = args[-2:]
+        if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm") or is_product(func.overloadpacket):
+            left, right = args[:2] if is_product(func.overloadpacket) else args[-2:]
             shapes = Counter([*left.shape[-2:], *right.shape[-2:]])
             self.count += (len(left) if left.ndim == 3 else 1) * (shapes == {WIDTH: 4})
         return func(*args, **(kwargs or {}))
