@@ -33,7 +33,8 @@ FLOPS = {"per_update": 3.0, "per_decision": 2.0, "attainable_per_sec": {"2": 1e9
 LEARNER_HELLO: dict[str, Any] = {
     "updates": 0, "device": "cpu", "gpu": None, "threads": 2, "source": "replay",
     "mode": "overlap", "backend": None,  # the mode of a checkpoint
-    "metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0), "flops": {**FLOPS, "library": "onednn"},
+    "metrics": ["critic_loss"], "sums": [0.0], "counts": [0.0], "start": (1000, 0),
+    "flops": {**FLOPS, "library": "onednn"},
 }  # fmt: skip
 
 
