@@ -59,13 +59,15 @@ class BatchMemory:
 
 
 class Workspace:
-    """The memory that the networks of one call of `fuse` keep between calls, by the rows of the batches.
+    """What the networks of one call of `fuse` share: memory kept between calls, by the rows of the batches.
 
     Only batches of as many rows as are learnt from have it, the last `KEPT_SIZES` of them: others are too rare, or too
     large, to keep memory for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, library: str = BLAS) -> None:
+        """`library` makes products on a CPU, see `nets/products.py`."""
+        self.library = library
         self.by_rows: dict[int, BatchMemory] = {}
 
     def keep(self, rows: int) -> BatchMemory:
@@ -135,19 +137,13 @@ class FusedMlp:
     Of shapes, H is the width of the first hidden layer, I that of the input, I_k of its parts, O of the output.
     """
 
-    def __init__(
-        self,
-        nets: Sequence[nn.Sequential],
-        gradients: Mapping[Tensor, Tensor],
-        workspace: Workspace,
-        library: str = BLAS,
-    ) -> None:
+    def __init__(self, nets: Sequence[nn.Sequential], gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
         """`gradients` is the memory for the gradient of every parameter; of networks that never learn it is empty.
 
-        `library` makes the products of all layers but the last, where they are wide: see `nets/products.py`.
+        The workspace's library makes the products of all layers but the last, where they are wide.
         """
         linears = list(zip(*map(linears_of, nets), strict=True))
-        self.layers = [*(Layer(of_layer, library) for of_layer in linears[:-1]), Layer(linears[-1])]
+        self.layers = [*(Layer(of_layer, workspace.library) for of_layer in linears[:-1]), Layer(linears[-1])]
         self.parameters = tuple(parameter for net in nets for parameter in net.parameters())
         self.activation = FUSED_ACTIVATIONS[type(nets[0][1])]
         self._gradients = [LayerGradients.of(of_layer, gradients) for of_layer in linears] if gradients else []

@@ -29,14 +29,14 @@ def fuse(
     same either way, to float rounding. With `precision` bf16 perceptrons of two hidden layers or more round the factors
     of the products between them. `products` is `algo.products`: the library that makes those of float32 on a CPU.
     """
-    workspace, library = Workspace(), chosen_library(products)
+    workspace = Workspace(chosen_library(products))
     if precision == "bf16":  # cuBLAS adds up in float32 too, for the whole process
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     for module in network.modules():
-        _fuse(module, gradients, workspace, precision, library)
+        _fuse(module, gradients, workspace, precision)
     for follower in followers:
         for module in follower.modules():
-            _fuse(module, {}, workspace, precision, library)
+            _fuse(module, {}, workspace, precision)
 
 
 def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fused: FusedMlp | None) -> Differentiable:
@@ -44,13 +44,11 @@ def differentiable(nets: Sequence[Mlp], gradients: Mapping[Tensor, Tensor], fuse
     return fused or PlainMlp(nets, gradients)
 
 
-def _fuse(
-    module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace, precision: str, library: str
-) -> None:
+def _fuse(module: nn.Module, gradients: Mapping[Tensor, Tensor], workspace: Workspace, precision: str) -> None:
     nets = (module.first, module.second) if isinstance(module, TwinCritic) else (module,)
     has_memory = not gradients or all(parameter in gradients for parameter in module.parameters())
     if isinstance(module, Mlp | TwinCritic) and has_memory:
         perceptrons = [net for net in nets if isinstance(net, Mlp)]
         if all(can_fuse(net) for net in perceptrons):
             is_mixed = precision == "bf16" and all(can_round(net) for net in perceptrons)
-            module.fused = (MixedMlp if is_mixed else FusedMlp)(perceptrons, gradients, workspace, library)
+            module.fused = (MixedMlp if is_mixed else FusedMlp)(perceptrons, gradients, workspace)

@@ -25,7 +25,6 @@ from offpolicy.nets.fused import (
     fill_first,
     linears_of,
 )
-from offpolicy.onednn import BLAS
 
 PRODUCT_DTYPE = torch.bfloat16
 FEWEST_LAYERS = 3  # linear layers from which there is one between two hidden layers
@@ -64,15 +63,9 @@ class MixedMemory(Memory):
 class MixedMlp(FusedMlp):
     """As `FusedMlp`, for perceptrons of at least two hidden layers."""
 
-    def __init__(
-        self,
-        nets: Sequence[nn.Sequential],
-        gradients: Mapping[Tensor, Tensor],
-        workspace: Workspace,
-        library: str = BLAS,
-    ) -> None:
+    def __init__(self, nets: Sequence[nn.Sequential], gradients: Mapping[Tensor, Tensor], workspace: Workspace) -> None:
         """See `FusedMlp`."""
-        super().__init__(nets, gradients, workspace, library)
+        super().__init__(nets, gradients, workspace)
         self._middle = [RoundedLayer(layer, learns=bool(gradients)) for layer in self.layers[1:-1]]
         self._rounded = [part for layer in self._middle for part in (layer.weight, layer.bias)]
         self._exact = [part for layer in self.layers[1:-1] for part in (layer.weight, layer.bias)]

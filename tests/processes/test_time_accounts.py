@@ -17,12 +17,11 @@ ONCE = ("algo.epochs=1", "algo.num_minibatches=1", "algo.learning_starts=1000", 
 ROLLOUTS = ("algo=appo", *ONCE, "env.num_envs=1", "rollout.length=10")
 # A step of a millisecond: what goes on between two phases of a collector takes some microseconds, whatever its steps.
 STEP = (SLOW_STEP, "env.kwargs.step_ms=1")
-# What iterations of less than a millisecond may have outside of phases, and of both waits at once: two hand-overs of
-# some 54 us, during which the one that wakes is not running yet.
-OTHER_MS, WAKING_MS = 0.03, 0.12
+# An update of some milliseconds: waking a process takes 50 us, whatever else an iteration does.
+LONG = (POINT, "algo.hidden_dims=[256,256]", "algo.batch_size=256")
 RUNNERS = {
-    "single_gpu": (POINT, "collect.mode=alternate", "total_timesteps=4000"),
-    "overlap": (POINT, "collect.mode=overlap", "total_timesteps=4000"),
+    "single_gpu": (*LONG, "collect.mode=alternate", "total_timesteps=800"),
+    "overlap": (*LONG, "collect.mode=overlap", "total_timesteps=800"),
     "double_buffer": (POINT, "runner=double_buffer", "total_timesteps=4000"),
     "multi_gpu": (POINT, *TWO_RANKS, "total_timesteps=600"),
     "appo": (*STEP, *ROLLOUTS, "total_timesteps=2500"),
@@ -71,11 +70,8 @@ def test_the_phases_of_every_record_sum_to_its_wall(run: Run) -> None:
 
 def test_next_to_nothing_is_outside_of_every_phase(run: Run) -> None:
     """In the median over the records: a process that loses its core for a while loses it anywhere."""
-    for phase, wall in (("learner_other", "iter"), ("collector_other", "collector_cycle")):
-        beyond = [
-            share(record, phase, wall) - max(0.02, OTHER_MS / record[f"perf/{wall}_ms"]) for record in run.records
-        ]
-        assert statistics.median(beyond) <= 0.0, phase
+    assert statistics.median(share(record, "learner_other", "iter") for record in run.records) <= 0.02
+    assert statistics.median(share(record, "collector_other", "collector_cycle") for record in run.records) <= 0.02
     for account in (run.summary["timing"]["learner"], run.summary["timing"]["collector"]):
         assert account["other_s"] >= 0.0
 
@@ -85,10 +81,9 @@ def test_a_side_waits_for_the_other_one_only_while_that_one_works(run: Run) -> N
     learner_waits = [share(record, "learner_collector_wait", "iter") for record in run.records]
     collector_waits = [share(record, "collector_learner_wait", "collector_cycle") for record in run.records]
     beyond = [first + second - 1.0 for first, second in zip(learner_waits, collector_waits, strict=True)]
-    bound = max(0.05, WAKING_MS / statistics.median(record["perf/iter_ms"] for record in run.records))
-    assert statistics.median(beyond) <= bound
+    assert statistics.median(beyond) <= 0.05
     if "mode: alternate" in (run.directory / "config.yaml").read_text():  # then one of them always waits
-        assert statistics.median(beyond) >= -bound
+        assert statistics.median(beyond) >= -0.05
 
 
 def share(record: dict[str, Any], phase: str, wall: str) -> float:

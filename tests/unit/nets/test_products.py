@@ -115,7 +115,7 @@ def test_fused_networks_are_differentiated_as_by_autograd(num_nets: int) -> None
         parameter.data = piece.view(parameter.shape)
     memory = torch.full_like(block, float("nan")).split([p.numel() for p in by_layer])
     gradients = {p: piece.view(p.shape) for p, piece in zip(by_layer, memory, strict=True)}
-    net = FusedMlp(nets, gradients, Workspace(), ONEDNN)
+    net = FusedMlp(nets, gradients, Workspace(ONEDNN))
     rows = torch.randn(ROWS, 150)
     plain = torch.stack([module(rows) for module in nets])
     slope = torch.randn_like(plain)
