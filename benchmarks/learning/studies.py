@@ -139,11 +139,10 @@ STUDIES = (
         Published(100_000, -166.0, None, "rl-baselines3-zoo PPO, one run"),)),
     Study("appo-halfcheetah", ("algo=appo", "env=halfcheetah"), 300_000, 5, 2_900.0, (
         Published(300_000, 868.0, 458.0, FLASH_PPO), Published(215_000, 2_932.0, 769.0, TIANSHOU_PPO))),
-    Study("hora-teacher", ("algo=hora", *HAND), 3_000_000, is_held_out=True),
+    Study("hora-teacher", ("algo=hora", *HAND), 12_000_000, is_held_out=True),
     Study("hora-student", ("algo=hora", "stage=adapt", *HAND), 4_000_000, teacher="hora-teacher", is_held_out=True),
-    Study("hora-blind", ("algo=appo", *HAND, "algo.actor_input=obs"), 3_000_000, is_held_out=True),
-    Study("hora-history", ("algo=appo", *HAND, *HISTORY), 3_000_000, is_held_out=True),
-    Study("hora-teacher-12m", ("algo=hora", *HAND), 12_000_000, 1, is_held_out=True),
+    Study("hora-blind", ("algo=appo", *HAND, "algo.actor_input=obs"), 12_000_000, is_held_out=True),
+    Study("hora-history", ("algo=appo", *HAND, *HISTORY), 12_000_000, is_held_out=True),
     Study("flashsac-halfcheetah", ("algo=flashsac", "env=halfcheetah"), 100_000, 3, None, (
         Published(100_000, 9_815.0, 173.0, FLASH),)),
     Study("sac-walker2d", ("algo=sac", "env=walker2d"), 100_000, 3, None, (
