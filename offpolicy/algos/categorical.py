@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from offpolicy.algos.learners import TargetNetwork
+from offpolicy.algos.learners import TargetNetwork, constant_view
 from offpolicy.algos.losses import cross_entropy, projected
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.critics import CategoricalTwinCritic
+from offpolicy.nets.products import choose_products
 from offpolicy.types import Batch
 
 
@@ -27,6 +28,8 @@ class CategoricalTrainer:
         guard = optimizer_step.guard
         parameters, replayed = critic.parameters_by_layer(), is_replayed(algo, guard.flag.device)
         self.optimizer = GuardedAdam(parameters, algo.value(algo.critic_lr, 0), guard, is_replayed=replayed)
+        self._constant = constant_view(critic)  # for the action's gradient, which costs nothing for the weights then
+        choose_products(algo.products, critic, self.target.module, self._constant)
         self._optimizer_step = optimizer_step
         self._max_grad_norm = algo.max_grad_norm
         self._q: Tensor  # of the last `q`, with its graph
@@ -36,7 +39,7 @@ class CategoricalTrainer:
         """Returns the expected values, with the running statistics, and keeps what their gradient needs. -> [C, B]."""
         with torch.enable_grad():
             self._action = action.detach().requires_grad_()
-            self._q = self.online.forward(obs, self._action)
+            self._q = self._constant.forward(obs, self._action)
         return self._q.detach()
 
     def action_gradient(self, d_q: Tensor) -> Tensor:

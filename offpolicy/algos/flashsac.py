@@ -19,6 +19,7 @@ from offpolicy.nets.actors import ResidualActor, squashed_sample_gradient
 from offpolicy.nets.critics import CategoricalTwinCritic, make_critic
 from offpolicy.nets.normalizer import ReturnScale, RunningMoments
 from offpolicy.nets.policy import make_policy
+from offpolicy.nets.products import choose_products
 from offpolicy.nets.residual import ResidualNet, statistics_of
 from offpolicy.protocols import Exchange
 from offpolicy.types import Batch, SpaceSpec
@@ -43,6 +44,7 @@ class FlashSac:
         guard, replayed = self.optimizer_step.guard, is_replayed(algo, device)
         parameters = dict(self._actor.named_parameters())
         self._actor_optimizer = GuardedAdam(parameters, algo.value(algo.actor_lr, 0), guard, is_replayed=replayed)
+        choose_products(algo.products, self._actor)
         self._critic = CategoricalTrainer(algo, critic, self.optimizer_step)
         entropy = target_entropy(spec.action_dim, algo.target_sigma) if algo.target_entropy is None else None
         given = algo if entropy is None else replace(algo, target_entropy=entropy)

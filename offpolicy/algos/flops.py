@@ -145,9 +145,10 @@ class _ProductCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of
         elif func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
             for left, right in zip(*args[-2:], strict=True):  # only fused networks make these: forward with a bias
                 self._add_product(left, right, is_backward=func.overloadpacket is torch.ops.aten.bmm, is_fused=True)
-        elif is_product(func.overloadpacket):  # of fused networks too
-            left, turned, bias, *_ = args
-            self._add_product(left, turned.t(), is_backward=bias is None, is_onednn=True)
+        elif is_product(func.overloadpacket):
+            left, turned = args[:2]  # forward these are the rows and the weights as they lie
+            is_forward = turned.is_contiguous() and turned.untyped_storage().data_ptr() in self._blocks
+            self._add_product(left, turned.t(), is_backward=not is_forward, is_onednn=True)
         elif func.overloadpacket is torch.ops.aten.convolution:
             self._add_convolution(Direction.FORWARD, result, args[1])
         elif func.overloadpacket is torch.ops.aten.convolution_backward:

@@ -119,6 +119,16 @@ class TargetNetwork(Generic[Network]):
         polyak_update(self._block, self._source_block, self._tau)
 
 
+def constant_view(network: Network) -> Network:
+    """Returns the network as a module that shares its parameters and buffers, which autograd takes for constants.
+
+    The parameters may not move to other memory afterwards.
+    """
+    shared: dict[int, Tensor] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in network.parameters()}
+    shared |= {id(buffer): buffer for buffer in network.buffers()}
+    return copy.deepcopy(network, shared)
+
+
 class CriticTrainer:
     """The twin critics, their targets and the one optimiser that holds both."""
 

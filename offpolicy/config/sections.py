@@ -144,7 +144,7 @@ class AlgoConfig:
         "auto",
         "what multiplies float32 matrices on a CPU: blas, of torch; onednn; auto: onednn on AMD's processors from"
         " family 26 (Zen 5) on, else blas",
-        choices=("auto", "blas", "onednn"), only=(SAC, TD3, *POLICY_GRADIENT),
+        choices=("auto", "blas", "onednn"), only=(*FROM_REPLAY, *POLICY_GRADIENT),
     )  # fmt: skip
     compile: str = option(
         "off",

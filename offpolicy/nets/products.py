@@ -1,14 +1,18 @@
-"""The matrix products of float32 layers, of C networks side by side: by torch's BLAS, or on a CPU by oneDNN.
+"""The matrix products of float32 layers: by torch's BLAS, or on a CPU by oneDNN.
 
-B is the number of rows. All operands are [C, ...] and `out` is kept memory, which is returned.
+`Products` are those of C networks side by side: all operands are [C, ...] and `out` is kept memory, which is returned.
+A `Linear` is a layer of one network that autograd differentiates. B is the number of rows.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
-from offpolicy.onednn import ONEDNN, multiply
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from offpolicy.onednn import ONEDNN, chosen_library, multiply
 
 FEWEST_WEIGHTS = 128 * 128  # of a layer; with 256 rows two of fewer are as fast by the BLAS in one call
 
@@ -66,6 +70,55 @@ class OneDnnProducts(Products):
 
 def products_of_layer(library: str, weight: Tensor) -> Products:
     """Returns what makes the products of a layer of weights [C, out, in], by the `library` that was chosen."""
-    is_wide = weight.shape[1] * weight.shape[2] >= FEWEST_WEIGHTS
-    is_supported = weight.device.type == "cpu" and weight.dtype == torch.float32
-    return OneDnnProducts() if library == ONEDNN and is_wide and is_supported else Products()
+    return OneDnnProducts() if library == ONEDNN and _is_for_onednn(weight[0]) else Products()
+
+
+class Linear(nn.Linear):
+    """[B, in] -> [B, out]. A learner may have its products made by oneDNN; its derivatives, too, are by autograd."""
+
+    is_onednn = False
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name in torch
+        """Returns the products with the biases, if any."""
+        if not self.is_onednn or torch.compiler.is_compiling():
+            return super().forward(input)
+        output: Tensor = _OneDnnLinear.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return output
+
+
+class _OneDnnLinear(torch.autograd.Function):
+    """A linear layer in a graph of autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # Any: torch's context
+        ctx.save_for_backward(rows, weight)
+        return multiply(rows, weight.t(), bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the wrapper names no parameter
+        ctx: Any,  # Any: torch declares no type
+        *grad_outputs: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        (d_output,) = grad_outputs
+        rows, weight = ctx.saved_tensors
+        has_input, has_weight, has_bias = ctx.needs_input_grad
+        return (
+            multiply(d_output, weight) if has_input else None,
+            multiply(d_output.t(), rows) if has_weight else None,
+            d_output.sum(dim=0) if has_bias else None,
+        )
+
+
+def choose_products(choice: str, *networks: nn.Module) -> None:
+    """Has `algo.products` choose what makes the products of every wide `Linear` in the networks."""
+    library = chosen_library(choice)
+    for network in networks:
+        for module in network.modules():
+            if isinstance(module, Linear):
+                module.is_onednn = library == ONEDNN and _is_for_onednn(module.weight)
+
+
+def _is_for_onednn(weight: Tensor) -> bool:
+    """True for wide weights [out, in] of float32 on a CPU."""
+    return weight.numel() >= FEWEST_WEIGHTS and weight.device.type == "cpu" and weight.dtype == torch.float32

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offpolicy.nets.mlp import Mlp
+from offpolicy.nets.products import Linear
 
 EXPANSION = 4  # units inside a block per unit of the residual stream
 MOMENTUM = 0.01  # weight of a batch in the running statistics
@@ -73,8 +74,8 @@ class ResidualNet(Mlp):
         return output
 
 
-def _linear(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs, bias=bias)
+def _linear(inputs: int, outputs: int, *, bias: bool = False) -> Linear:
+    layer = Linear(inputs, outputs, bias=bias)
     nn.init.orthogonal_(layer.weight)
     if bias:
         nn.init.zeros_(layer.bias)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from offpolicy.machine import available_memory, keep_freed_memory, num_usable_cores
+from offpolicy.machine import available_memory, num_usable_cores
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.age_weights import AgeWeights
 from offpolicy.replay.demonstration_sampler import EndlessRows, MixedSampler, ResidentDemos, Share
@@ -149,7 +149,6 @@ def prefetch_source(replay: Replay) -> PrefetchSource:
     ledger: TimeAccount = make_ledger(PackerPhase, is_enabled=rank.cfg.timing.enabled, trace=track, has_histogram=False)
     if (delays := thread_delays(rank.child, rank.cfg, f"packer-{index}")) is not None:
         ledger = DelayedLedger(PackerPhase, delays, None, track, has_histogram=False)
-    keep_freed_memory()
     copies, device_sync = rank.device_timer.background_copies(), rank.new_device_sync()
     packer = Packer(replay.sampler(), gate, rank.device, ledger, copies=copies, device_sync=device_sync)
     return PrefetchSource(spec, replay.rings, packer, rank.gate, replay.ranks.world, replay.updates)

@@ -11,6 +11,7 @@ from typing import Any
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.distributed.host_info import HostInfo
+from offpolicy.machine import keep_freed_memory
 from offpolicy.processes.child import ChildContext
 from offpolicy.timing.clock import process_birth_ns
 from offpolicy.timing.ledger import make_ledger, trace_names
@@ -90,6 +91,8 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
 
     torch.set_num_threads(threads)
     torch.set_flush_denormal(role != "collector")
+    if role == "learner":
+        keep_freed_memory()
     if is_background:
         with contextlib.suppress(OSError):  # a sandbox may refuse it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -19,6 +19,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.residual import statistics_of
+from offpolicy.onednn import has_onednn
 from offpolicy.types import Batch, Batches, SpaceSpec
 
 SPEC = SpaceSpec(obs_dim=7, action_dim=3, action_low=(-1.0,) * 3, action_high=(1.0,) * 3)
@@ -119,7 +120,8 @@ def test_ranks_average_the_statistics_of_all_batch_norms_in_every_update() -> No
 
 @pytest.mark.parametrize("delay", [1, 2])
 def test_the_counted_work_is_that_of_torchs_counter(delay: int) -> None:
-    cfg = RunConfig.from_mapping({"algo": {"name": "flashsac", **SMALL, "policy_delay": delay, "batch_size": 32}})
+    sizes = {**SMALL, "policy_delay": delay, "batch_size": 32, "products": "blas"}
+    cfg = RunConfig.from_mapping({"algo": {"name": "flashsac", **sizes}})
     learner = make_learner(cfg.algo, SPEC, torch.device("cpu"), seed=0)
     with FlopCounterMode(display=False) as counter:
         learner.update(Batches((batch_of(0),) * (2 * delay), None))
@@ -127,6 +129,32 @@ def test_the_counted_work_is_that_of_torchs_counter(delay: int) -> None:
     assert work.update * 2 * delay == counter.get_total_flops()
     assert sum(p.flops * p.per_update for p in work.products) == pytest.approx(work.update)
     assert work.update == closed_form(32, delay)
+
+
+@pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
+def test_products_by_onednn_are_counted_as_the_same_work() -> None:
+    sizes = {**SMALL, "critic_width": 64, "batch_size": 32}
+    one, other = (
+        count_work(RunConfig.from_mapping({"algo": {"name": "flashsac", **sizes, "products": library}}), SPEC)
+        for library in ("onednn", "blas")
+    )
+    assert (one.update, one.decision) == (other.update, other.decision)
+    assert any(product.is_onednn for product in one.products)
+    plain = sorted(product._replace(is_onednn=False) for product in one.products)
+    assert plain == sorted(other.products)
+
+
+def test_the_view_for_the_actions_gradient_follows_the_critics() -> None:
+    """Its values are those of the critics that have learnt, and the gradient by the action is what autograd gives."""
+    learner = learner_of()
+    for seed in range(4):
+        learner.update(Batches((batch_of(seed),), None))
+    trainer, batch = learner._algorithm._critic, batch_of(9)  # type: ignore[attr-defined]
+    action = batch.action.clone().requires_grad_()
+    expected = trainer.online.forward(batch.obs, action)
+    assert torch.equal(trainer.q(batch.obs, batch.action), expected)
+    slope = torch.randn_like(expected)
+    assert torch.equal(trainer.action_gradient(slope), torch.autograd.grad(expected, action, slope)[0])
 
 
 def closed_form(rows: int, delay: int) -> float:

@@ -13,7 +13,7 @@ from offpolicy.algos.registry import make_learner
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.fused import FusedMlp, Workspace
 from offpolicy.nets.mlp import mlp
-from offpolicy.nets.products import OneDnnProducts, Products, products_of_layer
+from offpolicy.nets.products import Linear, OneDnnProducts, Products, choose_products, products_of_layer
 from offpolicy.onednn import BLAS, ONEDNN, has_onednn, is_product
 from offpolicy.types import Batch, Batches, SpaceSpec
 
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(not has_onednn(), reason="this torch has no oneD
 
 SPEC = SpaceSpec(obs_dim=150, action_dim=2, action_low=(-1.0, -1.0), action_high=(1.0, 1.0))
 ROWS, INPUTS, OUTPUTS = 48, 160, 128
+FLASHSAC: dict[str, Any] = {"name": "flashsac", "policy_delay": 2, "init_alpha": 0.01}
 
 counts = pytest.mark.parametrize("num_nets", [1, 2, 3])
 
@@ -129,15 +130,56 @@ def test_fused_networks_are_differentiated_as_by_autograd(num_nets: int) -> None
         assert torch.allclose(gradients[parameter], theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("needed", [(True, True), (True, False), (False, True)])
+def test_a_layer_by_onednn_is_differentiated_as_torchs(needed: tuple[bool, bool], has_bias: bool) -> None:
+    """Only what is asked for is computed: the forward product and each gradient are one."""
+    layer = Linear(160, 128, bias=has_bias).requires_grad_(needed[1])
+    rows = torch.randn(ROWS, 160, requires_grad=needed[0])
+    of = [tensor for tensor in (rows, *layer.parameters()) if tensor.requires_grad]
+    slope = torch.randn(ROWS, 128)
+    expected = layer(rows)
+    gradients = torch.autograd.grad(expected, of, slope)
+    choose_products(ONEDNN, layer)
+    with Linears() as linears:
+        output = layer(rows)
+        ours = torch.autograd.grad(output, of, slope)
+    assert len(linears.factors) == 1 + sum(needed)
+    assert torch.allclose(output, expected, rtol=1e-5, atol=1e-5)
+    for one, other in zip(ours, gradients, strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gradient_without_memory_of_its_own_is_multiplied_too() -> None:
+    layer = Linear(160, 128, bias=False)
+    choose_products(ONEDNN, layer)
+    rows = torch.randn(ROWS, 160)
+    (ours,) = torch.autograd.grad(layer(rows).sum(), layer.weight)  # of a sum, one number for all
+    assert torch.allclose(ours, rows.sum(dim=0).expand(128, -1), rtol=1e-4, atol=1e-4)
+
+
+def test_only_wide_layers_are_chosen_and_none_by_the_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [Linear(128, 128), Linear(127, 128), Linear(128, 128, dtype=torch.float64)]
+    choose_products(ONEDNN, *layers)
+    assert [layer.is_onednn for layer in layers] == [True, False, False]
+    with monkeypatch.context() as patch, Linears() as linears:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        layers[0](torch.randn(ROWS, 128))
+    assert not linears.factors
+    choose_products(BLAS, *layers)
+    assert not any(layer.is_onednn for layer in layers)
+
+
 @pytest.mark.parametrize(
     "options",
-    [{"name": "sac"}, {"name": "td3", "activation": "tanh"}, {"name": "sac", "precision": "bf16"}],
+    [{"name": "sac"}, {"name": "td3", "activation": "tanh"}, {"name": "sac", "precision": "bf16"}, FLASHSAC],
     ids=str,
 )
 def test_learners_learn_the_same_with_both(options: dict[str, Any]) -> None:
     """Over ten updates; Adam makes a step of full length of a gradient that is a rounding error."""
+    sizes = {} if options["name"] == "flashsac" else {"hidden_dims": (160, 128)}
     learners = [
-        make_learner(AlgoConfig(**options, hidden_dims=(160, 128), products=library), SPEC, torch.device("cpu"), seed=3)
+        make_learner(AlgoConfig(**options, **sizes, products=library), SPEC, torch.device("cpu"), seed=3)
         for library in (ONEDNN, BLAS)
     ]
     generator = torch.Generator().manual_seed(1)

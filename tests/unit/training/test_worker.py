@@ -15,6 +15,7 @@ from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.time_account import NullLedger
 from offpolicy.timing.virtual_speedup import DelayedLedger, ThreadDelays, VirtualTimes
+from offpolicy.training import worker
 from offpolicy.training.worker import HostPlan, WorkerSpec, start_worker
 from offpolicy.types import SpaceSpec
 from tests.unit.training.conftest import MakeRank
@@ -33,6 +34,16 @@ def test_denormals_are_flushed_where_no_environment_trains(make_rank: MakeRank, 
     start_worker(make_rank().job, role, 0, CollectorPhase, threads=1)
     assert torch.get_num_threads() == 1
     assert ((torch.tensor([1e-40]) * 0.5).item() == 0.0) == is_flushed
+
+
+@pytest.mark.parametrize(("role", "keeps"), [("learner", True), ("collector", False), ("evaluator", False)])
+def test_a_learner_keeps_the_memory_that_it_frees(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, role: str, keeps: bool
+) -> None:
+    kept: list[None] = []
+    monkeypatch.setattr(worker, "keep_freed_memory", lambda: kept.append(None))
+    start_worker(make_rank().job, role, 0, CollectorPhase, threads=1)
+    assert bool(kept) == keeps
 
 
 @pytest.mark.parametrize(("is_enabled", "kind"), [(True, Ledger), (False, NullLedger)])
