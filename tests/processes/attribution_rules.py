@@ -7,7 +7,7 @@ In the stretch between two delays no phase is late.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class Tour:
         changed, bands = self.changed(late), self.bands(late)
         alike = {column: self._alike(late, column) for column in _untouched(bands)}
         bands |= {
-            column: (low + alike[column], high + alike[column])
+            column: (low + min(alike[column], 0.0), high + max(alike[column], 0.0))
             for column, (low, high) in bands.items()
             if column in alike
         }
@@ -136,10 +136,7 @@ def expected(scene: Scene, late: str, usual: Phases, reports_per_iteration: floa
         changes[slack] -= absorbed / _per_iteration(scene, track)
     for other in scene.tracks:
         if (other, track) in WAITS:
-            column = f"{other}.{TOGETHER if phase == TOGETHER else WAITS[other, track]}"
-            column = column if column in usual else f"{other}.{WAITS[other, track]}"
-            column = ASKED_IN if late == SNAPSHOT else column
-            changes[column] += (times * DELAY_MS - absorbed) / _per_iteration(scene, other)
+            changes[_where_it_waits(other, late, usual)] += (times * DELAY_MS - absorbed) / _per_iteration(scene, other)
     bands = {column: _link(change) for column, change in changes.items()}
     if track == "collector" and "rank1" in scene.tracks:
         for column in ("learner.rank_barrier", "rank1.rank_barrier"):
@@ -148,6 +145,15 @@ def expected(scene: Scene, late: str, usual: Phases, reports_per_iteration: floa
     own = times * DELAY_MS / _per_iteration(scene, track)
     bands[late] = FROM * own, TO * own + AND_MS
     return bands
+
+
+def _where_it_waits(other: str, late: str, columns: Collection[str]) -> str:
+    """The phase in which another process waits for what is late."""
+    track, phase = late.split(".")
+    if late == SNAPSHOT:
+        return ASKED_IN
+    together = f"{other}.{TOGETHER}"
+    return together if phase == TOGETHER and together in columns else f"{other}.{WAITS[other, track]}"
 
 
 def _steady(bands: Bands) -> set[str]:
@@ -162,10 +168,13 @@ def _untouched(bands: Bands) -> set[str]:
     return _steady(bands) | barriers
 
 
-def _with_what_waits_for_it(scene: Scene, late: str, changed: Phases, own: Bands, bands: Bands) -> Bands:
+def _with_what_waits_for_it(
+    scene: Scene, late: str, changed: Phases, own: Bands, bands: Bands
+) -> dict[str, tuple[float, float]]:
     """A wait moves by what the other phases of the one who is waited for have moved: each has its own band.
 
-    In turns it is the whole turn of the other side; overlapped, the late one is waited for, with all that it does.
+    In turns it is the whole turn of the other side. Overlapped, the late one is waited for, with all that it does, by a
+    process whose own phases go on meanwhile: what they take more, as far as their bands allow it, it waits less.
     """
     steady = _steady(own)
     work = {
@@ -181,11 +190,13 @@ def _with_what_waits_for_it(scene: Scene, late: str, changed: Phases, own: Bands
         }
     else:
         track = late.split(".")[0]
-        moved = {
-            f"{other}.{WAITS[other, track]}": work[track] / _per_iteration(scene, other)
-            for other in scene.tracks
-            if (other, track) in WAITS
-        }
+        moved = {}
+        for other in scene.tracks:
+            if (other, track) in WAITS:
+                wait = _where_it_waits(other, late, own)
+                others = [column for column in own if column.startswith(f"{other}.") and column != wait]
+                more = sum(min(max(changed[column], bands[column][0]), bands[column][1]) for column in others)
+                moved[wait] = work[track] / _per_iteration(scene, other) - more
     return {
         column: (low, high) if column == late else (low + moved.get(column, 0.0), high + moved.get(column, 0.0))
         for column, (low, high) in bands.items()
