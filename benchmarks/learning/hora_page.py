@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,6 +54,11 @@ class Policy(NamedTuple):
         rotation, ep_return = (np.array([final[key] for final in finals.values()]) for key in MEASURES.values())
         return cls(rotation, ep_return, tuple(finals))
 
+    def with_seeds(self, seeds: Collection[int]) -> Policy:
+        """Returns those of these seeds alone."""
+        chosen = [at for at, seed in enumerate(self.seeds) if seed in seeds]
+        return Policy(self.rotation[chosen], self.ep_return[chosen], tuple(self.seeds[at] for at in chosen))
+
 
 def learnt() -> dict[str, Policy]:
     """The trained policies that have finished runs, by their name in the table."""
@@ -91,7 +96,7 @@ def _conclusions(policies: Mapping[str, Policy], scripted: Mapping[str, Raw]) ->
             yield _against_gaits(name, float(own.mean()), max(gait[key] for gait in gaits))
     if STUDENT in policies:
         student = policies[STUDENT]
-        kept = float(student.rotation.mean() / teacher.rotation.mean())
+        kept = float(student.rotation.mean() / teacher.with_seeds(student.seeds).rotation.mean())
         verdict = "reached" if kept >= BARS["student"] else "**missed**"
         yield f"The student keeps {kept:.1%} of the teacher's rotation (bar {BARS['student']:.0%}, {verdict})."
         for name, baseline in policies.items():
