@@ -273,6 +273,7 @@ class Collector:
             Exploration(
                 warmup_steps=0 if algo.learns_from_rollouts else warmup_steps,
                 noise_at=noise_schedule(algo, self.num_collectors),
+                noise_repeat=algo.noise_repeat,
             ),
             spec=job.spec,
             seed=job.cfg.seed,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.nets.few_rows import FewRows, can_act
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
 from offpolicy.processes.mailbox import Mailbox
@@ -21,6 +22,7 @@ class Exploration:
 
     warmup_steps: int  # transitions before the policy acts: uniform actions
     noise_at: Callable[[int], float] | None = None  # the exploration noise, where it changes during the run
+    noise_repeat: int = 1  # steps for which an environment holds its noise, at most
 
 
 class CollectorPolicy:
@@ -43,6 +45,8 @@ class CollectorPolicy:
         adopt_flat(policy, self._flat)
         self._few_rows: dict[int, FewRows] = {}  # by rows
         self.policy_rng = torch.Generator()
+        longest = exploration.noise_repeat
+        self.repeated_noise = RepeatedNoise(longest, spec.action_dim) if longest > 1 else None
         self.version = 0  # version of the weights it acts with; 0: none were published yet
         self.reseed(seed, *path)
 
@@ -69,6 +73,9 @@ class CollectorPolicy:
             return Choice(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
         if self._exploration.noise_at is not None:
             self._policy.explore_with(self._exploration.noise_at(env_steps))
+        if self.repeated_noise is not None:
+            noise = self.repeated_noise.draw(len(obs), self.policy_rng)
+            return Choice(self._policy.sample_with(torch.from_numpy(obs), noise).numpy(), None, self.version)
         if can_act(self._policy, len(obs)):
             if len(obs) not in self._few_rows:
                 self._few_rows[len(obs)] = FewRows(self._policy, len(obs), self._spec.action_dim)

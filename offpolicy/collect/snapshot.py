@@ -58,6 +58,8 @@ class CollectorSnapshot:
             "open_rows": rows,
             "open_sums": sums,
         }
+        if self._policy.repeated_noise is not None:
+            arrays |= self._policy.repeated_noise.arrays()
         env_arrays = {f"env/{name}": array for name, array in (env.arrays if env else {}).items()}
         numbers = {
             "env_steps": progress.env_steps,
@@ -125,6 +127,8 @@ class CollectorSnapshot:
                 raise ValueError(f"{name}: got {arrays[name].dtype} {arrays[name].shape}")
         if why_not := _nonsense(arrays):
             return why_not
+        if self._policy.repeated_noise is not None:
+            self._policy.repeated_noise.restore(arrays)
         env_arrays = {name[4:]: array.copy() for name, array in arrays.items() if name.startswith("env/")}
         try:
             restore_state(self._env, EnvState(numbers.env, env_arrays))

@@ -163,6 +163,10 @@ class AlgoConfig:
         only=SOFT,
     )  # fmt: skip
     # FlashSAC
+    noise_repeat: int = option(
+        1, "env steps for which a draw of exploration noise is held, at most: n of them with P(n) ~ 1/n^2",
+        ge=1, le=1000, only=(FLASHSAC,),
+    )  # fmt: skip
     actor_width: int = option(64, "units of the residual stream of the actor", ge=1, le=16384, only=(FLASHSAC,))
     critic_width: int = option(64, "units of the residual stream of each critic", ge=1, le=16384, only=(FLASHSAC,))
     num_blocks: int = option(2, "residual blocks of actor and critics", ge=1, le=64, only=(FLASHSAC,))

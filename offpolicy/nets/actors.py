@@ -109,6 +109,11 @@ class SquashedGaussianActor(nn.Module):
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         return torch.addcmul(mean, log_std.exp(), noise).tanh(), None
 
+    def noisy(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Returns the action of unit noise [B, A]. [B, O] -> [B, A]."""
+        mean, log_std = self.forward(obs)
+        return torch.addcmul(mean, log_std.exp(), noise).tanh()
+
 
 class ResidualActor(SquashedGaussianActor):
     """FlashSAC's policy (arXiv:2604.04539): as SAC's, from residual blocks, log std by tanh into [-10, 2]."""

@@ -26,12 +26,13 @@ def make(
     path: tuple[int, ...] = (),
     algo: AlgoConfig = ALGO,
     noise_at: Callable[[int], float] | None = None,
+    noise_repeat: int = 1,
 ) -> tuple[CollectorPolicy, Mailbox]:
     torch.manual_seed(1)
     policy = make_policy(algo, SPEC)
     nbytes = 4 * flat_size(policy)
     mailbox = Mailbox(memoryview(bytearray(Mailbox.nbytes(nbytes))), nbytes)
-    exploration = Exploration(warmup_steps=100, noise_at=noise_at)
+    exploration = Exploration(warmup_steps=100, noise_at=noise_at, noise_repeat=noise_repeat)
     return CollectorPolicy(policy, mailbox, exploration, spec=SPEC, seed=seed, path=path), mailbox
 
 
@@ -138,3 +139,20 @@ def test_the_noise_is_that_of_the_own_transitions_where_it_is_scheduled() -> Non
     quiet = policy.act(obs, 101).action
     assert (policy.act(obs, 100).action - quiet).std() == pytest.approx(0.1, rel=0.05)
     np.testing.assert_array_equal(policy.act(obs, 101).action, quiet)
+
+
+def test_flashsacs_noise_is_repeated_where_it_is_asked_for() -> None:
+    """The same observation has the same action for as long as an environment holds its noise, and only then."""
+    algo = AlgoConfig(name="flashsac", actor_width=8)
+    obs = np.ones((4, 3), np.float32)
+    held, fresh = (make(algo=algo, noise_repeat=longest)[0] for longest in (16, 1))
+    assert fresh.repeated_noise is None
+    repeats = {}
+    for policy in (held, fresh):
+        actions = [policy.act(obs, 100).action for _ in range(200)]
+        repeats[policy] = np.mean(
+            [(one == other).all(axis=1) for one, other in zip(actions, actions[1:], strict=False)]
+        )
+        assert np.unique(np.concatenate(actions), axis=0).shape[0] > 100
+    assert repeats[fresh] == 0.0
+    assert 0.4 < repeats[held] < 0.7  # the mean of n is 2.13

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from offpolicy.collect.collector import Progress
 from offpolicy.collect.episodes import EpisodeTracker
+from offpolicy.collect.repeated_noise import RepeatedNoise
 from offpolicy.collect.snapshot import CollectorSnapshot
 from offpolicy.config.sections import EnvConfig
 from offpolicy.envs.state import EnvState, save_state
@@ -33,7 +34,9 @@ class Collector:
     def __init__(self, seed: int, num_envs: int = 2) -> None:
         self.env = make_vector(EnvConfig(id="offpolicy.envs.toy:PointMass-v0", num_envs=num_envs))
         self.policy = SimpleNamespace(
-            warmup_rng=np.random.default_rng(seed), policy_rng=torch.Generator().manual_seed(seed)
+            warmup_rng=np.random.default_rng(seed),
+            policy_rng=torch.Generator().manual_seed(seed),
+            repeated_noise=None,
         )
         self.reopened: list[Any] = []
         rows, sums = np.full((1, 3), seed, np.float32), np.full((1, 4), seed, np.float64)
@@ -69,6 +72,46 @@ def test_another_collector_continues_from_a_snapshot(tmp_path: Path) -> None:
     assert [float(windows.mean()) for windows in other.reopened] == [5.0, 5.0]
     assert other.policy.warmup_rng.random() == one.policy.warmup_rng.random()
     np.testing.assert_array_equal(other.env.step(ACTION).next_obs, one.env.step(ACTION).next_obs)
+
+
+def noisy(seed: int) -> Collector:
+    """One that holds noise, and has acted three times."""
+    collector = Collector(seed)
+    collector.policy.repeated_noise = RepeatedNoise(16, 2)
+    for _ in range(3):
+        collector.policy.repeated_noise.draw(2, collector.policy.policy_rng)
+    return collector
+
+
+def test_noise_that_is_held_is_held_after_a_snapshot_too(tmp_path: Path) -> None:
+    one, other = noisy(5), noisy(6)
+    one.snapshot.save(tmp_path / "part", one.progress)
+    assert other.snapshot.restore(saved(tmp_path / "part"), other.progress) is None
+    for _ in range(40):
+        ours, theirs = (each.policy.repeated_noise.draw(2, each.policy.policy_rng) for each in (one, other))
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("held_noise", np.full((2, 2), np.nan, np.float32)),
+        ("held_noise", np.zeros((2, 3), np.float32)),
+        ("held_noise", np.zeros((2, 2))),
+        ("held_steps", np.array([0, 16])),
+        ("held_steps", np.array([0, -1])),
+        ("held_steps", None),
+    ],
+    ids=str,
+)
+def test_hostile_held_noise_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    one, other = noisy(5), noisy(6)
+    one.snapshot.save(tmp_path / "part", one.progress)
+    path = tmp_path / "part" / "collector0.safetensors"
+    arrays = load_file(path) | {name: value}
+    save_file({name: array for name, array in arrays.items() if array is not None}, path)
+    with pytest.raises(CheckpointError, match="collector0.*it holds what no collector writes"):
+        other.snapshot.restore(saved(tmp_path / "part"), other.progress)
 
 
 @pytest.mark.parametrize(("num_envs", "name", "reason"), [(1, "part", "env.num_envs changed"), (2, "no", "was not")])
