@@ -84,7 +84,7 @@ def measure_quietly(cores: Sequence[int]) -> list[Measurement]:
     for number in range(MOST_ROUNDS):
         wait_until_quiet(partial(look, cores))
         watch = Watch(cores)
-        found = list(updates.measure(1))
+        found = list(updates.measure_beside_floors(1))
         share = watch.others_share()
         print(f"round {number + 1}: others took {share:.0%} of the cores{' (left out)' if share > NOISY else ''}")
         if share <= NOISY:

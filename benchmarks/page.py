@@ -148,6 +148,11 @@ def update_section(parts: Mapping[str, tuple[list[Measurement], Entry]]) -> str:
             words = floor.name.partition(": ")[2].removeprefix("floor, ")
             numbers = [f"{update.spread.median:.2f}", f"{floor.spread.median:.2f}", *_ratio_cells(ratio)]
             lines.append([case, *(numbers if ratio.has_quiet_round else _NO_NUMBERS), words])
+    cases = {line[0] for line in lines}
+    for update in measured:  # those without a floor
+        if update.name.partition(": ")[0] not in cases:
+            milliseconds = f"{update.spread.median:.2f}" if update.has_quiet_round else _NO_NUMBERS[0]
+            lines.append([update.name, milliseconds, "", "", "", "", ""])
     headings = ["", "update, ms", "floor, ms", "update / floor", "least", "most", "the floor"]
     return f"{origin('make bench only=updates', entry)}\n\n{table(headings, lines)}"
 

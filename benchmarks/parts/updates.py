@@ -1,5 +1,7 @@
 """One gradient update of SAC and of TD3 and the floor of its matrix products, with one and two threads of torch.
 
+That of FlashSAC, small, has products of many shapes, and so no floor here.
+
 Update and floor are measured in turns in one process: their ratio is what two days, or two machines of one kind, share.
 The floor is always that of the BLAS (`torch.mm`): an update whose products oneDNN makes may be below it. Where that is
 what `algo.products=auto` takes, the update with the BLAS is measured beside it.
@@ -18,6 +20,7 @@ from benchmarks.gemm import Products, floor_ms, hidden_products
 from benchmarks.parts import halfcheetah
 from benchmarks.parts.measurement import Measurement, call_us
 from offpolicy.algos.base_learner import BaseLearner
+from offpolicy.machine import keep_freed_memory
 from offpolicy.onednn import AUTO, BLAS, ONEDNN, chosen_library
 from offpolicy.types import Batches
 
@@ -47,8 +50,7 @@ class Case(NamedTuple):
         cfg = halfcheetah.config(algo, *overrides).algo
         hidden = hidden_products(algo, cfg.policy_delay, len(cfg.hidden_dims))
         learner = halfcheetah.learner(algo, *overrides)
-        name = f"{algo.upper()}{' with the BLAS' if products == BLAS else ''}"
-        return cls(name, learner, halfcheetah.batches(rows), hidden, rows, width)
+        return cls(f"{algo.upper()}{_suffix(products)}", learner, halfcheetah.batches(rows), hidden, rows, width)
 
     def sample(self, calls: int, floor_calls: int) -> tuple[float, float]:
         """Milliseconds of an update, and of its floor."""
@@ -61,15 +63,26 @@ class Case(NamedTuple):
 
 
 def measure(rounds: int) -> Iterator[Measurement]:
-    """Milliseconds per update, those of its floor, and their ratio, the cases in turns."""
+    """Milliseconds per update, those of its floor, and their ratio, the cases in turns; then FlashSAC's."""
+    yield from measure_beside_floors(rounds)
+    with as_in_a_learner():
+        yield from _measure_flashsac(rounds)
+
+
+def measure_beside_floors(rounds: int) -> Iterator[Measurement]:
+    """As `measure`, without FlashSAC's."""
     with as_in_a_learner():
         yield from _measure(rounds)
 
 
 @contextmanager
 def as_in_a_learner() -> Iterator[None]:
-    """Flushes denormals, as a learner's process does; restores that and the number of threads afterwards."""
+    """Flushes denormals, as a learner's process does; restores that and the number of threads afterwards.
+
+    Freed memory is kept, as there, and goes on being kept.
+    """
     num_threads = torch.get_num_threads()
+    keep_freed_memory()
     torch.set_flush_denormal(True)
     try:
         yield
@@ -78,9 +91,26 @@ def as_in_a_learner() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
+def _measure_flashsac(rounds: int) -> Iterator[Measurement]:
+    batches = halfcheetah.batches()
+    learners = {
+        f"FLASHSAC{_suffix(library)}": halfcheetah.learner("flashsac", f"algo.products={library}")
+        for library in _libraries()
+    }
+    samples: dict[str, list[float]] = {}
+    for number in range(-1, SAMPLES * rounds):
+        for name, learner in learners.items():
+            for threads in THREADS:
+                torch.set_num_threads(threads)
+                sample = call_us(partial(learner.update, batches), CALLS) / 1000
+                if number >= 0:  # the first round warms up
+                    samples.setdefault(f"{name}, {_threads_text(threads)}", []).append(sample)
+    for name, found in samples.items():
+        yield Measurement(PART, name, "ms", found)
+
+
 def _measure(rounds: int) -> Iterator[Measurement]:
-    libraries = (AUTO, BLAS) if chosen_library(AUTO) == ONEDNN else (AUTO,)
-    learners = [Case.of(algo, products=library) for library in libraries for algo in ALGOS]
+    learners = [Case.of(algo, products=library) for library in _libraries() for algo in ALGOS]
     cases = [(case, threads) for case in learners for threads in THREADS]
     samples: list[list[tuple[float, float]]] = [[] for _ in cases]
     for number in range(-1, SAMPLES * rounds):
@@ -90,8 +120,20 @@ def _measure(rounds: int) -> Iterator[Measurement]:
             if number >= 0:  # the first round warms up
                 found.append(sample)
     for (case, threads), found in zip(cases, samples, strict=True):
-        name = f"{case.name}, {threads} thread{'s' * (threads > 1)}"
-        yield from measurements(PART, name, case.describe_floor(), found)
+        yield from measurements(PART, f"{case.name}, {_threads_text(threads)}", case.describe_floor(), found)
+
+
+def _libraries() -> tuple[str, ...]:
+    """What `algo.products=auto` takes here, and the BLAS beside it if that is another library."""
+    return (AUTO, BLAS) if chosen_library(AUTO) == ONEDNN else (AUTO,)
+
+
+def _suffix(products: str) -> str:
+    return " with the BLAS" if products == BLAS else ""
+
+
+def _threads_text(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads > 1)}"
 
 
 def measurements(part: str, name: str, floor: str, samples: list[tuple[float, float]]) -> Iterator[Measurement]:

@@ -60,7 +60,9 @@ def test_an_update_is_shown_beside_its_floor() -> None:
         Measurement("update", floor, "ms", [4.0]),
         Measurement("update", f"{name}: update / floor", "", [1.9, 2.0, 2.1]),
     )
-    text = render([parts_entry("updates", *measured)])
+    alone = Measurement("update", "FLASHSAC, 1 thread", "ms", [9.0])
+    text = render([parts_entry("updates", *measured, alone)])
+    assert "| FLASHSAC, 1 thread | 9.00 |  |  |  |  |  |" in text
     assert "| SAC, 1 thread | 8.00 | 4.00 | 2.00 | 1.90 | 2.10 | 16 products of 256x256x256 |" in text
 
 

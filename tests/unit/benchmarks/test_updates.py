@@ -44,3 +44,18 @@ def test_the_floor_is_made_of_the_products_that_an_update_makes(algo: str) -> No
         for _ in range(2):  # TD3's policy delay
             case.learner.update(case.batches)
     assert products.count / 2 == case.products.total
+
+
+def test_flashsac_is_measured_without_a_floor_with_every_library_and_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(updates, "SAMPLES", 1)
+    monkeypatch.setattr(updates, "CALLS", 1)
+    monkeypatch.setattr(updates, "chosen_library", lambda choice: "onednn")
+    monkeypatch.setattr(updates, "measure_beside_floors", lambda rounds: iter(()))
+    measured = list(updates.measure(2))
+    assert [one.name for one in measured] == [
+        *("FLASHSAC, 1 thread", "FLASHSAC, 2 threads"),
+        *("FLASHSAC with the BLAS, 1 thread", "FLASHSAC with the BLAS, 2 threads"),
+    ]
+    assert all(one.unit == "ms" and len(one.samples) == 2 for one in measured)
