@@ -44,8 +44,8 @@ class RepeatedNoise:
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Goes on from saved arrays. Raises `ValueError` for what `arrays` does not return, `KeyError` for none."""
         noise, left = arrays["held_noise"], arrays["held_steps"]
-        shape = (len(left), self._action_dim)
-        if (noise.dtype, noise.shape, left.dtype, left.ndim) != (np.float32, shape, np.int64, 1):
+        has_types = noise.dtype == np.float32 and left.dtype == np.int64
+        if not has_types or left.ndim != 1 or noise.shape != (len(left), self._action_dim):
             raise ValueError(f"held noise: got {noise.dtype} {noise.shape}, {left.dtype} {left.shape}")
         if not np.isfinite(noise).all() or not ((left >= 0) & (left < self._longest)).all():
             raise ValueError("held noise: NaN, Inf, or held for longer than it can be")

@@ -32,10 +32,10 @@ class SharedBlock:
             fault.hit("memory.allocate")
             os.posix_fallocate(fd, 0, size)
             os.ftruncate(fd, max(room, size))
+            return cls(fd, max(room, size), size)
         except OSError:
             os.close(fd)
             raise
-        return cls(fd, max(room, size), size)
 
     def clear(self) -> None:
         """Zeroes the block, whose views stay, when no other process uses it. Raises OSError if memory is short."""

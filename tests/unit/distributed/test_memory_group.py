@@ -24,18 +24,9 @@ from offpolicy.distributed.memory_group import ALIGNMENT, MESSAGE, MemoryGroup
 from offpolicy.distributed.peer_sockets import GREETING, Arrival
 from offpolicy.errors import DesyncError, PeerLostError
 from offpolicy.processes.shared_memory import SharedBlock
+from tests.fakes import DeviceSyncSpy
 
 T = TypeVar("T")
-
-
-class DeviceSyncSpy:
-    """Counts the waits for a device that there is not."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def wait(self) -> None:
-        self.count += 1
 
 
 def in_turn(num_ranks: int, run: Callable[[int], T]) -> list[T]:
@@ -343,11 +334,22 @@ def use(num_ranks: int) -> None:
             in_turn(num_ranks, lambda rank, vector=vector: groups[rank].gather(vector))  # type: ignore[misc]
 
 
-def test_a_group_that_was_left_keeps_no_descriptor() -> None:
-    def descriptors() -> int:
+def test_a_group_that_was_left_keeps_no_descriptor_and_no_block() -> None:
+    def kept() -> tuple[int, int]:
         gc.collect()  # sockets of the tests before
-        return len(list(Path("/proc/self/fd").iterdir()))
+        blocks = Path("/proc/self/maps").read_text().count("/memfd:offpolicy-rank-")
+        return len(list(Path("/proc/self/fd").iterdir())), blocks
 
-    before = descriptors()
+    before = kept()
     use(2)
-    assert descriptors() == before
+    assert kept() == before
+
+
+def test_blocks_are_given_up_when_the_group_is_left_and_not_later() -> None:
+    """The group itself may live on, in the traceback of what ended the run."""
+    with joined(2) as groups:
+        in_turn(2, lambda rank: groups[rank].gather(torch.zeros(10)))
+        for group in groups:
+            group.close()
+        gc.collect()
+        assert "/memfd:offpolicy-rank-" not in Path("/proc/self/maps").read_text()

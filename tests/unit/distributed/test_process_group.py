@@ -14,16 +14,7 @@ import torch.distributed as dist
 from offpolicy.distributed.host_info import HostInfo
 from offpolicy.distributed.process_group import ProcessGroup, bind_interface, open_store
 from offpolicy.errors import PeerLostError
-
-
-class DeviceSyncSpy:
-    """Counts the waits for a device that there is not."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def wait(self) -> None:
-        self.count += 1
+from tests.fakes import DeviceSyncSpy
 
 
 class FakeNccl:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import threading
 
@@ -45,6 +46,17 @@ def test_a_block_that_does_not_fit_is_refused_at_once_and_closed(monkeypatch: py
     fd = int(str(caught.value).split()[-1])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_a_block_that_cannot_be_mapped_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, size: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        SharedBlock.create("test", 4096)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_several_sets_before_a_wait_count_as_one() -> None:
