@@ -33,9 +33,11 @@ COMMON = (
     *("total_timesteps=2400", f"checkpoint.every={STEPS}", "checkpoint.keep=100"),
 )
 REPLAY = ("train", *TINY, *COMMON, "algo.utd=0.5")
+RESIDUAL = ("algo.actor_width=8", "algo.critic_width=8", "algo.num_bins=11", "algo.noise_repeat=16")
 COMMANDS = {
     "sac": (*REPLAY, "algo.n_step=3", "algo.normalize_obs=true"),
     "td3": (*REPLAY, "algo=td3", "replay.capacity=300"),
+    "flashsac": (*(word for word in REPLAY if not word.startswith("algo.hidden_dims")), "algo=flashsac", *RESIDUAL),
     "appo": (*TINY_APPO, *COMMON),
     "hora": (*TEACH, *COMMON),
 }
@@ -47,7 +49,7 @@ ENVS = {
     "demos": ("env.id=Pendulum-v1", "replay.demos=demos.npz"),
 }
 CELLS = [
-    *((algo, env) for algo in ("sac", "td3") for env in ("gymnasium", "hostile", "demos")),
+    *((algo, env) for algo in ("sac", "td3", "flashsac") for env in ("gymnasium", "hostile", "demos")),
     *(("appo", "gymnasium"), ("appo", "hostile"), ("hora", "hand"), ("hora", "hostile-groups")),
 ]
 
@@ -154,6 +156,13 @@ def forget_noise(files: Files) -> None:
     files["collector-0.safetensors"] = save(arrays)
 
 
+def forget_held_noise(files: Files) -> None:
+    """The noise that FlashSAC's environments hold, and for how long."""
+    arrays = load(files["collector-0.safetensors"])
+    arrays |= {"held_noise": torch.zeros(2, 1).numpy(), "held_steps": torch.full((2,), 9).numpy()}
+    files["collector-0.safetensors"] = save(arrays)
+
+
 def forget_env(files: Files) -> None:
     """The generators of the environments."""
     text = files["collector-0.json"].decode()
@@ -184,6 +193,7 @@ def stop_in_the_middle(run: Path, change: Callable[[Files], None] | None) -> Non
         ("sac", "gymnasium", None),
         *(("sac", "gymnasium", change) for change in (forget_sampler, forget_updates, forget_noise, forget_env)),
         ("td3", "demos", forget_demos),
+        ("flashsac", "gymnasium", forget_held_noise),
         ("td3", "hostile", forget_env),
         ("appo", "gymnasium", forget_updates),
         ("appo", "hostile", forget_env),
