@@ -94,8 +94,8 @@ def memory(process: Path = SELF) -> tuple[int, int]:
 def keep_freed_memory() -> None:
     """Has the C library keep what this process frees, up to 64 MiB at the end of each heap, for what it needs next.
 
-    For threads that run beside each other: the kernel takes pages back by interrupting all threads of the process, and
-    a virtual machine takes long for that. A C library without `mallopt` goes on as before.
+    The kernel takes pages back by interrupting all threads of the process, which takes a virtual machine long, and it
+    clears each page again that it gives anew. A C library without `mallopt` goes on as before.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

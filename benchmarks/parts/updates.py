@@ -1,6 +1,6 @@
-"""One gradient update of SAC and of TD3 and the floor of its matrix products, with one and two threads of torch.
+"""One gradient update of SAC and of TD3 beside the floor of its matrix products, and one of FlashSAC.
 
-That of FlashSAC, small, has products of many shapes, and so no floor here.
+With one and two threads of torch. An update of FlashSAC (small) has products of many shapes, and no floor here.
 
 Update and floor are measured in turns in one process: their ratio is what two days, or two machines of one kind, share.
 The floor is always that of the BLAS (`torch.mm`): an update whose products oneDNN makes may be below it. Where that is
@@ -70,7 +70,7 @@ def measure(rounds: int) -> Iterator[Measurement]:
 
 
 def measure_beside_floors(rounds: int) -> Iterator[Measurement]:
-    """As `measure`, without FlashSAC's."""
+    """Milliseconds per update of SAC and TD3, those of its floor, and their ratio, the cases in turns."""
     with as_in_a_learner():
         yield from _measure(rounds)
 

@@ -45,15 +45,15 @@ class CollectorPolicy:
         adopt_flat(policy, self._flat)
         self._few_rows: dict[int, FewRows] = {}  # by rows
         self.policy_rng = torch.Generator()
-        longest = exploration.noise_repeat
-        self.repeated_noise = RepeatedNoise(longest, spec.action_dim) if longest > 1 else None
         self.version = 0  # version of the weights it acts with; 0: none were published yet
         self.reseed(seed, *path)
 
     def reseed(self, seed: int, *path: int) -> None:
-        """Restarts the random streams; `path` tells one collector, or one start, from another."""
+        """Restarts the random streams, and holds no noise; `path` tells one collector, or one start, from another."""
         self.warmup_rng = generator(seed, "warmup_action", *path)
         self.policy_rng.manual_seed(torch_seed(seed, "exploration", *path))
+        longest = self._exploration.noise_repeat
+        self.repeated_noise = RepeatedNoise(longest, self._spec.action_dim) if longest > 1 else None
 
     def is_random(self, env_steps: int) -> bool:
         """True if actions are still uniform, after `env_steps` own transitions."""
@@ -75,7 +75,7 @@ class CollectorPolicy:
             self._policy.explore_with(self._exploration.noise_at(env_steps))
         if self.repeated_noise is not None:
             noise = self.repeated_noise.draw(len(obs), self.policy_rng)
-            return Choice(self._policy.sample_with(torch.from_numpy(obs), noise).numpy(), None, self.version)
+            return Choice(self._policy.act_with_noise(torch.from_numpy(obs), noise).numpy(), None, self.version)
         if can_act(self._policy, len(obs)):
             if len(obs) not in self._few_rows:
                 self._few_rows[len(obs)] = FewRows(self._policy, len(obs), self._spec.action_dim)

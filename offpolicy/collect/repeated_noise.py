@@ -14,7 +14,10 @@ POWER = 2.0  # P(n) ~ n^-2: mostly one step, now and then many
 
 
 class RepeatedNoise:
-    """Draws noise [N, A] for N environments; each holds its own for n steps, P(n) ~ n^-2 for n from 1 to `longest`."""
+    """Draws noise [N, A] for N environments; each holds its own for n steps, P(n) ~ n^-2 for n from 1 to `longest`.
+
+    It knows nothing of episodes: what is held at the end of one is held at the start of the next.
+    """
 
     def __init__(self, longest: int, action_dim: int) -> None:
         chances = np.arange(1, longest + 1) ** -POWER
@@ -38,14 +41,14 @@ class RepeatedNoise:
         return self._noise
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The noise that is held, [N, A], and for how many further steps, [N]."""
+        """Returns the noise that is held, [N, A], and for how many further steps, [N]; before the first draw N is 0."""
         return {"held_noise": self._noise.numpy(), "held_steps": self._left.numpy()}
 
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Goes on from saved arrays. Raises `ValueError` for what `arrays` does not return, `KeyError` for none."""
+    def restore(self, arrays: Mapping[str, NDArray[Any]], num_envs: int) -> None:
+        """Goes on from what `arrays` returned. Raises `ValueError` for anything else, `KeyError` for none."""
         noise, left = arrays["held_noise"], arrays["held_steps"]
         has_types = noise.dtype == np.float32 and left.dtype == np.int64
-        if not has_types or left.ndim != 1 or noise.shape != (len(left), self._action_dim):
+        if not has_types or noise.shape != (len(left), self._action_dim) or left.shape not in ((0,), (num_envs,)):
             raise ValueError(f"held noise: got {noise.dtype} {noise.shape}, {left.dtype} {left.shape}")
         if not np.isfinite(noise).all() or not ((left >= 0) & (left < self._longest)).all():
             raise ValueError("held noise: NaN, Inf, or held for longer than it can be")

@@ -127,13 +127,13 @@ class CollectorSnapshot:
                 raise ValueError(f"{name}: got {arrays[name].dtype} {arrays[name].shape}")
         if why_not := _nonsense(arrays):
             return why_not
-        if self._policy.repeated_noise is not None:
-            self._policy.repeated_noise.restore(arrays)
         env_arrays = {name[4:]: array.copy() for name, array in arrays.items() if name.startswith("env/")}
         try:
             restore_state(self._env, EnvState(numbers.env, env_arrays))
         except CheckpointError as error:
             return str(error)
+        if self._policy.repeated_noise is not None:
+            self._policy.repeated_noise.restore(arrays, len(progress.obs))
         progress.obs = arrays["obs"].copy()
         tracker.ep_return[:], tracker.ep_length[:] = arrays["ep_return"], arrays["ep_length"]
         self._writer.reopen_windows(arrays["open_rows"], arrays["open_sums"])

@@ -76,6 +76,10 @@ def squashed_sample_gradient(sample: SquashedSample, d_action: Tensor, d_log_pro
     return d_output
 
 
+def _squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    return torch.addcmul(mean, log_std.exp(), noise).tanh()
+
+
 class SquashedGaussianActor(nn.Module):
     """SAC's policy: a = tanh(u), u ~ N(mean(s), std(s)), diagonal, log std clamped to [-20, 2]."""
 
@@ -107,12 +111,11 @@ class SquashedGaussianActor(nn.Module):
         """Returns a sample of the policy. [B, O] -> [B, A]."""
         mean, log_std = self.forward(obs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        return torch.addcmul(mean, log_std.exp(), noise).tanh(), None
+        return _squashed(mean, log_std, noise), None
 
-    def noisy(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def act_with_noise(self, obs: Tensor, noise: Tensor) -> Tensor:
         """Returns the action of unit noise [B, A]. [B, O] -> [B, A]."""
-        mean, log_std = self.forward(obs)
-        return torch.addcmul(mean, log_std.exp(), noise).tanh()
+        return _squashed(*self.forward(obs), noise)
 
 
 class ResidualActor(SquashedGaussianActor):

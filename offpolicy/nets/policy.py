@@ -53,10 +53,10 @@ class Policy(nn.Module):
         return self.actor.explore(self.normalize(obs), generator)
 
     @torch.no_grad()
-    def sample_with(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Returns the action that unit noise [B, A] makes of SAC's or FlashSAC's policy. [B, O] -> [B, A]."""
+    def act_with_noise(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Returns the action of a squashed Gaussian policy for unit noise [B, A]. [B, O] -> [B, A]."""
         assert isinstance(self.actor, SquashedGaussianActor)  # true by algo.name
-        return self.actor.noisy(self.normalize(obs), noise)
+        return self.actor.act_with_noise(self.normalize(obs), noise)
 
     def explore_with(self, noise: float) -> None:
         """Sets the standard deviation of the exploration noise, where the actor is deterministic."""

@@ -74,13 +74,13 @@ def products_of_layer(library: str, weight: Tensor) -> Products:
 
 
 class Linear(nn.Linear):
-    """[B, in] -> [B, out]. A learner may have its products made by oneDNN; its derivatives, too, are by autograd."""
+    """[B, in] -> [B, out]. After `choose_products`, oneDNN makes its product and those of its gradients."""
 
     is_onednn = False
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name in torch
         """Returns the products with the biases, if any."""
-        if not self.is_onednn or torch.compiler.is_compiling():
+        if not self.is_onednn or torch.compiler.is_compiling():  # which has no code for the operator
             return super().forward(input)
         output: Tensor = _OneDnnLinear.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return output

@@ -194,6 +194,8 @@ def _with_what_waits_for_it(
         for other in scene.tracks:
             if (other, track) in WAITS:
                 wait = _where_it_waits(other, late, own)
+                if not wait.startswith(f"{other}."):
+                    continue  # the learner waits for a snapshot, all others for the learner
                 others = [column for column in own if column.startswith(f"{other}.") and column != wait]
                 more = sum(min(max(changed[column], bands[column][0]), bands[column][1]) for column in others)
                 moved[wait] = work[track] / _per_iteration(scene, other) - more

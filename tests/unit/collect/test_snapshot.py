@@ -100,6 +100,7 @@ def test_noise_that_is_held_is_held_after_a_snapshot_too(tmp_path: Path) -> None
         ("held_noise", np.zeros((2, 2))),
         ("held_steps", np.array([0, 16])),
         ("held_steps", np.array([0, -1])),
+        ("held_steps", np.array([0, 1, 2])),
         ("held_steps", None),
     ],
     ids=str,

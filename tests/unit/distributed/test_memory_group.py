@@ -334,11 +334,14 @@ def use(num_ranks: int) -> None:
             in_turn(num_ranks, lambda rank, vector=vector: groups[rank].gather(vector))  # type: ignore[misc]
 
 
+def mapped_blocks() -> int:
+    return Path("/proc/self/maps").read_text().count("/memfd:offpolicy-rank-")
+
+
 def test_a_group_that_was_left_keeps_no_descriptor_and_no_block() -> None:
     def kept() -> tuple[int, int]:
         gc.collect()  # sockets of the tests before
-        blocks = Path("/proc/self/maps").read_text().count("/memfd:offpolicy-rank-")
-        return len(list(Path("/proc/self/fd").iterdir())), blocks
+        return len(list(Path("/proc/self/fd").iterdir())), mapped_blocks()
 
     before = kept()
     use(2)
@@ -348,8 +351,10 @@ def test_a_group_that_was_left_keeps_no_descriptor_and_no_block() -> None:
 def test_blocks_are_given_up_when_the_group_is_left_and_not_later() -> None:
     """The group itself may live on, in the traceback of what ended the run."""
     with joined(2) as groups:
+        before = mapped_blocks()
         in_turn(2, lambda rank: groups[rank].gather(torch.zeros(10)))
+        assert mapped_blocks() == before + 4  # its own and the other's, of each rank
         for group in groups:
             group.close()
         gc.collect()
-        assert "/memfd:offpolicy-rank-" not in Path("/proc/self/maps").read_text()
+        assert mapped_blocks() == before
