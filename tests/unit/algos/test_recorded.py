@@ -273,10 +273,18 @@ def test_a_prepared_update_is_never_compiled_again(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch, about its own code
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler")
-@pytest.mark.parametrize("name", ["sac", "td3"])
-def test_compiled_updates_give_the_same_numbers(name: str) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "sac"},
+        {"name": "td3"},
+        {"name": "sac", "hidden_dims": (128, 160), "products": "onednn"},
+    ],
+    ids=str,
+)
+def test_compiled_updates_give_the_same_numbers(options: dict[str, Any]) -> None:
     """To 1e-5 of a parameter after ten updates: fused sums are in another order."""
-    compiled, eager = learner_of("reduce-overhead", name=name), learner_of("reduce-overhead", name=name)
+    compiled, eager = learner_of("reduce-overhead", **options), learner_of("reduce-overhead", **options)
     state = compiled.state()
     update = CompiledUpdate(compiled)
     update.prepare(batch_of(99))
@@ -290,3 +298,13 @@ def test_compiled_updates_give_the_same_numbers(name: str) -> None:
     assert torch.equal(ours.tensors["generator"], theirs.tensors["generator"])
     for key in ours.tensors.keys() - {"generator", "metrics.sums"}:
         assert torch.allclose(ours.tensors[key], theirs.tensors[key], rtol=1e-4, atol=1e-5), key
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch, about its own code
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler")
+def test_what_cannot_be_compiled_is_said_to_be_impossible() -> None:
+    """FlashSAC's actor is differentiated by autograd, whose graph does not outlive a compiled part (algorithms.md)."""
+    learner = learner_of("reduce-overhead", name="flashsac", actor_width=8, critic_width=8, num_bins=11)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        CompiledUpdate(learner).prepare(batch_of(99))
