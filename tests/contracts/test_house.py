@@ -23,6 +23,7 @@ ACROSS_MODULES = {
     *("algos/test_probe_environments.py", "algos/test_schedules.py", "algos/test_transcription.py"),
     *("algos/test_launches.py", "algos/test_value_scale.py"),
     *(
+        "test_attribution_rules.py",
         "test_simulated_device.py",
         "test_timed_tests.py",
         "test_traces.py",
