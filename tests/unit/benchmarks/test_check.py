@@ -110,7 +110,7 @@ def test_busy_rounds_are_repeated(gate: pytest.MonkeyPatch) -> None:
     gate.setattr(check, "wait_until_quiet", lambda look: 0.0)
     gate.setattr(check, "Watch", lambda cores: type("W", (), {"others_share": lambda self: next(shares)})())
     rounds = iter([9.0, 1.0, 9.0, 2.0, 3.0])
-    gate.setattr(check.updates, "measure", lambda count: measured(next(rounds)))
+    gate.setattr(check.updates, "measure_beside_floors", lambda count: measured(next(rounds)))
     (found,) = check.measure_quietly([0])
     assert list(found.samples) == [1.0, 2.0, 3.0]
 
