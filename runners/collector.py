@@ -266,15 +266,10 @@ class Collector:
     def _make_policy(self) -> CollectorPolicy:
         job, algo = self._job, self._job.cfg.algo
         networks = make_policy(algo, job.spec)
-        warmup_steps = steps_per_collector(algo.learning_starts, self.num_collectors)
         return CollectorPolicy(
             networks,
             weights_mailbox(self._child, flat_size(networks)),
-            Exploration(
-                warmup_steps=0 if algo.learns_from_rollouts else warmup_steps,
-                noise_at=noise_schedule(algo, self.num_collectors),
-                noise_repeat=algo.noise_repeat,
-            ),
+            exploration_of(algo, self.num_collectors),
             spec=job.spec,
             seed=job.cfg.seed,
             path=self._path,
@@ -325,6 +320,15 @@ def counts_before(job: WorkerSpec, control: ControlPage) -> CountsBefore:
     env_steps = [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count
     bad_rows = SharedState.of(checkpoint).bad_rows
     return CountsBefore(env_steps, [*bad_rows, *[0] * num][:num])
+
+
+def exploration_of(algo: AlgoConfig, num_collectors: int) -> Exploration:
+    """Returns the exploration of one of so many collectors."""
+    return Exploration(
+        warmup_steps=0 if algo.learns_from_rollouts else steps_per_collector(algo.learning_starts, num_collectors),
+        noise_at=noise_schedule(algo, num_collectors),
+        noise_repeat=algo.noise_repeat,
+    )
 
 
 def noise_schedule(algo: AlgoConfig, num_collectors: int) -> Callable[[int], float] | None:

@@ -95,10 +95,12 @@ def _conclusions(policies: Mapping[str, Policy], scripted: Mapping[str, Raw]) ->
         if gaits:
             yield _against_gaits(name, float(own.mean()), max(gait[key] for gait in gaits))
     if STUDENT in policies:
-        student = policies[STUDENT].with_seeds(teacher.seeds)
-        kept = float(student.rotation.mean() / teacher.with_seeds(student.seeds).rotation.mean())
-        verdict = "reached" if kept >= BARS["student"] else "**missed**"
-        yield f"The student keeps {kept:.1%} of the teacher's rotation (bar {BARS['student']:.0%}, {verdict})."
+        student = policies[STUDENT]
+        taught = student.with_seeds(teacher.seeds)
+        if taught.seeds:
+            kept = float(taught.rotation.mean() / teacher.with_seeds(taught.seeds).rotation.mean())
+            verdict = "reached" if kept >= BARS["student"] else "**missed**"
+            yield f"The student keeps {kept:.1%} of the teacher's rotation (bar {BARS['student']:.0%}, {verdict})."
         for name, baseline in policies.items():
             if name.startswith("baseline"):
                 yield _against_baseline(name, student, baseline)

@@ -96,11 +96,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the wrapper names no parameter
-        ctx: Any,  # Any: torch declares no type
-        *grad_outputs: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        (d_output,) = grad_outputs
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore  # torch names none
         rows, weight = ctx.saved_tensors
         has_input, has_weight, has_bias = ctx.needs_input_grad
         return (

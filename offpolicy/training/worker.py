@@ -84,8 +84,10 @@ def start_worker(  # noqa: PLR0913  # what tells the processes of a run apart
 
     Denormals are flushed where networks learn or are evaluated, not in collectors, whose thread steps the environments
     too. A background process must not take the learner's core before the learner lets go of it, although the learner
-    has woken it: its step would be charged to the learner's sync_coordination. `delays` are those of virtual speed-up.
-    `opened_ns` is the instant at which the account begins, 0 for the process's birth.
+    has woken it: its step would be charged to the learner's sync_coordination. A learner keeps the memory that it
+    frees: networks that autograd differentiates have fresh memory in every update, which the kernel would clear page by
+    page. `delays` are those of virtual speed-up. `opened_ns` is the instant at which the account begins, 0 for the
+    process's birth.
     """
     import torch  # here, because the supervisor imports this module too and has no torch
 

@@ -19,7 +19,7 @@ from offpolicy.config.sections import AlgoConfig
 from offpolicy.errors import CheckpointError, NumericsError
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.types import CollectorTotals, StepOutcome
-from runners.collector import Collector, CountsBefore, counts_before, noise_schedule
+from runners.collector import Collector, CountsBefore, counts_before, exploration_of, noise_schedule
 
 
 def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
@@ -31,6 +31,13 @@ def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
 
 def test_a_noise_that_is_a_number_is_looked_up_by_nobody() -> None:
     assert noise_schedule(AlgoConfig(name="td3"), num_collectors=1) is None
+
+
+def test_collectors_share_the_random_steps_and_hold_noise_as_long_as_the_algorithm_says() -> None:
+    of_two = exploration_of(AlgoConfig(name="flashsac", learning_starts=60, noise_repeat=16), num_collectors=2)
+    assert (of_two.warmup_steps, of_two.noise_repeat, of_two.noise_at) == (30, 16, None)
+    of_one = exploration_of(AlgoConfig(name="appo"), num_collectors=1)
+    assert (of_one.warmup_steps, of_one.noise_repeat) == (0, 1)
 
 
 class FakeChild:

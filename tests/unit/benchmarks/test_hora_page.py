@@ -67,7 +67,13 @@ def test_an_interval_over_seeds_holds_the_difference_and_needs_two_seeds() -> No
     assert np.isnan(over_seeds(np.array([3.0]), BLIND.rotation).low)
     alone = conclusions({"teacher": TEACHER, "student": policy([9.0], [9.0]), "baseline, x": BLIND}, {})
     assert "by 7.5 rad more than the baseline, x (one seed: no interval)." in " ".join(alone.split())
-    assert "The student keeps 90.0% of" in " ".join(alone.split())  # of the teacher of the same seed
+
+
+def test_a_student_is_held_against_the_teacher_of_its_own_seed() -> None:
+    first = conclusions({"teacher": TEACHER, "student": policy([9.0], [9.0])}, {})
+    assert "The student keeps 90.0% of" in " ".join(first.split())
+    other = Policy(np.array([9.0]), np.array([9.0]), (7,))
+    assert "The student keeps" not in conclusions({"teacher": TEACHER, "student": other}, {})
 
 
 def test_the_committed_page_is_made_of_the_committed_results() -> None:
