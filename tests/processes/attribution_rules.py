@@ -90,7 +90,7 @@ class Tour:
     def violations(self, late: str) -> list[str]:
         """Where a delay in that phase did something else than it must."""
         changed, bands = self.changed(late), self.bands(late)
-        alike = {column: self._alike(late, column) for column in _untouched(late, bands)}
+        alike = {column: self._alike(late, column) for column in _untouched(bands)}
         bands |= {
             column: (low + alike[column], high + alike[column])
             for column, (low, high) in bands.items()
@@ -119,7 +119,7 @@ class Tour:
         Whoever is late sleeps, and all others sleep while they wait: they find their caches cold, whichever phase it
         was. A leak is what one delay does alone; one of all phases alike would be missing where the delays were put.
         """
-        others = [other for other in self.stretches if other != late and column in _untouched(other, self.bands(other))]
+        others = [other for other in self.stretches if other != late and column in _untouched(self.bands(other))]
         return statistics.median(self.changed(other)[column] for other in others) if len(others) >= ALIKE else 0.0
 
 
@@ -162,13 +162,8 @@ def _steady(bands: Bands) -> set[str]:
     return {column for column, band in bands.items() if band == _link(0.0) and column not in waits}
 
 
-def _untouched(late: str, bands: Bands) -> set[str]:
-    """Those, and the wait of ranks for each other where none of them is late: they do not wake at one instant.
-
-    From an exchange in which one is late they wake together, and meet no later than usual.
-    """
-    if late.endswith(f".{TOGETHER}"):
-        return _steady(bands)
+def _untouched(bands: Bands) -> set[str]:
+    """Those, and the wait of ranks for each other where none of them is late: they do not wake at one instant."""
     barriers = {column for column, band in bands.items() if column.endswith(".rank_barrier") and band == _link(0.0)}
     return _steady(bands) | barriers
 

@@ -11,7 +11,6 @@ from tests.processes.attribution_rules import Scene, Tour
 from tests.processes.delay_plan import Stretch
 
 OVERLAPPED = Scene((), in_turns=False, late=("learner.train", "collector.env_step"))
-TWO_RANKS = Scene((), in_turns=False, late=(), tracks=("learner", "rank1", "collector"))
 USUAL = {"learner.train": 1.0, "collector.env_step": 0.1, "collector.learner_wait": 0.9}
 # 25 ms later in the collector, of which its own usual wait absorbs 0.9.
 LATE_STEP = {"learner.train": 1.0, "collector.env_step": 25.1, "learner.collector_wait": 24.1}
@@ -20,17 +19,16 @@ LATE_TRAIN = {"learner.train": 26.0, "collector.env_step": 0.1, "collector.learn
 
 def stretch(phases: Mapping[str, float]) -> Stretch:
     record: dict[str, Any] = {learner_key(phase): phases.get(f"learner.{phase}", 0.0) for phase in LearnerPhase}
-    ranks = {phase: [phases.get(f"{rank}.{phase}", 0.0) for rank in ("learner", "rank1")] for phase in LearnerPhase}
-    record |= {rank_key(phase, "mean"): sum(each) / 2 for phase, each in ranks.items()}
+    record |= {rank_key(phase, "mean"): phases.get(f"learner.{phase}", 0.0) for phase in LearnerPhase}
     record |= {collector_key(phase): phases.get(f"collector.{phase}", 0.0) for phase in CollectorPhase}
     record |= {prefetch_key(phase): 0.0 for phase in PackerPhase}
     return Stretch([record] * 3, [20] * 3)
 
 
-def violations(late: str, of: Mapping[str, Mapping[str, float]], scene: Scene = OVERLAPPED) -> list[str]:
+def violations(late: str, of: Mapping[str, Mapping[str, float]]) -> list[str]:
     """The phases that are told."""
     usual = stretch(USUAL)
-    tour = Tour(scene, {name: stretch(phases) for name, phases in of.items()}, dict.fromkeys(of, usual))
+    tour = Tour(OVERLAPPED, {name: stretch(phases) for name, phases in of.items()}, dict.fromkeys(of, usual))
     return [each.split(" ")[0] for each in tour.violations(late)]
 
 
@@ -60,27 +58,15 @@ def test_who_waits_waits_less_by_what_its_own_phases_take_more_and_by_no_more_th
     assert violations("collector.env_step", {"collector.env_step": waits_less}) == ["learner.collector_wait"]
 
 
-def test_what_all_delays_do_alike_is_no_leak_and_what_one_does_alone_is() -> None:
+def test_what_all_delays_do_alike_is_demanded_of_each_and_what_one_does_alone_is_a_leak() -> None:
     late = ("learner.train", "learner.h2d", "learner.weight_publish")
     cold = {
         name: {**USUAL, name: USUAL.get(name, 0.0) + 25.0, "collector.learner_wait": 25.9, "collector.other": 2.0}
         for name in late
     }
     assert violations("learner.train", cold) == []
+    missing = cold | {"learner.train": cold["learner.train"] | {"collector.other": 0.0}}
+    assert "collector.other" in violations("learner.train", missing)
     alone = {name: phases | {"collector.other": 0.0} for name, phases in cold.items()}
     alone["learner.train"] = alone["learner.train"] | {"collector.other": 2.0}
     assert "collector.other" in violations("learner.train", alone)
-
-
-def test_ranks_meet_no_later_after_an_exchange_in_which_one_is_late() -> None:
-    """Other delays wake them one after the other, which all of these have alike."""
-    of: dict[str, dict[str, float]] = {}
-    for phase in ("replay_sample", "h2d", "weight_publish"):
-        late = {f"learner.{phase}": 25.0, "rank1.rank_barrier": 25.0, "learner.rank_barrier": 2.0}
-        of[f"learner.{phase}"] = USUAL | {"rank1.train": 1.0, "collector.learner_wait": 25.9} | late
-    together = USUAL | {"rank1.train": 1.0, "collector.learner_wait": 25.9}
-    together |= {"learner.param_sync": 25.0, "rank1.param_sync": 25.0}
-    of["learner.param_sync"] = together
-    assert [told for told in violations("learner.param_sync", of, TWO_RANKS) if told.endswith("rank_barrier")] == []
-    of["learner.param_sync"] = together | {"learner.rank_barrier": 2.0}
-    assert "learner.rank_barrier" in violations("learner.param_sync", of, TWO_RANKS)
