@@ -23,10 +23,11 @@ def script(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.Captur
 
 
 def completed(script: Path, *words: str) -> set[str]:
-    """What bash offers for the last of `words`."""
+    """What bash offers for the last of `words`, where no run is; it offers runs that are."""
     typed = " ".join(map(shlex.quote, words))
     text = f"source {script}; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _offpolicy; echo ${{COMPREPLY[@]}}"
-    result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=30, check=True)
+    where = script.parent
+    result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=30, check=True, cwd=where)
     return set(result.stdout.split())
 
 
