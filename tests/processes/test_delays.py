@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         (SLOW_STEP, f"env.kwargs.step_ms={DELAY_MS}", *TWO_RANKS, "collect.mode=alternate"),
         {},
     ),
-    "prefetched": ((POINT, "runner=double_buffer"), {"SLOW_UPDATE_MS": "20"}),
+    "prefetched": ((POINT, "runner=double_buffer", "total_timesteps=200"), {"SLOW_UPDATE_MS": "20"}),  # 4 s, as above
     "two ranks": ((POINT, *TWO_RANKS, "total_timesteps=2000"), {}),  # an iteration may take less than a millisecond
     "two ranks, 1 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "1", "WATCH_ITERATIONS": ""}),
     "two ranks, 0 slow": ((POINT, *TWO_RANKS), {**SLOW, "SLOW_RANK": "0"}),
