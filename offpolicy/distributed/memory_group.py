@@ -73,9 +73,10 @@ class MemoryGroup:
     def sum_bucket(self, bucket: Tensor) -> None:
         """Replaces the CPU bucket [n], in place, by its sum over the ranks, added in their order."""
         fault.hit("rank.reduce")
-        first, *others = self._swap("sum", bucket)
-        bucket.copy_(first)
-        for part in others:
+        parts = self._swap("sum", bucket)
+        if len(parts) > 1:
+            torch.add(parts[0], parts[1], out=bucket)
+        for part in parts[2:]:
             bucket.add_(part)
 
     def broadcast(self, tensor: Tensor) -> None:

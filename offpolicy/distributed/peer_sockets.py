@@ -9,18 +9,22 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
+from offpolicy.distributed.rank_group import answer_of_store
 from offpolicy.timing.clock import Stopwatch
 
 GREETING = struct.Struct("<q")  # the rank that connects
 FD = struct.Struct("i")  # a descriptor beside a message
 CREDENTIALS = struct.Struct("iII")  # pid, uid and gid of a socket's other end
 LEFT_S = 1.0  # time for the messages on their way once a peer has left that had sent its own
-LONGEST_S = 1e6  # that poll() can wait
+LONGEST_S = 1e6  # that a socket can wait
+POLL_S = 1.0  # one wait for messages, at most: so a pause of this process is seen
+PAUSE_S = 2.0  # a wait that takes so much longer than asked means that this process did not run
 RETRY_MS = 10  # pause before another try to connect to a rank whose queue of connections is full
 
 
@@ -36,6 +40,20 @@ class Deadline:
         if left_s <= 0.0:
             raise TimeoutError("timed out")
         return min(left_s, LONGEST_S)
+
+    def wait(self, poll: select.poll) -> list[tuple[int, int]]:
+        """Returns the events of `poll` when there are any. Raises TimeoutError if none comes in time.
+
+        Time in which this process did not run (Ctrl-Z, a frozen container) does not count: its peers slept too.
+        """
+        while True:
+            asked_s, began_s = min(self.left_s(), POLL_S), self._watch.elapsed_s()
+            events = poll.poll(1000.0 * asked_s)
+            overslept_s = self._watch.elapsed_s() - began_s - asked_s
+            if overslept_s > PAUSE_S:
+                self._timeout_s += overslept_s
+            if events:
+                return events
 
     def hasten(self, left_s: float) -> None:
         """Leaves no more than `left_s` from now."""
@@ -90,7 +108,7 @@ class PeerSockets:
         arrived: dict[int, Arrival] = {}
         try:
             while len(arrived) < len(rank_of):
-                for fd, _ in poll.poll(1000.0 * deadline.left_s()):
+                for fd, _ in deadline.wait(poll):
                     rank = rank_of[fd]
                     if rank in arrived:
                         poll.unregister(fd)
@@ -133,13 +151,19 @@ def connect(store: Store, rank: int, num_ranks: int, timeout_s: float) -> PeerSo
         store.set(f"memory/{rank}", listener.getsockname())
         peers: dict[int, socket.socket] = {}
         for lower in range(rank):
-            store.wait([f"memory/{lower}"], timedelta(seconds=deadline.left_s()))
-            peers[lower] = on_failure.enter_context(_call(store.get(f"memory/{lower}"), deadline))
+            name = answer_of_store(partial(_name_of, store, lower, deadline.left_s()), deadline.left_s())
+            peers[lower] = on_failure.enter_context(_call(name, deadline))
             peers[lower].send(GREETING.pack(rank))
         for higher, peer in _answer(listener, range(rank + 1, num_ranks), deadline):
             peers[higher] = on_failure.enter_context(peer)
         on_failure.pop_all()
     return PeerSockets(dict(sorted(peers.items())), timeout_s)
+
+
+def _name_of(store: Store, rank: int, timeout_s: float) -> bytes:
+    """Returns the name of a rank's socket as soon as it is in the store. Raises RuntimeError."""
+    store.wait([f"memory/{rank}"], timedelta(seconds=timeout_s))
+    return store.get(f"memory/{rank}")
 
 
 def _call(name: bytes, deadline: Deadline) -> socket.socket:
@@ -168,7 +192,7 @@ def _answer(listener: socket.socket, ranks: range, deadline: Deadline) -> Iterat
     guests: dict[int, socket.socket] = {}
     try:
         while missing:
-            for fd, _ in poll.poll(1000.0 * deadline.left_s()):
+            for fd, _ in deadline.wait(poll):
                 if fd == listener.fileno():
                     guest, _ = listener.accept()
                     if is_ours(guest):

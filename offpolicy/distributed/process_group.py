@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from offpolicy import fault
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
-from offpolicy.distributed.rank_group import PeerWatch
+from offpolicy.distributed.rank_group import PeerWatch, answer_of_store
 from offpolicy.errors import PeerLostError
 from offpolicy.protocols import DeviceSync
 
@@ -44,7 +44,7 @@ class ProcessGroup:
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
-        self._gathering_group = self._watch.run(join)
+        self._gathering_group = self._watch.run(lambda: answer_of_store(join, timeout_s))
         self.uses_nccl = backend == "nccl"
         self._nccl = (
             dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")) if self.uses_nccl else None
@@ -97,12 +97,16 @@ def open_store(host: HostInfo, rank: int, *, listen_fd: int | None, port: int, t
     is_server = rank == 0 and (host.is_alone or host.is_store_ours)
     if is_server and listen_fd is None:
         listen_fd = socket.create_server((address, port)).detach()  # on this address only; the store would take all
-    try:
-        store = TCPStore(
+
+    def open_it() -> TCPStore:
+        return TCPStore(
             address, port, None, is_server, timeout, wait_for_workers=False,
             master_listen_fd=listen_fd if is_server else None,
         )  # fmt: skip
-    except RuntimeError as error:
+
+    try:
+        store = answer_of_store(open_it, timeout_s)
+    except (RuntimeError, TimeoutError) as error:
         reason = str(error).splitlines()[0]
         raise PeerLostError(
             f"no store at {address}:{port} within {timeout_s:g} s (runner.timeout_s): {reason}"

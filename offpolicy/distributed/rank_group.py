@@ -6,6 +6,7 @@ import errno
 import select
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from torch import Tensor
@@ -16,6 +17,7 @@ from offpolicy.timing.clock import Stopwatch
 
 T = TypeVar("T")
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)  # of this process or host
+STORE_GRACE_S = 0.5  # for a call of the store to end at its own deadline
 PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 
 
@@ -51,6 +53,27 @@ class RankGroup(Protocol):
         ...
 
 
+def answer_of_store(ask: Callable[[], T], timeout_s: float) -> T:
+    """Returns what `ask` returns, or raises what it raises, which has `timeout_s` and may keep to that itself.
+
+    Raises TimeoutError a moment later if it does not: a store whose process is frozen never answers, whatever deadline
+    the call was given. The thread that asks is left behind then.
+    """
+    future: Future[T] = Future()
+
+    def answer() -> None:
+        try:
+            future.set_result(ask())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=answer, name="store", daemon=True).start()
+    try:
+        return future.result(timeout_s + STORE_GRACE_S)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or "the ranks' store does not answer") from error
+
+
 class PeerWatch:
     """Runs collectives, and names the ranks that are lost when one fails: they do not mark themselves in the store."""
 
@@ -73,25 +96,27 @@ class PeerWatch:
         """Returns the cause of a failed collective with the lost ranks, even if the store does not answer."""
         text = str(error) or type(error).__name__
         what = text.splitlines()[0].split(". ")[0]  # gloo adds general advice
-        lost: list[str] = []
-        # A store whose process is frozen never answers, and the call cannot be given a deadline.
-        thread = threading.Thread(target=lambda: lost.append(self._missing()), name="peer check", daemon=True)
-        thread.start()
-        thread.join(PEER_CHECK_S + 0.5)
-        who = lost[0] if lost else "rank 0, or whatever else keeps the ranks' store"
+        try:
+            who = answer_of_store(self._missing, PEER_CHECK_S)
+        except (RuntimeError, TimeoutError):  # it is frozen, or went down with its process
+            who = "rank 0, or whatever else keeps the ranks' store"
         how = f"it died, froze for {self._timeout_s:g} s (runner.timeout_s) or cannot be reached"
         return f"lost {who}: {how} ({what})"
 
     def _missing(self) -> str:
-        """Returns the ranks that do not mark themselves alive in the store, as all do whose collective failed."""
-        try:
-            self._store.set(f"alive/{self._rank}", "1")
-            watch, missing = Stopwatch(), self._silent()
-            while missing and watch.elapsed_s() < PEER_CHECK_S:
-                select.select([], [], [], 0.05)
+        """Returns the ranks that do not mark themselves alive in the store, as all do whose collective failed.
+
+        Raises RuntimeError if the store is gone. One that goes while we look has told enough: a rank that noticed
+        earlier, and has left, kept it.
+        """
+        self._store.set(f"alive/{self._rank}", "1")
+        watch, missing = Stopwatch(), self._silent()
+        while missing and watch.elapsed_s() < PEER_CHECK_S:
+            select.select([], [], [], 0.05)
+            try:
                 missing = self._silent()
-        except RuntimeError:  # it went down with its process
-            return "rank 0, or whatever else keeps the ranks' store"
+            except RuntimeError:
+                break
         return ", ".join(f"rank {rank}" for rank in missing) or "a rank that has left since"
 
     def _silent(self) -> list[int]:

@@ -1,6 +1,6 @@
-"""One of two learner ranks: run with <what> <backend> <rank> <store fd> <port> <answers>.
+"""One of several learner ranks: run with <what> <backend> <rank> <number of ranks> <store fd> <port> <answers>.
 
-What it finds it writes as JSON to the file `answers`; test_ranks.py compares what the two ranks found.
+What it finds it writes as JSON to the file `answers`; test_ranks.py compares what the ranks found.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy.algos.base_learner import BaseLearner
 from offpolicy.algos.registry import make_learner
@@ -46,17 +47,15 @@ class Rank:
 
     group: RankGroup
 
-    def __init__(self, backend: str, index: int, store_fd: int, port: int, timeout_s: float) -> None:
-        bind_interface(None)
+    def __init__(self, backend: str, index: int, store: Store, timeout_s: float, num_ranks: int = NUM_RANKS) -> None:
         self.index = index
-        store = open_store(HostInfo(), index, listen_fd=store_fd, port=port, timeout_s=60.0)
         sync = StreamSync(CPU)
         if backend == "memory":
-            self.group = MemoryGroup(store, index, NUM_RANKS, timeout_s=timeout_s, device_sync=sync)
+            self.group = MemoryGroup(store, index, num_ranks, timeout_s=timeout_s, device_sync=sync)
         else:
-            self.group = ProcessGroup(store, index, NUM_RANKS, backend=backend, timeout_s=timeout_s, device_sync=sync)
+            self.group = ProcessGroup(store, index, num_ranks, backend=backend, timeout_s=timeout_s, device_sync=sync)
         self.ledger = make_ledger(LearnerPhase, is_enabled=True, opened_ns=time.perf_counter_ns())
-        self.arrivals = ArrivalLog(index, self.ledger, ClockOffsets(NUM_RANKS, ranks_per_host=NUM_RANKS))
+        self.arrivals = ArrivalLog(index, self.ledger, ClockOffsets(num_ranks, ranks_per_host=num_ranks))
         self.exchange = GroupExchange(self.group, CPU, StreamSync(CPU), self.arrivals)
 
     def world(
@@ -348,17 +347,34 @@ def check_all(rank: Rank) -> Answer:
 
 
 def lose(rank: Rank, loser: int, end: Callable[[], None]) -> Answer:
-    """One rank ends; what the other one's next collective says, and how long it took."""
+    """One rank ends; what the next collective of each other says, and how long it took."""
     rank.group.gather(torch.zeros(3))
     if rank.index == loser:
         end()
+    answer = told(lambda: rank.group.gather(torch.zeros(3)))
+    rank.group.close()
+    return answer
+
+
+def lose_at_the_start(
+    join: Callable[[], Rank], store: Store, index: int, num_ranks: int, loser: int, end: Callable[[], None]
+) -> Answer:
+    """One rank ends when all have found the store and before it joins; what the joining of the others says."""
+    store.set(f"found/{index}", "1")
+    store.wait([f"found/{rank}" for rank in range(num_ranks)])
+    if index == loser:
+        time.sleep(0.5)  # so that the store has answered the others
+        end()
+    return told(join)
+
+
+def told(step: Callable[[], object]) -> Answer:
+    """What a step says of a lost peer."""
     started_s = time.monotonic()
     try:
-        rank.group.gather(torch.zeros(3))
+        step()
     except PeerLostError as error:
-        answer = {"error": str(error), "took_s": time.monotonic() - started_s}
-        rank.group.close()
-        return answer
+        return {"error": str(error), "took_s": time.monotonic() - started_s}
     return {"error": None}
 
 
@@ -370,17 +386,29 @@ def die() -> None:
     os._exit(9)
 
 
+ENDS: dict[str, Callable[[], None]] = {"die": die, "freeze": freeze}
+
+
 def main() -> None:
-    what, backend, index, store_fd, port, answers = *sys.argv[1:3], *map(int, sys.argv[3:6]), sys.argv[6]
+    what, backend = sys.argv[1:3]
+    index, num_ranks, store_fd, port = map(int, sys.argv[3:7])
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float32)
+    bind_interface(None)
+    store = open_store(HostInfo(), index, listen_fd=store_fd, port=port, timeout_s=60.0)
+
+    def join() -> Rank:
+        return Rank(backend, index, store, 60.0 if what == "check" else LOSS_TIMEOUT_S, num_ranks)
+
     if what == "check":
-        answer = check_all(Rank(backend, index, store_fd, port, timeout_s=60.0))
+        answer = check_all(join())
     else:
-        end, loser = what.split("-")
-        rank = Rank(backend, index, store_fd, port, LOSS_TIMEOUT_S)
-        answer = lose(rank, int(loser), {"die": die, "freeze": freeze}[end])
-    Path(answers).write_text(json.dumps(answer))
+        end, loser, *when = what.split("-")
+        if when == ["joining"]:
+            answer = lose_at_the_start(join, store, index, num_ranks, int(loser), ENDS[end])
+        else:
+            answer = lose(join(), int(loser), ENDS[end])
+    Path(sys.argv[7]).write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

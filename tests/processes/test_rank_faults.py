@@ -63,6 +63,28 @@ def test_a_frozen_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, ra
 
 
 @pytest.mark.slow
+def test_a_pause_of_all_ranks_is_nobodys_silence(start_run: Any, traces: Any) -> None:
+    """Ctrl-Z, a frozen container, or a machine that sleeps, for longer than the ranks wait for each other."""
+    run = start_run(*ENDLESS, *TWO, "runner.timeout_s=3")
+    run.wait_for_updates()
+    waited_for = run.pid_of("learner", 1)
+    os.kill(waited_for, signal.SIGSTOP)
+    time.sleep(0.5)  # rank 0 waits for it
+    everybody = [pid for pid in traces.processes() if pid != waited_for]
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(8.0)
+    before = len(run.records())
+    for pid in (*everybody, waited_for):
+        os.kill(pid, signal.SIGCONT)
+    run.wait_until(lambda: len(run.records()) > before + 2, PATIENCE_S)
+    assert run.process.poll() is None
+    run.signal(signal.SIGINT)
+    assert run.finish(PATIENCE_S)[0] == 130
+    traces.assert_none()
+
+
+@pytest.mark.slow
 def test_a_killed_collector_ends_the_run_with_a_checkpoint(start_run: Any, traces: Any) -> None:
     run = start_run(*ENDLESS, *TWO, "algo.normalize_obs=true", "collect.max_restarts=0")
     run.wait_for_updates()

@@ -1,4 +1,4 @@
-"""Two learner ranks as real processes, joined by shared memory and by gloo.
+"""Two or three learner ranks as real processes, joined by shared memory and by gloo.
 
 What they compute together, agree on, and say of each other.
 """
@@ -26,8 +26,8 @@ Answer = dict[str, Any]
 BACKENDS = ("memory", "gloo")
 
 
-def start_pair(what: str, backend: str, directory: Path) -> list[subprocess.Popen[bytes]]:
-    """Two ranks whose store rank 0 serves on a socket that is bound here, as the supervisor does it."""
+def start_ranks(what: str, backend: str, directory: Path, num_ranks: int = 2) -> list[subprocess.Popen[bytes]]:
+    """Ranks whose store rank 0 serves on a socket that is bound here, as the supervisor does it."""
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         fd, port = listener.fileno(), listener.getsockname()[1]
@@ -35,12 +35,12 @@ def start_pair(what: str, backend: str, directory: Path) -> list[subprocess.Pope
             subprocess.Popen(
                 [
                     *(sys.executable, "-m", "tests.processes.rank_checks", what, backend),
-                    *(str(rank), str(fd), str(port), str(directory / f"{rank}.json")),
+                    *(str(rank), str(num_ranks), str(fd), str(port), str(directory / f"{rank}.json")),
                 ],
                 pass_fds=(fd,) if rank == 0 else (),
                 env=environ,
             )
-            for rank in (0, 1)
+            for rank in range(num_ranks)
         ]
 
 
@@ -64,7 +64,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 def answers(backend: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Answer, Answer]]:
     """What the two ranks found in each check."""
     directory = tmp_path_factory.mktemp("pair")
-    assert finish(start_pair("check", backend, directory)) == [0, 0]
+    assert finish(start_ranks("check", backend, directory)) == [0, 0]
     first, second = (json.loads((directory / f"{rank}.json").read_text()) for rank in (0, 1))
     return {name: (first[name], second[name]) for name in first}
 
@@ -170,22 +170,21 @@ def test_a_group_that_was_left_has_no_threads_that_meet_the_end_of_the_interpret
 # -- what they say of each other --------------------------------------------------------------------------------------
 
 
-def loss(what: str, backend: str, survivor: int, tmp_path: Path) -> Answer:
-    """What the survivor says when the other rank ends like that."""
-    processes = start_pair(what, backend, tmp_path)
+def losses(what: str, backend: str, tmp_path: Path, survivors: tuple[int, ...], num_ranks: int = 2) -> list[Answer]:
+    """What each survivor says when another rank ends like that."""
+    processes = start_ranks(what, backend, tmp_path, num_ranks)
     try:
-        assert processes[survivor].wait(30.0) == 0
+        assert [processes[survivor].wait(30.0) for survivor in survivors] == [0] * len(survivors)
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    answer: Answer = json.loads((tmp_path / f"{survivor}.json").read_text())
-    return answer
+    return [json.loads((tmp_path / f"{survivor}.json").read_text()) for survivor in survivors]
 
 
 @pytest.mark.parametrize(("survivor", "words"), [(0, "lost rank 1: it died"), (1, "rank 0")])
 def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path, backend: str, survivor: int, words: str) -> None:
-    answer = loss(f"die-{1 - survivor}", backend, survivor, tmp_path)
+    [answer] = losses(f"die-{1 - survivor}", backend, tmp_path, (survivor,))
     assert words in answer["error"]
     assert answer["took_s"] < LOSS_TIMEOUT_S
 
@@ -201,6 +200,25 @@ def test_the_death_of_a_rank_is_told_by_name(tmp_path: Path, backend: str, survi
 def test_a_frozen_rank_is_told_by_name_soon_after_the_timeout(
     tmp_path: Path, backend: str, survivor: int, words: str
 ) -> None:
-    answer = loss(f"freeze-{1 - survivor}", backend, survivor, tmp_path)
+    [answer] = losses(f"freeze-{1 - survivor}", backend, tmp_path, (survivor,))
     assert words in answer["error"]
     assert LOSS_TIMEOUT_S - 0.5 < answer["took_s"] < LOSS_TIMEOUT_S + 3.0
+
+
+@pytest.mark.parametrize("end", ["die", pytest.param("freeze", marks=pytest.mark.slow)])
+def test_of_three_ranks_both_survivors_name_the_lost_one(tmp_path: Path, backend: str, end: str) -> None:
+    for answer in losses(f"{end}-1", backend, tmp_path, (0, 2), num_ranks=3):
+        assert "lost rank 1: it died" in answer["error"]
+        assert answer["took_s"] < LOSS_TIMEOUT_S + 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loser", [0, 1])
+def test_a_rank_that_freezes_before_the_ranks_have_met_is_named_by_both_others(
+    tmp_path: Path, backend: str, loser: int
+) -> None:
+    """Rank 0 serves the store, in which the others look for its address."""
+    others = (1, 2) if loser == 0 else (0, 2)
+    for answer in losses(f"freeze-{loser}-joining", backend, tmp_path, others, num_ranks=3):
+        assert f"rank {loser}" in answer["error"]
+        assert LOSS_TIMEOUT_S - 0.5 < answer["took_s"] < LOSS_TIMEOUT_S + 6.0

@@ -96,6 +96,14 @@ def test_a_store_that_does_not_exist_is_a_lost_peer() -> None:
         open_store(HostInfo(), 1, listen_fd=None, port=port, timeout_s=1.0)
 
 
+def test_a_store_whose_process_is_frozen_is_a_lost_peer() -> None:
+    """The kernel accepts the connection, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(PeerLostError, match=r"within 0\.5 s \(runner\.timeout_s\): the ranks' store does not answer$"):
+            open_store(HostInfo(), 1, listen_fd=None, port=port, timeout_s=0.5)
+
+
 @pytest.mark.parametrize(("name", "gloo", "nccl"), [(None, "lo", "=lo"), ("eth0", "eth0", "=eth0")])
 def test_collectives_use_one_interface(monkeypatch: pytest.MonkeyPatch, name: str | None, gloo: str, nccl: str) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "public0")
