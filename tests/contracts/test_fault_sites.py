@@ -64,6 +64,7 @@ WITHOUT_SITE = {
     "runners/collector.py:take_snapshot": "what a failed save has left; refusals are ignored",
     "offpolicy/distributed/process_group.py:broadcast": "once, after `rank.join`",
     "offpolicy/distributed/peer_sockets.py:_call": "after `rank.join`",
+    "offpolicy/distributed/peer_sockets.py:_name_of": "after `rank.join`",
     "offpolicy/distributed/peer_sockets.py:_answer": "after `rank.join`",
     "offpolicy/distributed/peer_sockets.py:receive": "after `rank.send`",
     "offpolicy/distributed/rank_group.py:_missing": "names the lost ranks after a failure",

@@ -100,7 +100,7 @@ def test_a_store_whose_process_is_frozen_is_a_lost_peer() -> None:
     """The kernel accepts the connection, and nobody answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(PeerLostError, match=r"within 0\.5 s \(runner\.timeout_s\): the ranks' store does not answer$"):
+        with pytest.raises(PeerLostError, match=r"within 0\.5 s .*: the ranks' store does not answer$"):
             open_store(HostInfo(), 1, listen_fd=None, port=port, timeout_s=0.5)
 
 
