@@ -116,20 +116,21 @@ HAND = ("env=hand_rotation", "env.kwargs.num_threads=1")
 HISTORY = ("algo.actor_input=history", "env.kwargs.groups=[obs,privileged,proprio_hist]")
 
 STUDIES = (
-    Study("sac-pendulum", ("algo=sac", "env=pendulum"), 10_000, 5, -180.0, (
+    Study("sac-pendulum", ("algo=sac", "env=pendulum"), 20_000, 5, -180.0, (
         Published(10_000, -162.0, None, "rl-baselines3-zoo SAC, one run, training return"),
         Published(20_000, -157.0, None, "the same, 750 episodes"))),
     Study("td3-pendulum", ("algo=td3", "env=pendulum"), 20_000, 5, -190.0, (
         Published(20_000, -151.9, None, "rl-baselines3-zoo TD3, one run"),)),
-    Study("sac-pendulum-bf16", ("algo=sac", "env=pendulum", "algo.precision=bf16"), 10_000, 5, -180.0),
+    Study("sac-pendulum-bf16", ("algo=sac", "env=pendulum", "algo.precision=bf16"), 20_000, 5, -180.0),
     Study("td3-pendulum-bf16", ("algo=td3", "env=pendulum", "algo.precision=bf16"), 20_000, 5, -190.0),
     Study("sac-halfcheetah", ("experiment=halfcheetah_sac",), 100_000, 3, 6_000.0, (
         Published(100_000, 6_156.0, 738.0, SIMBA), Published(100_000, 6_515.0, 514.0, TIANSHOU_SAC))),
     Study("td3-halfcheetah", ("experiment=halfcheetah_td3",), 100_000, 3, 4_900.0, (
         Published(100_000, 5_514.0, 554.0, "TD3 paper, v1, 10 seeds"),
         Published(100_000, 5_336.0, 376.0, "tianshou TD3, v3, 10 seeds, 25k more random steps"))),
-    Study("td3-inverted-pendulum", ("algo=td3", "env=inverted_pendulum"), 25_000, 3, 990.0, (
+    Study("td3-inverted-pendulum", ("algo=td3", "env=inverted_pendulum"), 50_000, 5, 990.0, (
         Published(25_000, 1_000.0, 0.0, "TD3 paper, v1, 10 seeds"),)),
+    Study("sac-cartpole", ("algo=sac", "env=cartpole"), 40_000, 5, 475.0),
     Study("appo-cartpole", ("algo=appo", "env=cartpole"), 100_000, 5, 490.0),
     Study("appo-cartpole-alternate", ("algo=appo", "env=cartpole", "collect.mode=alternate"), 100_000, 5, 490.0),
     Study("appo-cartpole-overlap", ("algo=appo", "env=cartpole", "collect.mode=overlap"), 100_000, 5, 490.0),

@@ -27,7 +27,7 @@ STUDIES: Mapping[str, str | None] = {
     "algo_env/appo_mujoco": "appo-halfcheetah",
     "algo_env/appo_pendulum": "appo-pendulum",
     "algo_env/hora_hand_rotation": "hora-teacher",
-    "algo_env/sac_cartpole": None,
+    "algo_env/sac_cartpole": "sac-cartpole",
     "experiment/flashsac_published": None,
     "experiment/halfcheetah_sac": "sac-halfcheetah",
     "experiment/halfcheetah_td3": "td3-halfcheetah",
