@@ -102,7 +102,7 @@ help: ## list these commands
 	@echo "make train algo=td3 env=halfcheetah seed=3 env.num_envs=8    any Hydra override passes through"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-train: $(VENV)/.installed ## train a policy: make train algo=sac|td3|appo|hora env=pendulum|halfcheetah|... key=value ...
+train: $(VENV)/.installed ## train a policy: make train algo=sac|td3|flashsac|appo|hora env=pendulum|halfcheetah|... key=value ...
 	@$(BIN)/offpolicy train $(GIVEN_WORDS)
 
 resume: $(VENV)/.installed ## continue a run: make resume [run=runs/sac/... total_timesteps=50000]

@@ -61,7 +61,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="offpolicy",
-        description="Train policies with SAC, TD3, APPO or HORA and see where the wall time went.",
+        description="Train policies with SAC, TD3, FlashSAC, APPO or HORA, and see where the wall time went.",
         epilog="RUN is a run's directory, `latest`, or the beginning of its name. Begin with: offpolicy train algo=sac",
     )
     parser.add_argument("--version", action="version", version=f"offpolicy {__version__}")
@@ -413,7 +413,7 @@ def _add_sweep(commands: Any) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what all trials have in common")
     parser.add_argument("--trials", type=_positive, default=20, help="settings to try (default: 20)")
     parser.add_argument(
-        "--seeds", type=_positive, default=1, help="runs of each, with seeds from `seed` on (default: 1)"
+        "--seeds", type=_positive, default=1, help="runs of each, with seeds 1, 2, ..., or from that of config=RUN on (default: 1)"
     )
     parser.add_argument("--jobs", type=_positive, help="runs at once, which divide the cores (default: one per core)")
     parser.add_argument("--out", type=Path, help="directory of the sweep, to go on with too (default: sweeps/<space>)")
