@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, NoReturn, TypeAlias
 
 from offpolicy import errors
 from offpolicy.descendants import Descendants, adopting, children_of
@@ -141,6 +141,19 @@ def answer_call() -> None:
         answer = {"error": type(error).__name__, "is_ours": isinstance(error, OffPolicyError), "text": text}
     with os.fdopen(answer_fd, "w") as stream:
         json.dump(answer, stream)
+    if "error" in answer:
+        leave_now(0)
+
+
+def leave_now(code: int) -> NoReturn:
+    """Ends this process, which has failed, without taking its interpreter down.
+
+    A thread that is still in a call of a library would abort the process there, and hide its exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # a full disk
+            stream.flush()
+    os._exit(code)
 
 
 def resolve(target: str) -> Callable[..., Any]:

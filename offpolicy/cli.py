@@ -413,7 +413,10 @@ def _add_sweep(commands: Any) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what all trials have in common")
     parser.add_argument("--trials", type=_positive, default=20, help="settings to try (default: 20)")
     parser.add_argument(
-        "--seeds", type=_positive, default=1, help="runs of each, with seeds 1, 2, ..., or from that of config=RUN on (default: 1)"
+        "--seeds",
+        type=_positive,
+        default=1,
+        help="runs of each, with seeds 1, 2, ..., or from that of config=RUN on (default: 1)",
     )
     parser.add_argument("--jobs", type=_positive, help="runs at once, which divide the cores (default: one per core)")
     parser.add_argument("--out", type=Path, help="directory of the sweep, to go on with too (default: sweeps/<space>)")

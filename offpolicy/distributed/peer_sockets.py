@@ -15,49 +15,14 @@ from typing import NamedTuple
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
-from offpolicy.distributed.rank_group import answer_of_store
-from offpolicy.timing.clock import Stopwatch
+from offpolicy.distributed.deadline import LONGEST_S, Deadline, call_within
 
 GREETING = struct.Struct("<q")  # the rank that connects
 FD = struct.Struct("i")  # a descriptor beside a message
 CREDENTIALS = struct.Struct("iII")  # pid, uid and gid of a socket's other end
+STORE_GRACE_S = 0.5  # beyond a call's own deadline, so that its own error is the one that is raised
 LEFT_S = 1.0  # time for the messages on their way once a peer has left that had sent its own
-LONGEST_S = 1e6  # that a socket can wait
-POLL_S = 1.0  # one wait for messages, at most: so a pause of this process is seen
-PAUSE_S = 2.0  # a wait that takes so much longer than asked means that this process did not run
 RETRY_MS = 10  # pause before another try to connect to a rank whose queue of connections is full
-
-
-class Deadline:
-    """The end of one call, however many waits it has."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s, self._watch = timeout_s, Stopwatch()
-
-    def left_s(self) -> float:
-        """Returns the seconds left, or as many as a wait can have. Raises TimeoutError if there are none."""
-        left_s = self._timeout_s - self._watch.elapsed_s()
-        if left_s <= 0.0:
-            raise TimeoutError("timed out")
-        return min(left_s, LONGEST_S)
-
-    def wait(self, poll: select.poll) -> list[tuple[int, int]]:
-        """Returns the events of `poll` when there are any. Raises TimeoutError if none comes in time.
-
-        Time in which this process did not run (Ctrl-Z, a frozen container) does not count: its peers slept too.
-        """
-        while True:
-            asked_s, began_s = min(self.left_s(), POLL_S), self._watch.elapsed_s()
-            events = poll.poll(1000.0 * asked_s)
-            overslept_s = self._watch.elapsed_s() - began_s - asked_s
-            if overslept_s > PAUSE_S:
-                self._timeout_s += overslept_s
-            if events:
-                return events
-
-    def hasten(self, left_s: float) -> None:
-        """Leaves no more than `left_s` from now."""
-        self._timeout_s = min(self._timeout_s, self._watch.elapsed_s() + left_s)
 
 
 class Arrival(NamedTuple):
@@ -151,7 +116,8 @@ def connect(store: Store, rank: int, num_ranks: int, timeout_s: float) -> PeerSo
         store.set(f"memory/{rank}", listener.getsockname())
         peers: dict[int, socket.socket] = {}
         for lower in range(rank):
-            name = answer_of_store(partial(_name_of, store, lower, deadline.left_s()), deadline.left_s())
+            ask = partial(_name_of, store, lower, deadline.left_s())
+            name = call_within(deadline.left_s() + STORE_GRACE_S, ask)
             peers[lower] = on_failure.enter_context(_call(name, deadline))
             peers[lower].send(GREETING.pack(rank))
         for higher, peer in _answer(listener, range(rank + 1, num_ranks), deadline):

@@ -17,11 +17,14 @@ from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported without saying so
 
 from offpolicy import fault
+from offpolicy.distributed.deadline import call_within
 from offpolicy.distributed.host_info import LOOPBACK, LOOPBACK_HOST, HostInfo
-from offpolicy.distributed.rank_group import PeerWatch, answer_of_store
+from offpolicy.distributed.rank_group import PeerWatch
 from offpolicy.errors import PeerLostError
 from offpolicy.protocols import DeviceSync
 
+JOIN_GRACE_S = 1.0  # beyond torch's own deadline, so that its own error is the one that is raised
+OPEN_GRACE_S = 10.0  # torch tries to connect for some seconds more than it was told
 CLEAN_UP_ONLY = "2"  # mode of NCCL's watchdog: it ends the collective and not the process
 
 
@@ -40,11 +43,11 @@ class ProcessGroup:
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY  # `wait_for_device` raises
 
         def join() -> Any:  # Any: torch types the result of new_group as a group, an int or None
-            fault.hit("rank.join")
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
-        self._gathering_group = self._watch.run(lambda: answer_of_store(join, timeout_s))
+        fault.hit("rank.join")
+        self._gathering_group = self._watch.run(lambda: call_within(timeout_s + JOIN_GRACE_S, join))
         self.uses_nccl = backend == "nccl"
         self._nccl = (
             dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")) if self.uses_nccl else None
@@ -105,7 +108,7 @@ def open_store(host: HostInfo, rank: int, *, listen_fd: int | None, port: int, t
         )  # fmt: skip
 
     try:
-        store = answer_of_store(open_it, timeout_s)
+        store = call_within(timeout_s + OPEN_GRACE_S, open_it)
     except (RuntimeError, TimeoutError) as error:
         reason = str(error).splitlines()[0]
         raise PeerLostError(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import errno
 import select
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported without saying so
 
+from offpolicy.distributed.deadline import call_within
 from offpolicy.errors import PeerLostError
 from offpolicy.timing.clock import Stopwatch
 
 T = TypeVar("T")
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS)  # of this process or host
-STORE_GRACE_S = 0.5  # for a call of the store to end at its own deadline
 PEER_CHECK_S = 2.0  # time of the survivors of a failed collective to mark themselves alive in the store
 
 
@@ -53,27 +51,6 @@ class RankGroup(Protocol):
         ...
 
 
-def answer_of_store(ask: Callable[[], T], timeout_s: float) -> T:
-    """Returns what `ask` returns, or raises what it raises, which has `timeout_s` and may keep to that itself.
-
-    Raises TimeoutError a moment later if it does not: a store whose process is frozen never answers, whatever deadline
-    the call was given. The thread that asks is left behind then.
-    """
-    future: Future[T] = Future()
-
-    def answer() -> None:
-        try:
-            future.set_result(ask())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=answer, name="store", daemon=True).start()
-    try:
-        return future.result(timeout_s + STORE_GRACE_S)
-    except TimeoutError as error:
-        raise TimeoutError(str(error) or "the ranks' store does not answer") from error
-
-
 class PeerWatch:
     """Runs collectives, and names the ranks that are lost when one fails: they do not mark themselves in the store."""
 
@@ -97,8 +74,8 @@ class PeerWatch:
         text = str(error) or type(error).__name__
         what = text.splitlines()[0].split(". ")[0]  # gloo adds general advice
         try:
-            who = answer_of_store(self._missing, PEER_CHECK_S)
-        except (RuntimeError, TimeoutError):  # it is frozen, or went down with its process
+            who = call_within(PEER_CHECK_S + 0.5, self._missing)
+        except (RuntimeError, OSError):  # it is frozen, or went down with its process
             who = "rank 0, or whatever else keeps the ranks' store"
         how = f"it died, froze for {self._timeout_s:g} s (runner.timeout_s) or cannot be reached"
         return f"lost {who}: {how} ({what})"
@@ -106,8 +83,8 @@ class PeerWatch:
     def _missing(self) -> str:
         """Returns the ranks that do not mark themselves alive in the store, as all do whose collective failed.
 
-        Raises RuntimeError if the store is gone. One that goes while we look has told enough: a rank that noticed
-        earlier, and has left, kept it.
+        Raises RuntimeError if the store is gone, or goes while rank 0, which keeps it on one host, is missing. If it
+        goes while only others are, rank 0 has noticed the loss earlier, and left: they are the lost ones.
         """
         self._store.set(f"alive/{self._rank}", "1")
         watch, missing = Stopwatch(), self._silent()
@@ -116,6 +93,8 @@ class PeerWatch:
             try:
                 missing = self._silent()
             except RuntimeError:
+                if 0 in missing:
+                    raise
                 break
         return ", ".join(f"rank {rank}" for rank in missing) or "a rank that has left since"
 

@@ -351,7 +351,7 @@ def lose(rank: Rank, loser: int, end: Callable[[], None]) -> Answer:
     rank.group.gather(torch.zeros(3))
     if rank.index == loser:
         end()
-    answer = told(lambda: rank.group.gather(torch.zeros(3)))
+    answer = loss_in(lambda: rank.group.gather(torch.zeros(3)))
     rank.group.close()
     return answer
 
@@ -362,14 +362,15 @@ def lose_at_the_start(
     """One rank ends when all have found the store and before it joins; what the joining of the others says."""
     store.set(f"found/{index}", "1")
     store.wait([f"found/{rank}" for rank in range(num_ranks)])
+    store.set(f"answered/{index}", "1")
     if index == loser:
-        time.sleep(0.5)  # so that the store has answered the others
+        store.wait([f"answered/{rank}" for rank in range(num_ranks)])
         end()
-    return told(join)
+    return loss_in(join)
 
 
-def told(step: Callable[[], object]) -> Answer:
-    """What a step says of a lost peer."""
+def loss_in(step: Callable[[], object]) -> Answer:
+    """The text of the lost peer with which a step ends, and how long the step took."""
     started_s = time.monotonic()
     try:
         step()

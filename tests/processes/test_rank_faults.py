@@ -63,7 +63,7 @@ def test_a_frozen_rank_ends_the_run_and_is_named(start_run: Any, traces: Any, ra
 
 
 @pytest.mark.slow
-def test_a_pause_of_all_ranks_is_nobodys_silence(start_run: Any, traces: Any) -> None:
+def test_ranks_that_were_all_paused_go_on(start_run: Any, traces: Any) -> None:
     """Ctrl-Z, a frozen container, or a machine that sleeps, for longer than the ranks wait for each other."""
     run = start_run(*ENDLESS, *TWO, "runner.timeout_s=3")
     run.wait_for_updates()

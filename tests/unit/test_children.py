@@ -25,7 +25,7 @@ from offpolicy.children import (
 from offpolicy.errors import ConfigError, EnvFailure
 
 MODULE = """
-import os, signal, subprocess, sys, threading
+import atexit, os, signal, subprocess, sys, threading
 from offpolicy.errors import ConfigError, EnvFailure
 
 def echo(payload):
@@ -37,6 +37,9 @@ def paths(_): return sys.path
 def refuse(problems): raise ConfigError(problems)
 def fail(_): raise EnvFailure("step 3")
 def stumble(_): return [][0]
+def fail_and_abort_at_exit(_):
+    atexit.register(os.abort)
+    raise EnvFailure("step 4")
 def leave(_): sys.exit('gone')
 def die(number):
     print("about to die", flush=True)
@@ -70,6 +73,18 @@ def test_the_working_directory_is_searched_last() -> None:
     paths = call_in_child("callee:paths")
     assert paths[-1] == os.getcwd()
     assert "" not in paths
+
+
+def test_the_error_is_raised_also_where_taking_down_the_interpreter_would_abort_the_child() -> None:
+    """A thread that is left in a call of torch does that."""
+    with pytest.raises(EnvFailure, match=r"^step 4$"):
+        call_in_child("callee:fail_and_abort_at_exit")
+
+
+def test_a_process_that_leaves_now_has_said_everything_and_keeps_its_exit_code() -> None:
+    code = "import atexit, os; from offpolicy.children import leave_now; atexit.register(os.abort); print('this')"
+    done = subprocess.run([sys.executable, "-c", f"{code}; leave_now(70)"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (70, "this\n")
 
 
 @pytest.mark.parametrize("problems", [["a: got 1", "b: got 2"], ["a: got 1"]])

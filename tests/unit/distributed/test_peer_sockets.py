@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import cast
@@ -16,7 +14,8 @@ from typing import cast
 import pytest
 
 from offpolicy.distributed import peer_sockets
-from offpolicy.distributed.peer_sockets import Deadline, PeerSockets, is_ours
+from offpolicy.distributed.deadline import Deadline
+from offpolicy.distributed.peer_sockets import PeerSockets, is_ours
 from offpolicy.timing.clock import Stopwatch
 
 
@@ -153,35 +152,3 @@ def test_a_user_whose_number_is_beyond_a_signed_int_is_one(monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "geteuid", lambda: 3_000_000_000)
     assert is_ours(cast("socket.socket", Peer()))
-
-
-class Naps:
-    """A poll that takes so long, for each of its calls, and then has these events."""
-
-    def __init__(self, *calls: tuple[float, list[tuple[int, int]]]) -> None:
-        self._calls = list(calls)
-
-    def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
-        seconds, events = self._calls.pop(0)
-        time.sleep(seconds)
-        return events
-
-
-@pytest.mark.parametrize("seen", [[], [(7, select.POLLIN)]])
-def test_time_in_which_this_process_did_not_run_is_not_silence_of_its_peers(
-    monkeypatch: pytest.MonkeyPatch, seen: list[tuple[int, int]]
-) -> None:
-    monkeypatch.setattr(peer_sockets, "PAUSE_S", 0.1)
-    monkeypatch.setattr(peer_sockets, "POLL_S", 0.01)
-    deadline, late = Deadline(0.3), [(9, select.POLLIN)]
-    poll = cast(select.poll, Naps((0.4, seen), (0.0, late)))
-    assert deadline.wait(poll) == seen or late
-    assert 0.0 < deadline.left_s() < 0.3
-
-
-def test_waiting_alone_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_sockets, "POLL_S", 0.05)
-    watch = Stopwatch()
-    with pytest.raises(TimeoutError, match="timed out"):
-        Deadline(0.3).wait(select.poll())
-    assert 0.3 <= watch.elapsed_s() < 1.0

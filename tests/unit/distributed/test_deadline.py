@@ -1,0 +1,98 @@
+"""The end of a call with many waits, and of a call that would wait for ever."""
+
+from __future__ import annotations
+
+import select
+import threading
+from typing import Any, cast
+
+import pytest
+
+from offpolicy.distributed.deadline import Deadline, call_within
+from offpolicy.distributed.rank_group import SHORTAGES
+from offpolicy.processes.watchdog import PAUSE_S
+
+Events = list[tuple[int, int]]
+MESSAGE: Events = [(9, select.POLLIN)]
+
+
+class ScriptedPoll:
+    """A poll, and the clock: each call takes so many seconds more than it was asked for, and has these events."""
+
+    def __init__(self, *calls: tuple[float, Events]) -> None:
+        self._calls, self._now_ns = list(calls), 0
+        self.num_calls = 0
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def poll(self, timeout_ms: float) -> Events:
+        longer_s, events = self._calls[min(self.num_calls, len(self._calls) - 1)]
+        self.num_calls += 1
+        self._now_ns += round(1e6 * timeout_ms + 1e9 * longer_s) if not events or longer_s else 0
+        return events
+
+
+def wait(deadline: Deadline, poll: ScriptedPoll) -> Events:
+    return deadline.wait(cast(select.poll, poll))
+
+
+def test_a_wait_ends_with_the_first_events() -> None:
+    poll = ScriptedPoll((0.0, []), (0.0, MESSAGE))
+    deadline = Deadline(5.0, poll)
+    assert wait(deadline, poll) == MESSAGE
+    assert deadline.left_s() == 4.0
+
+
+def test_a_wait_without_events_ends_at_the_deadline() -> None:
+    poll = ScriptedPoll((0.0, []))
+    with pytest.raises(TimeoutError, match="timed out"):
+        wait(Deadline(3.5, poll), poll)
+    assert poll.now_ns() == 3_500_000_000
+
+
+@pytest.mark.parametrize("at_once", [[], [(7, select.POLLIN)]])
+def test_a_pause_of_this_process_does_not_count(at_once: Events) -> None:
+    poll = ScriptedPoll((100.0, at_once), (0.0, MESSAGE))
+    deadline = Deadline(3.0, poll)
+    assert wait(deadline, poll) == (at_once or MESSAGE)
+    assert deadline.left_s() == 2.0  # less the second that was asked for
+
+
+def test_a_wait_that_is_a_little_late_counts() -> None:
+    poll = ScriptedPoll((PAUSE_S, []))
+    with pytest.raises(TimeoutError):
+        wait(Deadline(2.0, poll), poll)
+    assert poll.num_calls == 1
+
+
+def test_what_has_come_is_taken_after_the_deadline_too() -> None:
+    poll = ScriptedPoll((0.0, MESSAGE))
+    assert wait(Deadline(0.0, poll), poll) == MESSAGE
+
+
+def test_a_call_returns_its_result_or_raises_its_error() -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    assert call_within(5.0, lambda: 3) == 3
+    for error in (RuntimeError("refused"), TimeoutError("after 5 s")):
+        with pytest.raises(type(error), match=str(error)):
+            call_within(5.0, lambda error=error: fail(error))  # type: ignore[misc]
+
+
+def test_a_call_that_does_not_end_is_left() -> None:
+    never = threading.Event()
+    with pytest.raises(TimeoutError, match="^no answer$"):
+        call_within(0.1, never.wait)
+    never.set()
+
+
+def test_a_thread_that_cannot_be_had_is_a_shortage_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="can't start new thread") as caught:
+        call_within(1.0, lambda: None)
+    assert caught.value.errno in SHORTAGES
