@@ -221,8 +221,8 @@ class Monitor:
         return sum(ring.num_transitions for ring in self._shared.rings)
 
     def snapshot(self) -> Snapshot:
-        """Returns the newest counters of all processes."""
-        collectors = [reports.read() for reports in self._shared.collector_reports]
+        """Returns the newest counters of all processes; of collectors, those before the first that has none yet."""
+        read = [reports.read() for reports in self._shared.collector_reports]
         evaluator = self._shared.evaluator_reports
         env_steps = self._env_steps
         return Snapshot(
@@ -230,7 +230,7 @@ class Monitor:
             env_steps=env_steps,
             iteration=self._shared.control.leader.get(RankWord.ITERATIONS),
             learners=self._learner.read() if self._learner else (),
-            collectors=tuple(totals for totals in collectors if totals is not None),
+            collectors=tuple(totals for totals in read[: (*read, None).index(None)] if totals is not None),
             replay_rows=self._replay_rows,
             replay_capacity=self._capacity,
             update_debt=self._debt(env_steps),

@@ -22,7 +22,7 @@ _PART = re.compile(rf"host-[0-9]+|{ATTEMPT}[0-9]+")
 _RECORD = re.compile(
     r"config\.yaml|spaces\.json|summary\.json|train\.log|trace\.json|trace|videos|checkpoints|wandb|wandb_id"
     r"|(metrics|episodes|eval|eval_episodes|evaluations)(\.superseded)?\.jsonl|events\.out\.tfevents\..*|bad-row-.*\.json"
-    r"|\.snapshot-.*|\..+\.[0-9]+\.tmp"
+    r"|slow(-rank[0-9]+)?-[0-9]+\.trace\.json\.gz|\.snapshot-.*|\..+\.[0-9]+\.tmp"
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from operator import sub
 from statistics import fmean, median_low
 
 from offpolicy.logger.metrics import rank_key, series_key
@@ -133,12 +134,12 @@ class StragglerFinder:
 
 
 def _arrivals(previous: Snapshot | None, current: Snapshot) -> Sequence[ArrivalTotals]:
-    """Returns the counts of every rank in the window."""
-    known = [totals.arrivals for totals in previous.learners] if previous is not None else []
-    before = known + [ArrivalTotals()] * (len(current.learners) - len(known))
+    """Returns the counts of every rank in the window; none before their first report."""
+    before = previous.learners if previous is not None else ()
+    nothing = ArrivalTotals()
     return [
-        ArrivalTotals(*(now - then for now, then in zip(totals.arrivals, earlier, strict=True)))
-        for totals, earlier in zip(current.learners, before, strict=True)
+        ArrivalTotals(*map(sub, totals.arrivals, before[rank].arrivals if rank < len(before) else nothing))
+        for rank, totals in enumerate(current.learners)
     ]
 
 

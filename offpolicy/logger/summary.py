@@ -86,7 +86,7 @@ def build_summary(
         "exit_code": result.exit_code,
         "reason": result.reason,
         "env_steps": snapshot.env_steps,
-        "updates": num_updates(snapshot),
+        "updates": num_updates(snapshot if snapshot.learners else baseline or snapshot),
         "restarts": snapshot.restarts,  # of collectors that died
         "learner_restarts": snapshot.learner_restarts,
         "wall_s": snapshot.wall_s,

@@ -339,6 +339,23 @@ def test_the_newest_gains_of_the_learner_are_kept(run: Run) -> None:
     assert run.monitor.virtual_speedup == (100.0, {"train": {"10": [1.1]}})
 
 
+def test_a_collector_is_never_taken_for_one_that_has_not_reported_yet(run: Run) -> None:
+    """Windows are formed by place: the first counters of the second collector are not those of the first."""
+    first, second, third = (FakeReports(CollectorTotals(None, steps, 0, 0.0, 0)) for steps in (1, 2, 3))
+    run.shared.collector_reports = [first, second, third]
+
+    def collected() -> list[int]:
+        return [totals.env_steps for totals in run.monitor.snapshot().collectors]
+
+    assert collected() == []
+    second.version = third.version = 1
+    assert collected() == []
+    first.version = 1
+    assert collected() == [1, 2, 3]
+    second.version = 0
+    assert collected() == [1]
+
+
 @pytest.mark.parametrize(("kind", "line"), [("note", "text"), ("warning", "warning: text")])
 def test_a_line_of_a_process_is_shown(run: Run, kind: str, line: str) -> None:
     run.send("learner", kind, text="text")

@@ -224,6 +224,14 @@ def test_a_crash_before_the_first_report_still_has_a_summary() -> None:
     assert printed(summary)[1].rstrip() == "because     learner 0: no such device"
 
 
+def test_a_resumed_run_that_ends_before_its_first_report_still_has_a_summary(make_snapshot: Any) -> None:
+    """The hellos have told what each process continues; no report has come."""
+    continued = make_snapshot(1000)
+    summary = summary_of(dataclasses.replace(continued, learners=(), collectors=()), continued, status="interrupted")
+    assert (summary["env_steps"], summary["updates"]) == (continued.env_steps, continued.learners[0].updates)
+    assert summary["updates"] > 0
+
+
 def test_a_return_that_is_not_a_number_is_null(make_snapshot: Any, evaluation: EvalResult) -> None:
     summary = summary_of(make_snapshot(10), last_eval=evaluation._replace(mean_reward=float("nan")))
     assert summary["eval"]["mean_reward"] is None
