@@ -165,7 +165,7 @@ class Collector:
         env_steps = self.writer.take_over(self._words.get(CollectorWord.ENV_STEPS))
         seed, path = self._job.cfg.seed, (env_steps, self._words.get(CollectorWord.RESTARTS)) if env_steps else ()
         progress = Progress(obs=self.env.reset(env_seed(seed, "collector", self.number, *path)), env_steps=env_steps)
-        if before is not None:
+        if before is not None and env_steps:  # else it begins as that one did, whose steps are made again
             progress.vector_steps, progress.policy_steps = before.vector_steps, before.policy_steps
             progress.policy_lag_sum = before.policy_lag_sum
         self._words.set(CollectorWord.ENV_STEPS, env_steps)

@@ -136,5 +136,17 @@ class ControlPage:
         done = self.collectors[index].get(CollectorWord.SNAPSHOT_DONE) if role == "collector" else 0
         return role == "collector" and self.leader.get(RankWord.SNAPSHOT_REQUEST) > done
 
+    def may_go(self, role: str, index: int) -> bool:
+        """True for a collector that owes a snapshot, or may take a step: it has no reason to wait for the learner.
+
+        Of rollouts, which are granted by their number, only a collector without any step is known to be one.
+        """
+        if role != "collector":
+            return False
+        own, leader = self.collectors[index], self.leader
+        is_released = leader.get(RankWord.SNAPSHOT_RELEASE) >= own.get(CollectorWord.SNAPSHOT_DONE)
+        has_grant = own.get(CollectorWord.ENV_STEPS) < leader.get(RankWord.GRANTED)
+        return self.is_asked(role, index) or (is_released and has_grant and not self.is_stopping)
+
     def _section(self, role: str, index: int) -> ControlWords:
         return {"learner": self.ranks, "collector": self.collectors, "evaluator": (self.evaluator,)}[role][index]

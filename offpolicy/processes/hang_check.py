@@ -45,16 +45,17 @@ class HangCheck:
             self._end_deadlock(step_timeout_s)
 
     def _end_deadlock(self, step_timeout_s: float) -> None:
-        """Ends a run whose processes all wait: a collector that was stopped from outside, else all of them."""
+        """Ends a run whose processes all wait: the collector that keeps the others waiting, else all of them."""
         child = culprit(self._children, self._control)
-        is_frozen = is_stopped(child.process.pid)
-        waited = (
-            "the others waited for it, which a signal had stopped,"
-            if is_frozen
-            else "learner and collector waited for each other"
-        )
+        is_frozen, may_go = is_stopped(child.process.pid), self._control.may_go(child.role, child.index)
+        if is_frozen:
+            waited = "the others waited for it, which a signal had stopped,"
+        elif may_go:
+            waited = "the others waited for it, which waited although it could go on,"
+        else:
+            waited = "learner and collector waited for each other"
         self._failures.set(child, HangError.exit_code, f"{waited} for {step_timeout_s:g} s")
-        if is_frozen and not child.is_learner:
+        if (is_frozen or may_go) and not child.is_learner:
             child.process.kill()  # the learner can still save
         else:
             self._shutdown.kill()

@@ -96,10 +96,10 @@ class Shutdown:
 
 
 def culprit(children: Iterable[Child], control: ControlPage) -> Child:
-    """Returns the child that keeps the others waiting: one that was stopped from outside, else a busy one."""
+    """Returns the child that keeps the others waiting: one that was stopped from outside, else one that could go on."""
 
     def guilt(child: Child) -> tuple[bool, bool, bool]:
-        is_waiting = control.is_waiting(child.role, child.index)
+        is_waiting = control.is_waiting(child.role, child.index) and not control.may_go(child.role, child.index)
         return not is_stopped(child.process.pid), is_waiting, not child.is_learner
 
     return min(children, key=guilt)

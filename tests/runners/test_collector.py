@@ -134,6 +134,24 @@ def test_counts_of_the_checkpoint_are_read_until_all_collectors_announce_their_o
     assert counts_before(job, control) == CountsBefore([0, 0], [0, 0])
 
 
+@pytest.mark.parametrize(("handed_over", "counted"), [(0, (0, 0, 0.0)), (12, (5, 3, 7.0))])
+def test_a_collector_that_takes_over_counts_the_steps_that_are_not_made_again(
+    tmp_path: Path, handed_over: int, counted: tuple[int, int, float]
+) -> None:
+    """Where nothing was handed over it begins as the dead one did, and makes all of its steps again."""
+    parts: Any = collector_at(tmp_path, two_collectors())
+    sent: list[Progress] = []
+    parts.env.reset = lambda seed: np.zeros((3, 2), np.float32)
+    parts.writer.take_over = lambda announced: handed_over
+    parts.episodes = SimpleNamespace(take_over=lambda first: None)
+    parts.policy = SimpleNamespace(reseed=lambda *path: None)
+    parts._send_hello = sent.append
+    parts._job.host = SimpleNamespace(num_hosts=1)
+    progress = parts.take_over(CollectorTotals(None, 15, 5, 7.0, 3))
+    assert (progress.vector_steps, progress.policy_steps, progress.policy_lag_sum) == counted
+    assert progress.env_steps == handed_over
+
+
 @pytest.mark.parametrize("start_step", [0, 40])
 def test_a_resumed_collector_reports_what_it_restored_before_another_one_may_take_over(
     tmp_path: Path, start_step: int

@@ -29,6 +29,32 @@ def test_children_that_wait_for_each_other_end_the_run() -> None:
     assert (failure.exit_code, failure.cause) == (70, "learner and collector waited for each other for 10 s")
 
 
+@pytest.mark.parametrize("order", ["step", "snapshot"])
+def test_a_collector_that_waits_although_it_could_go_on_is_the_one_to_blame_and_the_learner_can_save(
+    order: str,
+) -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.leader.set(RankWord.IS_WAITING, 1)
+        stage.control.leader.set(RankWord.GRANTED if order == "step" else RankWord.SNAPSHOT_REQUEST, 1)
+        failure = stage.run({20: exit_of(stage, "learner-0")})
+        assert stage.processes["learner-0"].code == 0
+    assert failure is not None
+    assert (failure.role, failure.exit_code) == ("collector", 70)
+    assert failure.cause == "the others waited for it, which waited although it could go on, for 10 s"
+
+
+def test_a_collector_that_must_stand_still_for_a_snapshot_is_not_to_blame() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        stage.control.collectors[0].set(CollectorWord.IS_WAITING, 1)
+        stage.control.collectors[0].set(CollectorWord.SNAPSHOT_DONE, 1)
+        for word in (RankWord.IS_WAITING, RankWord.GRANTED, RankWord.SNAPSHOT_REQUEST):
+            stage.control.leader.set(word, 1)
+        failure = stage.run()
+    assert failure is not None
+    assert failure.cause == "learner and collector waited for each other for 10 s"
+
+
 def test_a_frozen_collector_for_which_all_wait_is_the_one_to_blame_and_the_learner_can_save(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
