@@ -10,6 +10,7 @@ from pathlib import Path
 
 from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, Checkpoint, Disk, run_store
+from offpolicy.checkpoint.best import BEST
 from offpolicy.errors import CheckpointError, ConfigError
 from offpolicy.files import remove_temporaries
 from offpolicy.launch.run_lock import LOCK, RunLock, is_signed
@@ -163,7 +164,8 @@ def _remove_left_over(path: Path) -> None:
 
     Before an attempt is set aside, so that it holds none of them. What the disk refuses stays.
     """
-    remove_temporaries(path)
+    for directory in (path, path / CHECKPOINTS / BEST):
+        remove_temporaries(directory)
     for part in path.glob(f"{SNAPSHOT_DIR}-*"):
         shutil.rmtree(part, ignore_errors=True)
     with suppress(OSError):

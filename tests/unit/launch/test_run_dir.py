@@ -358,12 +358,15 @@ def test_a_claim_removes_what_writers_that_were_killed_have_left(tmp_path: Path)
 
 def test_an_attempt_is_set_aside_without_what_it_had_not_finished(lost: Path) -> None:
     part, draft = lost / ".snapshot-collector-0", lost / "checkpoints" / f".tmp-{'0' * 32}"
+    best = lost / "checkpoints" / "best" / f".policy.safetensors.{2**22 + 1}.tmp"
+    best.parent.mkdir()
+    best.touch()
     for directory in (part, draft):
         directory.mkdir(parents=True)
         (directory / "collector-0.json").write_text("{}")
     with RunDir.claim(lost, "auto") as claimed:
         assert claimed.aside == lost / "attempt-0"
-    assert not {part.name, draft.name} & {path.name for path in lost.rglob("*")}
+    assert not {part.name, draft.name, best.name} & {path.name for path in lost.rglob("*")}
     assert (lost / "attempt-0" / "checkpoints").is_dir()
 
 
