@@ -29,6 +29,7 @@ STUDIES: Mapping[str, str | None] = {
     "algo_env/hora_hand_rotation": "hora-teacher",
     "algo_env/sac_cartpole": "sac-cartpole",
     "experiment/flashsac_published": None,
+    "experiment/halfcheetah_flashsac": "flashsac-halfcheetah",
     "experiment/halfcheetah_sac": "sac-halfcheetah",
     "experiment/halfcheetah_td3": "td3-halfcheetah",
     "experiment/halfcheetah_td3_author": None,
