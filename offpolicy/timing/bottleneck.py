@@ -188,7 +188,7 @@ LEARNER_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
-        _lower("algo.batch_size", "less work per env step (a lower algo.utd or algo.hidden_dims too)"),
+        _lower("algo.batch_size", "less work per env step (a lower algo.utd or smaller networks too)"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (
         _setting("replay.source", "resident", ": with CUDA and runner=single_gpu or multi_gpu, sample on the device"),
@@ -237,7 +237,7 @@ ROLLOUT_ADVICE: Mapping[str, tuple[Advice, ...]] = {
     LearnerPhase.TRAIN: (
         TRY_THREADS,
         _setting("device", "cuda", ": for wide networks or large batches"),
-        _lower("algo.epochs", "less work per env step (a lower algo.num_minibatches or algo.hidden_dims too)"),
+        _lower("algo.epochs", "less work per env step (a lower algo.num_minibatches or smaller networks too)"),
     ),
     LearnerPhase.REPLAY_BATCH_WAIT: (),
     LearnerPhase.CHECKPOINT: (_raise("checkpoint.every", "less often"),),

@@ -59,6 +59,11 @@ class End:
         return [Fault.parse(text) for text in self.fired]
 
     @property
+    def has_lost_output(self) -> bool:
+        """True if the console refused a line."""
+        return any(fault.site == "console.write" and hasattr(errno, fault.action) for fault in self.faults)
+
+    @property
     def is_announced(self) -> bool:
         """True if the run directory was claimed and named."""
         return "run directory:" in self.stdout

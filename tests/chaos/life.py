@@ -64,7 +64,8 @@ def live(scene: Scene, directory: Path, disturbances: list[Disturbance]) -> Stor
         story.num_kills += sum(kills)
         story.num_resumes += "resuming at env step" in end.stdout
         story.violations += check_life(scene, directory / "run", end, before)
-        story.is_bitwise &= "not bitwise" not in end.stdout
+        # A console that refuses a line gets no other one: what it would have said is not known.
+        story.is_bitwise &= "not bitwise" not in end.stdout and not end.has_lost_output
         if end.code == 0 and not end.is_supervisor_hit and invariants.newest_checkpoint(directory / "run") is not None:
             story.is_done = True
             story.violations += invariants.check_residue(directory / "run", end.stdout)

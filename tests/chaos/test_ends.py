@@ -136,6 +136,18 @@ def test_a_refused_start_is_not_held_against_the_summary_of_the_life_before(tmp_
     assert list(invariants.check_end(tmp_path, refused, 900)) == []
 
 
+@pytest.mark.parametrize(
+    ("fault", "is_lost"),
+    [
+        ("console.write@role=supervisor,n=5:ENOSPC", True),
+        ("console.write@role=supervisor,n=5:delay:50", False),
+        ("file.write@role=supervisor,n=5:ENOSPC", False),
+    ],
+)
+def test_output_is_lost_where_the_console_refuses_a_line(fault: str, is_lost: bool) -> None:
+    assert End(0, HEADER, "", (fault,)).has_lost_output == is_lost
+
+
 def test_exit_0_before_the_goal_is_seen(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"status": "completed", "env_steps": 899}))
     assert [text[:10] for text in invariants.check_end(tmp_path, End(0, "", ""), 900)] == ["I6: exit 0"]
