@@ -42,12 +42,15 @@ class ProcessGroup:
 
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY  # `wait_for_device` raises
 
-        def join() -> Any:  # Any: torch types the result of new_group as a group, an int or None
+        def init() -> Any:  # Any: torch types the result of new_group as a group, an int or None
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
             return dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
 
-        fault.hit("rank.join")
-        self._gathering_group = self._watch.run(lambda: call_within(timeout_s + JOIN_GRACE_S, join))
+        def join() -> Any:  # Any: as of `init`
+            fault.hit("rank.join")
+            return call_within(timeout_s + JOIN_GRACE_S, init)
+
+        self._gathering_group = self._watch.run(join)
         self.uses_nccl = backend == "nccl"
         self._nccl = (
             dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda")) if self.uses_nccl else None

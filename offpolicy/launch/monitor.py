@@ -21,7 +21,7 @@ from offpolicy.timing.core_ledger import CoreLedger
 from offpolicy.timing.trace_writer import TraceTrack
 from offpolicy.timing.virtual_speedup import Measured
 from offpolicy.training.run_memory import RunMemory
-from offpolicy.types import CoreTotals, EvalResult, Snapshot
+from offpolicy.types import CollectorTotals, CoreTotals, EvalResult, Snapshot
 
 # Names of a trace's counters.
 LAG, DEBT, ROWS = "policy lag, versions", "update debt, updates", "replay rows"
@@ -222,7 +222,12 @@ class Monitor:
 
     def snapshot(self) -> Snapshot:
         """Returns the newest counters of all processes; of collectors, those before the first that has none yet."""
-        read = [reports.read() for reports in self._shared.collector_reports]
+        collectors: list[CollectorTotals] = []
+        for reports in self._shared.collector_reports:
+            totals = reports.read()
+            if totals is None:  # windows are formed by place: a later one must not take this one's
+                break
+            collectors.append(totals)
         evaluator = self._shared.evaluator_reports
         env_steps = self._env_steps
         return Snapshot(
@@ -230,7 +235,7 @@ class Monitor:
             env_steps=env_steps,
             iteration=self._shared.control.leader.get(RankWord.ITERATIONS),
             learners=self._learner.read() if self._learner else (),
-            collectors=tuple(totals for totals in read[: (*read, None).index(None)] if totals is not None),
+            collectors=tuple(collectors),
             replay_rows=self._replay_rows,
             replay_capacity=self._capacity,
             update_debt=self._debt(env_steps),

@@ -62,7 +62,7 @@ WITHOUT_SITE = {
     "offpolicy/timing/flight_recorder.py:_next_path": "an old file of an outlier; file.write comes next",
     "offpolicy/training/checkpointer.py:_drop_collector_parts": "parts that no checkpoint needs; refusals are ignored",
     "runners/collector.py:take_snapshot": "what a failed save has left; refusals are ignored",
-    "offpolicy/distributed/process_group.py:join": "after `rank.join`",
+    "offpolicy/distributed/process_group.py:init": "after `rank.join`",
     "offpolicy/distributed/process_group.py:broadcast": "once, after `rank.join`",
     "offpolicy/distributed/peer_sockets.py:_call": "after `rank.join`",
     "offpolicy/distributed/peer_sockets.py:_name_of": "after `rank.join`",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import threading
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_call_returns_its_result_or_raises_its_error() -> None:
     assert call_within(5.0, lambda: 3) == 3
     for error in (RuntimeError("refused"), TimeoutError("after 5 s")):
         with pytest.raises(type(error), match=str(error)):
-            call_within(5.0, lambda error=error: fail(error))  # type: ignore[misc]
+            call_within(5.0, partial(fail, error))
 
 
 def test_a_call_that_does_not_end_is_left() -> None:
