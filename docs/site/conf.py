@@ -76,7 +76,11 @@ def docstrings(marker: re.Match[str]) -> str:
     module = importlib.import_module(marker[1])
     lines = []
     for name in marker[2].split():
-        is_class = isinstance(getattr(module, name), type)
+        value = getattr(module, name)
+        is_class = isinstance(value, type)
+        if not callable(value):  # a constant: what its docstring would show is that of its type
+            lines += [f".. py:data:: {marker[1]}.{name}", f"   :type: {type(value).__name__}", ""]
+            continue
         lines.append(f".. auto{'class' if is_class else 'function'}:: {marker[1]}.{name}")
         lines += ["   :members:", ""] if is_class else [""]
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import shutil
 import subprocess
@@ -50,6 +51,19 @@ def test_the_commands_are_all_there() -> None:
 def test_the_api_reference_has_every_public_name() -> None:
     markers = re.findall(r"<!-- autodoc offpolicy: (.*) -->", (DOCS / "api.md").read_text())
     assert {name for names in markers for name in names.split()} >= {*offpolicy.__all__} - {"__version__"}
+
+
+def test_the_api_reference_has_every_name_that_an_example_imports() -> None:
+    on_page = set[tuple[str, str]]()
+    for module, names in re.findall(r"<!-- autodoc (\S+): (.*) -->", (DOCS / "api.md").read_text()):
+        on_page |= {(module, name) for name in names.split()}
+    taken = set[tuple[str, str]]()
+    for path in (ROOT / "examples").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("offpolicy."):
+                taken |= {(node.module or "", alias.name) for alias in node.names}
+    assert len(taken) > 10
+    assert taken - on_page == set()
 
 
 def test_every_row_of_the_peers_is_whole_and_numbered() -> None:
