@@ -8,10 +8,14 @@ OffPolicyError            1   unexpected
 ├── PeerLostError        70   another learner rank did not come to a collective
 ├── DesyncError           1   learner ranks that must be equal are not
 ├── RunDirBusyError      73   the run directory is in use
-├── SaveError            74   the final checkpoint could not be saved
+├── SaveError            74   a checkpoint, or another file of the run, could not be written
+│   └── PeerSaveError    74   another learner rank could not save its part
 ├── StartError            1   the machine refused to start a process of the run
-├── EnvFailure            1   the user's environment raised
-└── EnvWorkerKilled       1   a worker process of the user's environment was killed by a signal
+└── EnvFailure            1   the user's environment raised
+    ├── EnvWorkerKilled   1   a worker process of the user's environment was killed by a signal
+    └── PeerEnvFailure    1   the environment raised on another learner rank
+KeyboardInterrupt
+└── Interrupted         130   a run of `offpolicy.train` was stopped by a signal (SIGTERM, SIGHUP: 143)
 """
 
 from __future__ import annotations
@@ -74,7 +78,7 @@ class RunDirBusyError(OffPolicyError):
 
 
 class SaveError(OffPolicyError):
-    """The final checkpoint could not be written."""
+    """A checkpoint, or another file of the run, could not be written."""
 
     exit_code = 74
 
@@ -121,7 +125,7 @@ def error_of(exit_code: int, cause: str) -> OffPolicyError:
 
 # exit codes that are not errors of ours
 EXIT_OK = 0
-EXIT_CRASH_LOOP = 70  # a collector died again and again
+EXIT_CRASH_LOOP = 70  # a collector, or the learners, died again and again
 EXIT_UNJUDGED = 75  # a condition of `compare --fail-on` could not be judged
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143

@@ -44,8 +44,8 @@ def load(
 class LoadedPolicy:
     """A policy that keeps no state: `policy(obs)` is the environment's action.
 
-    What HORA's student infers from the past it reads from the observation's own part `history`, which the environment
-    keeps: its policy is a function of the observation like every other.
+    What HORA's student infers from the past it reads from the observation's own part `proprio_hist`, which the
+    environment keeps: its policy is a function of the observation like every other.
     """
 
     def __init__(self, saved: SavedRun, device: str, seed: int) -> None:

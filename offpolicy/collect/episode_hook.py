@@ -33,7 +33,7 @@ START_TIMEOUT_S = 60.0  # limit for the imports of the hook's module
 GRACE_S = 1.0  # from closing the worker's socket to killing it
 SLICE_S = 0.1  # longest wait between two calls of `should_stop`
 MESSAGE_BYTES = 1 << 17  # limit of a message from the worker
-# Not `-m`: the hook imports this module too, and would see another `Episode` than that of `__main__`.
+# Not `-m`: the hook's module imports `post` too, and would see another `Episode` than that of `__main__`.
 WORKER = "from offpolicy.collect.post import main; main()"
 STOPPED = "stopped"  # error of an episode whose hook had not returned when the run was asked to stop
 

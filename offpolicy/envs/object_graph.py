@@ -31,7 +31,6 @@ _BIG_INT = 2**53  # beyond this some JSON readers round
 _KINDS = "biufc"  # of arrays
 _LONG = 32  # items from which a sequence of numbers of one type is stored as an array
 _PACKED = {float: "<f8", int: "<i8"}
-_SEQUENCES = {list: "list", tuple: "tuple", collections.deque: "deque"}
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _POSITIONS = {("MT19937", "pos"): 624, ("Philox", "buffer_pos"): 4}  # largest; NumPy reads there unchecked
 _HAVE_METHODS = (list, dict, collections.deque, np.random.Generator)

@@ -139,7 +139,7 @@ def _row(side: Side, phase: str, record: Record, header: RunHeader, wall_ms: flo
 
 
 def _why_none(phase: str, header: RunHeader) -> str:
-    """Returns why this run spends no time in a phase; '' where it can."""
+    """Returns why this run spends hardly any time in a phase; '' where it may."""
     if phase in (LearnerPhase.RANK_BARRIER, LearnerPhase.PARAM_SYNC) and header.world_size == 1:
         return "one rank"
     return "CPU" if phase == LearnerPhase.H2D and header.device.startswith("cpu") else ""

@@ -100,10 +100,10 @@ LEARNER_WAITS = (
 )
 # Waits for the other side, in which it may take the core of this one.
 FOR_COLLECTORS = (LearnerPhase.COLLECTOR_WAIT, LearnerPhase.SYNC_COORDINATION)
-# Phases that most runs never open: without time in them, tables do not show them.
-RARE = (CollectorPhase.POST_BACKPRESSURE,)
 # Phases of work that is not part of an update: each has its cadence.
 LEARNER_PERIODIC = (LearnerPhase.EVALUATION, LearnerPhase.CHECKPOINT)
+# The same of learners and collectors: an iteration, or a vector step, that takes long because of them is expected.
+PERIODIC = (*LEARNER_PERIODIC, CollectorPhase.SNAPSHOT)
 # Phases that a rank delays the others by. What rank 0 does alone has phases of its own, as have all waits for others.
 LEARNER_OWN_WORK = (
     LearnerPhase.REPLAY_BATCH_WAIT,
@@ -129,7 +129,5 @@ class CoreClass(StrEnum):
     IDLE = "idle"  # what the run could still have used
 
 
-# The same of all clocks: what takes long because of them is expected.
-PERIODIC = (*LEARNER_PERIODIC, CollectorPhase.SNAPSHOT)
 # Phases in which the collector does nothing for the next step: it waits for the learner, or saves for a checkpoint.
 COLLECTOR_PAUSES = (CollectorPhase.LEARNER_WAIT, CollectorPhase.SNAPSHOT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,15 @@ import yaml
 
 from offpolicy import cli
 from offpolicy.config.overrides import load_config, load_values
+from offpolicy.nets.policy import flat_size, make_policy
+from offpolicy.processes.mailbox import EvaluationRequests, Mailbox
+from offpolicy.training.run_memory import RunMemory, transport_nbytes
+from offpolicy.types import SpaceSpec
 from tests.documents import anchors, blocks, commands, is_template, links, made
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
+NAMED = re.compile(r"`(?:offpolicy/)?(\w+)/`")
 STEP = re.compile(r"`([\w/]+\.py):([\w.]+)`")
 PAGES = [*sorted(DOCS.rglob("*.md")), *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 FOLLOWED = [REPOSITORY / "README.md", DOCS / "tutorial.md"]  # typed line by line by newcomers
@@ -51,6 +57,39 @@ def test_every_step_of_a_path_exists(title: str, most: int) -> None:
     for file, name in steps:
         path = next(root / file for root in (REPOSITORY / "offpolicy", REPOSITORY) if (root / file).is_file())
         assert name in defined_names(path), f"{file}:{name}"
+
+
+def test_the_layers_are_those_that_are_checked() -> None:
+    drawn = next(block for block in section("The house").split("```")[1::2] if "cli" in block and "│" not in block)
+    names = [re.split(r" {4,}", line)[0] for line in drawn.strip().splitlines()]  # before the comment
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
+    checked = [sorted(re.findall(r"\w+", layer)) for layer in layers if layer != "__main__"]
+    assert [sorted(re.findall(r"\w+", row)) for row in names] == [["runners"], *checked]
+
+
+def test_every_package_has_a_row_in_the_table_of_folders() -> None:
+    packages = {path.parent.name for path in (REPOSITORY / "offpolicy").glob("*/__init__.py")}
+    named = {name for row in section("The house").splitlines() if row.startswith("|") for name in NAMED.findall(row)}
+    assert len(packages) > 10
+    assert packages - named == set()
+
+
+def test_the_blocks_of_shared_memory_are_as_large_as_the_table_says() -> None:
+    cfg = load_config(["algo=sac", "env=pendulum", "eval.beside=true"])
+    spec = SpaceSpec(3, 1, (-2.0,), (2.0,))
+    memory = RunMemory(cfg, spec, 1, has_evaluator=True)
+    sizes = {name: len(block.buffer) for name, block in memory.blocks.items()}
+    num_weights = flat_size(make_policy(cfg.algo, spec))
+    grown = {  # by the processes that know the networks; a replay has room for more than it needs at first
+        "weights": Mailbox.nbytes(4 * num_weights),
+        "evaluation": EvaluationRequests.nbytes(4 * num_weights),
+        "replay-0": transport_nbytes(cfg, spec),
+    }
+    cells = [[cell.strip() for cell in row.split("|")] for row in section("Shared memory").splitlines()]
+    rows = {row[1].strip("`").replace("<i>", "0"): row[5] for row in cells if len(row) > 5 and row[1].startswith("`")}
+    said = {name: int(cell.split()[0].replace(",", "")) for name, cell in rows.items() if cell[0].isdigit()}
+    assert said == sizes | grown
 
 
 def test_the_path_to_the_first_gradient_is_in_few_files_of_the_shell() -> None:
