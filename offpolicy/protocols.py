@@ -233,6 +233,11 @@ class StepGate(Protocol):
 class RolloutGate(Protocol):
     """The learner's side of the handshake, where collectors deliver whole rollouts."""
 
+    @property
+    def have_all_begun(self) -> bool:
+        """True once every collector has announced the env steps that it begins from."""
+        ...
+
     def wait_until(self, is_true: Callable[[], bool]) -> None:
         """Blocks until `is_true()` or the run is stopping; checks whenever a collector has done something."""
         ...

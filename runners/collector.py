@@ -314,7 +314,7 @@ def counts_before(job: WorkerSpec, control: ControlPage) -> CountsBefore:
     num = job.cfg.collect.num_collectors
     if job.checkpoint is None or all(words.get(CollectorWord.HAS_BEGUN) for words in control.collectors):
         return CountsBefore([0] * num, [0] * num)
-    checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint)
+    checkpoint = CheckpointStore(Path(job.run_dir) / CHECKPOINTS).at(job.checkpoint, reads_rows=False)
     names = [f"collector-{index}" for index in range(num)]
     found = [checkpoint.json(name).get("env_steps") if checkpoint.has(name) else 0 for name in names]
     env_steps = [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count

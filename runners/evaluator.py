@@ -42,9 +42,9 @@ class EvaluatorProcess:
         context = EvaluationContext(
             self._should_stop, lambda text: child.send("warning", text=text), self._ledger, hooks
         )
-        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, context)
+        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context)
         self._evaluations = Evaluations(
-            Path(job.run_dir), job.last_eval_step, job.cfg.stop, lambda text: child.send("warning", text=text)
+            Path(job.run_dir), job.kept_eval_step, job.cfg.stop, lambda text: child.send("warning", text=text)
         )
         self._video = EvalVideo(job.cfg, job.spec, Path(job.run_dir), lambda text: child.send("warning", text=text))
         self._requests = evaluation_requests(child, self._evaluation.policy_size)

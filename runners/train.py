@@ -175,8 +175,10 @@ def _run(  # noqa: PLR0913  # what a run is made of
     callbacks: Callbacks,
 ) -> tuple[int, Failure | None]:
     """Runs the processes to their end: again, from the checkpoint, where the death of a learner has ended them all."""
-    policy = RestartPolicy(job.cfg.runner.max_restarts if job.host.is_alone else 0)
-    deaths = Restarts(policy, watch.elapsed_s)
+    deaths = Deaths(
+        Restarts(RestartPolicy(job.cfg.runner.max_restarts if job.host.is_alone else 0), watch.elapsed_s),
+        Restarts(RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error), watch.elapsed_s),
+    )
     job = _traced(job)
     logger = open_run_logger(job, run, provenance)
     while True:
@@ -193,11 +195,18 @@ def _run(  # noqa: PLR0913  # what a run is made of
         watch = Stopwatch()  # the records begin again as after a resume
         try:
             run.go_back_to(*newest_checkpoint(job))
-            job = _traced(started_again(job, run.checkpoint, deaths.total))
+            job = _traced(started_again(job, run.checkpoint, deaths.of_learners.total))
             memory.clear()
             logger = open_run_logger(job, run, provenance)
         except (OSError, OffPolicyError) as error:
             return _not_begun_again(ended, error)
+
+
+class Deaths(NamedTuple):
+    """The deaths of a run so far, which outlive a supervisor."""
+
+    of_learners: Restarts
+    of_collectors: Restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +318,7 @@ def entry_point(role: str, cfg: RunConfig) -> str:
 
 
 def _supervisor_config(
-    job: WorkerSpec, memory: RunMemory, log_fd: int, watch: Stopwatch, deaths: Restarts
+    job: WorkerSpec, memory: RunMemory, log_fd: int, watch: Stopwatch, deaths: Deaths
 ) -> SupervisorConfig:
     """Returns what the supervisor is given. The run's id marks every process of it; a caller may have chosen it."""
     run_id = os.environ.get("OFFPOLICY_RUN_ID") or uuid.uuid4().hex
@@ -318,7 +327,7 @@ def _supervisor_config(
 
     def renewed_job() -> tuple[Mapping[str, Any], tuple[str, ...]]:
         checkpoint, rejected = newest_checkpoint(job)
-        return started_again(job, checkpoint, deaths.total).to_json(), rejected
+        return started_again(job, checkpoint, deaths.of_learners.total).to_json(), rejected
 
     return SupervisorConfig(
         run_id,
@@ -327,9 +336,9 @@ def _supervisor_config(
         watch.elapsed_s,
         job.host.num_hosts,
         peer_s,
-        job.cfg.runner.start_timeout_s,
-        RestartPolicy(job.cfg.collect.max_restarts, job.cfg.env.on_error),
-        LearnerRestarts(deaths, renewed_job, keeps_others(job.cfg)),
+        job.cfg.runner.start_timeout_s + (save_s(job.cfg, job.spec) if job.start_step else 0.0),  # to read the replay
+        deaths.of_collectors,
+        LearnerRestarts(deaths.of_learners, renewed_job, keeps_others(job.cfg)),
         memory.env_steps_of,
     )
 

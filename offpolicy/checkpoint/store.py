@@ -113,16 +113,16 @@ class CheckpointStore:
                 found.append(self._validate(path, env_steps))
         return found or list(self._without_rows())
 
-    def at(self, env_steps: int) -> Checkpoint:
+    def at(self, env_steps: int, *, reads_rows: bool = True) -> Checkpoint:
         """Returns the checkpoint of this step, without the rows of the replay where only those are damaged.
 
-        Raises `CheckpointError` when it is missing or damaged.
+        Without `reads_rows` those are taken to be as saved. Raises `CheckpointError` when it is missing or damaged.
         """
         problems: list[str] = []
         for path, found_steps in self._discover():
             if found_steps == env_steps:
                 try:
-                    return self._validate(path, env_steps)
+                    return self._validate(path, env_steps, reads_rows=reads_rows)
                 except CheckpointError as error:
                     problems.append(str(error))
         for checkpoint in self._without_rows():

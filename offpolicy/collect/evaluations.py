@@ -75,10 +75,10 @@ def best_of(scores: Sequence[Score]) -> Score:
 class Evaluations:
     """Writes down each evaluation, keeps the policy of the best one, and says when the run is to stop."""
 
-    def __init__(self, run: Path, last_step: int, stop: StopConfig, warn: Callable[[str], None]) -> None:
-        """`last_step`: env steps of the last evaluation that the checkpoint knows of; later ones are made again."""
+    def __init__(self, run: Path, kept_step: int, stop: StopConfig, warn: Callable[[str], None]) -> None:
+        """`kept_step`: env steps up to which evaluations stay recorded: later ones are made again."""
         self._stop, self._warn, self._best = stop, warn, BestStore(run)
-        self._log = RecordLog(run / EVALUATIONS_FILE, last_step, warn)
+        self._log = RecordLog(run / EVALUATIONS_FILE, kept_step, warn)
         self._scores, self._best_reward, self._has_failed = read_scores(run), self._best.mean_reward(), False
 
     @property

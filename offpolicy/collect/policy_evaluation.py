@@ -41,9 +41,9 @@ class PolicyEvaluation:
     """Runs the episodes of an evaluation and passes each, at its end, to the hook, if there is one."""
 
     def __init__(
-        self, cfg: RunConfig, spec: SpaceSpec, run_dir: Path, start_step: int, context: EvaluationContext
+        self, cfg: RunConfig, spec: SpaceSpec, run_dir: Path, kept_step: int, context: EvaluationContext
     ) -> None:
-        """`start_step`: the env steps that the run resumes from, 0 for a new one."""
+        """`kept_step`: env steps up to which evaluations stay recorded: later ones are made again."""
         self._cfg, self._context = cfg, context
         self._policy = make_policy(cfg.algo, spec).eval()
         # These four belong to the running evaluation. No arrays of its episodes are kept.
@@ -55,7 +55,7 @@ class PolicyEvaluation:
         self._hook: EpisodeHook | None = None
         self._log: RecordLog | None = None
         if cfg.eval.hook is not None:
-            self._log = RecordLog(run_dir / EPISODES_FILE, start_step or None, context.warn)
+            self._log = RecordLog(run_dir / EPISODES_FILE, kept_step, context.warn)
             hook = HookConfig(cfg.eval.hook, cfg.eval.post_queue, cfg.env.step_timeout_s)
             self._hook = EpisodeHook(hook, context.should_stop, self._finish_episode)
 

@@ -13,8 +13,8 @@ Record = dict[str, float | str | None]
 class RecordLog:
     """A file with a line per record, whole or not at all."""
 
-    def __init__(self, path: Path, last_step: int | None, warn: Callable[[str], None]) -> None:
-        """`last_step`: lines of later env steps are superseded; None: none is. `warn` gets the first failure."""
+    def __init__(self, path: Path, last_step: int, warn: Callable[[str], None]) -> None:
+        """`last_step`: lines of later env steps are superseded. `warn` gets the first failure."""
         self._name, self._warn = path.name, warn
         self._has_warned = False
         self._file: JsonlFile | None = None

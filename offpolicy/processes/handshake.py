@@ -105,6 +105,11 @@ class LearnerGate:
         """Transitions collected so far on this host."""
         return self._control.env_steps
 
+    @property
+    def have_all_begun(self) -> bool:
+        """True once every collector of this host has announced the env steps that it begins from."""
+        return self._have_all(CollectorWord.HAS_BEGUN, 1)
+
     def wait_for(self, env_steps: int) -> None:
         """Blocks until every collector has done its part of that many, or until the run is stopping."""
         needed = steps_per_collector(env_steps, self._num_collectors)

@@ -38,11 +38,16 @@ class SharedBlock:
             raise
 
     def clear(self) -> None:
-        """Zeroes the block, whose views stay, when no other process uses it. Raises OSError if memory is short."""
+        """Zeroes the block, whose views stay, when no other process uses it. Raises OSError if memory is short.
+
+        The block has its size then, too: whoever reads a view beyond the end of the file dies of SIGBUS.
+        """
         os.ftruncate(self.fd, 0)
-        fault.hit("memory.allocate")
-        os.posix_fallocate(self.fd, 0, self.allocated)
-        os.ftruncate(self.fd, self.size)
+        try:
+            fault.hit("memory.allocate")
+            os.posix_fallocate(self.fd, 0, self.allocated)
+        finally:
+            os.ftruncate(self.fd, self.size)
 
     @classmethod
     def attach(cls, fd: int, at_least: int = 0) -> SharedBlock:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from offpolicy.children import describe_exit
 from offpolicy.descendants import adopting
 from offpolicy.processes.child_processes import Child, ChildProcesses, MessageHandler, Start
 from offpolicy.processes.control_page import CollectorWord, ControlPage, HostWord, Stop
@@ -17,7 +18,7 @@ from offpolicy.processes.failures import Failure, FailureRecord
 from offpolicy.processes.hang_check import HangCheck
 from offpolicy.processes.oom import OomWatch
 from offpolicy.processes.restarter import Restarter
-from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, RestartPolicy, Restarts
+from offpolicy.processes.restarts import NO_RESTARTS, LearnerRestarts, Restarts
 from offpolicy.processes.run_signals import RunSignals
 from offpolicy.processes.shared_memory import WakeEvent
 from offpolicy.processes.shutdown import Shutdown
@@ -37,7 +38,7 @@ class SupervisorConfig:
     num_hosts: int = 1  # hosts of the run; the collectors of each do as many env steps as ours
     peer_timeout_s: float = 0.0  # limit of a learner rank's wait for the others in a collective
     start_timeout_s: float = 120.0  # limit of a child's imports and construction, on an idle machine
-    restarts: RestartPolicy = NO_RESTARTS  # of collectors
+    restarts: Restarts | None = None  # of collectors; they may outlive a supervisor. None: no death is survived
     learner_restarts: LearnerRestarts | None = None  # None: the run ends with its first learner
     # Env steps of a collector that is gone, by its index and those that it has announced.
     env_steps_of: Callable[[int, int], int] = lambda index, announced: announced
@@ -64,7 +65,7 @@ class Supervisor:
         )
         self._hang_check = HangCheck(self.children, control, self._failures, self._watchdog, self._shutdown)
         self._restarter = Restarter(
-            self.children, control, wake_events, self._failures, Restarts(config.restarts, elapsed_s),
+            self.children, control, wake_events, self._failures, config.restarts or Restarts(NO_RESTARTS, elapsed_s),
             config.learner_restarts, self._watchdog.forget,
         )  # fmt: skip
         self._signals = RunSignals(
@@ -144,11 +145,15 @@ class Supervisor:
             if self._restarter.restart_collector(child, code):
                 return
             self._leave_without(child.index)
-        if child.is_learner and self._restarter.restart_learners(child, code):
+        if self._has_died_of_learners(child) and self._restarter.restart_learners(child, code):
             return
         if child.is_killed and self._restarter.is_waiting_for_learners:
             return  # all begin again once the last learner has ended
         self._end_with(child, code)
+
+    def _has_died_of_learners(self, child: Child) -> bool:
+        """True for a learner that ended before it had done all, or among others that did."""
+        return child.is_learner and (not child.has_finished or self._restarter.is_waiting_for_learners)
 
     def _leave_without(self, index: int) -> None:
         """Writes the words of a collector that is not started again, in its place.
@@ -168,10 +173,16 @@ class Supervisor:
                 return
 
     def _end_with(self, child: Child, code: int) -> None:
-        """Stops the run after the end of a child, which is its failure unless it was asked for."""
+        """Stops the run after the end of a child, which is its failure unless it was asked for.
+
+        Whoever has finished, or is told to leave because all is saved, may die on the way out: of a library's last
+        words, say.
+        """
         is_exit = self._shutdown.level == Stop.EXIT  # all is saved
-        is_expected = code == 0 and (child.has_finished if child.is_learner else is_exit)
-        is_expected |= code < 0 and child.role == "collector" and is_exit
+        is_expected = child.has_finished if child.is_learner else is_exit and code <= 0
+        if is_expected and code and not child.is_killed:
+            text = f"{child.name} (pid {child.process.pid}) {describe_exit(code)} after its work was done and saved"
+            self.children.report(child, kind="warning", text=text)
         if not is_expected and not child.is_killed:
             self._failures.note_exit(child, code)
         learners = self.children.learners

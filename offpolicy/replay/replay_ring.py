@@ -236,7 +236,7 @@ class ReplayRing(Ring):
         return [rows.view(np.uint32)[:, -1] for rows in self.spans(start, stop)]
 
     def restore_slots(self, first: int, blocks: Sequence[Float32], ahead: Float32, num_written: int = 0) -> None:
-        """Fills an unused ring with saved slots [n, slot_width] from `first` on, and `ahead`, the open ones.
+        """Fills a ring with saved slots [n, slot_width] from `first` on, and `ahead`, the open ones.
 
         The rest as `restore_stream`.
         """
@@ -244,26 +244,31 @@ class ReplayRing(Ring):
         self.restore_stream((first, committed, committed + len(ahead)), (*blocks, ahead), num_written)
 
     def restore_stream(self, limits: tuple[int, int, int], blocks: Iterable[Float32], num_written: int = 0) -> None:
-        """Fills an unused ring with saved slots [n, slot_width], which are taken one block after the other.
+        """Fills a ring with saved slots [n, slot_width], which are taken one block after the other.
 
-        `limits`: the first slot, the end of the committed ones, and the end of the open ones behind them. Keeps the
-        newest that fit, and never uses more memory than it does while it is written. `num_written`: transitions ever
-        written. Raises `CheckpointError` for slots that no writer leaves; then the ring is unused again.
+        Nobody has read the ring yet. What a process has left in it that died while it filled it is dropped. `limits`:
+        the first slot, the end of the committed ones, and the end of the open ones behind them. Keeps the newest that
+        fit, and never uses more memory than it does while it is written. `num_written`: transitions ever written.
+        Raises `CheckpointError` for slots that no writer leaves; then the ring is unused again.
         """
         first, committed, end = limits
         if any(number % self.num_envs for number in limits) or end - committed >= self.capacity:
             raise CheckpointError(f"replay rows {first} to {end} are not those of {self.num_envs} environments")
+        self._forget_rows()
         try:
             self._fill(limits, blocks)
             if num_written and not self._words[WRITTEN]:
                 raise CheckpointError(f"replay rows {first} to {committed} hold no transition")
         except CheckpointError:
-            for word in (FLOOR, RESERVED, COMMITTED, WRITTEN, DROPPED):
-                self._words[word] = 0
+            self._forget_rows()
             raise
         before = max(num_written - self._words[WRITTEN], 0)
         self._words[WRITTEN] += before
         self._words[DROPPED] += before
+
+    def _forget_rows(self) -> None:
+        for word in (FLOOR, RESERVED, COMMITTED, WRITTEN, DROPPED):
+            self._words[word] = 0
 
     def _fill(self, limits: tuple[int, int, int], blocks: Iterable[Float32]) -> None:
         """Writes saved slots as a writer does: the floor rises, and the memory below it is given back on the way."""

@@ -75,8 +75,13 @@ class RolloutSource:
         return RolloutTotals(self._too_old, self._lags.copy())
 
     def wait_ready(self) -> None:
-        """Blocks until there is a batch of rollouts, or none is needed, or the run is stopping."""
-        self._gate.wait_until(lambda: self.is_exhausted() or self._has_batch())
+        """Blocks until there is a batch of rollouts, or none is needed, or the run is stopping.
+
+        Where none is needed from the start on, as in a run that is resumed at its goal, the end is evaluated and saved
+        next: it needs the env steps of all collectors, so they must have begun.
+        """
+        is_at_end = self.is_exhausted()
+        self._gate.wait_until(lambda: self._gate.have_all_begun if is_at_end else self._has_batch())
 
     def is_exhausted(self) -> bool:
         """True if the ranks have learnt from as many transitions as the run has."""

@@ -148,9 +148,9 @@ class InlineEvaluator:
         self._rank, self._publisher, self.last_result_step = rank, publisher, last_step
         self._is_known = True
         job, context = rank.job, EvaluationContext(rank.is_stopping, rank.warn)
-        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.start_step, context)
+        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context)
         self._evaluation.open()  # a bad hook is refused here, not in the first evaluation
-        self._evaluations = Evaluations(Path(job.run_dir), last_step, job.cfg.stop, rank.warn)
+        self._evaluations = Evaluations(Path(job.run_dir), job.kept_eval_step, job.cfg.stop, rank.warn)
         self._video = EvalVideo(job.cfg, job.spec, Path(job.run_dir), rank.warn)
         self._send_reason()
 

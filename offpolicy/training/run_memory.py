@@ -12,7 +12,7 @@ from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
 from offpolicy.machine import allow_open_files, available_memory, gives_memory_back
 from offpolicy.processes.child import ChildContext
-from offpolicy.processes.control_page import ControlPage
+from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.handshake import LearnerGate
 from offpolicy.processes.mailbox import EvaluationRequests, Mailbox
 from offpolicy.processes.reports import CollectorReports, EvaluatorReports, LearnerReports
@@ -185,9 +185,15 @@ class RunMemory:
         )
 
     def clear(self) -> None:
-        """Makes the memory as it was at first, for processes that begin again when all have ended."""
+        """Makes the memory as it was at first, for processes that begin again when all have ended.
+
+        How often collectors were started again is kept. Raises `OSError` if memory is short.
+        """
+        restarts = [words.get(CollectorWord.RESTARTS) for words in self.control.collectors]
         for block in self.blocks.values():
             block.clear()
+        for words, count in zip(self.control.collectors, restarts, strict=True):
+            words.set(CollectorWord.RESTARTS, count)
 
     def env_steps_of(self, index: int, announced: int) -> int:
         """Returns the env steps of a collector that is gone and had announced so many, as its successor would count.

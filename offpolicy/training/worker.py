@@ -52,6 +52,12 @@ class WorkerSpec:
     learner_restarts: int = 0  # times that the learners died and began again, before this start
     keeps_rows: bool = False  # True for learners that begin again beside rings with the rows of the checkpoint
 
+    @property
+    def kept_eval_step(self) -> int:
+        """Env steps up to which evaluations stay recorded: later ones are made again, and so is that of the goal."""
+        is_at_goal = self.start_step >= self.cfg.total_timesteps
+        return min(self.last_eval_step, self.start_step - 1) if is_at_goal else self.last_eval_step
+
     def to_json(self) -> dict[str, Any]:
         """Returns plain data."""
         return {**asdict(self), "cfg": self.cfg.to_mapping()}

@@ -36,7 +36,7 @@ import random, sys, time
 import numpy as np
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.processes.handshake import CollectorGate, Turn
-from offpolicy.processes.control_page import ControlPage
+from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.shared_memory import WakeEvent, SharedBlock
 from offpolicy.types import Choice, StepOutcome
 from tests.processes.test_rollouts import LAYOUT, NUM_COLLECTORS, NUM_SLOTS, coded
@@ -49,6 +49,7 @@ control = ControlPage(SharedBlock.attach(control_fd).buffer, 1, NUM_COLLECTORS)
 gate = CollectorGate(control, index, WakeEvent(wake_event), [WakeEvent(learner_wake)])
 rng, steps, vector_steps = random.Random(index), 0, 0
 N = LAYOUT.num_envs
+control.collectors[index].set(CollectorWord.HAS_BEGUN, 1)
 while True:
     gate.announce(steps, writer.handed_over(steps))
     turn = gate.wait_turn(lambda granted: writer.may_step(steps, granted))

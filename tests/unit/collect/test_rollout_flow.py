@@ -22,6 +22,8 @@ UPDATE_TICKS = 6  # how long an update takes, in steps of the fastest collector
 class Flow:
     """Three collectors, the last of which is three times as slow and whose environment ends every other episode."""
 
+    have_all_begun = True
+
     def __init__(self, mode: str, *, num_slots: int, may_drop: bool, max_lag: int) -> None:
         self.granted = self.version = 0
         spec = RolloutSpec(LAYOUT, mode, max_lag, TOTAL, torch.device("cpu"))

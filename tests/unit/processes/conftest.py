@@ -67,7 +67,8 @@ class Stage:
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(2, 2))), 2, 2)
         config = SupervisorConfig(
             "test", 2, STOP_TIMEOUT_S, lambda: self.now_s,
-            num_hosts=2, restarts=restarts, learner_restarts=again, env_steps_of=self.env_steps_of,
+            num_hosts=2,
+            restarts=Restarts(restarts, lambda: self.now_s), learner_restarts=again, env_steps_of=self.env_steps_of,
         )  # fmt: skip
         self.messages: list[tuple[str, Any]] = []
         self.supervisor = Supervisor(

@@ -29,6 +29,20 @@ def test_a_cleared_block_is_zero_again_for_its_views() -> None:
     assert SharedBlock.attach(os.dup(block.fd)).buffer[8191] == 1
 
 
+def test_a_block_that_could_not_be_cleared_can_still_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary of a run that cannot begin again is read from it: beyond the end of a file that is a SIGBUS."""
+    block = SharedBlock.create("test", 8192)
+
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        block.clear()
+    assert os.fstat(block.fd).st_size == 8192
+    assert block.buffer[8191] == 0
+
+
 def test_a_block_has_no_name_and_is_not_inherited() -> None:
     before = os.listdir("/dev/shm")
     block = SharedBlock.create("test", 4096)

@@ -54,9 +54,38 @@ def test_the_rows_that_a_gone_collector_did_not_announce_are_counted_before_the_
     assert failure.env_steps == 620  # of two hosts
 
 
-def test_a_collector_that_is_killed_after_everything_was_saved_is_no_failure() -> None:
-    with Stage("learner-0", "collector-0") as stage:
-        assert stage.run({2: exit_of(stage, "learner-0"), 4: exit_of(stage, "collector-0", -9)}) is None
+@pytest.mark.parametrize("role", ["collector", "evaluator"])
+def test_a_process_that_is_killed_after_everything_was_saved_is_no_failure(role: str) -> None:
+    with Stage("learner-0", f"{role}-0") as stage:
+        assert stage.run({2: exit_of(stage, "learner-0"), 4: exit_of(stage, f"{role}-0", -9)}) is None
+        text = f"{role} 0 (pid 1001) was killed by SIGKILL after its work was done and saved"
+        assert stage.messages == [(f"{role} 0", {"kind": "warning", "text": text})]
+
+
+@pytest.mark.parametrize("max_restarts", [0, 4])
+def test_a_learner_that_dies_on_the_way_out_has_finished(max_restarts: int) -> None:
+    with Stage("learner-0", "collector-0", learner_restarts=max_restarts) as stage:
+        script = {2: lambda: died_on_the_way_out(stage, "learner-0"), 4: lambda: stage.follow("collector-0")}
+        assert stage.run(script) is None
+        assert stage.learner_deaths.total == 0
+        text = "learner 0 (pid 1000) was killed by SIGSEGV after its work was done and saved"
+        assert ("learner 0", {"kind": "warning", "text": text}) in stage.messages
+
+
+def test_a_rank_that_dies_on_the_way_out_after_the_others_is_no_failure() -> None:
+    with Stage("learner-0", "learner-1", "collector-0", learner_restarts=4) as stage:
+        script = {
+            2: exit_of(stage, "learner-0"),
+            4: lambda: died_on_the_way_out(stage, "learner-1"),
+            6: lambda: stage.follow("collector-0"),
+        }
+        assert stage.run(script) is None
+
+
+def died_on_the_way_out(stage: Stage, name: str) -> None:
+    """The main function of a child has returned; then a library crashes while it is taken down."""
+    stage.send(name, kind="finished")
+    stage.processes[name].exit(-signal.SIGSEGV)
 
 
 def test_other_ranks_have_a_short_grace_after_a_rank_died() -> None:

@@ -259,6 +259,24 @@ def test_a_ring_that_could_not_be_restored_is_unused_again() -> None:
     assert np.array_equal(rows_in(ring), rows_in(scene.ring))
 
 
+@pytest.mark.parametrize("num_blocks", [1, 2, 5])
+def test_a_ring_that_was_restored_is_restored_again_by_the_process_after_one_that_died(num_blocks: int) -> None:
+    scene, ring = Scene(np.random.default_rng(1), 2, 1, 60, "float32"), make_ring(60, num_envs=2)
+    for _ in range(80):
+        scene.step(0.1, 0.0)
+    first, committed = scene.ring.oldest, scene.ring.committed
+    slots = scene.ring.read_range(first, committed)
+    by_step = np.array_split(slots.reshape(-1, 2, slots.shape[1]), num_blocks)
+    saved = [block.reshape(-1, slots.shape[1]) for block in by_step]
+    found = []
+    for _ in range(3):
+        ring.restore_slots(first, saved, scene.ring.copy_open(), scene.ring.num_written)
+        found.append((ring.oldest, ring.committed, ring.num_written, rows_in(ring).tolist()))
+    assert found == [found[0]] * 3
+    assert found[0][1:3] == (committed, scene.ring.num_written)
+    assert len(found[0][3]) >= 50
+
+
 def test_slots_of_which_no_transition_was_ever_made_are_restored() -> None:
     """All rows of a collector can be bad until its first checkpoint."""
     ring, slots = make_ring(20), np.zeros((3, layout_of("float32").slot_width), np.float32)

@@ -25,6 +25,7 @@ class Run:
     version: int = 0
     of_other_ranks: int = 0
     rings: int = 0
+    have_all_begun: bool = True
     granted: list[int] = field(default_factory=list)
     asked: list[bool] = field(default_factory=list)
 
@@ -209,6 +210,17 @@ def test_no_batch_is_waited_for_at_the_end() -> None:
     source.release()
     source.wait_ready()
     assert run.asked == [True, True]
+
+
+def test_at_its_goal_a_run_waits_for_the_env_steps_that_its_collectors_begin_from() -> None:
+    source, _, run = make(total=4)
+    source.set_random_state({"learnt": 4})
+    source.release()
+    run.have_all_begun = False
+    source.wait_ready()
+    run.have_all_begun = True
+    source.wait_ready()
+    assert run.asked == [False, True]
 
 
 def test_a_resumed_rank_continues_counting() -> None:

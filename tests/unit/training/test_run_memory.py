@@ -11,7 +11,7 @@ import pytest
 
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.processes.control_page import HostWord
+from offpolicy.processes.control_page import CollectorWord, HostWord
 from offpolicy.replay.rate_limiter import first_learning_step
 from offpolicy.replay.rollout_ring import RolloutStamp
 from offpolicy.timing.virtual_speedup import VirtualTimes
@@ -243,5 +243,10 @@ def test_cleared_memory_is_as_it_was_at_first() -> None:
     shared = memory(**SMALL)
     shared.rings[0].append(np.ones((3, shared.rings[0].width), np.float32))
     shared.control.host.set(HostWord.STOP, 2)
+    words = shared.control.collectors[0]
+    words.set(CollectorWord.HAS_BEGUN, 1)
+    words.set(CollectorWord.RESTARTS, 3)
     shared.clear()
     assert (shared.rings[0].committed, shared.control.host.get(HostWord.STOP)) == (0, 0)
+    assert words.get(CollectorWord.HAS_BEGUN) == 0
+    assert words.get(CollectorWord.RESTARTS) == 3  # of the run: they never fall

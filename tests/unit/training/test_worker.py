@@ -88,6 +88,16 @@ def test_a_worker_spec_survives_its_way_through_json() -> None:
     assert WorkerSpec.of(Context()) == job  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("start_step", "last_eval_step", "kept"), [(0, 0, 0), (400, 300, 300), (1000, 1000, 999), (1000, 800, 800)]
+)
+def test_evaluations_that_are_made_again_are_not_kept(start_step: int, last_eval_step: int, kept: int) -> None:
+    host, plan = HostInfo(), HostPlan(has_evaluator=False, learner_threads=1, collector_threads=1)
+    cfg = config(total_timesteps=1000, algo={"learning_starts": 100})
+    job = WorkerSpec(cfg, SPEC, plan, host, "/somewhere", start_step, start_step, 1, last_eval_step=last_eval_step)
+    assert job.kept_eval_step == kept
+
+
 def test_a_thread_with_delays_pays_them_in_its_ledger(make_rank: MakeRank) -> None:
     times = VirtualTimes(memoryview(bytearray(VirtualTimes.nbytes(1))), ("collector-0",))
     delays = ThreadDelays(times, "collector-0")
