@@ -145,6 +145,7 @@ class SimulatedDevice:
     def __init__(self, *, launch_ns: int = 0, kernel_ns: int = 2_000, copy_ns: int = 10_000) -> None:
         self.launch_ns, self.kernel_ns, self.copy_ns = launch_ns, kernel_ns, copy_ns
         self.calls = Counter[str]()
+        self.entered = set[str]()  # names of the threads that made it their current device
         self.log: list[Ran] = []  # in the order of their ends
         self.streams: list[SimulatedStream] = []
         self.default = SimulatedStream(self, "default")
@@ -311,6 +312,7 @@ class SimulatedDevice:
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimulatedStream(self, f"copies {len(self.streams)}"))
         monkeypatch.setattr(torch.cuda, "Event", lambda **options: SimulatedEvent(self, **options))
         monkeypatch.setattr(torch.cuda, "current_stream", self.current_stream)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: self.entered.add(threading.current_thread().name))
         monkeypatch.setattr(torch.cuda, "stream", self.stream)
         with Placement(self):
             yield self

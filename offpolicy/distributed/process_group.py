@@ -6,6 +6,7 @@ else, moves gradients and networks. A rank that does not come ends both with a `
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from datetime import timedelta
@@ -25,7 +26,12 @@ from offpolicy.protocols import DeviceSync
 
 JOIN_GRACE_S = 1.0  # beyond torch's own deadline, so that its own error is the one that is raised
 OPEN_GRACE_S = 10.0  # torch tries to connect for some seconds more than it was told
-CLEAN_UP_ONLY = "2"  # mode of NCCL's watchdog: it ends the collective and not the process
+LEAVE_S = 10.0  # of a group of GPUs: NCCL may wait for a rank that is frozen, and the process ends all the same
+NCCL_VARIABLES = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",  # the watchdog ends a collective and not the process: we raise
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # with a dump it would end it a minute later only
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+}
 
 
 class ProcessGroup:
@@ -40,7 +46,7 @@ class ProcessGroup:
         self._watch = PeerWatch(store, rank, num_ranks, timeout_s)
         timeout = timedelta(seconds=timeout_s)
 
-        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = CLEAN_UP_ONLY  # `wait_for_device` raises
+        os.environ.update(NCCL_VARIABLES)
 
         def init() -> Any:  # Any: torch types the result of new_group as a group, an int or None
             dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
@@ -73,14 +79,17 @@ class ProcessGroup:
         self._watch.run(lambda: dist.all_reduce(bucket))
 
     def wait_for_device(self) -> None:
-        """Returns when the device has done what is queued. Raises `PeerLostError` if a rank is lost in a sum."""
+        """Returns when the device has done what is queued. Raises `PeerLostError` if a rank is lost in a sum.
 
-        def wait() -> None:
-            self._device_sync.wait()
+        An error of this rank's own device is raised as it is: no peer is to blame.
+        """
+
+        def check() -> None:
             if self._nccl is not None and (error := self._nccl.get_error().name) != "SUCCESS":
                 raise RuntimeError(f"NCCL ended the exchange: {error}")
 
-        self._watch.run(wait)
+        self._device_sync.wait()
+        self._watch.run(check)
 
     def broadcast(self, tensor: Tensor) -> None:
         """Replaces a tensor of the bucket's device, in place, by that of rank 0."""
@@ -89,7 +98,11 @@ class ProcessGroup:
     def close(self) -> None:
         """Destroys the group and its threads: one that is left may abort the process when the interpreter exits."""
         del self._gathering_group  # torch keeps the threads for as long as the group is referenced
-        dist.destroy_process_group()
+        if not self.uses_nccl:
+            dist.destroy_process_group()
+            return
+        with contextlib.suppress(TimeoutError):
+            call_within(LEAVE_S, dist.destroy_process_group)
 
 
 def open_store(host: HostInfo, rank: int, *, listen_fd: int | None, port: int, timeout_s: float) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from offpolicy.checkpoint import Checkpoint, run_store, state_fields
 from offpolicy.checkpoint.manifest import LAYOUT_KEY, PLUGINS_KEY, READABLE_LAYOUTS, fingerprint
@@ -46,8 +47,8 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     """
     check_processor(processor())
     check_id(cfg.env.id)
-    free = cuda_memory() if asks_for_gpus(cfg) else []
-    check_gpus(cfg, len(free))
+    gpus = cuda_memory() if asks_for_gpus(cfg) else Gpus([])
+    check_gpus(cfg, gpus)
     if cfg.log.wandb == "online":
         require_login()
     if cfg.log.prometheus_port is not None:
@@ -69,7 +70,7 @@ def preflight(cfg: RunConfig) -> SpaceSpec:
     if cfg.collect.hook is not None:
         check_hook(cfg.collect.hook, "collect.hook")
     if cfg.replay.source == "resident":
-        check_resident(cfg, spec, free)
+        check_resident(cfg, spec, gpus.free)
     return spec
 
 
@@ -133,28 +134,41 @@ def asks_for_gpus(cfg: RunConfig) -> bool:
     return cfg.device.startswith("cuda") or (cfg.device == "auto" and would_matter)
 
 
-def cuda_memory() -> list[int]:
-    """Returns the free bytes of every CUDA device. A child process asks torch: this one stays free of it."""
+class Gpus(NamedTuple):
+    """What torch can use."""
+
+    free: list[int]  # bytes of every CUDA device
+    problem: str = ""  # what torch says where it cannot use those that there are
+
+
+def cuda_memory() -> Gpus:
+    """Returns the free memory of the CUDA devices. A child process asks torch: this one stays free of it."""
     try:
-        free: list[int] = call_in_child("offpolicy.launch.preflight:free_cuda_memory")
-    except ChildError:  # torch cannot be imported, or its driver fails
-        return []
-    return free
+        free, problem = call_in_child("offpolicy.launch.preflight:free_cuda_memory")
+    except ChildError as error:  # torch cannot be imported, or its driver takes the process down
+        return Gpus([], (error.output.splitlines() or [error.reason])[-1])
+    return Gpus(free, problem)
 
 
-def free_cuda_memory(_: None) -> list[int]:
+def free_cuda_memory(_: None) -> tuple[list[int], str]:
     """Runs in the child of `cuda_memory`."""
     import torch
 
-    return [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
+    try:
+        if torch.cuda.device_count():  # the driver counts devices that torch may be unable to use
+            torch.cuda.current_device()  # says why
+        return [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())], ""
+    except (RuntimeError, AssertionError) as error:
+        return [], str(error).splitlines()[0]
 
 
-def check_gpus(cfg: RunConfig, count: int) -> None:
+def check_gpus(cfg: RunConfig, gpus: Gpus) -> None:
     """Refuses a device that is not there, and more ranks than GPUs. Raises `ConfigError`."""
-    index = cfg.device.partition(":")[2]
+    index, count = cfg.device.partition(":")[2], len(gpus.free)
     if cfg.device.startswith("cuda") and int(index or 0) >= count:
+        why = f"; torch cannot use them: {gpus.problem}" if gpus.problem else ""
         raise ConfigError(
-            f"device: got {cfg.device}, allowed auto, cpu or one of the {count} CUDA devices of this machine"
+            f"device: got {cfg.device}, allowed auto, cpu or one of the {count} CUDA devices of this machine{why}"
         )
     if count and cfg.device != "cpu" and not index and cfg.runner.world_size > count:
         raise ConfigError(

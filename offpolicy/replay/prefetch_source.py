@@ -125,6 +125,7 @@ class Packer:
 
     def _run(self) -> None:
         try:
+            self.copy_stream.enter_thread()
             while True:
                 with self._ledger.phase(Phase.REQUEST_WAIT), self._changed:
                     self._changed.wait_for(lambda: self._todo or self._is_closing)

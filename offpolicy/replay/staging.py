@@ -73,6 +73,11 @@ class CopyStream:
             else None
         )
 
+    def enter_thread(self) -> None:
+        """Makes the device the current one of the calling thread, or torch would open the first GPU beside it."""
+        if self._stream is not None:
+            torch.cuda.set_device(self._device)
+
     def as_current(self) -> AbstractContextManager[Any]:  # Any: torch has no types there
         """Returns a context in which this stream is the thread's current one."""
         return UNTIMED if self._stream is None else torch.cuda.stream(self._stream)

@@ -138,6 +138,7 @@ class DeviceTimer:
         self._sync, self._ledger, self._new_event, self._traces = sync, ledger, new_event, traces
         self._clock = clock or MonotonicClock()
         self._pool = self._new_pool(traces.stream)
+        self._waited_for = None if new_event is None else new_event()  # what the newest wait ended with
         self._spans = {} if self._pool is None else {span: TimedSpan(self._pool, span) for span in DeviceSpan}
         self._pause: AbstractContextManager[None] = (
             UNTIMED if self._pool is None else Pause(self._pool, DeviceSpan.TRAIN)
@@ -165,18 +166,19 @@ class DeviceTimer:
 
         The part of the wait in which the device still copied or sampled is moved to the phases of these.
         """
-        if self._pool is None:
+        if self._pool is None or self._waited_for is None:
             self._sync.wait()
             return
+        self._waited_for.record()  # behind an exchange, say, in which an update has no part
         start_ns = self._clock.now_ns()
         self._sync.wait()
         end_ns = self._clock.now_ns()
         train = self._pool.ended(DeviceSpan.TRAIN)
         if train:
-            self._behind_ns += _behind_ns(train, end_ns)
+            self._behind_ns += _behind_ns(train, self._waited_for, end_ns)
             for span, phase in QUEUED_BEFORE_TRAIN.items():
                 before = [each.pair for each in self._pool.ended(span)]
-                waited_ns = sum(_ns_within(pair, end_ns - start_ns, train[-1].pair.stop) for pair in before)
+                waited_ns = sum(_ns_within(pair, end_ns - start_ns, self._waited_for) for pair in before)
                 if waited_ns:
                     self._ledger.move(LearnerPhase.TRAIN, phase, waited_ns)
             self._pool.resolve()
@@ -220,13 +222,13 @@ class DeviceTimer:
         )
 
 
-def _behind_ns(parts: Sequence[Pending], end_ns: int) -> list[int]:
-    """Returns how long the device was at each part of an update after the host had queued it; the last one just ended.
+def _behind_ns(parts: Sequence[Pending], end: DeviceEvent, end_ns: int) -> list[int]:
+    """Returns how long the device was at each part of an update after the host had queued it.
 
-    It does not depend on what lies between two parts, an exchange between ranks or a wait of the host.
+    It has just reached `end`. What came after a part, an exchange between ranks or a wait of the host, has no part in
+    that.
     """
-    last = parts[-1].pair.stop
-    return [min(end_ns - elapsed_ns(part.pair.stop, last) - part.queued_ns, part.pair.ns) for part in parts]
+    return [min(end_ns - elapsed_ns(part.pair.stop, end) - part.queued_ns, part.pair.ns) for part in parts]
 
 
 def _ns_within(pair: Pair, wait_ns: int, end: DeviceEvent) -> int:

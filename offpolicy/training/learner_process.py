@@ -30,7 +30,7 @@ from offpolicy.training.checkpointer import Checkpointer
 from offpolicy.training.device_exchange import ExchangeOutsideTrain
 from offpolicy.training.evaluators import AsyncEvaluator, EarlyStop, Evaluator, InlineEvaluator, PeriodicEvaluation
 from offpolicy.training.health import HealthCheck
-from offpolicy.training.rank_context import RankContext
+from offpolicy.training.rank_context import RankContext, unused_gpu
 from offpolicy.training.ranks import LearnerRanks
 from offpolicy.training.reporter import Reporter
 from offpolicy.training.resume import RankState, TrainingStart
@@ -67,7 +67,8 @@ def train_rank(
         state.resume_streams()
     choose_update_mode(rank, ranks, learner, state.choice)
     missing = missing_library(rank.cfg.algo.products) if rank.device.type == "cpu" and rank.is_leader else ""
-    for warning in (slow_precision(rank.cfg.algo, rank.device), missing):
+    unused = unused_gpu(rank.device, rank.cfg.device) if rank.is_leader else ""
+    for warning in (slow_precision(rank.cfg.algo, rank.device), missing, unused):
         if warning:
             rank.warn(warning)
     rank.ledger.skip(idle_phases(source, ranks.world.num_ranks))

@@ -46,6 +46,7 @@ class RankContext:
         delays = thread_delays(child, job.cfg, f"learner-{index}")
         ledger = start_worker(job, "learner", index, LearnerPhase, threads=job.plan.learner_threads, delays=delays)
         device = pick_device(job.cfg.device, index)
+        set_up_device(device)
         control = control_page(child.block("control"), job.cfg)
         gate = learner_gate(child, job, control, f"learner_wake-{index}", is_main=True)
         device_sync = StreamSync(device, yields_core=is_crowded(job.cfg))
@@ -149,7 +150,7 @@ class RankContext:
 
 def pick_device(name: str, local_rank: int) -> torch.device:
     """Returns the device of a rank: `auto` and `cuda` give each rank of a host its own GPU. Raises `ConfigError`."""
-    count = torch.cuda.device_count()
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and count == 0):
         return torch.device("cpu")
     _, _, index = name.partition(":")
@@ -157,6 +158,26 @@ def pick_device(name: str, local_rank: int) -> torch.device:
     if (device.index or 0) >= count:
         raise ConfigError(f"device: got {name} for learner rank {local_rank}, allowed one of {count} CUDA devices")
     return device
+
+
+def set_up_device(device: torch.device) -> None:
+    """Makes a GPU the current one, or torch would open the first one beside it; its convolutions are float32.
+
+    cuDNN's default is TF32, with errors of 1e-3 beside the policies of the collectors; products are float32 by default.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.allow_tf32 = False
+
+
+def unused_gpu(device: torch.device, name: str) -> str:
+    """Returns a warning where `device=auto` has become the CPU although there is a GPU; '' where all is well.
+
+    The driver answers how many there are, also where it is too old for this torch.
+    """
+    if device.type != "cpu" or name != "auto" or not torch.cuda.device_count():
+        return ""
+    return "device=auto is the CPU: torch cannot use the GPU of this machine; `offpolicy doctor` says why"
 
 
 def is_crowded(cfg: RunConfig) -> bool:

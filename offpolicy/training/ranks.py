@@ -95,8 +95,6 @@ def process_group(rank: RankContext) -> Iterator[LearnerRanks]:
         yield single_rank(rank)
         return
     bind_interface(runner.interface)
-    if rank.device.type == "cuda":
-        torch.cuda.set_device(rank.device)
     backend = pick_backend(rank)
     group = join_group(rank, backend)
     arrivals = ArrivalLog(rank.rank, rank.ledger, ClockOffsets(rank.num_ranks, runner.world_size))

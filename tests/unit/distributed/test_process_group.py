@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +40,32 @@ def test_an_exchange_that_nccl_has_ended_is_a_lost_rank_and_not_a_result(
     with pytest.raises(PeerLostError, match=f"NCCL ended the exchange: {name}"):
         group.wait_for_device()
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "2"  # or the process would have been aborted
+    assert os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0"  # or a lost rank would be noticed a minute late
+
+
+def test_an_error_of_the_own_device_is_no_lost_rank(
+    solo: tuple[ProcessGroup, DeviceSyncSpy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    group, sync = solo
+    monkeypatch.setattr(sync, "wait", fail)
+    with pytest.raises(RuntimeError, match="^CUDA error: an illegal memory access"):
+        group.wait_for_device()
+
+
+def test_a_group_of_gpus_that_cannot_be_left_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL waits for its peers when a communicator is destroyed."""
+    released = threading.Event()
+    group = ProcessGroup(dist.HashStore(), 0, 1, backend="gloo", timeout_s=20.0, device_sync=DeviceSyncSpy())
+    with monkeypatch.context() as patch:
+        patch.setattr(process_group, "LEAVE_S", 0.1)
+        patch.setattr(group, "uses_nccl", True)
+        patch.setattr(dist, "destroy_process_group", released.wait)
+        group.close()
+    released.set()
+    dist.destroy_process_group()
 
 
 @pytest.fixture

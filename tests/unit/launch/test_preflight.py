@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from offpolicy.checkpoint.manifest import fingerprint
 from offpolicy.children import ChildRaised
@@ -114,7 +115,9 @@ def test_an_action_space_that_an_algorithm_does_not_take_is_refused_with_those_t
 def test_more_gpus_than_exist_are_refused(device: str, world_size: int, count: int, key: str) -> None:
     runner = {"name": "multi_gpu", "world_size": world_size}
     with pytest.raises(ConfigError, match=f"^{key}"):
-        preflight.check_gpus(config(device=device, runner=runner, algo={"batch_size": 240}), count)
+        preflight.check_gpus(
+            config(device=device, runner=runner, algo={"batch_size": 240}), preflight.Gpus([1] * count)
+        )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_more_gpus_than_exist_are_refused(device: str, world_size: int, count: i
 )
 def test_ranks_that_have_a_device_are_not_refused(device: str, world_size: int, count: int) -> None:
     runner = {"name": "multi_gpu", "world_size": world_size}
-    preflight.check_gpus(config(device=device, runner=runner, algo={"batch_size": 240}), count)
+    preflight.check_gpus(config(device=device, runner=runner, algo={"batch_size": 240}), preflight.Gpus([1] * count))
 
 
 @pytest.mark.parametrize(
@@ -141,12 +144,27 @@ def test_torch_is_asked_for_gpus_only_where_the_answer_matters(overrides: dict[s
     assert preflight.asks_for_gpus(config(**overrides)) == asks
 
 
-def test_a_machine_whose_driver_fails_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_whose_driver_fails_has_no_gpus_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: str) -> None:
-        raise ChildRaised("RuntimeError: no driver")
+        raise ChildRaised("exited with code 1", "Traceback\nRuntimeError: no driver")
 
     monkeypatch.setattr(preflight, "call_in_child", fail)
-    assert preflight.cuda_memory() == []
+    gpus = preflight.cuda_memory()
+    assert gpus == ([], "RuntimeError: no driver")
+    with pytest.raises(ConfigError, match="one of the 0 CUDA devices.*torch cannot use them: RuntimeError: no driver"):
+        preflight.check_gpus(config(device="cuda"), gpus)
+
+
+def test_a_driver_that_is_too_old_for_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts the devices all the same."""
+
+    def fail() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12080).\nUpdate it")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", fail)
+    problem = "The NVIDIA driver on your system is too old (found version 12080)."
+    assert preflight.free_cuda_memory(None) == ([], problem)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,14 @@ def test_a_batch_holds_what_was_drawn_however_far_the_host_runs_ahead(
     run_at_every_speed(name, monkeypatch)
 
 
+def test_the_packing_thread_makes_its_device_the_current_one() -> None:
+    """Otherwise torch opens the first GPU beside it."""
+    with pytest.MonkeyPatch.context() as patch, SimulatedDevice().installed(patch) as device:
+        world = World()
+        run_ahead(device, prefetched(world), world, kernel_ns=MS)
+        assert device.entered == {"packer"}
+
+
 def never_wait(self: CopyStream, mark: object) -> None:
     """A missing wait of the host: a block, or a slot, is used again too early."""
 

@@ -20,6 +20,7 @@ from offpolicy.replay.ring import Ring
 from offpolicy.replay.row_layout import RowLayout
 from offpolicy.timing.device_timer import StreamSync
 from tests.fakes import fill_from
+from tests.on_device import waits_refused
 from tests.simulated_device import CUDA, MS, SimulatedDevice
 
 LAYOUT = RowLayout(obs_dim=2, action_dim=1)
@@ -231,9 +232,6 @@ def test_sampling_on_the_device_never_makes_the_host_wait(num_rings: int) -> Non
     for ring in rings:
         append(ring, 3)
     torch.cuda.synchronize(device)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits_refused():
         sampler.refresh()
         sampler.draw(256)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -93,7 +93,7 @@ def test_events_are_reused(device: SimulatedDevice, monkeypatch: pytest.MonkeyPa
     iterations = Iterations(device)
     for _ in range(100):
         iterations.run(train_ns=MS)
-    assert (len(made), device.calls["record"]) == (6, 600)
+    assert (len(made), device.calls["record"]) == (7, 700)
 
 
 @pytest.mark.parametrize("part", ["sample", "copy", "train"])
@@ -129,28 +129,37 @@ def test_draws_that_end_behind_the_launches_stay_where_they_are(device: Simulate
 
 
 class Peers:
-    """The exchange of an update: a wait for the own work, for late ranks, and for the collective itself."""
+    """The exchange of an update, which the host waits for in one of three ways.
 
-    def __init__(self, iterations: Iterations, *, late_ns: int, has_host_wait: bool) -> None:
+    `twice`, as over host memory: for the own work, then for late ranks and the collective. `once`, as over NCCL: for
+    the own work and the collective together. `later`: not at all.
+    """
+
+    def __init__(self, iterations: Iterations, *, late_ns: int, waits: str) -> None:
         self._device, self._timer, self._ledger = iterations.device, iterations.timer, iterations.ledger
-        self._late_ns, self._has_host_wait = late_ns, has_host_wait
+        self._late_ns, self._waits = late_ns, waits
 
     def average(self) -> None:
-        if self._has_host_wait:
+        if self._waits == "once":
+            self._device.work(5 * MS)
+            self._timer.wait()
+            self._ledger.insert(LearnerPhase.PARAM_SYNC, 5 * MS)
+            return
+        if self._waits == "twice":
             self._timer.wait()
         with self._ledger.phase(LearnerPhase.PARAM_SYNC):
             self._device.advance(self._late_ns)
             self._device.work(5 * MS)
-            if self._has_host_wait:
+            if self._waits == "twice":
                 self._timer.wait()
 
 
 def update_with_exchange(
-    device: SimulatedDevice, *, kernels_ns: int, launch_ns: int, late_ns: int, has_host_wait: bool
+    device: SimulatedDevice, *, kernels_ns: int, launch_ns: int, late_ns: int, waits: str
 ) -> DeviceTotals:
     """Gradients, their exchange, and a step of 50 us, in each of 4 iterations."""
     iterations = Iterations(device)
-    peers = Peers(iterations, late_ns=late_ns, has_host_wait=has_host_wait)
+    peers = Peers(iterations, late_ns=late_ns, waits=waits)
     for _ in range(4):
         with iterations.ledger.phase(LearnerPhase.TRAIN):
             with iterations.timer.span(TRAIN):
@@ -163,26 +172,42 @@ def update_with_exchange(
     return totals_of(iterations.timer)
 
 
-@pytest.mark.parametrize("has_host_wait", [True, False])
+@pytest.mark.parametrize("waits", ["twice", "once", "later"])
 def test_the_exchange_and_the_wait_for_other_ranks_are_not_device_time_of_the_update(
-    device: SimulatedDevice, has_host_wait: bool
+    device: SimulatedDevice, waits: str
 ) -> None:
-    totals = update_with_exchange(
-        device, kernels_ns=8 * MS, launch_ns=2 * MS, late_ns=30 * MS if has_host_wait else 0,
-        has_host_wait=has_host_wait,
-    )  # fmt: skip
+    late_ns = 30 * MS if waits == "twice" else 0
+    totals = update_with_exchange(device, kernels_ns=8 * MS, launch_ns=2 * MS, late_ns=late_ns, waits=waits)
     assert totals.train_ns == 4 * (8 * MS + 50_000)
 
 
-@pytest.mark.parametrize("has_host_wait", [True, False])
+@pytest.mark.parametrize("waits", ["twice", "once", "later"])
 @pytest.mark.parametrize(("kernels_ns", "launch_ns", "share"), [(8 * MS, 2 * MS, 0.0), (MS, 9 * MS, 1.0)])
 def test_several_ranks_are_launch_bound_by_their_gradients_and_not_by_what_is_left_after_the_exchange(
-    device: SimulatedDevice, has_host_wait: bool, kernels_ns: int, launch_ns: int, share: float
+    device: SimulatedDevice, waits: str, kernels_ns: int, launch_ns: int, share: float
 ) -> None:
-    totals = update_with_exchange(
-        device, kernels_ns=kernels_ns, launch_ns=launch_ns, late_ns=0, has_host_wait=has_host_wait
-    )
+    totals = update_with_exchange(device, kernels_ns=kernels_ns, launch_ns=launch_ns, late_ns=0, waits=waits)
     assert totals.launch_bound / totals.iterations == share
+
+
+def test_draws_before_an_exchange_keep_to_their_part_of_the_wait_for_both(device: SimulatedDevice) -> None:
+    """Draws of 2 ms end as the host, after 2 ms of launches, begins to wait for the update and the collective."""
+    iterations = Iterations(device)
+    peers = Peers(iterations, late_ns=0, waits="once")
+    for _ in range(4):
+        with iterations.ledger.phase(LearnerPhase.REPLAY_SAMPLE), iterations.timer.span(DeviceSpan.SAMPLE):
+            device.work(2 * MS)
+        with iterations.ledger.phase(LearnerPhase.TRAIN):
+            with iterations.timer.span(TRAIN):
+                device.work(MS)
+                device.advance(2 * MS)
+                with iterations.timer.outside_train():
+                    peers.average()
+            iterations.timer.end_update()
+    moved_ms, train_ms, sync_ms = iterations.phases_ms(
+        LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC
+    )
+    assert (moved_ms, train_ms, sync_ms) == (0.0, 4 * 3.0, 4 * 5.0)
 
 
 @pytest.mark.parametrize(("looks_at_all", "launch_bound"), [(True, 0), (False, 4)])
@@ -192,9 +217,9 @@ def test_a_timer_that_looks_at_the_last_part_only_calls_every_rank_launch_bound(
     """The host waits for gradients of 8 ms inside the exchange, without the timer."""
     behind_ns = device_timer._behind_ns
     if not looks_at_all:
-        monkeypatch.setattr(device_timer, "_behind_ns", lambda parts, end_ns: behind_ns(parts[-1:], end_ns))
+        monkeypatch.setattr(device_timer, "_behind_ns", lambda parts, *end: behind_ns(parts[-1:], *end))
     monkeypatch.setattr(Peers, "average", lambda peers: peers._device.default.synchronize())
-    totals = update_with_exchange(device, kernels_ns=8 * MS, launch_ns=2 * MS, late_ns=0, has_host_wait=False)
+    totals = update_with_exchange(device, kernels_ns=8 * MS, launch_ns=2 * MS, late_ns=0, waits="later")
     assert (totals.iterations, totals.launch_bound) == (4, launch_bound)
 
 
@@ -206,7 +231,7 @@ def test_the_sampling_that_a_rank_waits_for_before_its_exchange_is_not_the_updat
         with iterations.timer.span(TRAIN):
             device.work(3 * MS)
             with iterations.timer.outside_train():
-                Peers(iterations, late_ns=0, has_host_wait=True).average()
+                Peers(iterations, late_ns=0, waits="twice").average()
         iterations.timer.end_update()
     iterations.ledger.close()
     phases = LearnerPhase.REPLAY_SAMPLE, LearnerPhase.TRAIN, LearnerPhase.PARAM_SYNC

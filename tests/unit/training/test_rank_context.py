@@ -13,7 +13,7 @@ from offpolicy.distributed.host_info import HostInfo
 from offpolicy.errors import ConfigError
 from offpolicy.processes.control_page import HostWord, RankWord, Stop
 from offpolicy.timing.trace_writer import create_tracks
-from offpolicy.training.rank_context import RankContext, is_crowded, pick_device
+from offpolicy.training.rank_context import RankContext, is_crowded, pick_device, set_up_device, unused_gpu
 from tests.unit.training.conftest import MakeRank
 
 TWO_RANKS = {"runner": {"name": "multi_gpu", "world_size": 2}}
@@ -73,11 +73,35 @@ def test_each_rank_of_a_host_gets_its_own_gpu_unless_one_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, local_rank: int, count: int, device: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     assert str(pick_device(name, local_rank)) == device
+
+
+def test_a_gpu_that_torch_cannot_use_is_not_chosen_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is too old for this torch counts its devices all the same."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    device = pick_device("auto", 0)
+    assert device == torch.device("cpu")
+    assert "torch cannot use the GPU" in unused_gpu(device, "auto")
+    assert unused_gpu(device, "cpu") == ""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert unused_gpu(device, "auto") == ""
+
+
+def test_a_rank_uses_no_other_gpu_than_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    set_up_device(torch.device("cpu"))
+    assert (current, torch.backends.cudnn.allow_tf32) == ([], True)
+    set_up_device(torch.device("cuda", 1))
+    assert (current, torch.backends.cudnn.allow_tf32) == ([torch.device("cuda", 1)], False)
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ConfigError, match="device: got cuda for learner rank 2, allowed one of 2 CUDA devices"):
         pick_device("cuda", 2)
 
