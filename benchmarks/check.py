@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.children import use_cores
+from benchmarks.children import stop_at_sigterm, use_cores
 from benchmarks.journal import MORE_LEFT, is_marked
 from benchmarks.parts import updates
 from benchmarks.parts.measurement import Measurement, measurements_of
@@ -123,4 +123,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    stop_at_sigterm()
     sys.exit(main())

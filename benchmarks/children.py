@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def use_cores(count: int) -> tuple[int, ...]:
     cores = sorted(os.sched_getaffinity(0))[:count]
     os.sched_setaffinity(0, cores)
     return tuple(cores)
+
+
+def stop_at_sigterm() -> None:
+    """Makes SIGTERM end this program as Ctrl-C does: what it has started ends with it.
+
+    A job in the background ignores SIGINT, so SIGTERM is what one is ended by.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.children import environment, offpolicy_train, use_cores
+from benchmarks.children import environment, offpolicy_train, stop_at_sigterm, use_cores
 from benchmarks.results import REPOSITORY, ResultFile
 
 COMMON = (
@@ -179,4 +179,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    stop_at_sigterm()
     sys.exit(main())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import benchmarks.parts.__main__ as parts
 import benchmarks.peers.__main__ as peers
-from benchmarks.children import wide_console
+from benchmarks.children import stop_at_sigterm, wide_console
 from benchmarks.journal import MORE_LEFT, Budget, why_not_in_pieces
 
 BUDGET_S = 480.0
@@ -38,4 +38,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    stop_at_sigterm()
     sys.exit(main())

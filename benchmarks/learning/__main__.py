@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 
 from rich.console import Console
 
-from benchmarks.children import wide_console
+from benchmarks.children import stop_at_sigterm, wide_console
 from benchmarks.journal import MORE_LEFT, Budget
 from benchmarks.learning.nothing_learnt import POLICIES, policies
 from benchmarks.learning.results import policies_of, runs_of, save_policies, save_run
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     budget, console = Budget(arguments.budget, wait_s=0.0), wide_console()
     studies = [BY_KEY[key] for key in arguments.only]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job in the background ignores SIGINT
+    stop_at_sigterm()
     for study in studies:
         _look_at_policies(study, console)
     waiting = [

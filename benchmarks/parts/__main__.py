@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.children import environment, use_cores, wide_console
+from benchmarks.children import environment, stop_at_sigterm, use_cores, wide_console
 from benchmarks.journal import LATE_S, MORE_LEFT, Budget, Journal, Task, continues, is_marked, why_not_in_pieces
 from benchmarks.parts import (
     collector_step,
@@ -189,4 +189,5 @@ def _names(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    stop_at_sigterm()
     sys.exit(main())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from benchmarks.children import use_cores, wide_console
+from benchmarks.children import stop_at_sigterm, use_cores, wide_console
 from benchmarks.journal import MORE_LEFT, Budget, Journal, Task, continues, is_marked, why_not_in_pieces
 from benchmarks.peers import tuned
 from benchmarks.peers.contenders import CONTENDERS, Contender, Ours
@@ -170,4 +170,5 @@ def _some_of(text: str, known: Mapping[str, object]) -> list[str]:
 
 
 if __name__ == "__main__":
+    stop_at_sigterm()
     sys.exit(main())
