@@ -70,9 +70,9 @@ def main(child: ChildContext) -> None:
         reports,
         collector.episodes,
         collector.tracker,
+        start_steps=collector.before.env_steps,
         num_hosts=job.host.num_hosts,
     )
-    reporter.go_on_from(collector.before.env_steps)
     parts = CollectorParts(
         env=collector.env,
         policy=collector.policy,

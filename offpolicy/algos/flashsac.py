@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.base_learner import TEMPERATURE, Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.categorical import CategoricalTrainer
 from offpolicy.algos.losses import sac_actor_loss, sac_actor_loss_gradients
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
@@ -81,7 +81,7 @@ class FlashSac:
         optimizers = {"actor_optimizer": self._actor_optimizer, "critic_optimizer": self._critic.optimizer}
         optimizers["alpha_optimizer"] = self._temperature.optimizer
         groups = TensorGroups.of({"policy": self.policy, **critics, "returns": self._scale}, optimizers)
-        groups.networks["log_alpha"] = self._temperature.log_alpha
+        groups.networks[TEMPERATURE] = self._temperature.log_alpha
         return groups
 
     def normalizers(self) -> Mapping[str, RunningMoments]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from offpolicy.algos.base_learner import Measured, MetricSums, Seeds, TensorGroups
+from offpolicy.algos.base_learner import TEMPERATURE, Measured, MetricSums, Seeds, TensorGroups
 from offpolicy.algos.losses import alpha_loss, td_target
 from offpolicy.algos.optim import GuardedAdam, Loss, OptimizerStep, is_replayed
 from offpolicy.algos.soft_actions import default_target_entropy, make_soft_actions
@@ -115,7 +115,7 @@ class Sac:
         optimizers = {"actor_optimizer": self._actor_optimizer, "critic_optimizer": self._critic.optimizer}
         optimizers["alpha_optimizer"] = self._temperature.optimizer
         groups = TensorGroups.of({"policy": self.policy, **critics}, optimizers)
-        groups.networks["log_alpha"] = self._temperature.log_alpha
+        groups.networks[TEMPERATURE] = self._temperature.log_alpha
         return groups
 
     def normalizers(self) -> Mapping[str, RunningMoments]:

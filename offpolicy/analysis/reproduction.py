@@ -73,7 +73,7 @@ def why_not_bitwise(run: Path, cfg: RunConfig, changed: Sequence[str], *, has_gp
             summary.get(name) for name in ("restarts", "learner_restarts")
         ),
         f"collect.mode={cfg.collect.mode or cfg.collect_mode}: which weights acted depends on timing": (
-            cfg.collect_mode != "alternate" or cfg.collect.mode == "auto"
+            not cfg.takes_turns
         ),
         "a GPU promises no equal bits": bool(on_gpu),
         "threads.learner=auto: the number of threads that wins depends on the machine's load": (

@@ -156,9 +156,8 @@ def _batch_factor(cfg: RunConfig, machine: Machine) -> float:
     """Returns the cost of an env step in a batch over that one after another, at best."""
     if not is_batched_task(cfg.env):
         return 1.0 / machine.num_cores
-    takes_turns = cfg.collect_mode == "alternate" and cfg.collect.mode != "auto"
     shared = max(machine.num_cores // cfg.collect.num_collectors, 1)
-    threads = cfg.threads.collector if cfg.threads.collector != "auto" else shared if takes_turns else 1
+    threads = cfg.threads.collector if cfg.threads.collector != "auto" else shared if cfg.takes_turns else 1
     return GAIN * batch_cost(threads, cfg.env.num_envs)
 
 

@@ -57,7 +57,7 @@ class CollectorParts:
 class CollectorReporter:
     """Publishes the cumulative report when asked, and every finished episode at once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # of whom it reports, and where
         self,
         control: ControlPage,
         index: int,
@@ -65,25 +65,22 @@ class CollectorReporter:
         episodes: Ring,
         tracker: EpisodeTracker,
         *,
+        start_steps: Sequence[int],
         num_hosts: int = 1,
     ) -> None:
+        """`start_steps`: env steps of each collector of this host in the checkpoint that the run goes on from.
+
+        One that still starts has announced nothing, and has done at least these.
+        """
         self._control, self._reports, self._episodes = control, reports, episodes
         self._before = reports.read()  # of a collector that died, in whose place this one continues
-        self._others = [(words, 0) for i, words in enumerate(control.collectors) if i != index]
-        self._index = index
+        by_collector = enumerate(zip(control.collectors, start_steps, strict=True))
+        self._others = [of_other for i, of_other in by_collector if i != index]
         self._num_hosts = num_hosts
         self.tracker = tracker
         self.num_finished = 0  # episodes that ended in the last vector step
         self.env_steps = 0  # of the run, at the last vector step
         self._answered = 0
-
-    def go_on_from(self, start_steps: Sequence[int]) -> None:
-        """Takes the env steps of each collector of this host in the checkpoint that the run goes on from.
-
-        One that still starts has announced nothing, and has done at least these.
-        """
-        starts = [steps for i, steps in enumerate(start_steps) if i != self._index]
-        self._others = [(words, steps) for (words, _), steps in zip(self._others, starts, strict=True)]
 
     def record(self, outcome: StepOutcome, own_steps: int) -> None:
         """Appends the episodes that ended in one vector step, dated by the env steps of all collectors.

@@ -43,7 +43,8 @@ def broken_rules(cfg: RunSections) -> list[str]:
         problems.append(f"device: got {cfg.device!r}, allowed auto, cpu, cuda or cuda:<index>")
     problems += _rollout_problems(cfg) if cfg.algo.learns_from_rollouts else _replay_problems(cfg)
     problems += _unused_options(cfg) + _runner_problems(cfg)
-    problems += _stage_problems(cfg) + _schedule_problems(cfg) + _stop_problems(cfg) + _video_problems(cfg)
+    problems += _stage_problems(cfg) + _encoder_problems(cfg.algo) + _schedule_problems(cfg)
+    problems += _stop_problems(cfg) + _video_problems(cfg)
     problems += _timing_problems(cfg.timing)
     for key, hook in (("eval.hook", cfg.eval.hook), ("collect.hook", cfg.collect.hook)):
         if hook is not None and not re.fullmatch(TARGET, hook):
@@ -68,17 +69,20 @@ def _stage_problems(cfg: RunSections) -> list[str]:
         problems.append(f"teacher: got {cfg.teacher!r}, allowed nothing without algo=hora stage=adapt")
     if algo.is_adapting and algo.lr_schedule == "kl_adaptive":
         problems.append("algo.lr_schedule: got kl_adaptive, allowed constant or linear with stage=adapt: it has no KL")
-    if algo.network.name is not None and algo.name in ("hora", "flashsac"):
-        problems.append(
-            f"algo.network.name: got {algo.network.name}, allowed null with algo={algo.name}: its networks are its own"
-        )
-    if algo.network.name is not None and algo.actor_input != "all":
-        problems.append(
-            f"algo.network.name: got {algo.network.name}, allowed null with algo.actor_input={algo.actor_input}:"
-            f" an encoder reads the whole observation"
-        )
     if cfg.init_from and algo.is_adapting:
         problems.append(f"init_from: got {cfg.init_from!r}, allowed null with stage=adapt: it begins with its teacher")
+    return problems
+
+
+def _encoder_problems(algo: AlgoConfig) -> list[str]:
+    """Returns why `algo.network` cannot stand before these networks."""
+    if algo.network.name is None:
+        return []
+    problems, got = list[str](), f"algo.network.name: got {algo.network.name}, allowed null with"
+    if algo.name in ("hora", "flashsac"):
+        problems.append(f"{got} algo={algo.name}: its networks are its own")
+    if algo.actor_input != "all":
+        problems.append(f"{got} algo.actor_input={algo.actor_input}: an encoder reads the whole observation")
     return problems
 
 

@@ -521,6 +521,11 @@ class RunSections:
         return first or RUNNER_DEFAULT_MODE[self.runner.name]
 
     @property
+    def takes_turns(self) -> bool:
+        """True if collector and learner work one at a time for the whole run."""
+        return self.collect_mode == "alternate" and self.collect.mode != "auto"
+
+    @property
     def replay_rows(self) -> int:
         """Rows of one collector's ring: its part of the capacity, but never more than the run can write."""
         num_collectors = self.collect.num_collectors

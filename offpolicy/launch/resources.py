@@ -45,8 +45,7 @@ def env_threads(cfg: RunConfig, *, has_evaluator: bool) -> int:
     Where they are not configured and the learner stands still while the collector works, an equal part of the cores,
     without that of an evaluator.
     """
-    takes_turns = cfg.collect_mode == "alternate" and cfg.collect.mode != "auto"
-    if cfg.env.vectorization not in TOGETHER or not takes_turns or cfg.threads.collector != "auto":
+    if cfg.env.vectorization not in TOGETHER or not cfg.takes_turns or cfg.threads.collector != "auto":
         return collector_threads(cfg)
     return max((num_usable_cores() - has_evaluator) // cfg.collect.num_collectors, 1)
 

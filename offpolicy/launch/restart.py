@@ -18,8 +18,7 @@ def keeps_others(cfg: RunConfig) -> bool:
     `alternate` promises the bits of a run that never stopped, so all processes go back to the checkpoint; so they do
     with rollouts, which are learnt from once: without their env steps the new networks would learn from fewer.
     """
-    takes_turns = cfg.collect_mode == "alternate" and cfg.collect.mode != "auto"
-    return not takes_turns and not cfg.algo.learns_from_rollouts
+    return not cfg.takes_turns and not cfg.algo.learns_from_rollouts
 
 
 def newest_checkpoint(job: WorkerSpec) -> tuple[Checkpoint | None, tuple[str, ...]]:

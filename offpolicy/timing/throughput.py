@@ -153,7 +153,7 @@ def longest_slices(window: Elapsed, without: Sequence[str]) -> Float64 | None:
     return slices_of(counts) if counts.any() else None
 
 
-def predict_steps_per_sec(collector: float | None, learner: float | None, mode: str) -> float | None:
+def bound_steps_per_sec(collector: float | None, learner: float | None, mode: str) -> float | None:
     """Env steps per second of the two sides together: turns add up (alternate), overlapped work is bound by the slower.
 
     `collector` and `learner` are I and T. Raises KeyError on an unknown mode.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offpolicy.timing.phases import FOR_COLLECTORS, LEARNER_PERIODIC, CollectorPhase, LearnerPhase
-from offpolicy.timing.throughput import NUM_SLICES, Cost, collector_pauses, predict_steps_per_sec, seconds_per_step
+from offpolicy.timing.throughput import NUM_SLICES, Cost, bound_steps_per_sec, collector_pauses, seconds_per_step
 
 # Phases that take time per update; the others take the same time however many updates an iteration holds.
 PER_UPDATE = (LearnerPhase.TRAIN, LearnerPhase.REPLAY_SAMPLE, LearnerPhase.H2D, LearnerPhase.PARAM_SYNC)
@@ -269,7 +269,7 @@ def waterfall(
     wall_ns = sum(learner_ns.values())
     if wall_ns <= 0:
         raise ValueError("a waterfall needs the learner's wall")
-    together = predict_steps_per_sec(collector, learner, mode)
+    together = bound_steps_per_sec(collector, learner, mode)
     if not together:
         raise ValueError("a waterfall needs I and T")
     losses = [Loss("min(I, T)", min(collector, learner))]

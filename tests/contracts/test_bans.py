@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 # file -> the rule it must break, or None where it is allowed
 SEEDED = {
     **{
-        f"offpolicy/data/clock_{name}.py": (f"import time\nnow = time.{name}()\n", "TID251")
+        f"offpolicy/replay/clock_{name}.py": (f"import time\nnow = time.{name}()\n", "TID251")
         for name in (
             "time",
             "time_ns",
@@ -30,27 +30,27 @@ SEEDED = {
             "thread_time_ns",
         )
     },
-    "offpolicy/data/clock_from.py": ("from time import perf_counter_ns\nnow = perf_counter_ns()\n", "TID251"),
+    "offpolicy/replay/clock_from.py": ("from time import perf_counter_ns\nnow = perf_counter_ns()\n", "TID251"),
     "runners/clock.py": ("import time\nnow = time.monotonic()\n", "TID251"),
     "offpolicy/algos/sync.py": ("import torch\ntorch.cuda.synchronize()\n", "TID251"),
     "offpolicy/algos/event.py": ("import torch\nevent = torch.cuda.Event(enable_timing=True)\n", "TID251"),
-    "offpolicy/ipc/unpickle.py": ("import pickle\npickle.loads(b'')\n", "TID251"),
-    "offpolicy/ipc/cloud.py": ("import cloudpickle\ncloudpickle.dumps(1)\n", "TID251"),
+    "offpolicy/processes/unpickle.py": ("import pickle\npickle.loads(b'')\n", "TID251"),
+    "offpolicy/processes/cloud.py": ("import cloudpickle\ncloudpickle.dumps(1)\n", "TID251"),
     "offpolicy/algos/load.py": ("import torch\ntorch.load('x')\n", "TID251"),
     "offpolicy/algos/save.py": ("import torch\ntorch.save(1, 'x')\n", "TID251"),
     **{
-        f"offpolicy/ipc/mp_{name.lower()}.py": (f"import multiprocessing\nx = multiprocessing.{name}()\n", "TID251")
+        f"offpolicy/replay/mp_{name.lower()}.py": (f"import multiprocessing\nx = multiprocessing.{name}()\n", "TID251")
         for name in ("Lock", "RLock", "Event", "Queue", "SimpleQueue", "Condition", "Semaphore", "Barrier", "Manager")
     },
     "offpolicy/logger/shout.py": ("print('hello')\n", "T201"),
     "offpolicy/nets/relative.py": ("from . import mlp as mlp\n", "TID252"),
-    "offpolicy/data/many.py": ("def f(a, b, c, d, e, g, h):\n    return a\n", "PLR0913"),
-    "offpolicy/data/silent.py": ("class Nameless:\n    x = 1\n", "D101"),
+    "offpolicy/replay/many.py": ("def f(a, b, c, d, e, g, h):\n    return a\n", "PLR0913"),
+    "offpolicy/replay/silent.py": ("class Nameless:\n    x = 1\n", "D101"),
     "offpolicy/timing/clock_allowed.py": ("import time\nnow = time.perf_counter_ns()\n", None),
     "tests/unit/test_clock_allowed.py": ("import time\nnow = time.monotonic()\n", None),
     "benchmarks/clock_allowed.py": ("import time\n\nprint(time.perf_counter())\n", None),
     "runners/relative_allowed.py": ("from . import wiring as wiring\n", None),
-    "offpolicy/ipc/sleep_allowed.py": ("import time\ntime.sleep(0.1)\n", None),
+    "offpolicy/processes/sleep_allowed.py": ("import time\ntime.sleep(0.1)\n", None),
 }
 STYLE = {"D100", "I001", "E402", "E302", "E305"}  # the seeds are not tidy
 

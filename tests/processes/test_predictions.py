@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from offpolicy.timing.throughput import predict_steps_per_sec
+from offpolicy.timing.throughput import bound_steps_per_sec
 from tests.conftest import RunCli
 from tests.processes.delay_plan import Plan, Stretch, run_plan
 from tests.processes.test_delays import POINT, SLOW_STEP, train
@@ -68,7 +68,7 @@ def capacities(usual: Stretch, step_ms: float, update_ms: float) -> tuple[float,
 def require_predicted(usual: Stretch, late: Stretch, delays_ms: tuple[float, float], mode: str) -> None:
     """Before the change by the account of the run without it, after the change by the run's own."""
     thru, (collector, learner) = late.median("perf/steps_per_sec"), capacities(usual, *delays_ms)
-    assert predict_steps_per_sec(collector, learner, mode) == pytest.approx(thru, rel=0.1)
+    assert bound_steps_per_sec(collector, learner, mode) == pytest.approx(thru, rel=0.1)
     assert late.median("perf/predicted_steps_per_sec") == pytest.approx(thru, rel=0.1)
     if mode == "alternate":  # negative control: sides that take turns do not run at the slower one's pace
         assert min(collector, learner) != pytest.approx(thru, rel=0.1)

@@ -99,7 +99,12 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
     episodes = Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
     reporter: Any = CollectorReporter(
-        control, 0, Reports() if reports is None else reports, episodes, EpisodeTracker(2)
+        control,
+        0,
+        Reports() if reports is None else reports,
+        episodes,
+        EpisodeTracker(2),
+        start_steps=[0] * len(control.collectors),
     )  # type: ignore[arg-type]
     defaults: dict[str, Any] = {
         "env": SimpleNamespace(step=lambda action: outcome()),
@@ -119,8 +124,9 @@ def test_episodes_are_dated_by_the_checkpoint_until_the_other_collectors_have_be
     """Of a resumed run whose other collector still starts; its episodes never go back in env steps."""
     control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 2))), 1, 2)
     episodes = Ring(memoryview(bytearray(Ring.nbytes(8, EPISODE_COLUMNS, 8))), EPISODE_COLUMNS, np.float64)
-    reporter: Any = CollectorReporter(control, 1, Reports(), episodes, EpisodeTracker(2))  # type: ignore[arg-type]
-    reporter.go_on_from([140, 84])
+    reporter: Any = CollectorReporter(  # type: ignore[arg-type]
+        control, 1, Reports(), episodes, EpisodeTracker(2), start_steps=[140, 84]
+    )
     reporter.record(outcome(), 100)
     assert reporter.env_steps == 240
     control.collectors[0].set(CollectorWord.ENV_STEPS, 150)

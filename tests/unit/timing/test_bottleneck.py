@@ -23,12 +23,12 @@ from offpolicy.timing.bottleneck import (
 )
 from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import Rates
-from offpolicy.timing.throughput import predict_steps_per_sec
+from offpolicy.timing.throughput import bound_steps_per_sec
 from offpolicy.types import Lateness
 
 
 def rates(collector: float | None = None, learner: float | None = None, mode: str = "overlap") -> Rates:
-    return Rates(100.0, 100.0, collector, 0.01, learner, 1.0, predict_steps_per_sec(collector, learner, mode))
+    return Rates(100.0, 100.0, collector, 0.01, learner, 1.0, bound_steps_per_sec(collector, learner, mode))
 
 
 def test_a_learner_that_never_waits_is_the_bottleneck() -> None:

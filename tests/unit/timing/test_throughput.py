@@ -10,11 +10,11 @@ from offpolicy.timing.phases import CollectorPhase, LearnerPhase
 from offpolicy.timing.rates import compute_rates
 from offpolicy.timing.throughput import (
     NUM_SLICES,
+    bound_steps_per_sec,
     cost,
     later,
     learner_side_ns,
     longest_slices,
-    predict_steps_per_sec,
     predicted_steps_per_sec,
     seconds_per_step,
     slices_of,
@@ -28,12 +28,12 @@ MS = 1_000_000
 
 @pytest.mark.parametrize(("mode", "expected"), [("alternate", 75.0), ("overlap", 100.0), ("free", 100.0)])
 def test_prediction_adds_turns_up_and_bounds_overlap_by_the_slower_side(mode: str, expected: float) -> None:
-    assert predict_steps_per_sec(300.0, 100.0, mode) == pytest.approx(expected)
+    assert bound_steps_per_sec(300.0, 100.0, mode) == pytest.approx(expected)
 
 
 def test_prediction_refuses_an_unknown_mode() -> None:
     with pytest.raises(KeyError, match="sideways"):
-        predict_steps_per_sec(300.0, 100.0, "sideways")
+        bound_steps_per_sec(300.0, 100.0, "sideways")
 
 
 def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
@@ -43,7 +43,7 @@ def test_a_simulated_pipeline_runs_at_the_predicted_rate() -> None:
     steps = Account(wall_ns, 1, 500, {CollectorPhase.LEARNER_WAIT: learn_ns, CollectorPhase.ENV_STEP: collect_ns}, 0)
     rates = compute_rates(None, snapshot(4.0, learner, 500, collector(steps, 500)), "alternate")
     assert rates.predicted_steps_per_sec == pytest.approx(rates.steps_per_sec, rel=1e-9)
-    overlapped = predict_steps_per_sec(rates.collector_capacity, rates.learner_capacity, "overlap")
+    overlapped = bound_steps_per_sec(rates.collector_capacity, rates.learner_capacity, "overlap")
     assert overlapped != pytest.approx(rates.steps_per_sec, rel=0.1)
 
 

@@ -17,7 +17,6 @@ from offpolicy.training.speed_tuner import (
     ROUNDS,
     SETTLING_ITERATIONS,
     Choice,
-    NoTuner,
     Setting,
     SpeedTuner,
     thread_numbers,
@@ -230,7 +229,3 @@ def test_of_modes_that_are_as_fast_the_textbook_loop_stays() -> None:
     machine = Machine(lambda threads: 0.010)
     machine.run(machine.tuner((1,), ("alternate", "overlap")), 1000)
     assert machine.choice.setting == Setting(1, "alternate")
-
-
-def test_a_fixed_number_stays() -> None:
-    NoTuner().run_if_due()
