@@ -46,6 +46,7 @@ from offpolicy.logger.callbacks import Callback, Callbacks, load_callback
 from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
+from offpolicy.logger.summary import RunStatus
 from offpolicy.processes.child_processes import Start
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.restarts import LearnerRestarts, RestartPolicy, Restarts
@@ -210,7 +211,7 @@ class Deaths(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _ProcessesEnded:
     """How the processes have ended."""
 
     code: int | None  # None: the death of a learner has ended them all, and they are to begin again
@@ -218,12 +219,12 @@ class _Ended:
     record: Callable[[Outcome], object]  # writes another summary in place of the one that was written
 
 
-def _not_begun_again(ended: _Ended, error: Exception) -> tuple[int, Failure]:
+def _not_begun_again(ended: _ProcessesEnded, error: Exception) -> tuple[int, Failure]:
     """Writes the summary of a run whose processes cannot begin again; returns its exit code and failure."""
     assert ended.failure is not None  # the death
     code = error.exit_code if isinstance(error, OffPolicyError) else OffPolicyError.exit_code
     failure = replace(ended.failure, exit_code=code, cause=f"{ended.failure.cause} and cannot begin again: {error}")
-    ended.record(Outcome("failed", code, f"{failure.role} {failure.index}: {failure.cause}"))
+    ended.record(Outcome(RunStatus.FAILED, code, f"{failure.role} {failure.index}: {failure.cause}"))
     return code, failure
 
 
@@ -247,7 +248,7 @@ def _supervise(  # noqa: PLR0913  # what it watches and writes to
     listener: socket.socket | None,
     provenance: Provenance,
     callbacks: Callbacks,
-) -> _Ended:
+) -> _ProcessesEnded:
     """Runs the processes and writes the summary; signals are handled until it is written."""
     counters = open_track(job.trace_dir, "supervisor", TRACED_LEVELS, "supervisor")
     cores = open_core_ledger(is_enabled=job.cfg.timing.enabled)
@@ -257,7 +258,7 @@ def _supervise(  # noqa: PLR0913  # what it watches and writes to
         start_step=job.start_step, learner_restarts=job.learner_restarts, callbacks=callbacks,
     )  # fmt: skip
     with Supervisor(memory.control, tuple(memory.wake_events.values()), limits, monitor.on_message) as supervisor:
-        outcome, starts_over = Outcome("failed", 1, "the supervisor failed"), False
+        outcome, starts_over = Outcome(RunStatus.FAILED, 1, "the supervisor failed"), False
         failure: Failure | None = None
         try:
             for role, pid in _spawn(supervisor, job, memory.fds, listener):
@@ -276,20 +277,20 @@ def _supervise(  # noqa: PLR0913  # what it watches and writes to
                 monitor.log_rest()
         except StartError as error:
             failure = not_started(memory.control.env_steps, error)
-            outcome = Outcome("failed", failure.exit_code, failure.cause)
+            outcome = Outcome(RunStatus.FAILED, failure.exit_code, failure.cause)
         except BaseException as error:
-            outcome = Outcome("failed", getattr(error, "exit_code", 1), f"supervisor: {error!r}")
+            outcome = Outcome(RunStatus.FAILED, getattr(error, "exit_code", 1), f"supervisor: {error!r}")
             raise
         finally:
             refusal = None if starts_over else conclude(path, monitor, logger, outcome, provenance)
     if starts_over:
         if supervisor.signal_code:  # since: it is kept for the next supervisor
             os.kill(os.getpid(), signal.SIGINT if supervisor.signal_code == EXIT_INTERRUPTED else signal.SIGTERM)
-        return _Ended(None, supervisor.death, lambda end: record_end(path, monitor, logger, end, provenance))
+        return _ProcessesEnded(None, supervisor.death, lambda end: record_end(path, monitor, logger, end, provenance))
     if refusal is not None and outcome.exit_code == EXIT_OK:
         failure = unwritten(memory.control.env_steps, refusal)
-        return _Ended(failure.exit_code, failure, lambda end: None)
-    return _Ended(outcome.exit_code, failure, lambda end: None)
+        return _ProcessesEnded(failure.exit_code, failure, lambda end: None)
+    return _ProcessesEnded(outcome.exit_code, failure, lambda end: None)
 
 
 def _spawn(

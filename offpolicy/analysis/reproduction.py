@@ -15,7 +15,7 @@ from offpolicy.checkpoint import run_store
 from offpolicy.config.parsing import is_within
 from offpolicy.config.schema import VERSION_NOTE, RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.logger.summary import known_summary
+from offpolicy.logger.summary import RunStatus, known_summary
 
 # Keys that change nothing that a run computes.
 HARMLESS = ("run_dir", "resume", "log", "checkpoint.every", "checkpoint.every_min", "checkpoint.keep", "timing.trace")
@@ -67,7 +67,7 @@ def why_not_bitwise(run: Path, cfg: RunConfig, changed: Sequence[str], *, has_gp
     on_gpu = cfg.device.startswith("cuda") or (cfg.device == "auto" and has_gpu) or _section(summary, "hardware", "gpu")
     reasons = {
         f"{', '.join(own)}: changed on the command line": bool(own),
-        f"the run is {summary.get('status', 'not ended')}, not completed": summary.get("status") != "completed",
+        f"the run is {summary.get('status', 'not ended')}, not completed": summary.get("status") != RunStatus.COMPLETED,
         "the run was started more than once": num_starts(run) > 1,
         "a process of the run died and was started again": any(
             summary.get(name) for name in ("restarts", "learner_restarts")

@@ -18,7 +18,7 @@ from offpolicy.logger.console import shown_path
 from offpolicy.logger.logger import OffPolicyLogger
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import RunHeader
-from offpolicy.logger.summary import RunResult, build_summary, known_summary, write_summary
+from offpolicy.logger.summary import RunResult, RunStatus, build_summary, known_summary, write_summary
 from offpolicy.processes.failures import Failure
 from offpolicy.processes.supervisor import Supervisor
 
@@ -28,7 +28,7 @@ RAN = "# ran: "
 class Outcome(NamedTuple):
     """The first fields of `summary.json`."""
 
-    status: str  # completed, interrupted or failed
+    status: RunStatus
     exit_code: int
     reason: str
 
@@ -37,15 +37,17 @@ def outcome_of(supervisor: Supervisor, monitor: Monitor, total: int) -> Outcome:
     """Returns how a run of `total` env steps ended whose processes have all exited."""
     failure = supervisor.failure
     if monitor.is_complete and failure is None:
-        return Outcome("completed", EXIT_OK, _why_complete(monitor, total))
+        return Outcome(RunStatus.COMPLETED, EXIT_OK, _why_complete(monitor, total))
     saved = f"checkpoint saved at env step {monitor.saved_steps[-1]:,}" if monitor.saved_steps else "nothing saved"
     if supervisor.signal_code and (failure is None or failure.exit_code == 1):
-        return Outcome("interrupted", supervisor.signal_code, f"stopped by a signal; {saved}")
+        return Outcome(RunStatus.INTERRUPTED, supervisor.signal_code, f"stopped by a signal; {saved}")
     if failure is not None:
-        return Outcome("failed", failure.exit_code, f"{failure.role} {failure.index}: {failure.cause}")
+        return Outcome(RunStatus.FAILED, failure.exit_code, f"{failure.role} {failure.index}: {failure.cause}")
     if monitor.stopped_by is not None:
-        return Outcome("interrupted", EXIT_TERMINATED, f"the host of rank {monitor.stopped_by} asked to stop; {saved}")
-    return Outcome("failed", 1, "the learner left before the budget was spent")
+        return Outcome(
+            RunStatus.INTERRUPTED, EXIT_TERMINATED, f"the host of rank {monitor.stopped_by} asked to stop; {saved}"
+        )
+    return Outcome(RunStatus.FAILED, 1, "the learner left before the budget was spent")
 
 
 def _why_complete(monitor: Monitor, total: int) -> str:
@@ -57,7 +59,7 @@ def _why_complete(monitor: Monitor, total: int) -> str:
 
 def is_complete(run: RunDir, cfg: RunConfig) -> bool:
     """True if the run of a claimed directory ended as it should, at the budget of `cfg` or early by its `stop`."""
-    if run.checkpoint is None or known_summary(run.path).get("status") != "completed":
+    if run.checkpoint is None or known_summary(run.path).get("status") != RunStatus.COMPLETED:
         return False
     has_spent = run.checkpoint.env_steps >= cfg.total_timesteps
     return has_spent or stop_reason(read_scores(run.path), cfg.stop) is not None

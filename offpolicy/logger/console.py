@@ -13,12 +13,16 @@ from rich.console import Console, RenderableType
 from offpolicy import fault
 from offpolicy.logger.metrics import METRICS, core_key
 from offpolicy.logger.record import Record, RunHeader
+from offpolicy.logger.summary import RunStatus
 from offpolicy.timing.bottleneck import Verdict
 from offpolicy.types import EvalResult
 
 UNKNOWN = "-"
-COMPLETED, INTERRUPTED, FAILED = "completed", "interrupted", "failed"  # outcomes of a run
-STATUS_STYLES = {COMPLETED: "bold green", INTERRUPTED: "bold yellow", FAILED: "bold red"}
+STATUS_STYLES = {
+    RunStatus.COMPLETED.value: "bold green",
+    RunStatus.INTERRUPTED.value: "bold yellow",
+    RunStatus.FAILED.value: "bold red",
+}
 LEAST_CORES = 0.005  # rounded to 0.01
 
 

@@ -17,8 +17,6 @@ from rich.text import Text
 from offpolicy.config.schema import read_config
 from offpolicy.errors import ConfigError
 from offpolicy.logger.console import (
-    COMPLETED,
-    FAILED,
     STATUS_STYLES,
     cores_text,
     count,
@@ -29,7 +27,7 @@ from offpolicy.logger.console import (
     significant,
 )
 from offpolicy.logger.metrics import METRICS
-from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, Section
+from offpolicy.logger.summary import COLLECTOR_NAMES, LEARNER_NAMES, RunStatus, Section
 from offpolicy.timing.phases import LearnerPhase
 
 SPEEDS = ("steps_per_sec", "collector_capacity", "learner_capacity", "predicted_steps_per_sec")  # env steps/s
@@ -88,7 +86,7 @@ def _headline(summary: Section) -> Text:
 
 def _outcome_lines(summary: Section, run_dir: Path) -> Iterator[Line]:
     """Yields why the run ended where that is not its goal, the return, and where everything is."""
-    if summary["status"] != COMPLETED or summary["reason"].startswith(EARLY):
+    if summary["status"] != RunStatus.COMPLETED or summary["reason"].startswith(EARLY):
         yield "because", _short(summary["reason"].splitlines()[0] if summary["reason"] else "unknown")
     if (result := summary["eval"])["episodes"]:
         reward = f"{fixed(result['mean_reward'], 1)} +/- {fixed(result['std_reward'], 1)}"
@@ -209,9 +207,9 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     run, status = shown_path(run_dir), summary["status"]
     saved = [int(path.name.removeprefix("step-")) for path in run_dir.glob(f"checkpoints/step-{12 * '[0-9]'}")]
     other = _newest_beside(run_dir)
-    if status == FAILED and (run_dir / "train.log").is_file():
+    if status == RunStatus.FAILED and (run_dir / "train.log").is_file():
         yield f"less {shown_path(run_dir / 'train.log')}"
-    if saved and status != COMPLETED:
+    if saved and status != RunStatus.COMPLETED:
         yield f"offpolicy resume {run}"
     if any(saved):
         yield f"offpolicy eval {run} --episodes 20"
@@ -223,9 +221,9 @@ def _next_commands(summary: Section, run_dir: Path) -> Iterator[str]:
     if any(run_dir.glob("events.out.tfevents.*")):
         others = [] if other is None else [shown_path(other)]
         yield f"offpolicy tensorboard {' '.join([*others, run])}"
-    if saved and status == COMPLETED and summary["reason"].startswith(EARLY):
+    if saved and status == RunStatus.COMPLETED and summary["reason"].startswith(EARLY):
         yield f"offpolicy resume {run} stop.reward=null stop.patience=0"
-    elif saved and status == COMPLETED:
+    elif saved and status == RunStatus.COMPLETED:
         yield f"offpolicy resume {run} total_timesteps={2 * summary['env_steps']}"
 
 

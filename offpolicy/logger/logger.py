@@ -24,7 +24,7 @@ from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_reco
 from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, SinkContext, Summary, open_plugins, open_sink
 from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
-from offpolicy.logger.summary import RunResult, build_summary, write_summary
+from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
 from offpolicy.logger.unilab import with_unilab_keys
 from offpolicy.timing.bottleneck import SteadyCause, Verdict
 from offpolicy.timing.clock import Every, unix_s
@@ -280,7 +280,9 @@ class OffPolicyLogger:
         if left_out := self._step_totals.take_left_out():
             self.message(f"log_step: left out, as docs/metrics.md has no name for them: {', '.join(left_out)}")
 
-    def finish_steps(self, status: str = "completed", reason: str = "the loop ended", exit_code: int = 0) -> None:
+    def finish_steps(
+        self, status: str = RunStatus.COMPLETED, reason: str = "the loop ended", exit_code: int = 0
+    ) -> None:
         """Records the last iterations of `log_step`, and writes and shows `summary.json`."""
         if self.last_snapshot is None or self.last_snapshot.iteration != self._step_totals.iteration:
             self._log_steps()

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ from offpolicy.timing.windows import (
 )
 from offpolicy.types import Account, EvalResult, Snapshot
 
+
+class RunStatus(StrEnum):
+    """How a run has ended: `status` of summary.json."""
+
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
 SUMMARY = "summary.json"
@@ -48,7 +58,7 @@ UNBEGUN = Verdict(Bottleneck.WARMING_UP, None, "the run ended before its first u
 class RunResult:
     """The outcome of a run, and what its counters do not hold."""
 
-    status: str  # completed, interrupted or failed
+    status: str  # a `RunStatus`; another program's loop may say something else
     exit_code: int
     reason: str
     last_eval: EvalResult | None = None

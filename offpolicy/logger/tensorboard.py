@@ -37,6 +37,7 @@ from offpolicy.logger.metrics import METRICS, RANK_IN_KEY
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import Record, RunHeader
 from offpolicy.logger.sinks import NewEvaluations, Summary
+from offpolicy.logger.summary import RunStatus
 from offpolicy.machine import cpu_model, versions
 from offpolicy.timing.clock import unix_s
 from offpolicy.types import EpisodeRecord
@@ -110,7 +111,7 @@ class TensorBoardSink:
         """Writes the final values of the hparams metrics, and the status of the session."""
         self._wall_s = summary["wall_s"]
         self._scalars(summary["env_steps"], final_values(summary))
-        ok = summary["status"] == "completed"
+        ok = summary["status"] == RunStatus.COMPLETED
         end = plugin_data_pb2.SessionEndInfo(
             status=api_pb2.STATUS_SUCCESS if ok else api_pb2.STATUS_FAILURE,
             end_time_secs=self._started_s + self._wall_s,
