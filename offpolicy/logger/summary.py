@@ -35,15 +35,6 @@ from offpolicy.timing.windows import (
 )
 from offpolicy.types import Account, EvalResult, Snapshot
 
-
-class RunStatus(StrEnum):
-    """How a run has ended: `status` of summary.json."""
-
-    COMPLETED = "completed"
-    INTERRUPTED = "interrupted"
-    FAILED = "failed"
-
-
 WARMUP, WHOLE = "warmup", "whole"  # names in the account besides the phases
 NO_CONFIG: Mapping[str, Any] = {}
 SUMMARY = "summary.json"
@@ -52,6 +43,14 @@ LEARNER_NAMES = LEARNER_ROWS | {WARMUP: "Warm-up"}
 COLLECTOR_NAMES = COLLECTOR_ROWS | {WARMUP: "Warm-up"}
 UNTIMED = Verdict(Bottleneck.UNKNOWN, None, "timing.enabled=false: no time was measured")
 UNBEGUN = Verdict(Bottleneck.WARMING_UP, None, "the run ended before its first update was timed")
+
+
+class RunStatus(StrEnum):
+    """How a run has ended: `status` of summary.json."""
+
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
