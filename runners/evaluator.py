@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from offpolicy.collect.eval_video import EvalVideo
-from offpolicy.collect.evaluations import Evaluations
-from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext, PolicyEvaluation
+from offpolicy.collect.policy_evaluation import HOOK_NAMES, EvaluationContext
+from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import EvaluatorWord, HostWord, Stop
 from offpolicy.processes.handshake import POLL_S
@@ -42,11 +41,7 @@ class EvaluatorProcess:
         context = EvaluationContext(
             self._should_stop, lambda text: child.send("warning", text=text), self._ledger, hooks
         )
-        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context)
-        self._evaluations = Evaluations(
-            Path(job.run_dir), job.kept_eval_step, job.cfg.stop, lambda text: child.send("warning", text=text)
-        )
-        self._video = EvalVideo(job.cfg, job.spec, Path(job.run_dir), lambda text: child.send("warning", text=text))
+        self._evaluation = RunEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context, child.send)
         self._requests = evaluation_requests(child, self._evaluation.policy_size)
         self._flat = np.zeros(self._evaluation.policy_size, np.float32)
         self._was_stopped = False  # True if the run was asked to end before it was done
@@ -54,17 +49,15 @@ class EvaluatorProcess:
 
     def run(self) -> None:
         """Evaluates until the supervisor ends the run. Raises `EnvFailure`; `ConfigError` for a bad hook."""
-        with contextlib.ExitStack() as exits:
-            for part in (self._evaluation, self._evaluations, self._video):
-                exits.enter_context(contextlib.closing(part))
+        with contextlib.closing(self._evaluation):
             self._evaluation.open()
-            self._set_early_stop()
+            self._announce_early_stop()
             self._ledger.end_warmup()
             try:
                 while self._wait_request():
                     self._answer()
                 if not self._was_stopped:
-                    self._video.finish()
+                    self._evaluation.finish()
             finally:
                 self._report()
 
@@ -88,21 +81,17 @@ class EvaluatorProcess:
         self._count_skipped(asked)
         result = self._evaluation.evaluate(self._flat, asked.env_steps, asked.policy_version)
         if result is not None:
-            self._child.send("eval", **result._asdict())
-            self._evaluations.add(result, self._evaluation.tensors())
-            self._set_early_stop()
+            self._announce_early_stop()
             self._words.set(EvaluatorWord.EVALUATED_STEPS, asked.env_steps)
             self._words.set(EvaluatorWord.ANSWERED, asked.number)
             self._learner_wake.set()
-            self._video.film(self._evaluation.tensors(), asked.env_steps)
+            self._evaluation.film(asked.env_steps)
         self._answered = asked.number
         self._report()
 
-    def _set_early_stop(self) -> None:
+    def _announce_early_stop(self) -> None:
         """Lets rank 0 know if the evaluations so far end the run."""
-        if (reason := self._evaluations.stop_reason) is not None:
-            self._child.send("early_stop", text=reason)
-        self._words.set(EvaluatorWord.STOPS_EARLY, int(reason is not None))
+        self._words.set(EvaluatorWord.STOPS_EARLY, int(self._evaluation.stops_early))
 
     def _count_skipped(self, asked: EvaluationRequest) -> None:
         """Counts the requests that this one has replaced, and warns of the first."""

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from offpolicy.collect.eval_video import EvalVideo
-from offpolicy.collect.evaluations import Evaluations
-from offpolicy.collect.policy_evaluation import EvaluationContext, PolicyEvaluation
+from offpolicy.collect.policy_evaluation import EvaluationContext
+from offpolicy.collect.run_evaluation import RunEvaluation
 from offpolicy.errors import EnvFailure, PeerEnvFailure
 from offpolicy.processes.control_page import EvaluatorWord
 from offpolicy.protocols import StopSignal
@@ -148,16 +147,15 @@ class InlineEvaluator:
         self._rank, self._publisher, self.last_result_step = rank, publisher, last_step
         self._is_known = True
         job, context = rank.job, EvaluationContext(rank.is_stopping, rank.warn)
-        self._evaluation = PolicyEvaluation(job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context)
+        self._evaluation = RunEvaluation(
+            job.cfg, job.spec, Path(job.run_dir), job.kept_eval_step, context, rank.child.send
+        )
         self._evaluation.open()  # a bad hook is refused here, not in the first evaluation
-        self._evaluations = Evaluations(Path(job.run_dir), job.kept_eval_step, job.cfg.stop, rank.warn)
-        self._video = EvalVideo(job.cfg, job.spec, Path(job.run_dir), rank.warn)
-        self._send_reason()
 
     @property
     def stops_early(self) -> bool:
         """See `Evaluator`."""
-        return self._evaluations.stop_reason is not None
+        return self._evaluation.stops_early
 
     def evaluate(self, env_steps: int) -> None:
         """Evaluates the present weights and sends the result."""
@@ -166,10 +164,7 @@ class InlineEvaluator:
             result = self._evaluation.evaluate(self._publisher.flat, env_steps, self._publisher.version)
         self._is_known = result is not None  # a stop leaves an evaluation without a result
         if result is not None:
-            self._rank.child.send("eval", **result._asdict())
-            self._evaluations.add(result, self._evaluation.tensors())
-            self._send_reason()
-            self._video.film(self._evaluation.tensors(), env_steps)
+            self._evaluation.film(env_steps)
             self.last_result_step = env_steps
 
     def wait_result(self) -> bool:
@@ -179,13 +174,8 @@ class InlineEvaluator:
     def close(self) -> None:
         """Ends the hook's worker, and the video that is being made: a run that was not stopped gives it some time."""
         if not self._rank.control.is_stopping:
-            self._video.finish()
-        for part in (self._evaluation, self._evaluations, self._video):
-            part.close()
-
-    def _send_reason(self) -> None:
-        if (reason := self._evaluations.stop_reason) is not None:
-            self._rank.child.send("early_stop", text=reason)
+            self._evaluation.finish()
+        self._evaluation.close()
 
 
 class AsyncEvaluator:

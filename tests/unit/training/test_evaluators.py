@@ -190,7 +190,7 @@ def test_the_inline_evaluator_sends_the_result_of_the_published_weights(make_ran
     publisher.publish()
     evaluator = InlineEvaluator(rank, publisher, last_step=0)
     evaluator.evaluate(40)
-    begun, ended, (kind, fields) = rank.child.sent  # type: ignore[attr-defined]  # a fake child
+    begun, (kind, fields), ended = rank.child.sent  # type: ignore[attr-defined]  # a fake child
     assert (kind, fields["env_steps"], fields["episodes"], fields["policy_version"]) == ("eval", 40, 2, 1)
     assert (begun, ended) == (
         ("activity", {"text": "evaluating 2 episodes: learning waits"}),
@@ -209,7 +209,7 @@ def test_the_inline_evaluator_stops_the_run_and_says_why_once_the_return_is_reac
     assert not evaluator.stops_early
     evaluator.evaluate(40)
     assert evaluator.stops_early
-    kind, fields = rank.child.sent[-1]  # type: ignore[attr-defined]  # a fake child
+    *_, (kind, fields), _ended = rank.child.sent  # type: ignore[attr-defined]  # a fake child
     assert (kind, fields["text"][:14]) == ("early_stop", "stopped early:")
     best = read_best(Path(rank.job.run_dir))
     assert best.env_steps == 40
