@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,9 @@ def test_a_run_says_which_threads_and_mode_were_fastest_and_records_them(start_r
     *_, line = [line for line in out.splitlines() if line.startswith("fastest: ")]  # of the last trial
     summary = run.summary()
     threads, mode = summary["threads"]["learner"], summary["mode"]
-    assert line.startswith(f"fastest: {threads} thread{'s' * (threads > 1)}, {mode} (ms per update with ")
+    # A machine that is busy with something else makes the run try again: what won then came in place of another.
+    won = rf"fastest: {threads} thread{'s' * (threads > 1)}, {mode}( instead of [^(]+)? \(ms per update with "
+    assert re.match(won, line), line
     assert all(
         f"{number}, {mode}: " in line for number in ("1 thread", "2 threads") for mode in ("alternate", "overlap")
     )
