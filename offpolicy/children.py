@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ RUN_SIGNALS = (*STOP_SIGNALS, SAVE_SIGNAL)  # the supervisor's; the other proces
 # milliseconds, and where another program has the core of one of them an update takes several times as long. With a
 # third of these rounds a thread often sleeps between two of the products of an update, and updates are slower by 20 %.
 SPIN_COUNT = "3000"
+CALL_THREAD = "call within"  # name of the threads of `deadline.call_within`
 OUTPUT_LINES = 20  # last lines of a failed child's output that a `ChildError` keeps
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]  # Any: ignored
@@ -145,8 +147,13 @@ def answer_call() -> None:
         leave_now(0)
 
 
+def is_in_endless_call() -> bool:
+    """True if a thread of this process is still in a call that it no longer waits for (`deadline.call_within`)."""
+    return any(thread.name == CALL_THREAD for thread in threading.enumerate())
+
+
 def leave_now(code: int) -> NoReturn:
-    """Ends this process, which has failed, without taking its interpreter down.
+    """Ends this process without taking its interpreter down: it has failed, or is in an endless call.
 
     A thread that is still in a call of a library would abort the process there, and hide its exit code.
     """

@@ -90,7 +90,7 @@ class EvaluatorProcess:
         self._report()
 
     def _announce_early_stop(self) -> None:
-        """Lets rank 0 know if the evaluations so far end the run."""
+        """Publishes whether the evaluations so far end the run."""
         self._words.set(EvaluatorWord.STOPS_EARLY, int(self._evaluation.stops_early))
 
     def _count_skipped(self, asked: EvaluationRequest) -> None:

@@ -337,7 +337,8 @@ def _supervisor_config(
         watch.elapsed_s,
         job.host.num_hosts,
         peer_s,
-        job.cfg.runner.start_timeout_s + (save_s(job.cfg, job.spec) if job.start_step else 0.0),  # to read the replay
+        job.cfg.runner.start_timeout_s,
+        save_s(job.cfg, job.spec) if job.start_step else 0.0,
         deaths.of_collectors,
         LearnerRestarts(deaths.of_learners, renewed_job, keeps_others(job.cfg)),
         memory.env_steps_of,

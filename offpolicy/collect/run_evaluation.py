@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,8 +77,9 @@ class RunEvaluation:
 
     def close(self) -> None:
         """Ends the hook's worker and the video that is being made."""
-        for part in (self._evaluation, self._evaluations, self._video):
-            part.close()
+        with ExitStack() as closing:  # all of them, whatever one of them raises
+            for part in (self._video, self._evaluations, self._evaluation):
+                closing.callback(part.close)
 
     def _send_stop_reason(self) -> None:
         if (reason := self._evaluations.stop_reason) is not None:

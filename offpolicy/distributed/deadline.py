@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from offpolicy.children import CALL_THREAD
 from offpolicy.processes.watchdog import PAUSE_S
 from offpolicy.timing.clock import Clock, Stopwatch
 
@@ -65,7 +66,7 @@ def call_within(timeout_s: float, call: Callable[[], T]) -> T:
         except BaseException as error:
             future.set_exception(error)
 
-    thread = threading.Thread(target=work, name="call within", daemon=True)
+    thread = threading.Thread(target=work, name=CALL_THREAD, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:

@@ -81,15 +81,17 @@ class ProcessGroup:
     def wait_for_device(self) -> None:
         """Returns when the device has done what is queued. Raises `PeerLostError` if a rank is lost in a sum.
 
-        An error of this rank's own device is raised as it is: no peer is to blame.
+        An error of this rank's own device alone is raised as it is: no peer is to blame.
         """
 
         def check() -> None:
             if self._nccl is not None and (error := self._nccl.get_error().name) != "SUCCESS":
                 raise RuntimeError(f"NCCL ended the exchange: {error}")
 
-        self._device_sync.wait()
-        self._watch.run(check)
+        try:
+            self._device_sync.wait()
+        finally:  # an exchange that NCCL has ended may be an error of the device too
+            self._watch.run(check)
 
     def broadcast(self, tensor: Tensor) -> None:
         """Replaces a tensor of the bucket's device, in place, by that of rank 0."""

@@ -38,6 +38,7 @@ class SupervisorConfig:
     num_hosts: int = 1  # hosts of the run; the collectors of each do as many env steps as ours
     peer_timeout_s: float = 0.0  # limit of a learner rank's wait for the others in a collective
     start_timeout_s: float = 120.0  # limit of a child's imports and construction, on an idle machine
+    replay_s: float = 0.0  # more of it, to read the replay of a checkpoint
     restarts: Restarts | None = None  # of collectors; they may outlive a supervisor. None: no death is survived
     learner_restarts: LearnerRestarts | None = None  # None: the run ends with its first learner
     # Env steps of a collector that is gone, by its index and those that it has announced.
@@ -59,7 +60,7 @@ class Supervisor:
         self.children = ChildProcesses(config.run_id, config.log_fd, elapsed_s, on_message)
         self._oom = OomWatch(elapsed_s)
         self._failures = FailureRecord(self._oom, lambda: config.num_hosts * control.env_steps)
-        self._watchdog = Watchdog(control, elapsed_s, config.peer_timeout_s, config.start_timeout_s)
+        self._watchdog = Watchdog(control, elapsed_s, config.peer_timeout_s, config.start_timeout_s, config.replay_s)
         self._shutdown = Shutdown(
             self.children, control, wake_events, self._failures, self._watchdog, elapsed_s, config.stop_timeout_s
         )
@@ -175,13 +176,14 @@ class Supervisor:
     def _end_with(self, child: Child, code: int) -> None:
         """Stops the run after the end of a child, which is its failure unless it was asked for.
 
-        Whoever has finished, or is told to leave because all is saved, may die on the way out: of a library's last
-        words, say.
+        A learner that has finished may still crash while its interpreter shuts down, and so may any other process once
+        no learner is left.
         """
-        is_exit = self._shutdown.level == Stop.EXIT  # all is saved
+        is_exit = self._shutdown.level == Stop.EXIT
         is_expected = child.has_finished if child.is_learner else is_exit and code <= 0
-        if is_expected and code and not child.is_killed:
-            text = f"{child.name} (pid {child.process.pid}) {describe_exit(code)} after its work was done and saved"
+        if is_expected and code and not child.is_killed and self._failures.first is None:
+            when = "after it had finished" if child.is_learner else "after the learner had finished"
+            text = f"{child.name} (pid {child.process.pid}) {describe_exit(code)} {when}"
             self.children.report(child, kind="warning", text=text)
         if not is_expected and not child.is_killed:
             self._failures.note_exit(child, code)

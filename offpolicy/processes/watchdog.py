@@ -20,10 +20,16 @@ class Watchdog:
     """Remembers when each child last made progress. A child is named by its role and index."""
 
     def __init__(
-        self, control: ControlPage, elapsed_s: Callable[[], float], peer_timeout_s: float, start_timeout_s: float
+        self,
+        control: ControlPage,
+        elapsed_s: Callable[[], float],
+        peer_timeout_s: float,
+        start_timeout_s: float,
+        replay_s: float = 0.0,
     ) -> None:
+        """`replay_s`: time that reading the replay of a checkpoint may take on top of a start."""
         self._control, self._elapsed_s = control, elapsed_s
-        self._peer_timeout_s, self._start_timeout_s = peer_timeout_s, start_timeout_s
+        self._peer_timeout_s, self._start_timeout_s, self._replay_s = peer_timeout_s, start_timeout_s, replay_s
         self._progress: dict[tuple[str, int], tuple[int, float]] = {}  # the child's word, and since when it has it
         self._counts, self._counts_since_s = (-1, -1), 0.0
         self._checked_s = elapsed_s()
@@ -55,8 +61,11 @@ class Watchdog:
         if role == "learner":
             limit_s = max(step_timeout_s, LEARNER_STEP_TIMEOUT_S, self._peer_timeout_s + PEER_GRACE_S)
         # Still starting; the evaluator starts again with every evaluation.
-        if (progress == 0 or role == "evaluator") and self._start_limit_s() > limit_s:
-            limit_s, key = self._start_limit_s(), "runner.start_timeout_s"
+        if progress == 0 or role == "evaluator":
+            replay_s = self._replay_s if role != "evaluator" else 0.0
+            if self._start_limit_s() + replay_s > limit_s:
+                limit_s = self._start_limit_s() + replay_s
+                key = "runner.start_timeout_s" + (" and the time to read the replay" if replay_s else "")
         last, since_s = self._progress.get((role, index), (-1, 0.0))
         now_s = self._elapsed_s()
         if progress != last or self._control.is_waiting(role, index):

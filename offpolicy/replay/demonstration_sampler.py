@@ -83,7 +83,7 @@ class EndlessRows:
 
 
 @dataclass(frozen=True, slots=True)
-class DemoBatches:
+class DemoShare:
     """The demonstrations of one rank, and their number of rows in each of its batches."""
 
     rows: EndlessRows
@@ -104,7 +104,7 @@ class DemoBatches:
 class MixedSampler:
     """A `Sampler` that adds demonstrations to every batch. They have no age: it returns the draws from the replay."""
 
-    def __init__(self, replay: UniformSampler, share: DemoBatches) -> None:
+    def __init__(self, replay: UniformSampler, share: DemoShare) -> None:
         self._replay, self._share = replay, share
         self.bounds, self.has_written = replay.bounds, replay.has_written
 
@@ -144,7 +144,7 @@ class ResidentDemos:
     Raises `ConfigError` if the device or the host has no room.
     """
 
-    def __init__(self, share: DemoBatches, max_batches: int, device: torch.device, device_sync: DeviceSync) -> None:
+    def __init__(self, share: DemoShare, max_batches: int, device: torch.device, device_sync: DeviceSync) -> None:
         self.share = share
         rows = share.rows.rows
         try:

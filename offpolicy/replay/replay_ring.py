@@ -252,9 +252,9 @@ class ReplayRing(Ring):
         Raises `CheckpointError` for slots that no writer leaves; then the ring is unused again.
         """
         first, committed, end = limits
+        self._forget_rows()
         if any(number % self.num_envs for number in limits) or end - committed >= self.capacity:
             raise CheckpointError(f"replay rows {first} to {end} are not those of {self.num_envs} environments")
-        self._forget_rows()
         try:
             self._fill(limits, blocks)
             if num_written and not self._words[WRITTEN]:

@@ -169,7 +169,7 @@ class DeviceTimer:
         if self._pool is None or self._waited_for is None:
             self._sync.wait()
             return
-        self._waited_for.record()  # behind an exchange, say, in which an update has no part
+        self._waited_for.record()  # also behind an exchange, whose time is not the update's
         start_ns = self._clock.now_ns()
         self._sync.wait()
         end_ns = self._clock.now_ns()
@@ -225,8 +225,7 @@ class DeviceTimer:
 def _behind_ns(parts: Sequence[Pending], end: DeviceEvent, end_ns: int) -> list[int]:
     """Returns how long the device was at each part of an update after the host had queued it.
 
-    It has just reached `end`. What came after a part, an exchange between ranks or a wait of the host, has no part in
-    that.
+    It has just reached `end`. An exchange between ranks, or a wait of the host, after a part does not count.
     """
     return [min(end_ns - elapsed_ns(part.pair.stop, end) - part.queued_ns, part.pair.ns) for part in parts]
 

@@ -11,7 +11,7 @@ import torch
 from offpolicy.machine import available_memory, num_usable_cores
 from offpolicy.processes.control_page import RankWord
 from offpolicy.replay.age_weights import AgeWeights
-from offpolicy.replay.demonstration_sampler import DemoBatches, EndlessRows, MixedSampler, ResidentDemos
+from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos
 from offpolicy.replay.demonstrations import demonstration_rows, read_demos
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import make_rate_limiter
@@ -53,7 +53,7 @@ class Replay:
     rank: RankContext
     ranks: LearnerRanks
     rings: Sequence[Ring]
-    demos: DemoBatches | None
+    demos: DemoShare | None
     source_spec: SourceSpec
     updates: int  # done before this process
 
@@ -92,7 +92,7 @@ class Replay:
         return AgeWeights(decay=options.age_weighting / num_rings, floor=options.age_floor)
 
 
-def demonstrations(rank: RankContext) -> DemoBatches | None:
+def demonstrations(rank: RankContext) -> DemoShare | None:
     """Returns the demonstrations of `replay.demos` as this rank uses them. Raises `ConfigError`."""
     cfg, spec, source = rank.cfg, rank.spec, rank.cfg.replay.demos
     if source is None:
@@ -101,7 +101,7 @@ def demonstrations(rank: RankContext) -> DemoBatches | None:
     rows = demonstration_rows(found, row_layout(spec), gamma=cfg.algo.gamma, n_step=cfg.algo.n_step)
     batch_size, returns = cfg.algo.batch_size // rank.num_ranks, found.ep_return
     size = f"{len(rows):,} transitions, {len(returns):,} episodes"
-    return DemoBatches(
+    return DemoShare(
         EndlessRows(rows, cfg.seed, rank.rank, rank.num_ranks, rank.start_path),
         per_batch=round(cfg.replay.demo_share * batch_size),
         batch_size=batch_size,

@@ -187,10 +187,11 @@ class RunMemory:
     def clear(self) -> None:
         """Makes the memory as it was at first, for processes that begin again when all have ended.
 
-        How often collectors were started again is kept. Raises `OSError` if memory is short.
+        How often collectors were started again is kept. Raises `OSError` if memory is short: the largest block is
+        cleared first, so that the counts, which the summary needs then, are there still.
         """
         restarts = [words.get(CollectorWord.RESTARTS) for words in self.control.collectors]
-        for block in self.blocks.values():
+        for block in sorted(self.blocks.values(), key=lambda block: block.allocated, reverse=True):
             block.clear()
         for words, count in zip(self.control.collectors, restarts, strict=True):
             words.set(CollectorWord.RESTARTS, count)

@@ -113,7 +113,7 @@ def test_processes_that_cannot_begin_again_leave_a_summary_and_name_the_dead_lea
         monkeypatch.setattr(train, name, second_time_refused if name == site else lambda *_: job)
     if site != "newest_checkpoint":
         monkeypatch.setattr(train, "newest_checkpoint", lambda _: (None, ()))
-    monkeypatch.setattr(train, "_supervise", lambda *_: train._Ended(None, death, written.append))
+    monkeypatch.setattr(train, "_supervise", lambda *_: train._ProcessesEnded(None, death, written.append))
     got, failure = train._run(job, run, memory, 2, Stopwatch(), None, job, Callbacks(()))
     assert failure is not None
     assert (got, failure.exit_code, failure.index, [outcome.exit_code for outcome in written]) == (

@@ -58,8 +58,16 @@ def test_the_rows_that_a_gone_collector_did_not_announce_are_counted_before_the_
 def test_a_process_that_is_killed_after_everything_was_saved_is_no_failure(role: str) -> None:
     with Stage("learner-0", f"{role}-0") as stage:
         assert stage.run({2: exit_of(stage, "learner-0"), 4: exit_of(stage, f"{role}-0", -9)}) is None
-        text = f"{role} 0 (pid 1001) was killed by SIGKILL after its work was done and saved"
+        text = f"{role} 0 (pid 1001) was killed by SIGKILL after the learner had finished"
         assert stage.messages == [(f"{role} 0", {"kind": "warning", "text": text})]
+
+
+def test_a_process_that_is_killed_after_a_failure_is_not_told() -> None:
+    with Stage("learner-0", "collector-0") as stage:
+        failure = stage.run({2: lambda: stage.crash("learner-0", CRASH), 4: exit_of(stage, "collector-0", -11)})
+    assert failure is not None
+    assert failure.role == "learner"
+    assert [message for _, message in stage.messages if message["kind"] == "warning"] == []
 
 
 @pytest.mark.parametrize("max_restarts", [0, 4])
@@ -68,7 +76,7 @@ def test_a_learner_that_dies_on_the_way_out_has_finished(max_restarts: int) -> N
         script = {2: lambda: died_on_the_way_out(stage, "learner-0"), 4: lambda: stage.follow("collector-0")}
         assert stage.run(script) is None
         assert stage.learner_deaths.total == 0
-        text = "learner 0 (pid 1000) was killed by SIGSEGV after its work was done and saved"
+        text = "learner 0 (pid 1000) was killed by SIGSEGV after it had finished"
         assert ("learner 0", {"kind": "warning", "text": text}) in stage.messages
 
 

@@ -23,10 +23,10 @@ class Clock:
 class Bench:
     """A watchdog over one learner, one collector and the evaluator, checked every second."""
 
-    def __init__(self, peer_timeout_s: float = 0.0) -> None:
+    def __init__(self, peer_timeout_s: float = 0.0, replay_s: float = 0.0) -> None:
         self.clock = Clock()
         self.control = ControlPage(memoryview(bytearray(ControlPage.nbytes(1, 1))), 1, 1)
-        self.watchdog = Watchdog(self.control, self.clock, peer_timeout_s, START_S)
+        self.watchdog = Watchdog(self.control, self.clock, peer_timeout_s, START_S, replay_s)
         self.words = {
             "learner": (self.control.leader, RankWord),
             "collector": (self.control.collectors[0], CollectorWord),
@@ -87,6 +87,14 @@ def test_a_start_has_more_time_on_a_loaded_machine_and_names_its_own_key(monkeyp
     bench.clock.now_s = 302.0
     limit = bench.watchdog.hung_for("collector", 0, STEP_S)
     assert limit == "no progress for 300 s, longer than runner.start_timeout_s"
+
+
+@pytest.mark.parametrize(("role", "limit_s"), [("collector", 1120), ("learner", 1120), ("evaluator", 120)])
+def test_a_start_that_reads_a_large_replay_has_time_for_it(role: str, limit_s: int) -> None:
+    bench = Bench(replay_s=1000.0)
+    assert bench.seconds_until_hung(role) == (limit_s + 1, limit_s)
+    text = bench.watchdog.hung_for(role, 0, STEP_S) or ""
+    assert text.endswith("runner.start_timeout_s and the time to read the replay") == (role != "evaluator")
 
 
 def test_a_start_has_an_end_whatever_the_load_is(monkeypatch: pytest.MonkeyPatch) -> None:

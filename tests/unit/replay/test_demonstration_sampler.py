@@ -14,7 +14,7 @@ import torch
 from offpolicy.loop import Parts, train
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay import demonstration_sampler
-from offpolicy.replay.demonstration_sampler import DemoBatches, EndlessRows, MixedSampler, ResidentDemos
+from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, MixedSampler, ResidentDemos
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import ReplaySource, SourceSpec
@@ -70,10 +70,10 @@ class World:
     def grant(self, env_steps: int) -> None: ...
 
 
-def demos() -> DemoBatches:
+def demos() -> DemoShare:
     """Rows that differ from the replay's by their sign: row i holds -1 - i."""
     rows = -1.0 - np.arange(NUM_DEMOS, dtype=np.float32)[:, None].repeat(LAYOUT.width, axis=1)
-    return DemoBatches(EndlessRows(rows, seed=3), PER_BATCH, SPEC.batch_size, "ten rows")
+    return DemoShare(EndlessRows(rows, seed=3), PER_BATCH, SPEC.batch_size, "ten rows")
 
 
 MakeSource = Callable[..., StatefulBatchSource[Batches]]
@@ -85,7 +85,7 @@ def make_source() -> Iterator[MakeSource]:
     made: list[StatefulBatchSource[Batches]] = []
 
     def make(
-        kind: str, world: World, share: DemoBatches | None, device: torch.device = CPU
+        kind: str, world: World, share: DemoShare | None, device: torch.device = CPU
     ) -> StatefulBatchSource[Batches]:
         rings, spec = (world.ring,), replace(SPEC, device=device)
         uniform = UniformSampler(rings, np.random.default_rng(0), guard=0)
@@ -155,7 +155,7 @@ def test_only_rows_of_the_replay_have_an_age_and_are_counted(kind: str, make_sou
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_updates_are_due_as_without_demonstrations(kind: str, make_source: MakeSource) -> None:
-    def sizes(share: DemoBatches | None) -> list[int]:
+    def sizes(share: DemoShare | None) -> list[int]:
         world = World()
         source, found = make_source(kind, world, share), []
         for _ in range(10):

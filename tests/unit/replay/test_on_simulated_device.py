@@ -20,7 +20,7 @@ from torch import Tensor
 from offpolicy.loop import Parts, train
 from offpolicy.protocols import StatefulBatchSource
 from offpolicy.replay import resident_source as resident
-from offpolicy.replay.demonstration_sampler import DemoBatches, EndlessRows, ResidentDemos
+from offpolicy.replay.demonstration_sampler import DemoShare, EndlessRows, ResidentDemos
 from offpolicy.replay.prefetch_source import Packer, PrefetchSource, PrefetchSpec
 from offpolicy.replay.rate_limiter import RateLimiter
 from offpolicy.replay.replay_source import RateLimitedSource, ReplaySource, SourceSpec
@@ -105,7 +105,7 @@ def on_device(
 def mixed(world: World) -> ResidentSource:
     """Half of each batch are demonstrations, whose rows are negative."""
     rows = -1.0 - np.arange(10, dtype=np.float32)[:, None].repeat(LAYOUT.width, axis=1)
-    share = DemoBatches(EndlessRows(rows, 0, 0, 1), per_batch=BATCH // 2, batch_size=BATCH, description="tens")
+    share = DemoShare(EndlessRows(rows, 0, 0, 1), per_batch=BATCH // 2, batch_size=BATCH, description="tens")
     return on_device(world, demos=ResidentDemos(share, LIMITER.max_updates, CUDA, StreamSync(CUDA)))
 
 

@@ -239,6 +239,22 @@ def test_a_kernel_that_takes_no_memory_back_needs_room_for_all_slots(monkeypatch
         check_memory(cfg, LARGE_SPEC)
 
 
+def test_refused_memory_leaves_the_counts_for_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = memory(**SMALL)
+    words = shared.control.collectors[0]
+    words.set(CollectorWord.ENV_STEPS, 500)
+    words.set(CollectorWord.RESTARTS, 3)
+
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        shared.clear()
+    assert (shared.control.env_steps, words.get(CollectorWord.RESTARTS)) == (500, 3)
+    assert shared.rings[0].committed in (0, 1)  # and every block can be read
+
+
 def test_cleared_memory_is_as_it_was_at_first() -> None:
     shared = memory(**SMALL)
     shared.rings[0].append(np.ones((3, shared.rings[0].width), np.float32))
