@@ -142,7 +142,7 @@ def _collector(num_envs: int = 1, *, num_threads: int = 1) -> Iterator[_Collecto
             ),
             writer=ReplayWriter(replay, gamma=0.99, n_step=1),
             gate=CollectorGate(control, 0, WakeEvent.create(), [WakeEvent.create()]),
-            reporter=CollectorReporter(control, 0, reports, episodes, tracker),
+            reporter=CollectorReporter(control, 0, reports, episodes, tracker, start_steps=[0]),
             progress=Progress(obs=env.reset(1)),
             ledger=NullLedger(),
             take_snapshot=lambda: None,

@@ -419,6 +419,9 @@ class Track:
         self.tape: list[str] = []
         self.uses = 0
 
+    def enter_thread(self) -> None:
+        self.tape.append("begin")
+
     def learner_mark(self) -> str:
         self.uses += 1
         return f"use {self.uses}"
@@ -443,7 +446,7 @@ def test_a_slot_is_shown_once_its_copy_is_done_and_copied_once_its_last_use_has_
     source._free[0] = staged = Slot(staging, torch.zeros_like(staging))  # as on a device: the learner sees copies only
     staged.last_use = "use 2"  # type: ignore[assignment]
     rows = take(source)
-    assert copy_stream.tape == ["wait for use 2", "copy after use 2", "wait for copy"]
+    assert copy_stream.tape == ["begin", "wait for use 2", "copy after use 2", "wait for copy"]
     assert torch.equal(rows, staging)
     take(source)
     assert staged.last_use == "use 4"  # marked when the learner asked for the next batch; use 3 was that of the other
