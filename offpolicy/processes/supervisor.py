@@ -146,14 +146,14 @@ class Supervisor:
             if self._restarter.restart_collector(child, code):
                 return
             self._leave_without(child.index)
-        if self._has_died_of_learners(child) and self._restarter.restart_learners(child, code):
+        if self._has_ended_early(child) and self._restarter.restart_learners(child, code):
             return
         if child.is_killed and self._restarter.is_waiting_for_learners:
             return  # all begin again once the last learner has ended
         self._end_with(child, code)
 
-    def _has_died_of_learners(self, child: Child) -> bool:
-        """True for a learner that ended before it had done all, or among others that did."""
+    def _has_ended_early(self, child: Child) -> bool:
+        """True for a learner that ended before it had finished, or that others took with them."""
         return child.is_learner and (not child.has_finished or self._restarter.is_waiting_for_learners)
 
     def _leave_without(self, index: int) -> None:

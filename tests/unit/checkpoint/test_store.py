@@ -419,6 +419,8 @@ def test_damage_in_any_file_of_rows_costs_the_rows_only(root: Path, damaged: str
     assert without is not None
     assert (with_rows.has_lost_rows, list(with_rows.files)) == (True, ["state.json"])
     assert not without.has_lost_rows
+    assert CheckpointStore(root).at(100).has_lost_rows
+    assert not CheckpointStore(root).at(100, reads_rows=False).has_lost_rows
 
 
 def test_a_file_that_is_gone_cannot_be_taken_over_and_is_named(root: Path) -> None:
