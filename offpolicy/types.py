@@ -127,8 +127,8 @@ class Rollouts(NamedTuple):
     env_steps: int = 0  # transitions learnt from before these
 
 
-class Choice(NamedTuple):
-    """A policy's decisions in each of N environments."""
+class PolicyOutput(NamedTuple):
+    """What a policy decides in each of N environments."""
 
     action: Float32  # [N, A]
     log_prob: Float32 | None  # [N] of the action; None where the algorithm does not learn from it

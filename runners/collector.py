@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from offpolicy import fault
 from offpolicy.checkpoint import CHECKPOINTS, CheckpointStore, SharedState, state_fields
+from offpolicy.collect.bad_rows import BadRows
 from offpolicy.collect.collector import CollectorParts, CollectorReporter, Progress, collect
 from offpolicy.collect.episode_hook import HookConfig
 from offpolicy.collect.episodes import EPISODE_COLUMNS, EpisodeTracker
 from offpolicy.collect.policy import CollectorPolicy, Exploration
-from offpolicy.collect.replay_writer import BadRow, BadRowError, ReplayWriter, Writer
+from offpolicy.collect.replay_writer import ReplayWriter, Writer
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.collect.snapshot import CollectorSnapshot
 from offpolicy.collect.training_hook import TrainingHook
-from offpolicy.config.sections import AlgoConfig
 from offpolicy.envs.vector import make_vector
-from offpolicy.errors import NumericsError, SaveError
+from offpolicy.errors import SaveError
 from offpolicy.nets.policy import flat_size, make_policy
 from offpolicy.processes.child import ChildContext
 from offpolicy.processes.control_page import CollectorWord, ControlPage, RankWord
@@ -44,7 +41,7 @@ from offpolicy.training.run_memory import (
     weights_mailbox,
 )
 from offpolicy.training.worker import SNAPSHOT_DIR, WorkerSpec, start_worker
-from offpolicy.types import CollectorTotals, StepOutcome
+from offpolicy.types import CollectorTotals
 
 
 def main(child: ChildContext) -> None:
@@ -87,7 +84,7 @@ def main(child: ChildContext) -> None:
         progress=progress,
         ledger=ledger,
         take_snapshot=lambda: collector.take_snapshot(progress),
-        skip_bad_row=lambda error, outcome: collector.skip_bad_row(error, outcome, progress),
+        skip_bad_rows=lambda error, outcome: collector.bad_rows.skip(error, outcome, progress),
         rollouts=collector.writer if isinstance(collector.writer, RolloutWriter) else None,
         hook=collector.make_hook(),
     )
@@ -119,6 +116,19 @@ class Collector:
         self.before = counts_before(job, self.control)
         self.policy = self._make_policy()
         self.writer = self._make_writer(self.control)
+        self.bad_rows = BadRows(
+            index=child.index,
+            number=self.number,
+            control=self.control,
+            before=self.before.bad_rows,
+            limit=job.cfg.env.max_bad_rows,
+            seed=job.cfg.seed,
+            run_dir=Path(job.run_dir),
+            env=self.env,
+            writer=self.writer,
+            tracker=self.tracker,
+            warn=self._warn,
+        )
         self._has_warned = False  # that the environments' state cannot be saved
         self._snapshot = CollectorSnapshot(f"collector-{child.index}", self.env, self.policy, self.writer, self.tracker)
 
@@ -133,7 +143,7 @@ class Collector:
         The restored counters are reported at once, for a process that has to take over before the first step.
         """
         job, seed = self._job, self._job.cfg.seed
-        self._words.set(CollectorWord.BAD_ROWS, self.before.bad_rows[self._child.index])
+        self.bad_rows.begin()
         progress = Progress(obs=self.env.reset(env_seed(seed, "collector", self.number)))
         if job.start_step:
             why_not = self._resume(progress)
@@ -145,7 +155,7 @@ class Collector:
                     ", and rollouts that nobody has learnt from are lost" if job.cfg.algo.learns_from_rollouts else ""
                 )
                 text = f"the continuation is not bitwise: {why_not}; episodes start anew{lost}"
-                self._child.send("warning", text=text)
+                self._warn(text)
         self.writer.begin(progress.env_steps)
         if job.start_step:
             reports.publish(CollectorTotals(None, **self._counters(progress)))
@@ -175,8 +185,11 @@ class Collector:
             lost = ", and its open rollout is dropped" if self._job.cfg.algo.learns_from_rollouts else ""
             at = f"env step {self.control.env_steps * self._job.host.num_hosts:,}"
             text = f"collector {self._child.index} continues: not bitwise from {at}, as its episodes start anew{lost}"
-            self._child.send("warning", text=text)
+            self._warn(text)
         return progress
+
+    def _warn(self, text: str) -> None:
+        self._child.send("warning", text=text)
 
     def _send_hello(self, progress: Progress) -> None:
         self._child.send("hello", **self._counters(progress))
@@ -191,63 +204,13 @@ class Collector:
             why_not = self._snapshot.save(directory, progress)
         except SaveError as error:
             shutil.rmtree(directory, ignore_errors=True)
-            self._child.send("warning", text=str(error))
+            self._warn(str(error))
             return error.__cause__ if isinstance(error.__cause__, OSError) else OSError(str(error))
         if why_not is not None and not self._has_warned and self._job.cfg.env.vectorization != "async":
             self._has_warned = True  # of `async` the documentation says so
             text = f"a resume from this checkpoint is not bitwise, because {why_not}; episodes will start anew"
-            self._child.send("warning", text=text)
+            self._warn(text)
         return None
-
-    def skip_bad_row(self, error: BadRowError, outcome: StepOutcome, progress: Progress) -> StepOutcome:
-        """Writes the bad transitions to files and ends their episodes; returns the step with new first observations.
-
-        Raises `NumericsError` beyond `env.max_bad_rows`. Bad transitions count as rows of autoreset: they are none.
-        Where single environments cannot be reset, the episodes of all of them end.
-        """
-        texts, limit = [self.dumped(row, progress) for row in error.rows], self._job.cfg.env.max_bad_rows
-        num_bad = self.num_bad_rows
-        if num_bad > limit:
-            raise NumericsError(texts[0]) from None
-        for number, text in enumerate(texts, num_bad - len(texts) + 1):
-            self._child.send("warning", text=f"{text}; skipped, {number} of env.max_bad_rows={limit}")
-        where = np.zeros(self.env.num_envs, np.bool_)
-        where[list(error.envs) if self.env.can_reset_some else slice(None)] = True
-        envs = np.flatnonzero(where).tolist()
-        # The vector steps tell this step from any other, also after a resume; the env steps may stand still.
-        seed = env_seed(self._job.cfg.seed, "bad_row", self.number, progress.env_steps, progress.vector_steps)
-        obs = self.env.reset_some(seed, range(len(where)), where) if self.env.can_reset_some else self.env.reset(seed)
-        self.writer.abandon(envs)
-        self.tracker.ep_return[where], self.tracker.ep_length[where] = 0.0, 0
-        return outcome._replace(
-            next_obs=np.where(where[:, None], obs, outcome.next_obs),
-            terminated=outcome.terminated & ~where,
-            truncated=outcome.truncated & ~where,
-            is_valid=outcome.is_valid & ~where,
-        )
-
-    @property
-    def num_bad_rows(self) -> int:
-        """The bad transitions of all collectors of this host, those before a resume among them.
-
-        A collector that still starts has announced nothing, and has had at least those of the checkpoint.
-        """
-        announced = (words.get(CollectorWord.BAD_ROWS) for words in self.control.collectors)
-        return sum(map(max, announced, self.before.bad_rows))
-
-    def dumped(self, row: BadRow, progress: Progress) -> str:
-        """Counts a bad transition and writes it beside the run's records; returns what to say of it."""
-        number = self._words.bump(CollectorWord.BAD_ROWS)
-        env_steps, step, seed = progress.env_steps, int(self.tracker.ep_length[row.env]), self._job.cfg.seed
-        path = Path(self._job.run_dir) / f"bad-row-{env_steps}-{number}-collector-{self.number}-env-{row.env}.json"
-        facts = {"env_index": row.env, "env_steps": env_steps, "episode_step": step, "seed": seed}
-        text = f"{row} at env step {env_steps}, episode step {step}, seed {seed}"
-        try:
-            fault.hit("bad_row.write")
-            path.write_text(json.dumps({**facts, **row.fields}))
-        except OSError as error:
-            return f"{text}; {path} cannot be written: {error.strerror}"
-        return f"{text}; see {path}"
 
     def make_hook(self) -> TrainingHook | None:
         """Returns what calls `collect.hook`, once the episodes are begun or restored; None without one."""
@@ -261,7 +224,7 @@ class Collector:
 
         hook = HookConfig(cfg.collect.hook, cfg.collect.post_queue, cfg.env.step_timeout_s, "collect.hook")
         is_whole = self.tracker.ep_length == 0
-        return TrainingHook(hook, is_whole, should_stop, lambda text: self._child.send("warning", text=text))
+        return TrainingHook(hook, is_whole, should_stop, self._warn)
 
     def _make_policy(self) -> CollectorPolicy:
         job, algo = self._job, self._job.cfg.algo
@@ -269,7 +232,7 @@ class Collector:
         return CollectorPolicy(
             networks,
             weights_mailbox(self._child, flat_size(networks)),
-            exploration_of(algo, self.num_collectors),
+            Exploration.of(algo, self.num_collectors),
             spec=job.spec,
             seed=job.cfg.seed,
             path=self._path,
@@ -320,22 +283,3 @@ def counts_before(job: WorkerSpec, control: ControlPage) -> CountsBefore:
     env_steps = [count if type(count) is int else 0 for count in found]  # its own collector refuses what is no count
     bad_rows = SharedState.of(checkpoint).bad_rows
     return CountsBefore(env_steps, [*bad_rows, *[0] * num][:num])
-
-
-def exploration_of(algo: AlgoConfig, num_collectors: int) -> Exploration:
-    """Returns the exploration of one of so many collectors."""
-    return Exploration(
-        warmup_steps=0 if algo.learns_from_rollouts else steps_per_collector(algo.learning_starts, num_collectors),
-        noise_at=noise_schedule(algo, num_collectors),
-        noise_repeat=algo.noise_repeat,
-    )
-
-
-def noise_schedule(algo: AlgoConfig, num_collectors: int) -> Callable[[int], float] | None:
-    """Returns the exploration noise by a collector's own transitions; None where it is one number.
-
-    All collectors do as many transitions, so those of the others are known. What they have really done would depend on
-    the moment of asking, and a resumed run would act differently.
-    """
-    ramp = algo.ramps.get("exploration_noise")
-    return None if ramp is None else lambda own_steps: ramp.at(own_steps * num_collectors)

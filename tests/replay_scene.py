@@ -11,7 +11,7 @@ from offpolicy.collect.replay_writer import BadRowError, ReplayWriter
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_conversion import transitions_of
 from offpolicy.replay.row_layout import RowLayout, TransitionLayout
-from offpolicy.types import Choice, StepOutcome
+from offpolicy.types import PolicyOutput, StepOutcome
 
 OBS_DIM, ACTION_DIM, GAMMA = 3, 2, 0.5
 PLAIN = TransitionLayout(OBS_DIM, ACTION_DIM)
@@ -103,7 +103,7 @@ class Scene:
         outcome = StepOutcome(next_obs, reward, terminated, truncated, is_valid, unknown, unknown)
         bad: tuple[int, ...] = ()
         try:
-            self.writer.write(self.obs, Choice(action, None, 0), outcome, self.time)
+            self.writer.write(self.obs, PolicyOutput(action, None, 0), outcome, self.time)
         except BadRowError as error:
             bad = error.envs
         assert bad == tuple(np.flatnonzero(np.isnan(reward)).tolist())

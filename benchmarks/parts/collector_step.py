@@ -146,7 +146,7 @@ def _collector(num_envs: int = 1, *, num_threads: int = 1) -> Iterator[_Collecto
             progress=Progress(obs=env.reset(1)),
             ledger=NullLedger(),
             take_snapshot=lambda: None,
-            skip_bad_row=_refuse,
+            skip_bad_rows=_refuse,
         )
         yield _Collector(parts, mailbox, flat)
     finally:

@@ -14,7 +14,7 @@ from offpolicy.nets.policy import flat_size, flatten_into, load_flat
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay.replay_ring import ReplayRing
-from offpolicy.types import Choice, StepOutcome
+from offpolicy.types import PolicyOutput, StepOutcome
 
 CAPACITY = 1_000_000  # rows: far more than any cache holds
 CALLS = 500
@@ -33,9 +33,9 @@ def _replay(rounds: int) -> Iterator[Measurement]:
     writer = ReplayWriter(ReplayRing(block.buffer, layout, CAPACITY, num_envs=1), gamma=0.99, n_step=1)
     writer.begin(0)
     obs, one, still = np.zeros((1, layout.obs_dim), np.float32), np.zeros(1), np.zeros(1, np.bool_)
-    choice = Choice(np.zeros((1, layout.action_dim), np.float32), None, 0)
+    output = PolicyOutput(np.zeros((1, layout.action_dim), np.float32), None, 0)
     outcome = StepOutcome(obs, one, still, still, ~still, one.astype(np.float32), one.astype(np.float32))
-    functions = {"write 1 row": lambda: writer.write(obs, choice, outcome)}
+    functions = {"write 1 row": lambda: writer.write(obs, output, outcome)}
     for name, samples in interleaved_us(functions, CALLS, 10 * rounds).items():
         yield Measurement("replay", name, "us", samples)
 

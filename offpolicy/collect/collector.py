@@ -49,7 +49,7 @@ class CollectorParts:
     ledger: TimeAccount
     take_snapshot: Callable[[], OSError | None]  # returns what the disk refused
     # Raises beyond `env.max_bad_rows`; returns the step as it goes on, without the bad transitions.
-    skip_bad_row: Callable[[BadRowError, StepOutcome], StepOutcome]
+    skip_bad_rows: Callable[[BadRowError, StepOutcome], StepOutcome]
     rollouts: RolloutWriter | None = None  # the writer again, for its counts; None where it writes replay rows
     hook: TrainingHook | None = None
 
@@ -169,16 +169,16 @@ def step(parts: CollectorParts) -> None:
             if parts.writer.wants_fresh_policy(policy.version) and policy.refresh():
                 parts.ledger.mark(Mark.APPLIED, policy.version)
     with phase(CollectorPhase.ACTION_SELECT):
-        choice = policy.act(progress.obs, progress.env_steps)
+        output = policy.act(progress.obs, progress.env_steps)
     with phase(CollectorPhase.ENV_STEP):
-        outcome = parts.env.step(choice.action)
+        outcome = parts.env.step(output.action)
     if num_resets := parts.reporter.num_finished:  # of the last step: those are reset in this one (NEXT_STEP)
         parts.ledger.tag(CollectorPhase.ENV_STEP, num_resets)
     with phase(CollectorPhase.REPLAY_WRITE):
         try:
-            progress.env_steps += parts.writer.write(progress.obs, choice, outcome, progress.env_steps)
+            progress.env_steps += parts.writer.write(progress.obs, output, outcome, progress.env_steps)
         except BadRowError as error:
-            outcome = parts.skip_bad_row(error, outcome)
+            outcome = parts.skip_bad_rows(error, outcome)
             progress.env_steps += error.num_stored
         progress.vector_steps += 1
         if not is_random:
@@ -188,4 +188,4 @@ def step(parts: CollectorParts) -> None:
         obs, progress.obs = progress.obs, np.ascontiguousarray(outcome.next_obs)
     if parts.hook is not None:
         with phase(CollectorPhase.POST_BACKPRESSURE):
-            parts.hook.add(obs, choice, outcome, parts.reporter.env_steps)
+            parts.hook.add(obs, output, outcome, parts.reporter.env_steps)

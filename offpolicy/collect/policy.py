@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from offpolicy.collect.repeated_noise import RepeatedNoise
+from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.few_rows import FewRows, can_act
 from offpolicy.nets.policy import Policy, adopt_flat, adopt_statistics, flat_size
+from offpolicy.processes.handshake import steps_per_collector
 from offpolicy.processes.mailbox import Mailbox
 from offpolicy.seeding import generator, torch_seed
-from offpolicy.types import Choice, Float32, SpaceSpec
+from offpolicy.types import Float32, PolicyOutput, SpaceSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,25 @@ class Exploration:
     warmup_steps: int  # transitions before the policy acts: uniform actions
     noise_at: Callable[[int], float] | None = None  # the exploration noise, where it changes during the run
     noise_repeat: int = 1  # steps for which an environment holds its noise, at most
+
+    @classmethod
+    def of(cls, algo: AlgoConfig, num_collectors: int) -> Exploration:
+        """Returns the exploration of one of so many collectors."""
+        return cls(
+            warmup_steps=0 if algo.learns_from_rollouts else steps_per_collector(algo.learning_starts, num_collectors),
+            noise_at=noise_schedule(algo, num_collectors),
+            noise_repeat=algo.noise_repeat,
+        )
+
+
+def noise_schedule(algo: AlgoConfig, num_collectors: int) -> Callable[[int], float] | None:
+    """Returns the exploration noise by a collector's own transitions; None where it is one number.
+
+    All collectors do as many transitions, so those of the others are known. What they have really done would depend on
+    the moment of asking, and a resumed run would act differently.
+    """
+    ramp = algo.ramps.get("exploration_noise")
+    return None if ramp is None else lambda own_steps: ramp.at(own_steps * num_collectors)
 
 
 class CollectorPolicy:
@@ -67,22 +88,22 @@ class CollectorPolicy:
         adopt_statistics(self._policy, self._flat)
         return True
 
-    def act(self, obs: Float32, env_steps: int) -> Choice:
+    def act(self, obs: Float32, env_steps: int) -> PolicyOutput:
         """Returns exploratory actions [N, A] for obs [N, O]."""
         if self.is_random(env_steps):
-            return Choice(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
+            return PolicyOutput(random_actions(self._spec, self.warmup_rng, len(obs)), None, self.version)
         if self._exploration.noise_at is not None:
             self._policy.explore_with(self._exploration.noise_at(env_steps))
         if self.repeated_noise is not None:
             noise = self.repeated_noise.draw(len(obs), self.policy_rng)
-            return Choice(self._policy.act_with_noise(torch.from_numpy(obs), noise).numpy(), None, self.version)
+            return PolicyOutput(self._policy.act_with_noise(torch.from_numpy(obs), noise).numpy(), None, self.version)
         if can_act(self._policy, len(obs)):
             if len(obs) not in self._few_rows:
                 self._few_rows[len(obs)] = FewRows(self._policy, len(obs), self._spec.action_dim)
-            return Choice(self._few_rows[len(obs)].explore(obs, self.policy_rng), None, self.version)
+            return PolicyOutput(self._few_rows[len(obs)].explore(obs, self.policy_rng), None, self.version)
         with torch.inference_mode():
             drawn, log_prob = self._policy.sample(torch.from_numpy(obs), self.policy_rng)
-        return Choice(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
+        return PolicyOutput(drawn.numpy(), None if log_prob is None else log_prob.numpy(), self.version)
 
 
 def random_actions(spec: SpaceSpec, rng: np.random.Generator, count: int) -> Float32:

@@ -19,7 +19,7 @@ from offpolicy.collect.open_windows import NO_TAILS, NUM_SUMS, OpenWindows
 from offpolicy.errors import EnvFailure, NumericsError
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT
-from offpolicy.types import Bool, Choice, Float32, Float64, StepOutcome
+from offpolicy.types import Bool, Float32, Float64, PolicyOutput, StepOutcome
 
 ONE_STEP = 1 << OFFSET_SHIFT  # code of a row that ends in the next vector step
 ONE_TERMINATED, ONE_TRUNCATED = np.uint32(IS_TERMINATED), np.uint32(IS_TRUNCATED)
@@ -48,7 +48,7 @@ class Writer(Protocol):
         """Continues in place of a writer that died and had announced so many; returns its own transitions."""
         ...
 
-    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int) -> int:
+    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> int:
         """Stores one vector step, taken after `env_steps` own transitions; returns its number of transitions.
 
         Raises `BadRowError` on NaN or Inf.
@@ -105,18 +105,18 @@ class ReplayWriter:
         """Continues in place of a writer that died and had announced so many; returns its own transitions."""
         return self._ring.take_over(env_steps)
 
-    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int = 0) -> int:
+    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int = 0) -> int:
         """Stores the valid transitions of one vector step, taken after `env_steps` own ones; returns their number.
 
         obs: [N, O] acted on, action: [N, A] in [-1, 1]. Raises `BadRowError` on NaN or Inf; the sound rows of the
         step are committed, the bad ones never are.
         """
         tails = self._tails
-        tails[:, :-3], tails[:, -3], self._codes[:] = choice.action, outcome.reward, 0
+        tails[:, :-3], tails[:, -3], self._codes[:] = output.action, outcome.reward, 0
         goes_on = self._has_obs and _are_equal(self._ring.newest_obs(), obs)
         was_sound, self._is_sound = self._is_sound and goes_on, _is_finite(outcome.next_obs)
         is_sound = self._is_sound and _is_finite(tails) and (was_sound or _is_finite(obs))
-        bad = [] if is_sound else self._bad_rows(obs, choice, outcome)
+        bad = [] if is_sound else self._bad_rows(obs, output, outcome)
         if self._layout.obs_dtype != "float32":
             require_bytes(obs)
             require_bytes(outcome.next_obs)
@@ -131,7 +131,7 @@ class ReplayWriter:
             self._set_codes(outcome, is_stored)
         else:
             ends = outcome.terminated * IS_TERMINATED + outcome.truncated * IS_TRUNCATED
-            tails = self._windows.add(obs, choice.action, tails[:, -3], is_stored, ends)
+            tails = self._windows.add(obs, output.action, tails[:, -3], is_stored, ends)
         self._ring.write(tails, outcome.next_obs, env_steps)
         if bad:
             raise BadRowError(bad, num_stored)
@@ -161,10 +161,10 @@ class ReplayWriter:
         self._ring.write(NO_TAILS, obs)
         self._has_obs = True
 
-    def _bad_rows(self, obs: Float32, choice: Choice, outcome: StepOutcome) -> list[BadRow]:
+    def _bad_rows(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome) -> list[BadRow]:
         """Returns the valid transitions with NaN or Inf."""
         reward = outcome.reward.astype(np.float32)  # one beyond float32 counts as infinite
-        columns = {"obs": obs, "next_obs": outcome.next_obs, "action": choice.action, "reward": reward}
+        columns = {"obs": obs, "next_obs": outcome.next_obs, "action": output.action, "reward": reward}
         fields = {name: values.reshape(len(obs), -1) for name, values in columns.items()}
         is_sound = np.all([np.isfinite(values).all(axis=1) for values in fields.values()], axis=0)
         found = np.flatnonzero(outcome.is_valid & ~is_sound)

@@ -13,7 +13,7 @@ import numpy as np
 
 from offpolicy.collect.replay_writer import BadRow, BadRowError
 from offpolicy.replay.rollout_ring import RolloutRing, RolloutStamp
-from offpolicy.types import Choice, Float32, Float64, StepOutcome
+from offpolicy.types import Float32, Float64, PolicyOutput, StepOutcome
 
 FIRST_VERSION = 1  # version of the weights that a learner publishes when it starts
 
@@ -58,7 +58,7 @@ class RolloutWriter:
         self.rollouts = self._ring.committed + self._ring.dropped
         return self._ring.take_over(env_steps)
 
-    def write(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int = 0) -> int:
+    def write(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int = 0) -> int:
         """Stores one vector step, taken after `env_steps` own transitions; returns its number of transitions.
 
         Hands the rollout over once it is full. Raises `BadRowError` on NaN or Inf; a rollout that holds one is never
@@ -66,13 +66,13 @@ class RolloutWriter:
         """
         if self._step == 0:
             self._rows = self._ring.reserve()
-            self._stamp = RolloutStamp(self.rollouts, choice.version, 0)
+            self._stamp = RolloutStamp(self.rollouts, output.version, 0)
         layout = self._ring.layout
         rows = self._rows[self._step]
-        assert choice.log_prob is not None  # an on-policy actor returns it
+        assert output.log_prob is not None  # an on-policy actor returns it
         rows[:, layout.obs] = obs
-        rows[:, layout.action] = choice.action
-        rows[:, layout.LOG_PROB] = choice.log_prob
+        rows[:, layout.action] = output.action
+        rows[:, layout.LOG_PROB] = output.log_prob
         rows[:, layout.REWARD] = outcome.reward
         rows[:, layout.TERMINATED] = outcome.terminated
         rows[:, layout.TRUNCATED] = outcome.truncated

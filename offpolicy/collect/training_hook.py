@@ -16,7 +16,7 @@ import numpy as np
 from offpolicy.collect.episode_hook import STOPPED, EpisodeHook, HookConfig, HookResult, Interval
 from offpolicy.collect.post import Episode
 from offpolicy.timing.clock import Clock, MonotonicClock
-from offpolicy.types import Bool, Choice, Float32, Float64, HookTotals, StepOutcome
+from offpolicy.types import Bool, Float32, Float64, HookTotals, PolicyOutput, StepOutcome
 
 
 class EpisodeSteps:
@@ -119,10 +119,10 @@ class TrainingHook:
         """Ends the worker, without waiting for the episodes on their way."""
         self._hook.close()
 
-    def add(self, obs: Float32, choice: Choice, outcome: StepOutcome, env_steps: int) -> None:
+    def add(self, obs: Float32, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> None:
         """Adds a vector step and hands over the episodes that ended in it. obs: [N, O] acted on."""
-        for env in self._steps.add(obs, choice.action, outcome):
-            episode = self._steps.episode(env, outcome, self._handed_over, env_steps, choice.version)
+        for env in self._steps.add(obs, output.action, outcome):
+            episode = self._steps.episode(env, outcome, self._handed_over, env_steps, output.version)
             self._env_steps[episode.index] = env_steps
             self._handed_over += 1
             self._work.begin_wait(self._clock.now_ns())

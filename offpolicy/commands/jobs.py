@@ -15,7 +15,6 @@ from typing import Protocol
 
 import offpolicy
 from offpolicy.children import describe_exit
-from offpolicy.commands.trial import CHILD
 from offpolicy.errors import ConfigError, OffPolicyError
 from offpolicy.files import atomic_write
 from offpolicy.run_names import TRIAL
@@ -24,6 +23,11 @@ STOP_S = 60.0  # seconds that a run may take to save its checkpoint
 LOST_POLLS = 3  # polls after which a job of SLURM that left no exit code is lost: shared disks are late
 JOB, EXIT, SCRIPT = "slurm.json", "exit", "job.sh"
 RUN = "run"
+# The run dies with this process. The root is on the path just for our own modules.
+CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import offpolicy.children as c; c.die_with_parent(int(sys.argv[2]));"
+    " from offpolicy.cli import main; sys.exit(main(['train', '--trust', *sys.argv[3:]]))"
+)
 
 
 class Job(Protocol):
@@ -53,11 +57,14 @@ class Launcher(Protocol):
 
 
 class LocalLauncher:
-    """Runs on this machine. They die with this process."""
+    """Runs on this machine. They die with this process, and may take `stop_s` to stop."""
 
     poll_s = 0.2
 
-    def start(self, words: Sequence[str], directory: Path) -> Job:
+    def __init__(self, stop_s: float = STOP_S) -> None:
+        self._stop_s = stop_s
+
+    def start(self, words: Sequence[str], directory: Path) -> LocalJob:
         """Starts a child process, in a session of its own: Ctrl-C ends this process first, which stops the run."""
         directory.mkdir(parents=True, exist_ok=True)
         root = str(Path(offpolicy.__file__).parents[1])
@@ -71,27 +78,35 @@ class LocalLauncher:
                 start_new_session=True,
                 env=os.environ | {TRIAL: "1"},
             )
-        return LocalJob(process, directory)
+        return LocalJob(process, directory, self._stop_s)
 
 
 class LocalJob:
     """A child process that trains."""
 
-    def __init__(self, process: subprocess.Popen[bytes], directory: Path) -> None:
-        self._process, self._directory = process, directory
+    def __init__(self, process: subprocess.Popen[bytes], directory: Path, stop_s: float) -> None:
+        self._process, self._directory, self._stop_s = process, directory, stop_s
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Returns the exit code as soon as it is known; None after `timeout_s`."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
 
     def poll(self) -> int | None:
         """Returns the exit code; None while it runs."""
         return self._process.poll()
 
     def stop(self) -> None:
-        """Stops it with SIGTERM, and kills what has not ended in time."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
-        self._process.kill()
-        self._process.wait()
+        """Stops it as a user would, and kills what has not ended in time. Its children die with it."""
+        try:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGTERM)  # SIGINT may be ignored, where this is a job of a script
+                self.wait(self._stop_s)
+        finally:
+            self._process.kill()
+            self._process.wait()
 
     def last_error(self) -> str:
         """Returns the last line of stderr, else how the process ended."""

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import offpolicy
 from offpolicy.analysis.explain import FinishedRun
 from offpolicy.analysis.tuning import Measured, TrialFailed
-from offpolicy.children import describe_exit
+from offpolicy.commands.jobs import RUN, LocalJob, LocalLauncher
 from offpolicy.config.schema import RunConfig
 from offpolicy.errors import ConfigError
-from offpolicy.run_names import TRIAL
 from offpolicy.timing.clock import Stopwatch
 
 EVERY_S = 0.5  # seconds between records
@@ -40,11 +34,6 @@ QUIET = (
     *("resume=never", f"log.every_s={EVERY_S}", "log.panel=off", "log.tensorboard=false", "log.wandb=disabled"),
     *("timing.enabled=true", "timing.trace=false", "timing.profile_at=0", "timing.virtual_speedup=false"),
     *("checkpoint.every=0", "checkpoint.every_min=0", "checkpoint.replay=false"),
-)
-# The trial dies with this process. The root is on the path just for our own modules.
-CHILD = (
-    "import sys; sys.path.insert(0, sys.argv[1]); import offpolicy.children as c; c.die_with_parent(int(sys.argv[2]));"
-    " from offpolicy.cli import main; sys.exit(main(['train', '--trust', *sys.argv[3:]]))"
 )
 Record = Mapping[str, float]
 
@@ -70,23 +59,11 @@ class Trial:
 
     def measure(self) -> Measured:
         """Runs until the rate is known. Raises `TrialFailed`; leaves no process, whatever happens."""
-        self.directory.mkdir()
-        root, run_dir = str(Path(offpolicy.__file__).parents[1]), f"run_dir={self._run}"
-        command = [sys.executable, "-P", "-c", CHILD, root, str(os.getpid()), *self.words, run_dir]
-        with (self.directory / "out").open("wb") as out, (self.directory / "err").open("wb") as err:
-            # In a new session: Ctrl-C ends this process first, which then stops the trial.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                env=os.environ | {TRIAL: "1"},
-            )
-            try:
-                records = self._follow(process)
-            finally:
-                _stop(process)
+        job = LocalLauncher(STOP_S).start(self.words, self.directory)
+        try:
+            records = self._follow(job)
+        finally:
+            job.stop()
         rates = self._rates(records)
         if not rates:
             raise TrialFailed(f"no steady speed within {self._longest_s:g} s of learning")
@@ -102,13 +79,13 @@ class Trial:
 
     @property
     def _run(self) -> Path:
-        return self.directory / "run"
+        return self.directory / RUN
 
-    def _follow(self, process: subprocess.Popen[bytes]) -> list[Record]:
+    def _follow(self, job: LocalJob) -> list[Record]:
         """Returns the records to measure by: those of learning, without the first, after the run has tuned itself."""
         watch, first_s, num_early = Stopwatch(), math.inf, None
         while True:
-            code = _wait(process, POLL_S)
+            code = job.wait(POLL_S)
             records = self._records()
             now_s = watch.elapsed_s()
             first_s = min(first_s, now_s) if records else first_s
@@ -117,7 +94,7 @@ class Trial:
                 num_early = len(records) + 1
             steady = [] if num_early is None else records[num_early:]
             if code:
-                raise TrialFailed(self._last_error() or describe_exit(code))
+                raise TrialFailed(job.last_error())
             if is_late and not records:
                 raise TrialFailed(f"no update within {START_S:g} s")
             if code == 0 or is_late or self._is_enough(steady):
@@ -149,30 +126,8 @@ class Trial:
     def _has_tuned(self) -> bool:
         return TUNED in (self.directory / "out").read_text(errors="replace")
 
-    def _last_error(self) -> str:
-        lines = (self.directory / "err").read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
     def _finished(self) -> FinishedRun | None:
         try:
             return FinishedRun.read(self._run)
         except ConfigError:
             return None
-
-
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stops a trial as a user would, and kills what has not ended in time. Its children die with it."""
-    try:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)  # SIGINT may be ignored, where this is a job of a script
-            _wait(process, STOP_S)
-    finally:
-        process.kill()
-        process.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -230,47 +231,52 @@ def check_fits(cfg: RunConfig, spec: SpaceSpec, checkpoint: Checkpoint) -> None:
 def find_teacher(plan: LaunchPlan, spec: SpaceSpec) -> int | None:
     """Returns the env step of the teacher's newest checkpoint; None if this host's learner needs no teacher.
 
-    Only rank 0 reads it, and only at the start of a run: from then on the run's own checkpoints hold all of it. Raises
-    `ConfigError` naming every difference between teacher and student.
+    Raises `ConfigError` naming every difference between teacher and student.
     """
     cfg = plan.cfg
-    if cfg.teacher is None or plan.host.index != 0 or plan.start_step > 0:
-        return None
-    if run_store(Path(cfg.run_dir or ".")).usable():
+    if cfg.teacher is None or not _begins_from_another(plan):
         return None
     path = Path(cfg.teacher)
-    if not (path / "config.yaml").is_file():
-        raise ConfigError(f"teacher: got {cfg.teacher!r}, allowed the directory of a run (it has no config.yaml)")
-    if problems := teacher_differences(path, cfg, spec):
-        raise ConfigError(problems)
-    store = run_store(path)
-    checkpoint = store.newest_valid()
-    if checkpoint is None:
-        raise ConfigError("\n".join([*store.rejected, f"teacher: {path} holds no usable checkpoint"]))
-    return checkpoint.env_steps
+    return _newest_step("teacher", cfg.teacher, path, lambda: teacher_differences(path, cfg, spec))
 
 
 def find_source(plan: LaunchPlan, spec: SpaceSpec) -> tuple[LaunchPlan, int | None]:
     """Returns the plan with the directory that `init_from` names, and the env step of that run's newest checkpoint.
 
-    The step is None where this host's learner takes nothing over. Only rank 0 reads it, and only at the start of a run.
-    Raises `ConfigError` naming every difference between the two runs' networks and spaces.
+    The step is None where this host's learner takes nothing over. Raises `ConfigError` naming every difference between
+    the two runs' networks and spaces.
     """
     cfg = plan.cfg
-    if cfg.init_from is None or plan.host.index != 0 or plan.start_step > 0:
-        return plan, None
-    if run_store(Path(cfg.run_dir or ".")).usable():
+    if cfg.init_from is None or not _begins_from_another(plan):
         return plan, None
     path = find_run(cfg.init_from)
+    step = _newest_step("init_from", cfg.init_from, path, lambda: source_differences(path, cfg, spec))
+    return replace(plan, cfg=replace(cfg, init_from=str(path))), step
+
+
+def _begins_from_another(plan: LaunchPlan) -> bool:
+    """True if this host's learner reads the run that `teacher` or `init_from` names.
+
+    Only rank 0 reads it, and only at the start of a run: from then on the run's own checkpoints hold all of it.
+    """
+    is_new = plan.start_step <= 0 and not run_store(Path(plan.cfg.run_dir or ".")).usable()
+    return plan.host.index == 0 and is_new
+
+
+def _newest_step(key: str, given: str, path: Path, differences: Callable[[], list[str]]) -> int:
+    """Returns the env step of the newest checkpoint of the run at `path`, which `key` names as `given`.
+
+    Raises `ConfigError` if there is no run, if it differs, or if it holds no usable checkpoint.
+    """
     if not (path / "config.yaml").is_file():
-        raise ConfigError(f"init_from: got {cfg.init_from!r}, allowed the directory of a run (it has no config.yaml)")
-    if problems := source_differences(path, cfg, spec):
+        raise ConfigError(f"{key}: got {given!r}, allowed the directory of a run (it has no config.yaml)")
+    if problems := differences():
         raise ConfigError(problems)
     store = run_store(path)
     checkpoint = store.newest_valid()
     if checkpoint is None:
-        raise ConfigError("\n".join([*store.rejected, f"init_from: {path} holds no usable checkpoint"]))
-    return replace(plan, cfg=replace(cfg, init_from=str(path))), checkpoint.env_steps
+        raise ConfigError("\n".join([*store.rejected, f"{key}: {path} holds no usable checkpoint"]))
+    return checkpoint.env_steps
 
 
 def source_differences(path: Path, cfg: RunConfig, spec: SpaceSpec) -> list[str]:

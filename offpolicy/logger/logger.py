@@ -14,6 +14,7 @@ from offpolicy.config.extensions import SinksConfig
 from offpolicy.config.schema import RunConfig
 from offpolicy.config.sections import LogConfig
 from offpolicy.errors import OffPolicyError
+from offpolicy.logger.built_in_sinks import BuiltInSinks
 from offpolicy.logger.console import View
 from offpolicy.logger.end_screen import end_screen
 from offpolicy.logger.metrics import require_known
@@ -21,7 +22,7 @@ from offpolicy.logger.panel import open_view
 from offpolicy.logger.predictions import PredictionError, judge_window, possible_advice
 from offpolicy.logger.provenance import Provenance
 from offpolicy.logger.record import EpisodeWindow, Record, RunHeader, build_record, eta_s
-from offpolicy.logger.sinks import JsonlSink, SafeSink, Sink, SinkContext, Summary, open_plugins, open_sink
+from offpolicy.logger.sinks import SafeSink, SinkContext, Summary, open_plugins
 from offpolicy.logger.step_totals import StepTotals
 from offpolicy.logger.stragglers import StragglerFinder, StragglerWatch, rank_series
 from offpolicy.logger.summary import RunResult, RunStatus, build_summary, write_summary
@@ -400,44 +401,9 @@ def _opened(  # noqa: PLR0913  # what it opens, and where a resumed run goes on
     options: SinksConfig = SinksConfig(),  # noqa: B008  # frozen
 ) -> OffPolicyLogger:
     view = open_view(log.panel, sys.stdout, header)
-
-    def tensorboard() -> Sink:
-        # Imported on demand: it takes half a second.
-        from offpolicy.logger.tensorboard import TensorBoardSink
-
-        return TensorBoardSink(
-            run_dir, config, header, resume_step, is_full=log.tensorboard == "full", provenance=provenance
-        )
-
-    def wandb() -> Sink:
-        from offpolicy.logger.wandb import WandbSink  # optional back-end
-
-        return WandbSink(run_dir, config, log.wandb_project, "online" if log.wandb == "online" else "offline")
-
-    def prometheus() -> Sink:
-        from offpolicy.logger.prometheus import PrometheusSink  # optional back-end
-
-        assert log.prometheus_port is not None
-        return PrometheusSink(log.prometheus_port, log.prometheus_address, str(run_dir), header)
-
-    def otlp() -> Sink:
-        from offpolicy.logger.otlp import OtlpSink  # optional back-end
-
-        assert log.otlp_endpoint is not None
-        return OtlpSink(log.otlp_endpoint, str(run_dir), header, view.message)
-
-    def jsonl() -> Sink:
-        return JsonlSink(run_dir, resume_step, resume_updates, is_unique=not has_steps)
-
-    opened = [open_sink("metrics.jsonl", jsonl, view.message)]
-    if log.tensorboard:
-        opened.append(open_sink("tensorboard", tensorboard, view.message))
-    if log.wandb != "disabled":
-        opened.append(open_sink("wandb", wandb, view.message))
-    if log.prometheus_port is not None:
-        opened.append(open_sink("prometheus", prometheus, view.message))
-    if log.otlp_endpoint is not None:
-        opened.append(open_sink("otlp", otlp, view.message))
-    sinks = [sink for sink in opened if sink is not None]
+    sinks = BuiltInSinks(
+        run_dir, config, log, header, resume_step, resume_updates,
+        is_unique=not has_steps, provenance=provenance, warn=view.message,
+    ).open()  # fmt: skip
     sinks += open_plugins(log.sinks, options, SinkContext(run_dir, config, None, resume_step), view.message)
     return OffPolicyLogger(run_dir, config, header, sinks, view, log, StepTotals(header) if has_steps else None)

@@ -38,7 +38,7 @@ from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.processes.handshake import CollectorGate, Turn
 from offpolicy.processes.control_page import CollectorWord, ControlPage
 from offpolicy.processes.shared_memory import WakeEvent, SharedBlock
-from offpolicy.types import Choice, StepOutcome
+from offpolicy.types import PolicyOutput, StepOutcome
 from tests.processes.test_rollouts import LAYOUT, NUM_COLLECTORS, NUM_SLOTS, coded
 from offpolicy.replay.rollout_ring import RolloutRing
 
@@ -58,7 +58,7 @@ while True:
     obs, next_obs = coded(index, vector_steps), coded(index, vector_steps + 1)
     still = np.zeros(N, np.bool_)
     outcome = StepOutcome(next_obs, obs[:, 0], still, still, ~still, *np.full((2, N), np.nan, np.float32))
-    steps += writer.write(obs, Choice(obs[:, :1], obs[:, 0], 0), outcome)
+    steps += writer.write(obs, PolicyOutput(obs[:, :1], obs[:, 0], 0), outcome)
     vector_steps += 1
     if rng.random() < 0.02:
         time.sleep(rng.random() * 5e-4)

@@ -17,7 +17,7 @@ from offpolicy.replay.ring import Ring
 from offpolicy.timing.ledger import Ledger
 from offpolicy.timing.phases import CollectorPhase
 from offpolicy.timing.time_account import NullLedger
-from offpolicy.types import Choice, CollectorTotals, HookTotals, StepOutcome
+from offpolicy.types import CollectorTotals, HookTotals, PolicyOutput, StepOutcome
 from tests.fakes import FakeClock
 
 NAN, NO, YES = np.full(2, np.nan, np.float32), np.zeros(2, np.bool_), np.ones(2, np.bool_)
@@ -40,8 +40,8 @@ class Policy:
         self.refreshed += 1
         return True
 
-    def act(self, obs: np.ndarray, env_steps: int) -> Choice:
-        return Choice(obs, None, self.version)
+    def act(self, obs: np.ndarray, env_steps: int) -> PolicyOutput:
+        return PolicyOutput(obs, None, self.version)
 
 
 class Writer:
@@ -64,7 +64,7 @@ class Writer:
     def take_over(self, env_steps: int) -> int:
         return env_steps
 
-    def write(self, obs: np.ndarray, choice: Choice, outcome: StepOutcome, env_steps: int) -> int:
+    def write(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> int:
         self.num_steps += 1
         return int(outcome.is_valid.sum())
 
@@ -115,7 +115,7 @@ def make(reports: Reports | None = None, gate: Gate | None = None, **parts: Any)
         "progress": Progress(obs=np.zeros((2, 1), np.float32)),
         "ledger": NullLedger(),
         "take_snapshot": lambda: None,
-        "skip_bad_row": never_bad,
+        "skip_bad_rows": never_bad,
     }
     return CollectorParts(**{**defaults, **parts})
 
@@ -186,7 +186,7 @@ class Hook:
         self._clock = clock
         self.seen: list[tuple[list[list[float]], int]] = []
 
-    def add(self, obs: np.ndarray, choice: Choice, outcome: StepOutcome, env_steps: int) -> None:
+    def add(self, obs: np.ndarray, output: PolicyOutput, outcome: StepOutcome, env_steps: int) -> None:
         self.seen.append((obs.tolist(), env_steps))
         self._clock.advance(5)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from offpolicy.collect.policy import CollectorPolicy, Exploration, random_actions
+from offpolicy.collect.policy import CollectorPolicy, Exploration, noise_schedule, random_actions
+from offpolicy.config.schedules import Ramp
 from offpolicy.config.sections import AlgoConfig
 from offpolicy.nets.few_rows import FewRows
 from offpolicy.nets.normalizer import block_moments
@@ -156,3 +157,21 @@ def test_flashsacs_noise_is_repeated_where_it_is_asked_for() -> None:
         assert np.unique(np.concatenate(actions), axis=0).shape[0] > 100
     assert repeats[fresh] == 0.0
     assert 0.4 < repeats[held] < 0.7  # the mean of n is 2.13
+
+
+def test_a_collector_dates_its_noise_by_the_steps_of_all() -> None:
+    algo = AlgoConfig(name="td3", learning_starts=60, exploration_noise=Ramp(start=0.5, end=0.0, over=100))
+    noise = noise_schedule(algo, num_collectors=3)
+    assert noise is not None
+    assert [noise(own_steps) for own_steps in (0, 20, 30, 60)] == [0.5, 0.5, 0.35, 0.0]
+
+
+def test_a_noise_that_is_a_number_is_looked_up_by_nobody() -> None:
+    assert noise_schedule(AlgoConfig(name="td3"), num_collectors=1) is None
+
+
+def test_collectors_share_the_random_steps_and_hold_noise_as_long_as_the_algorithm_says() -> None:
+    of_two = Exploration.of(AlgoConfig(name="flashsac", learning_starts=60, noise_repeat=16), num_collectors=2)
+    assert (of_two.warmup_steps, of_two.noise_repeat, of_two.noise_at) == (30, 16, None)
+    of_one = Exploration.of(AlgoConfig(name="appo"), num_collectors=1)
+    assert (of_one.warmup_steps, of_one.noise_repeat) == (0, 1)

@@ -12,7 +12,7 @@ from offpolicy.replay.demonstrations import Transitions, demonstration_rows
 from offpolicy.replay.replay_ring import ReplayRing
 from offpolicy.replay.row_conversion import transitions_of
 from offpolicy.replay.row_layout import RowLayout
-from offpolicy.types import Choice, StepOutcome
+from offpolicy.types import PolicyOutput, StepOutcome
 
 LAYOUT = RowLayout(obs_dim=1, action_dim=1)
 GAMMA = 0.5
@@ -43,7 +43,7 @@ def outcome(next_obs: list[float], **fields: Any) -> StepOutcome:
 
 def feed(writer: ReplayWriter, obs: list[float], step: StepOutcome) -> int:
     action = np.full((len(obs), 1), 0.1, dtype=np.float32)
-    return writer.write(np.array(obs, dtype=np.float32)[:, None], Choice(action, None, 0), step)
+    return writer.write(np.array(obs, dtype=np.float32)[:, None], PolicyOutput(action, None, 0), step)
 
 
 def stored(ring: ReplayRing) -> list[tuple[float, ...]]:

@@ -12,7 +12,7 @@ import torch
 from offpolicy.collect.rollout_writer import RolloutWriter
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing
 from offpolicy.replay.rollout_source import RolloutSource, RolloutSpec
-from offpolicy.types import Choice, StepOutcome
+from offpolicy.types import PolicyOutput, StepOutcome
 
 LAYOUT = RolloutLayout(obs_dim=1, action_dim=1, length=4, num_envs=2)
 TOTAL = 400
@@ -52,7 +52,7 @@ class Flow:
         obs, still = np.zeros((2, 1), np.float32), np.zeros(2, np.bool_)
         is_valid = np.array([True, index < 2 or tick % 2 == 0])
         outcome = StepOutcome(obs, np.zeros(2), still, still, is_valid, *np.full((2, 2), np.nan, np.float32))
-        writer.write(obs, Choice(obs, np.zeros(2, np.float32), self.acting[index]), outcome)
+        writer.write(obs, PolicyOutput(obs, np.zeros(2, np.float32), self.acting[index]), outcome)
 
     def run(self, ticks: int) -> bool:
         """True if the run comes to its end within so many ticks."""

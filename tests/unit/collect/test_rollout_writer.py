@@ -11,7 +11,7 @@ import pytest
 from offpolicy.collect.replay_writer import BadRowError
 from offpolicy.collect.rollout_writer import FIRST_VERSION, RolloutWriter
 from offpolicy.replay.rollout_ring import RolloutLayout, RolloutRing, RolloutStamp
-from offpolicy.types import Choice, StepOutcome
+from offpolicy.types import PolicyOutput, StepOutcome
 
 LAYOUT = RolloutLayout(obs_dim=1, action_dim=1, length=2, num_envs=2)
 NAN, INF = float("nan"), float("inf")
@@ -39,8 +39,8 @@ class Scene:
             measure=np.full(2, np.nan, np.float32),
             **{name: np.array(values) for name, values in given.items()},
         )
-        choice = Choice(np.array(action, np.float32)[:, None], np.array(log_prob, np.float32), version)
-        return self.writer.write(np.array(obs, np.float32)[:, None], choice, outcome)
+        output = PolicyOutput(np.array(action, np.float32)[:, None], np.array(log_prob, np.float32), version)
+        return self.writer.write(np.array(obs, np.float32)[:, None], output, outcome)
 
     def rollout(self, time: float = 0.0, version: int = 0) -> None:
         """A whole one of two steps."""

@@ -11,27 +11,29 @@ from offpolicy.collect import training_hook
 from offpolicy.collect.episode_hook import STOPPED, HookConfig, HookResult, Interval
 from offpolicy.collect.post import Episode
 from offpolicy.collect.training_hook import EpisodeSteps, HiddenWork, TrainingHook
-from offpolicy.types import Choice, HookTotals, StepOutcome
+from offpolicy.types import HookTotals, PolicyOutput, StepOutcome
 
 YES = np.ones(2, np.bool_)
 CONFIG = HookConfig("hooks:any", 2, 10.0, "collect.hook")
 
 
-def step(t: int, *, ends: tuple[int, ...] = (), resets: tuple[int, ...] = ()) -> tuple[np.ndarray, Choice, StepOutcome]:
+def step(
+    t: int, *, ends: tuple[int, ...] = (), resets: tuple[int, ...] = ()
+) -> tuple[np.ndarray, PolicyOutput, StepOutcome]:
     """Step t of two environments: observation t and 100 + t, action -t, reward t, of those that are no resets."""
     obs = np.array([[t], [100 + t]], np.float32)
     is_in = [np.isin([0, 1], which) for which in (ends, resets)]
     nan = np.full(2, np.nan, np.float32)
     outcome = StepOutcome(obs + 1, np.full(2, float(t)), is_in[0], np.zeros(2, np.bool_), ~is_in[1], nan, nan + 1)
-    return obs, Choice(np.full((2, 1), -float(t), np.float32), None, 7), outcome
+    return obs, PolicyOutput(np.full((2, 1), -float(t), np.float32), None, 7), outcome
 
 
-def cut(steps: EpisodeSteps, *each: tuple[np.ndarray, Choice, StepOutcome]) -> list[tuple[int, Episode]]:
+def cut(steps: EpisodeSteps, *each: tuple[np.ndarray, PolicyOutput, StepOutcome]) -> list[tuple[int, Episode]]:
     """Adds vector steps; returns environment and episode of each end."""
     found = []
-    for obs, choice, outcome in each:
-        for env in steps.add(obs, choice.action, outcome):
-            found.append((env, steps.episode(env, outcome, len(found), 50, choice.version)))
+    for obs, output, outcome in each:
+        for env in steps.add(obs, output.action, outcome):
+            found.append((env, steps.episode(env, outcome, len(found), 50, output.version)))
     return found
 
 
@@ -54,9 +56,9 @@ def test_steps_that_no_running_episode_needs_are_dropped() -> None:
 
 
 def test_arrays_that_are_written_again_do_not_change_an_episode() -> None:
-    steps, (obs, choice, outcome) = EpisodeSteps(YES), step(0)
-    steps.add(obs, choice.action, outcome)
-    obs[:], choice.action[:], outcome.reward[:] = 9, 9, 9
+    steps, (obs, output, outcome) = EpisodeSteps(YES), step(0)
+    steps.add(obs, output.action, outcome)
+    obs[:], output.action[:], outcome.reward[:] = 9, 9, 9
     ((_, episode), _) = cut(steps, step(1, ends=(0, 1)))
     assert (episode.obs[0, 0], episode.action[0, 0], episode.reward[0]) == (0, 0, 0)
 
@@ -137,8 +139,8 @@ def hook_of(monkeypatch: pytest.MonkeyPatch, result_of: Any) -> tuple[TrainingHo
 def play(hook: TrainingHook, episodes: int) -> None:
     """Plays episodes of two steps in both environments, which end together."""
     for t in range(0, 3 * episodes, 3):
-        for obs, choice, outcome in (step(t), step(t + 1, ends=(0, 1)), step(t + 2, resets=(0, 1))):
-            hook.add(obs, choice, outcome, env_steps=100 + t)
+        for obs, output, outcome in (step(t), step(t + 1, ends=(0, 1)), step(t + 2, resets=(0, 1))):
+            hook.add(obs, output, outcome, env_steps=100 + t)
 
 
 def test_episodes_are_counted_with_their_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from offpolicy.analysis.tuning import TrialFailed
+from offpolicy.commands import jobs
 from offpolicy.commands import trial as module
+from offpolicy.commands.jobs import LocalJob
 from offpolicy.commands.trial import Trial, trial_overrides
 from offpolicy.config.overrides import load_config
 from offpolicy.run_names import TRIAL
@@ -42,7 +43,7 @@ time.sleep(60)
 
 @pytest.fixture(autouse=True)
 def _fake_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHILD", FAKE)
+    monkeypatch.setattr(jobs, "CHILD", FAKE)
 
 
 def trial(tmp_path: Path, fake: str, *, is_tuning: bool = False, evaluates: bool = False) -> Trial:
@@ -50,7 +51,7 @@ def trial(tmp_path: Path, fake: str, *, is_tuning: bool = False, evaluates: bool
 
 
 def test_a_trial_does_not_become_the_latest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHILD", f"import os, sys; sys.exit('marked as ' + os.environ[{TRIAL!r}])")
+    monkeypatch.setattr(jobs, "CHILD", f"import os, sys; sys.exit('marked as ' + os.environ[{TRIAL!r}])")
     with pytest.raises(TrialFailed, match="marked as 1"):
         trial(tmp_path, "learns").measure()
 
@@ -78,20 +79,20 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_trial_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[LocalJob] = []
 
-    def interrupt(_: Trial, process: subprocess.Popen[bytes]) -> None:
-        started.append(process)
+    def interrupt(_: Trial, job: LocalJob) -> None:
+        started.append(job)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Trial, "_follow", interrupt)
     with pytest.raises(KeyboardInterrupt):
         trial(tmp_path, "learns").measure()
-    assert started[0].returncode is not None
+    assert started[0].poll() is not None
 
 
 def test_a_run_that_does_not_learn_in_time_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHILD", "import time; time.sleep(60)")
+    monkeypatch.setattr(jobs, "CHILD", "import time; time.sleep(60)")
     monkeypatch.setattr(module, "START_S", 0.2)
     with pytest.raises(TrialFailed, match=r"no update within 0\.2 s"):
         trial(tmp_path, "sleeps").measure()

@@ -17,7 +17,7 @@ from offpolicy.processes.shared_memory import SharedBlock
 from offpolicy.replay import replay_ring
 from offpolicy.replay.replay_ring import RELEASED_BYTES, ReplayRing
 from offpolicy.replay.row_layout import IS_TERMINATED, IS_TRUNCATED, OFFSET_SHIFT, RowLayout
-from offpolicy.types import Choice, StepOutcome
+from offpolicy.types import PolicyOutput, StepOutcome
 from tests.replay_scene import OBS_DIM, Scene, layout_of, make_ring, rows_in
 
 
@@ -25,10 +25,10 @@ from tests.replay_scene import OBS_DIM, Scene, layout_of, make_ring, rows_in
 def test_every_transition_is_read_again_whatever_has_happened(seed: int) -> None:
     rng = np.random.default_rng(seed)
     scene = Scene(
-        rng, int(rng.integers(1, 5)), int(rng.choice([1, 1, 2, 3, 5])), int(rng.choice([7, 40, 1000])),
+        rng, int(rng.integers(1, 5)), int(rng.choice([1, 1, 2, 3, 5])), int(rng.output([7, 40, 1000])),
         str(rng.choice(["float32", "uint8"])),
     )  # fmt: skip
-    chance_of_end, chance_of_nan = float(rng.choice([0.02, 0.2, 1.0])), float(rng.choice([0.0, 0.05]))
+    chance_of_end, chance_of_nan = float(rng.choice([0.02, 0.2, 1.0])), float(rng.output([0.0, 0.05]))
     for _ in range(150):
         scene.step(chance_of_end, chance_of_nan)
         event = rng.random()
@@ -94,11 +94,11 @@ def test_a_ring_without_room_for_short_episodes_keeps_fewer_and_counts_them(n_st
     ring = make_ring(40, num_envs=2, n_step=n_step)
     writer, obs, unknown = ReplayWriter(ring, gamma=0.5, n_step=n_step), np.zeros((2, OBS_DIM), np.float32), np.zeros(2)
     writer.begin(0)
-    choice, is_over = Choice(np.zeros((2, 2), np.float32), None, 0), np.zeros(2, np.bool_)
+    output, is_over = PolicyOutput(np.zeros((2, 2), np.float32), None, 0), np.zeros(2, np.bool_)
     for step in range(200):
         nan, next_obs = unknown.astype(np.float32), np.full((2, OBS_DIM), step + 1, np.float32)
         ends = np.array([step % 2 == 0, step % 6 == 0]) & ~is_over
-        writer.write(obs, choice, StepOutcome(next_obs, unknown, ends, ~ends & ends, ~is_over, nan, nan))
+        writer.write(obs, output, StepOutcome(next_obs, unknown, ends, ~ends & ends, ~is_over, nan, nan))
         obs, is_over = next_obs, ends
         found = rows_in(ring)
         assert len(found) == ring.num_transitions
